@@ -3,9 +3,10 @@
 
     tributary run -n 4 -- python3 binding.py [STEPS]
 
-The engine has threads of its own (TRIB_MODE_QUEUE). One thread of Python's waits on the engine's descriptor and dispatches: callbacks run
-there, and each completes a concurrent.futures.Future. Whoever waits for a future can be interrupted by Ctrl-C; in a coroutine wait for
-asyncio.wrap_future(future). Comments say where a binding goes wrong easily; docs/binding.md has the rest.
+The engine has threads of its own (TRIB_MODE_QUEUE). One Python thread waits on the engine's descriptor and dispatches.
+Callbacks run on that thread, and each completes a concurrent.futures.Future. A wait for a future can be interrupted by
+Ctrl-C; a coroutine waits for asyncio.wrap_future(future). Comments say where a binding easily goes wrong, and
+docs/binding.md has the rest.
 """
 import atexit
 import collections
@@ -26,13 +27,14 @@ TRIB_SUM, TRIB_AVG, TRIB_MIN, TRIB_MAX = range(4)
 TRIB_FLOAT32, TRIB_FLOAT64, TRIB_FLOAT16, TRIB_BFLOAT16, TRIB_INT8, TRIB_UINT8, TRIB_INT32, TRIB_INT64 = range(8)
 TRIB_ERROR_TEXT_SIZE = 384
 
-TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64, 'bool': ctypes.c_bool,
-         'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t, 'words7': ctypes.c_uint64 * 7,
-         'words8': ctypes.c_uint64 * 8, 'words9': ctypes.c_uint64 * 9, 'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
+TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
+         'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
+         'words7': ctypes.c_uint64 * 7, 'words8': ctypes.c_uint64 * 8, 'words9': ctypes.c_uint64 * 9,
+         'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
 
 
 def layout(text):
-    """The fields of a struct from 'TYPE NAME NAME...; TYPE NAME...'. An enum is an i32."""
+    """Makes the fields of a struct from 'TYPE NAME NAME...; TYPE NAME...'. An enum is an i32."""
     return [(name, TYPES[kind]) for kind, *names in (part.split() for part in text.split(';')) for name in names]
 
 
@@ -41,11 +43,12 @@ class trib_error(ctypes.Structure):
 
 
 class trib_config(ctypes.Structure):
-    __slots__ = ()  # a field that it does not have is an error, not an attribute that nobody looks at
-    _fields_ = layout('''u32 struct_size flags; i32 mode; u32 roles; i32 rank worker_count server_count colocate; bool external_coordinator;
-        text coordinator listen job token transport; u32 reactors partition_bytes chunk_bytes push_credit_bytes pull_credit_bytes ops_max;
-        u64 bandwidth_bits; i32 sum_order; bool busy_poll pin; i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns;
-        pointer loop ready_cb ready_user ended_cb ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
+    __slots__ = ()  # so a misspelt field is an error, and not an attribute that nothing reads
+    _fields_ = layout('''u32 struct_size flags; i32 mode; u32 roles; i32 rank worker_count server_count colocate;
+        bool external_coordinator; text coordinator listen job token transport; u32 reactors partition_bytes
+        chunk_bytes push_credit_bytes pull_credit_bytes ops_max; u64 bandwidth_bits; i32 sum_order; bool busy_poll pin;
+        i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns; pointer loop ready_cb ready_user ended_cb
+        ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
         i32 shares gpu_direct; words9 reserved''')
 
@@ -66,25 +69,30 @@ TYPES['done_cb'] = trib_done_cb
 
 class trib_op_params(ctypes.Structure):
     __slots__ = ()
-    _fields_ = layout('''u32 struct_size flags; pointer tensor input output; i32 reduce root priority; bool has_priority; i64 timeout_ns;
-        done_cb done_cb; pointer user stream; words7 reserved''')
+    _fields_ = layout('''u32 struct_size flags; pointer tensor input output; i32 reduce root priority;
+        bool has_priority; i64 timeout_ns; done_cb done_cb; pointer user stream; words7 reserved''')
 
 
-# What each returns, then what it takes. Say it of every function: without it ctypes cuts pointers and sizes to an int.
-FUNCTIONS = {'trib_status_name': 'text i32', 'trib_config_init': 'nothing pointer size', 'trib_config_from_env': 'i32 pointer pointer',
+# The result of each function, then its arguments. Every function needs them: without them ctypes cuts pointers and
+# sizes to an int.
+FUNCTIONS = {'trib_status_name': 'text i32', 'trib_config_init': 'nothing pointer size',
+             'trib_config_from_env': 'i32 pointer pointer',
              'trib_engine_create': 'i32 pointer pointer pointer', 'trib_engine_get_fd': 'i32 pointer',
              'trib_engine_dispatch': 'size pointer size', 'trib_engine_close': 'nothing pointer pointer pointer',
              'trib_engine_destroy': 'i32 pointer', 'trib_tensor_desc_init': 'nothing pointer size',
-             'trib_tensor_declare': 'i32 pointer pointer pointer pointer', 'trib_op_params_init': 'nothing pointer size',
-             'trib_push_pull': 'i32 pointer pointer pointer pointer', 'trib_broadcast': 'i32 pointer pointer pointer pointer'}
+             'trib_tensor_declare': 'i32 pointer pointer pointer pointer',
+             'trib_op_params_init': 'nothing pointer size',
+             'trib_push_pull': 'i32 pointer pointer pointer pointer',
+             'trib_broadcast': 'i32 pointer pointer pointer pointer'}
 
 
 def load():
-    """The library that the system finds (LD_LIBRARY_PATH comes first), else the one that was built or unpacked around this file."""
+    """Loads the library that the system finds (LD_LIBRARY_PATH comes first), or else the one that was built or unpacked
+    around this file."""
     tree, problems = os.path.dirname(os.path.dirname(os.path.abspath(__file__))), []
     for folder in '', tree + '/lib/', tree + '/build/release/':
         try:
-            # CDLL, not PyDLL: it lets go of the interpreter's lock in each call, which callbacks on other threads need.
+            # CDLL, not PyDLL: CDLL releases the interpreter's lock in each call, and other threads' callbacks need it.
             library = ctypes.CDLL(folder + 'libtributary.so.0')
             break
         except OSError as error:
@@ -103,7 +111,8 @@ lib = load()
 
 
 class TributaryError(Exception):
-    """status: the number; the text has its name, and what the engine says, which names tensor and peer."""
+    """The field `status` is the number. The text has the status's name and the engine's text, which names tensor and
+    peer."""
 
     def __init__(self, status, text):
         super().__init__('%s: %s' % (lib.trib_status_name(status).decode(), text.decode(errors='replace')))
@@ -111,7 +120,7 @@ class TributaryError(Exception):
 
 
 def call(function, *arguments):
-    """Of functions that end with a trib_error and return a trib_status."""
+    """Calls a function whose last argument is a trib_error and which returns a trib_status."""
     error = trib_error()
     status = function(*arguments, ctypes.byref(error))
     if status != TRIB_OK:
@@ -119,19 +128,20 @@ def call(function, *arguments):
 
 
 def initialised(struct, init):
-    """Only the library knows the defaults, and it refuses a size that is not its own."""
+    """Initialises a struct. Only the library knows the defaults, and it rejects a size that is not its own."""
     init(ctypes.byref(struct), ctypes.sizeof(struct))
     return struct
 
 
 Tensor = collections.namedtuple('Tensor', 'handle name format count')
-# By the letters of memoryview.format, so that arrays of numpy's work as well; it has none for bfloat16.
+# Keys are the letters of memoryview.format, so that numpy's arrays work as well. There is no letter for bfloat16.
 DTYPES = {'f': TRIB_FLOAT32, 'd': TRIB_FLOAT64, 'e': TRIB_FLOAT16, 'b': TRIB_INT8, 'B': TRIB_UINT8, 'i': TRIB_INT32,
           'l': TRIB_INT64, 'q': TRIB_INT64}
 
 
 def memory_of(tensor, data):
-    """The memory of an array, which cannot be freed or resized while what is returned lives. The engine is told no size: it must fit."""
+    """Returns the memory of an array, which cannot be freed or resized while the returned object lives. The engine is
+    told no size, so the size must fit."""
     view = memoryview(data)
     if not view.c_contiguous or (view.format, view.nbytes // view.itemsize) != (tensor.format, tensor.count):
         raise ValueError('%s: needs %d contiguous elements of type %s' % (tensor.name, tensor.count, tensor.format))
@@ -139,12 +149,13 @@ def memory_of(tensor, data):
 
 
 class Engine:
-    """Takes part in the job that the environment tells of. Methods may be called from any thread. What is added to a future by
-    add_done_callback runs on the thread that dispatches: it may submit, and may not wait for a future, nor close."""
+    """Takes part in the job that the environment describes. Methods may be called from any thread. A function given to
+    a future's add_done_callback runs on the thread that dispatches: it may submit, and may not wait for a future or
+    close."""
 
     def __init__(self, **settings):
-        """settings: fields of trib_config that the environment does not tell."""
-        # Strings in config point into the environment: nothing may change it before create has copied them.
+        """settings: fields of trib_config that are not in the environment."""
+        # Strings in config point into the environment. Nothing may change it before create has copied them.
         config = initialised(trib_config(), lib.trib_config_init)
         call(lib.trib_config_from_env, ctypes.byref(config))
         config.mode = TRIB_MODE_QUEUE
@@ -154,15 +165,16 @@ class Engine:
         self._engine = ctypes.c_void_p()
         call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._engine))
         self._process = os.getpid()
-        self._lock = threading.Lock()  # nobody may be inside a call when the engine is destroyed
-        # The engine keeps bare addresses. What they belong to must be kept here: the callbacks, and for each operation what it uses.
+        self._lock = threading.Lock()  # no thread may be inside a call when the engine is destroyed
+        # The engine keeps bare addresses. Their owners must be kept here: the callbacks, and each operation's memory.
         self._done_cb, self._closed_cb = trib_done_cb(self._done), trib_closed_cb(self._closed)
         self._in_flight = {}
-        self._keys = itertools.count(1)  # not 0: ctypes makes None of it
+        self._keys = itertools.count(1)  # not 0, because ctypes turns 0 into None
         self._is_closed, self._has_ended = False, threading.Event()
-        # A daemon: the interpreter waits for other threads before atexit, and would wait forever if nobody has closed the engine.
+        # The thread is a daemon: the interpreter waits for other threads before atexit, and would wait forever if the
+        # engine was not closed.
         threading.Thread(target=self._dispatch, name='tributary', daemon=True).start()
-        atexit.register(self.close)  # the engine's threads write to arrays, so they must end before the interpreter does
+        atexit.register(self.close)  # the engine's threads write to arrays, so they must end before the interpreter
 
     def __enter__(self):
         return self
@@ -171,13 +183,14 @@ class Engine:
         self.close()
 
     def close(self):
-        """Operations in flight complete first, with TRIB_CLOSED. There is no __del__: it would run on whatever thread collects garbage."""
+        """Closes the engine. Operations in flight complete first, with TRIB_CLOSED. There is no __del__: it would run
+        on whichever thread collects garbage."""
         if os.getpid() != self._process:
-            return  # a forked child: the engine is its parent's, the thread is not there, and the lock may be held forever
+            return  # a forked child: the engine is its parent's, the thread is missing, the lock may be held forever
         with self._lock:
             lib.trib_engine_close(self._engine, self._closed_cb, None)
-        # Nobody may dispatch any more when the engine is destroyed. Not join(): a Ctrl-C in it makes Python 3.9 to 3.12 take the thread
-        # for ended, and what is called next (atexit calls this once more) would not wait.
+        # No thread may dispatch any more when the engine is destroyed. This is not join(): a Ctrl-C in it makes Python
+        # 3.9 to 3.12 take the thread for ended, and the next call (atexit calls this once more) would not wait.
         self._has_ended.wait()
         with self._lock:
             engine, self._engine = self._engine, None
@@ -185,7 +198,8 @@ class Engine:
         atexit.unregister(self.close)
 
     def declare(self, name, like, priority=0):
-        """A tensor of the type and size of an array. Names tell which belong together; -priority is the layer's index."""
+        """Declares a tensor of the type and size of an array. Ranks' tensors of one name belong together; -priority is
+        the layer's index."""
         view = memoryview(like)
         if view.format not in DTYPES:
             raise TypeError('%s: elements of type %s cannot be summed' % (name, view.format))
@@ -193,7 +207,7 @@ class Engine:
         return Tensor(self.declare_as(name, DTYPES[view.format], count, priority), name, view.format, count)
 
     def declare_as(self, name, dtype, count, priority=0, flags=0):
-        """The handle alone, of a tensor in memory that memoryview knows nothing of (pytorch.py)."""
+        """Declares a tensor in memory that memoryview does not know (pytorch.py); returns only the handle."""
         if '\0' in name:
             raise ValueError('%r: C would take what stands before the NUL for the name' % name)
         desc = initialised(trib_tensor_desc(), lib.trib_tensor_desc_init)
@@ -203,7 +217,8 @@ class Engine:
         return handle
 
     def push_pull(self, tensor, data, output=None, reduce=TRIB_AVG):
-        """A future of output (else data: in place) with the reduction of what all ranks hand in. Leave the arrays alone until then."""
+        """Returns a future of output, or of data if in place, with the reduction over all ranks' data. Leave the arrays
+        alone until the future is done."""
         return self._submit(lib.trib_push_pull, tensor, data, data if output is None else output, reduce)
 
     def broadcast(self, tensor, data, root=0):
@@ -219,21 +234,23 @@ class Engine:
 
     def _submit(self, function, tensor, data, output, reduce=TRIB_SUM, root=0):
         inputs, outputs = memory_of(tensor, data), memory_of(tensor, output)
-        return self.submit(function, tensor.handle, ctypes.addressof(inputs), ctypes.addressof(outputs), (output, inputs, outputs),
-                           reduce=reduce, root=root)
+        return self.submit(function, tensor.handle, ctypes.addressof(inputs), ctypes.addressof(outputs),
+                           (output, inputs, outputs), reduce=reduce, root=root)
 
     def submit(self, function, handle, source, target, used, op=None, **fields):
-        """With bare addresses. `used` is what they belong to, kept until the operation is complete; its first is the future's result."""
+        """Submits an operation on bare addresses. `used` holds the owners of that memory, kept until the operation is
+        complete; the first of them is the future's result."""
         future, key = Future(), next(self._keys)
-        future.set_running_or_notify_cancel()  # so cancel() says no: to drop a future ends no operation
+        future.set_running_or_notify_cancel()  # so cancel() returns False: dropping a future ends no operation
         params = initialised(trib_op_params(), lib.trib_op_params_init)
-        params.tensor, params.input, params.output, params.done_cb, params.user = handle, source, target, self._done_cb, key
+        params.tensor, params.input, params.output, params.done_cb, params.user = (
+            handle, source, target, self._done_cb, key)
         for name, value in fields.items():
             setattr(params, name, value)
         self._in_flight[key] = (future, *used)  # before the call: the callback may run before it returns
         try:
             self._call(function, ctypes.byref(params), op)
-        except (TributaryError, RuntimeError):  # and nothing else: after a KeyboardInterrupt the operation may well have been taken
+        except (TributaryError, RuntimeError):  # no others: after a KeyboardInterrupt the operation may be accepted
             del self._in_flight[key]
             raise
         return future
@@ -246,11 +263,13 @@ class Engine:
             lib.trib_engine_dispatch(self._engine, 0)
         self._has_ended.set()
 
-    # Callbacks. ctypes swallows what they raise, so they do next to nothing. Python runs signals' handlers on the main thread only, so
-    # no KeyboardInterrupt comes in between here. What a result points to is gone when its callback returns: take copies.
+    # Callbacks. ctypes drops exceptions that they raise, so they do very little. Python runs signal handlers on the
+    # main thread only, so no KeyboardInterrupt comes in between here. A result's strings are gone when its callback
+    # returns, so the callback copies them.
 
     def _done(self, result, key):
-        future, output = self._in_flight.pop(key)[:2]  # the memory is let go of first: who waits may resize the array at once
+        # The memory is released first, because a waiting thread may resize the array at once.
+        future, output = self._in_flight.pop(key)[:2]
         if result.contents.status == TRIB_OK:
             future.set_result(output)
         else:
@@ -266,7 +285,7 @@ FEATURES, BATCH, RATE = 8, 16, 0.3
 
 
 def gradients(weights, bias, batch):
-    """Of half the mean squared error, by weights and by bias; and that error."""
+    """Returns the gradients of half the mean squared error, by weights and by bias, and that error."""
     slopes, slope, loss = array('d', bytes(8 * FEATURES)), 0.0, 0.0
     for features, wanted in batch:
         error = sum(w * x for w, x in zip(weights, features)) + bias[0] - wanted
@@ -277,14 +296,14 @@ def gradients(weights, bias, batch):
 
 
 def train(engine, steps):
-    """The loss of each step. It is the mean over all ranks, as the gradients are."""
+    """Trains and returns the loss of each step, which is the mean over all ranks, like the gradients."""
     rng = random.Random(engine.rank)
 
     def sample():
         features = [rng.uniform(-1, 1) for _ in range(FEATURES)]
         return features, sum((i - 3) * x for i, x in enumerate(features)) + 0.5 + rng.gauss(0, 0.01)
 
-    # Each rank begins elsewhere, until it has rank 0's values.
+    # Each rank begins with other values, and then gets rank 0's.
     values = {'weights': array('d', (rng.gauss(0, 1) for _ in range(FEATURES))), 'bias': array('d', [rng.gauss(0, 1)])}
     tensors = {name: engine.declare(name, value, -layer) for layer, (name, value) in enumerate(values.items())}
     loss_tensor, losses = engine.declare('loss', array('d', [0]), -len(values)), []
@@ -295,13 +314,14 @@ def train(engine, steps):
         futures = {name: engine.push_pull(tensors[name], slope) for name, slope in zip(values, slopes)}
         loss = engine.push_pull(loss_tensor, loss)
         for name, future in futures.items():  # each before its own next use, while others are still under way
-            for i, slope in enumerate(future.result()):  # raises what the engine said
+            for i, slope in enumerate(future.result()):  # raises the engine's error
                 values[name][i] -= RATE * slope
         losses.append(loss.result()[0])
         if engine.rank == 0 and step % 20 == 0:
             print('step %d: loss %.4f' % (step, losses[-1]), flush=True)
     for name, mine in values.items():
-        least, most = (engine.push_pull(tensors[name], mine, array('d', mine), reduce) for reduce in (TRIB_MIN, TRIB_MAX))
+        least, most = (engine.push_pull(tensors[name], mine, array('d', mine), reduce)
+                       for reduce in (TRIB_MIN, TRIB_MAX))
         if not least.result() == mine == most.result():
             raise RuntimeError('%s: not the same on all ranks' % name)
     return losses

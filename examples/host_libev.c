@@ -1,7 +1,7 @@
 /*
  * host_libev.c - Tributary on the caller's own libev loop, without a thread of its own: sockets, timers and sums all
- * run from ev_run, between the program's own watchers. Here that is a timer, each of whose ticks begins one more round
- * if the one before has come back.
+ * run from ev_run, between the program's own watchers. The program's watcher here is a timer: each tick begins
+ * another round if the one before has completed.
  */
 #include <ev.h>
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /*
- * host_libuv.c - Tributary in a program whose event loop is libuv: a uv_poll_t watches the engine's file descriptor,
+ * host_libuv.c - Tributary in a program whose event loop is libuv. A uv_poll_t watches the engine's file descriptor,
  * and its callback dispatches completions on the loop's thread, so that they need no lock.
  */
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void completions_wait(uv_poll_t *handle, int status, int events)
         begin_round(program);
     }
     if (!program->in_flight || program->failed) {
-        uv_close((uv_handle_t *)handle, NULL); /* with its only handle gone, the loop ends */
+        uv_close((uv_handle_t *)handle, NULL); /* its only handle is closed, so the loop ends */
     }
 }
 

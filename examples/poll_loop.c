@@ -1,7 +1,7 @@
 /*
- * poll_loop.c - Tributary in a program with an event loop of its own, here plain poll(2). The engine keeps its threads,
- * and tells through a file descriptor that completions wait; the program dispatches them on its own thread, so that
- * callbacks need no lock.
+ * poll_loop.c - Tributary in a program with an event loop of its own, here plain poll(2). The engine keeps its
+ * threads, and signals waiting completions through a file descriptor. The program dispatches them on its own thread,
+ * so that callbacks need no lock.
  */
 #include <errno.h>
 #include <poll.h>
@@ -91,7 +91,7 @@ int main(void)
         if (!program.in_flight) {
             begin_round(&program);
         } else if (poll(&watched, 1, -1) < 0 && errno != EINTR) {
-            /* No timeout was needed: every operation that was taken completes, if need be by its deadline. */
+            /* No timeout was needed: every accepted operation completes, by its deadline if by nothing else. */
             char why[64];
             fail(&program, "poll", strerror_r(errno, why, sizeof why));
         } else {

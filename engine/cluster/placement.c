@@ -38,7 +38,7 @@ static double rate_of(const place_job *job, const trib_place_member *member)
     return member->bandwidth == 0 ? 1.0 : (double)member->bandwidth / job->reference;
 }
 
-/* Bytes, in units of M, that the servers can sum within time t: n y <= C t. */
+/* Returns the bytes, in units of M, that the servers can sum within time t: n y <= C t. */
 static double server_capacity(const place_job *job, const trib_place_member *member, double t)
 {
     return member->can_sum && !member->is_worker ? rate_of(job, member) * t / job->workers : 0;

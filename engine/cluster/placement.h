@@ -29,7 +29,7 @@ typedef struct trib_place_owner {
     uint16_t reactor;
 } trib_place_owner;
 
-/* Running totals by which partitions are dealt. */
+/* Running totals by which partitions are dealt to members. */
 typedef struct trib_dealer trib_dealer;
 
 TRIB_CHECKED trib_status trib_dealer_create(const trib_place_member *members, uint32_t member_count, trib_dealer **out);

@@ -20,7 +20,7 @@ typedef struct trib_rate_estimator trib_rate_estimator;
 /* TRIB_NO_MEMORY. members: is_worker, workers first, and the configured bandwidth of their links. */
 TRIB_CHECKED trib_status trib_rate_estimator_create(const trib_place_member *members, uint32_t member_count,
                                                     trib_rate_estimator **out);
-void trib_rate_estimator_destroy(trib_rate_estimator *self); /* NULL is fine */
+void trib_rate_estimator_destroy(trib_rate_estimator *self); /* NULL is allowed */
 
 /* Begins a member's report of the last elapsed_ns nanoseconds; false if it is not wanted. The next function adds for
  * each peer the bytes sent, and the time, at most elapsed_ns, for which the way there was busy. */

@@ -1,7 +1,7 @@
 /*
- * core.h - what one reactor of an engine owns: its links, its share of every tensor's partitions, and the keys it sums.
- *
- * Everything here is touched on the reactor's thread only, statistics excepted (read from anywhere, written here).
+ * core.h - what one reactor of an engine owns: its links, its share of every tensor's partitions, and the keys it
+ * sums. Only the reactor's thread touches this. Statistics are the exception: any thread may read them, and the
+ * reactor writes them.
  */
 #ifndef TRIB_ENGINE_CORE_H
 #define TRIB_ENGINE_CORE_H
@@ -34,7 +34,7 @@ typedef struct trib_core {
     bool ended;   /* the job is over for this core: ended_status and ended_text say why */
     bool closing; /* links are being closed */
     int64_t close_deadline_ns;
-    int64_t leave_by_ns; /* core 0: when the coordinator is told at the latest */
+    int64_t leave_by_ns; /* core 0: the latest time at which the coordinator is told */
     trib_status ended_status;
     char ended_text[TRIB_ERROR_TEXT_SIZE];
     trib_post roster_post, ended_post, report_post;
@@ -43,12 +43,12 @@ typedef struct trib_core {
     struct trib_load_report *load_report;
     atomic_bool loads_are_open;
 
-    /* worker */
+    /* Worker. */
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
     struct trib_tensor **tensors; /* by id */
     uint32_t tensors_capacity;
     struct trib_op_core *op_cores; /* all that arrived and are not done, newest first */
-    unsigned char *discard;        /* where payload lands that nobody wants any more */
+    unsigned char *discard;        /* target of payload that is no longer wanted */
 
     struct trib_stage_state *stages; /* by trib_stage_id: what the dispatcher keeps for each (pipeline.h) */
 
@@ -61,11 +61,10 @@ typedef struct trib_core {
     uint32_t wireup_missing;  /* workers that are to connect to this core and have not (wireup.h) */
     int64_t next_scan_ns;     /* when rounds that wait are looked at next while the core ends */
     trib_sum_entry *free_entries;
-    uint32_t entries_waiting; /* sums not sent yet */
-    int64_t
-        out_of_memory_at_ns; /* contributions find no memory (server_memory.c): when it was looked at last; 0: they do */
-    int64_t out_of_memory_ns; /* for how long, as far as this process was awake */
-    bool out_of_memory_asks;  /* somebody asked in vain since the last look */
+    uint32_t entries_waiting;    /* sums not sent yet */
+    int64_t out_of_memory_at_ns; /* last check while contributions find no memory (server_memory.c); 0: they find it */
+    int64_t out_of_memory_ns;    /* how long so far, counted while this process ran */
+    bool out_of_memory_asks;     /* memory was asked for in vain since the last check */
     bool out_of_memory_logged;
 
     trib_core_stats stats;
@@ -73,8 +72,8 @@ typedef struct trib_core {
     const void *traced_sum; /* the sum that was recorded last as complete; see server_plan.c */
 } trib_core;
 
-/* Who waits for the others says so once, after this long, if the join timeout is longer: the join timers go off then, and
- * again when the time is over. */
+/* A member that waits for others to join says so once, after this long, if the join timeout is longer. The join
+ * timers fire then, and again at the timeout. */
 #define TRIB_JOIN_NOTICE_NS (10 * INT64_C(1000000000))
 
 static inline int64_t trib_join_first_ns(int64_t timeout_ns)
@@ -89,42 +88,42 @@ static inline bool trib_join_notice_is_due(int64_t timeout_ns, bool *noticed)
     return due;
 }
 
-/* What a core is before it does anything. incoming: for links that are accepted. */
+/* Prepares a core before it runs. `incoming` holds the upcalls for accepted links. */
 void trib_core_init(trib_core *core, trib_engine *engine, trib_reactor *reactor, const trib_link_upcalls *incoming);
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
-/* After its reactor has stopped: frees what is left. */
+/* Frees what is left, after the core's reactor has stopped. */
 void trib_core_close(trib_core *core);
 
-/* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
+/* Counted in stats.allocations; returns NULL when out of memory. Freed with free(). */
 static inline void *trib_core_zalloc(trib_core *core, size_t size)
 {
     return trib_link_zalloc(&core->host, size);
 }
 
-/* Posted to every core when the job has come together, and when it has ended. */
+/* Posted to every core when the job has formed, and when it has ended. */
 void trib_core_roster(trib_reactor *reactor, trib_post *post);
 void trib_core_ended(trib_reactor *reactor, trib_post *post);
 
-/* worker.c: links to the servers, and what arrives on them. */
+/* worker.c: links to the servers, and the frames that arrive on them. */
 extern const trib_link_upcalls trib_worker_upcalls;
 TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
 void trib_worker_close(trib_core *core);
-void trib_worker_joined(trib_core *core); /* the last link is READY: what waits may run */
+void trib_worker_joined(trib_core *core); /* the last link is READY: waiting operations may run */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                             trib_error *error);
 TRIB_CHECKED trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const void *payload,
                                               bool in_place, trib_error *error);
 
-/* server.c: links from workers, and what arrives on them. */
+/* server.c: links from workers, and the frames that arrive on them. */
 extern const trib_link_upcalls trib_server_upcalls;
 TRIB_CHECKED trib_status trib_server_open(trib_core *core, trib_error *error);
 void trib_server_close(trib_core *core);
-void trib_server_adopt(trib_link *link); /* an accepted data link has proved itself */
+void trib_server_adopt(trib_link *link); /* an accepted data link has authenticated itself */
 void trib_server_tick(trib_core *core);
-void trib_server_resume(trib_core *core); /* links that were told to wait ask again */
+void trib_server_resume(trib_core *core); /* links that had to wait try again */
 bool trib_server_is_idle(const trib_core *core);
-/* server_memory.c: a contribution of that size has asked for memory, with that result; and every tick. */
+/* server_memory.c: notes the result of a contribution's request for that much memory. The check runs at every tick. */
 void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size);
 void trib_server_check_memory(trib_core *core);
 TRIB_CHECKED trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload,

@@ -6,7 +6,8 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_handshake.h"
 
-/* A shortage that lasts a moment ends nothing. Callers over shared memory give up after 5 s, others after 10. */
+/* A shortage that is shorter than this ends nothing. Callers give up after 5 s over shared memory, and after 10 s
+ * otherwise. */
 #define SHORTAGE_MAX_NS (2 * INT64_C(1000000000))
 #define NS_PER_S 1e9
 #define VERDICT_NS INT64_C(1000000000)
@@ -16,8 +17,8 @@ static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
     return rank / roster->local_size;
 }
 
-/* Between a core of a worker and one of a member. deals: the member sums, and that core of its is one that this core of the
- * worker has to do with; is_twin: they have the same index. */
+/* True if that core of a worker connects to that core of a member. deals: the member sums, and its core shares keys
+ * with the worker's. is_twin: the two cores have the same index. */
 static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member, bool deals, bool is_twin)
 {
     const trib_roster *roster = engine->roster;
@@ -70,7 +71,7 @@ void trib_wireup_check(trib_core *core)
         return;
     }
     if (trib_link_handshake_send_away(&core->host)) {
-        trib_reactor_end_shortage(core->reactor); /* what they held lets others in */
+        trib_reactor_end_shortage(core->reactor); /* closing them frees what other callers need */
         return;
     }
     char why[TRIB_REASON_MAX], detail[TRIB_ERROR_TEXT_SIZE];
@@ -92,7 +93,7 @@ static void no_verdict(trib_reactor *reactor, trib_timer *timer)
 void trib_wireup_defer_failure(trib_core *core, const trib_cause *cause)
 {
     if (core->doubt.armed || core->ended) {
-        return; /* the first one counts */
+        return; /* the first failure counts */
     }
     core->doubt_cause = *cause;
     core->doubt.fired = no_verdict;

@@ -23,7 +23,7 @@ bool trib_wireup_expects_worker(const trib_core *core, uint32_t worker);
 /* With the roster: workers that have not connected yet are awaited from here on. */
 void trib_wireup_expect_peers(trib_core *core);
 void trib_wireup_note_peer(trib_core *core, uint32_t worker);
-/* Every tick. */
+/* Called every tick. */
 void trib_wireup_check(trib_core *core);
 
 /* A connection that this core was making has ended: its peer is lost for that cause, if nobody says more before. */

@@ -52,7 +52,7 @@ struct trib_sim_process {
 
 typedef struct sim_timer {
     trib_sim_event event; /* first */
-    trib_sim_work work;   /* once it is due */
+    trib_sim_work work;   /* added to the reactor's work when due */
     sim_reactor *reactor;
 } sim_timer;
 
@@ -81,7 +81,7 @@ static void schedule_turn(sim_reactor *self)
     trib_sim_set(process->sim, &self->turn, at_ns > self->busy_until_ns ? at_ns : self->busy_until_ns);
 }
 
-/* The core that is free first. */
+/* Returns the core that is free first. */
 static int64_t *pick_core(trib_sim_machine *machine)
 {
     int64_t *best = &machine->free_at_ns[0];
@@ -100,7 +100,7 @@ static void run_work(sim_reactor *self)
 {
     trib_sim *sim = self->process->sim;
     int64_t until_ns = trib_sim_now(sim) + TURN_BUDGET_NS;
-    const trib_sim_work *last = self->tail; /* what comes while this runs is for the next turn */
+    const trib_sim_work *last = self->tail; /* work that arrives from here on is for the next turn */
     bool more = last != NULL;
     while (more && self->head != NULL && trib_sim_now(sim) <= until_ns) {
         trib_sim_work *work = self->head;
@@ -213,7 +213,7 @@ static void timer_arm(trib_reactor *reactor, trib_timer *timer, int64_t at_ns)
     trib_sim_set(self->process->sim, &state->event, at_ns - self->process->ahead_ns);
 }
 
-/* Simulated transports have no descriptors; that a connection stops watching one it never had is fine. */
+/* Simulated transports have no descriptors. A connection may still stop watching one that it never had. */
 static void io_watch(trib_reactor *reactor, trib_io *io, unsigned events)
 {
     (void)reactor;
@@ -325,7 +325,7 @@ trib_sim_costs trib_sim_costs_default(void)
 trib_sim_costs trib_sim_costs_rdma(void)
 {
     trib_sim_costs costs = trib_sim_costs_default();
-    costs.wake_ns = 4000; /* a completion channel's event, without the stack of TCP above it */
+    costs.wake_ns = 4000; /* the event of a completion channel, without the stack of TCP above it */
     costs.work[TRIB_COST_MESSAGE].fixed_ns = 700;
     costs.work[TRIB_COST_MESSAGE].byte_ns = 0;
     return costs;

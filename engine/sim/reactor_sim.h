@@ -1,12 +1,12 @@
 /*
  * reactor_sim.h - virtual time: a world with one clock, machines with cores, processes on them, and reactors.
  *
- * A world runs on one thread and takes its events in the order of (time, the order in which they were made); all
- * chance comes from its seed. So the same seed and the same calls give the same run, bit for bit.
+ * A world runs on one thread and takes its events in the order of (time, the order in which they were made). All
+ * chance comes from its seed, so the same seed and the same calls give the same run, bit for bit.
  *
- * A reactor works in turns, as an event loop does: what has arrived is run, then what was posted. A turn occupies a
- * core of its machine; what is computed in it is charged, so that its later effects happen later. A process has a
- * clock of its own (which may be off by any amount), a speed, and can be frozen.
+ * A reactor works in turns, as an event loop does: arrived work runs first, then posts. A turn occupies a core of
+ * its machine. The cost of its work is charged, so that its later effects happen later. A process has a clock of its
+ * own (which may be off by any amount), a speed, and can be frozen.
  *
  * Everything here must be called on the world's one thread.
  */
@@ -22,7 +22,7 @@ typedef struct trib_sim_process trib_sim_process;
 
 /* ---- The world ---- */
 
-/* Something that happens at a time; memory of its owner, zeroed before first use. */
+/* An event at a point in time. Its owner keeps the memory, zeroed before first use. */
 typedef struct trib_sim_event {
     int64_t at_ns;
     uint64_t order;
@@ -38,86 +38,89 @@ static inline bool trib_sim_event_is_set(const trib_sim_event *event)
 
 /* NULL when out of memory. */
 trib_sim *trib_sim_create(uint64_t seed);
-/* Machines, processes and reactors must be gone; events that are left are forgotten. */
+/* Machines, processes and reactors must be gone; remaining events are forgotten. */
 void trib_sim_free(trib_sim *sim);
 
-/* Nanoseconds since the world began; during a turn, as far as that turn's work has come. */
+/* Returns nanoseconds since the world began; during a turn, the time that the turn's work has reached. */
 int64_t trib_sim_now(const trib_sim *sim);
-/* Sets the event to that time, or to now if that has passed; moves it if it is set. Out of memory it ends the program:
- * a world that has lost an event is no simulation any more. */
+/* Sets the event to that time, or to now if that has passed; moves it if it is set. Ends the program when out of
+ * memory: a world that has lost an event is no simulation any more. */
 void trib_sim_set(trib_sim *sim, trib_sim_event *event, int64_t at_ns);
-/* Takes it out; no-op if it is not set. */
+/* Takes the event out of the queue; no-op if it is not set. */
 void trib_sim_clear(trib_sim *sim, trib_sim_event *event);
-/* Runs the next event; false: there is none. */
+/* Runs the next event; returns false if there is none. */
 bool trib_sim_step(trib_sim *sim);
-/* When the next event is; INT64_MAX: there is none. */
+/* Returns the time of the next event; INT64_MAX if there is none. */
 int64_t trib_sim_next(const trib_sim *sim);
 uint64_t trib_sim_steps(const trib_sim *sim); /* events run so far */
 
-/* Chance. A stream gives the same numbers whatever other streams are asked for (splitmix64, Steele et al. 2014). */
+/* A stream of random numbers. A stream gives the same numbers whatever other streams are asked for (splitmix64,
+ * Steele et al. 2014). */
 typedef struct trib_sim_stream {
     uint64_t state;
 } trib_sim_stream;
 
 trib_sim_stream trib_sim_stream_make(const trib_sim *sim, uint64_t label);
 uint64_t trib_sim_draw(trib_sim_stream *stream);
-/* 0..below-1; below > 0. */
+/* Returns 0..below-1; below > 0. */
 uint64_t trib_sim_draw_below(trib_sim_stream *stream, uint64_t below);
 /* True with probability 1 / of. */
 bool trib_sim_draw_one_in(trib_sim_stream *stream, uint64_t of);
 
 /* ---- Machines and processes ---- */
 
-/* NULL when out of memory. cores > 0. */
+/* Returns NULL when out of memory. cores > 0. */
 trib_sim_machine *trib_sim_machine_create(trib_sim *sim, uint32_t cores);
 void trib_sim_machine_free(trib_sim_machine *machine);
 
 /* The costs of work on a process: a fixed part per piece of work and one per byte. */
 typedef struct trib_sim_costs {
-    int64_t wake_ns; /* from something's arrival until a sleeping loop runs */
+    int64_t wake_ns; /* from an arrival until a sleeping loop runs */
     int64_t turn_ns; /* each turn of a loop */
     struct {
         double fixed_ns, byte_ns;
     } work[TRIB_COST_MESSAGE + 1]; /* by trib_cost */
 } trib_sim_costs;
 
-/* A machine of the kind that docs/simulation.md describes. */
+/* Costs of a machine of the kind that docs/simulation.md describes. */
 trib_sim_costs trib_sim_costs_default(void);
-/* The same where the network adapter moves the bytes (RDMA): a message costs its header's work only. */
+/* The same where the network adapter moves the bytes (RDMA): a message costs only the work on its header. */
 trib_sim_costs trib_sim_costs_rdma(void);
-/* Everything is free and happens at once. */
+/* Costs of a world in which everything is free and happens at once. */
 trib_sim_costs trib_sim_costs_none(void);
 
-/* label tells apart the chance of processes of one world. NULL when out of memory. */
+/* `label` tells apart the random numbers of processes of one world. Returns NULL when out of memory. */
 trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_sim_costs *costs, uint64_t label);
-/* Its reactors must be gone. */
+/* The process's reactors must be gone. */
 void trib_sim_process_free(trib_sim_process *process);
 trib_sim *trib_sim_process_world(const trib_sim_process *process);
 /* The simulated network's pointer: its node for this process. */
 void trib_sim_process_attach(trib_sim_process *process, void *node);
 void *trib_sim_process_attached(const trib_sim_process *process);
 
-/* Frozen, its reactors run nothing: as with SIGSTOP, or a host that swaps. */
+/* Freezes or thaws a process. The reactors of a frozen process run nothing, as with SIGSTOP, or on a host that
+ * swaps. */
 void trib_sim_process_freeze(trib_sim_process *process, bool frozen);
-/* Its clock goes ahead by so much at once; timers that have become due fire. jump_ns >= 0: it is a monotonic clock. */
+/* Advances the process's clock at once; timers that have become due fire. jump_ns >= 0, because the clock is
+ * monotonic. */
 void trib_sim_process_jump(trib_sim_process *process, int64_t jump_ns);
-/* All its work takes so many times as long from now on. */
+/* All the process's work takes that many times as long from now on. */
 void trib_sim_process_slow(trib_sim_process *process, double factor);
 /* The time that the process's clock shows. */
 int64_t trib_sim_process_clock(const trib_sim_process *process);
 
 /* ---- Reactors ---- */
 
-/* NULL when out of memory. */
+/* Returns NULL when out of memory. */
 trib_reactor *trib_sim_reactor_create(trib_sim_process *process, uint32_t index, trib_logger *logger);
 /* Posts and work that are still queued on it are dropped. */
 void trib_sim_reactor_free(trib_reactor *reactor);
-/* Is its turn running right now? */
+/* True if the reactor's turn is running right now. */
 bool trib_sim_reactor_runs(const trib_reactor *reactor);
 trib_sim_process *trib_sim_reactor_process(const trib_reactor *reactor);
 
-/* Work that the simulated kernel has for a reactor: run in its next turn, in the order of its arrival. Memory of its
- * owner, zeroed before first use. No-op if it is queued already. */
+/* Work that the simulated kernel has for a reactor, run in its next turn in the order of arrival. Its owner keeps
+ * the memory, zeroed before first use. Queuing it twice is a no-op. */
 typedef struct trib_sim_work {
     struct trib_sim_work *next;
     void (*run)(trib_reactor *reactor, struct trib_sim_work *work);
@@ -125,7 +128,7 @@ typedef struct trib_sim_work {
 } trib_sim_work;
 
 void trib_sim_reactor_give(trib_reactor *reactor, trib_sim_work *work);
-/* Takes it back; no-op if it is not queued. */
+/* Takes the work back; no-op if it is not queued. */
 void trib_sim_reactor_take_back(trib_reactor *reactor, trib_sim_work *work);
 
 #endif

@@ -11,7 +11,7 @@
 struct trib_sim {
     uint64_t seed;
     int64_t now_ns;
-    int64_t spent_ns; /* by the turn that runs */
+    int64_t spent_ns; /* by the running turn */
     bool in_turn;
     trib_min_heap queue;    /* events, by (time, order of making) */
     uint64_t orders, steps; /* so many events were set, and run */

@@ -4,13 +4,13 @@
 
 #include "engine/sim/reactor_sim.h"
 
-/* A turn begins: from here until it is left, time passes by being spent. Turns do not nest. */
+/* Begins a turn: until it is left, time passes only as it is spent. Turns do not nest. */
 void trib_sim_world_enter(trib_sim *sim);
 void trib_sim_world_spend(trib_sim *sim, int64_t ns);
-/* The turn ends; answers the time that it had come to. The world's own clock is where the turn began. */
+/* Ends the turn and returns the time that it has reached. The world's own clock is still where the turn began. */
 int64_t trib_sim_world_leave(trib_sim *sim);
 
-/* Sets every event that is set to the time that moved_to answers, or to now if that has passed. */
+/* Moves every event that is set to the time that moved_to returns, or to now if that has passed. */
 void trib_sim_world_move(trib_sim *sim, int64_t (*moved_to)(const trib_sim_event *event, void *argument),
                          void *argument);
 

@@ -1,10 +1,10 @@
 /*
- * digits.c - workers learn the UCI handwritten digits by data-parallel SGD, their gradients summed by Tributary.
+ * digits.c - workers learn the UCI handwritten digits by data-parallel SGD, with gradients summed by Tributary.
  *
- * Every worker holds the whole model and the same shuffled order of the images, computes gradients on its share of each
- * batch, and takes the same step along the sum. The program checks what that promises: a model that reads digits, the
- * same bits on every worker, and the weights that one process training alone on whole batches gets, within rounding. It
- * exits with 0 only if all three hold.
+ * Every worker holds the whole model and the same shuffled order of the images, computes gradients on its share of
+ * each batch, and takes the same step along the sum. The program checks three promises: the model reads digits,
+ * every worker has the same bits, and the weights agree, within rounding, with those of one process that trains
+ * alone on whole batches. It exits with 0 only if all three hold.
  */
 #include "exchange.h"
 #include "images.h"
@@ -28,13 +28,13 @@ static const double accuracy_least = 0.95;
 
 /*
  * How far the weights may be from those of one process on whole batches, in units of the largest weight of a tensor,
- * after up to EPOCHS_DEFAULT epochs. Adding the gradients of a batch in shares instead of one by one changes a sum by a
- * few units in the last place (6e-8 of it), and every step starts from what the one before left: that alone gives about
- * 1e-6. Where rounding decides on which side of the ReLU's kink a hidden unit ends, one image's gradient for that unit
- * comes or goes; such accidents grow with the number of steps, and so does what is tolerated. Observed: at most 7.5e-6
- * after 30 epochs (2 to 16 workers), 3.6e-4 after 300 (2 and 3 workers). An error shows: one of 60 images missing from
- * every batch gives 1.4e-1, one of four shares 2.3e-1, and one image missing from a single batch 2e-3 to 1e-1, as long
- * as the model still has something to learn from it.
+ * after up to EPOCHS_DEFAULT epochs. Adding the gradients of a batch in shares instead of one by one changes a sum
+ * by a few units in the last place (6e-8 of it), and every step starts from the result of the one before: that alone
+ * gives about 1e-6. Where rounding decides on which side of the ReLU's kink a hidden unit ends, one image's gradient
+ * for that unit is present or absent. Such cases grow in number with the steps, and the tolerance grows with them.
+ * Observed: at most 7.5e-6 after 30 epochs (2 to 16 workers), 3.6e-4 after 300 (2 and 3 workers). An error stands
+ * out: one of 60 images missing from every batch gives 1.4e-1, one of four shares 2.3e-1, and one image missing from
+ * a single batch 2e-3 to 1e-1, as long as the model still has something to learn from it.
  */
 static const double tolerance_default = 1e-4;
 
@@ -47,7 +47,7 @@ struct options {
 struct run {
     struct options options;
     FILE *progress;       /* standard output, or standard error when that is for JSON alone */
-    struct image *images; /* shuffled: IMAGE_TRAIN_COUNT to train, the others held out */
+    struct image *images; /* shuffled: the first IMAGE_TRAIN_COUNT train, the others are held out */
     struct model *model;
     struct model *reference;
     int64_t *exchange_ns; /* of every step */
@@ -119,8 +119,8 @@ static double held_out_accuracy(const struct model *model, const struct image *i
     return (double)right / (IMAGE_COUNT - IMAGE_TRAIN_COUNT);
 }
 
-/* Gradients on this worker's share of the batch, each layer handed in as soon as it is computed, so that layer 2
- * travels while layer 1 is still being worked out; then the step along the sums. */
+/* Computes gradients on this worker's share of the batch and submits each layer as soon as it is computed, so that
+ * layer 2 travels while layer 1 is still being computed. Then takes the step along the sums. */
 static bool train_step(struct run *run, struct exchange *exchange, const uint32_t *batch, float *loss,
                        int64_t *duration_ns)
 {
@@ -142,7 +142,7 @@ static bool train_step(struct run *run, struct exchange *exchange, const uint32_
     return true;
 }
 
-/* The order of the images in every epoch; the same sequence of calls gives the same orders, on every worker. */
+/* The order of the images in every epoch. The same sequence of calls gives the same orders on every worker. */
 static void order_init(uint32_t *order)
 {
     for (uint32_t i = 0; i < IMAGE_TRAIN_COUNT; i++) {
@@ -182,7 +182,7 @@ static bool train(struct run *run, struct exchange *exchange, struct results *re
     return true;
 }
 
-/* The same training by one process: same first weights, same order, every batch as a whole, nothing exchanged. */
+/* Does the same training in one process: same first weights, same order, whole batches, nothing exchanged. */
 static void train_reference(struct run *run)
 {
     uint32_t order[IMAGE_TRAIN_COUNT];
@@ -221,7 +221,7 @@ static void measure_exchange(struct run *run, struct results *results)
     results->exchange_mb_per_s = (double)sizeof(struct parameters) * run->step_count / 1e6 / ((double)total_ns / 1e9);
 }
 
-/* JSON has no NaN; a loss that became one is null. */
+/* JSON has no NaN, so a NaN loss is printed as null. */
 static void print_number(const char *name, double value)
 {
     if (isfinite(value)) {
@@ -270,8 +270,8 @@ static void print_text(const struct run *run, const struct exchange *exchange, c
            results->difference, results->tolerance, results->difference <= results->tolerance ? "ok" : "FAILED");
 }
 
-/* Rank 0 speaks for all; the others only know whether the hashes agreed, which is enough to fail on. The reference
- * comes after the job is left, so that nobody waits for it. */
+/* Rank 0 reports for all. The others only know whether the hashes agreed, which is enough to fail. The reference is
+ * computed after the job is left, so that no worker waits for it. */
 static bool report(struct run *run, const struct exchange *exchange, struct results *results)
 {
     if (exchange->rank != 0) {
@@ -291,7 +291,7 @@ static bool report(struct run *run, const struct exchange *exchange, struct resu
     return passed && fflush(stdout) == 0;
 }
 
-/* Only rank 0 draws first weights; the others get them from it. */
+/* Only rank 0 draws first weights, and the others receive them. */
 static bool share_first_weights(struct run *run, struct exchange *exchange)
 {
     if (exchange->rank == 0) {

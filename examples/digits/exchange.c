@@ -1,6 +1,6 @@
 /*
- * exchange.c - the part that embeds Tributary: an engine with threads of its own, whose callbacks count down what is
- * under way. The first failure is kept in words; later ones mostly repeat it.
+ * exchange.c - the part that embeds Tributary: an engine with threads of its own, whose callbacks count the
+ * operations under way. The text of the first failure is kept, because later ones mostly repeat it.
  */
 #include "exchange.h"
 
@@ -27,8 +27,8 @@ static bool declare(struct exchange *exchange, const char *name, trib_dtype dtyp
     return trib_tensor_declare(exchange->engine, &desc, tensor, error) == TRIB_OK;
 }
 
-/* The forward pass of the next step needs layer 1 first, although the backward pass finishes it last: minus the layer
- * as priority lets it overtake. */
+/* The forward pass of the next step needs layer 1 first, although the backward pass finishes it last. A priority of
+ * minus the layer lets it overtake. */
 static bool declare_all(struct exchange *exchange, trib_error *error)
 {
     for (int i = 0; i < PART_COUNT; i++) {
@@ -60,7 +60,7 @@ bool exchange_open(struct exchange *exchange)
     (void)pthread_mutex_init(&exchange->mutex, NULL);
     (void)pthread_cond_init(&exchange->all_done, NULL);
     trib_engine_info info = {.struct_size = sizeof info};
-    /* Operations could be handed in at once; waiting makes a job that does not come together a clear, early message. */
+    /* Operations could be submitted at once. Waiting first gives a clear, early message if the job does not form. */
     if (trib_engine_wait_ready(exchange->engine, -1, &error) != TRIB_OK || !declare_all(exchange, &error)) {
         fprintf(stderr, "digits: cannot join: %s\n", error.text);
         exchange_close(exchange);
@@ -102,7 +102,7 @@ static void operation_done(const trib_result *result, void *user)
 
 typedef trib_status (*begin_function)(trib_engine *, const trib_op_params *, trib_op **, trib_error *);
 
-/* Counts the operation before it is handed in, because its callback may run before the call returns to this thread. */
+/* Counts the operation before it is submitted, because its callback may run before the call returns to this thread. */
 static bool begin(struct exchange *exchange, begin_function function, trib_op_params *params, const char *name)
 {
     params->done_cb = operation_done;
@@ -193,7 +193,7 @@ bool exchange_compare(struct exchange *exchange, uint64_t hash, bool *same)
     params.reduce = TRIB_MAX;
     begun = begun && begin(exchange, trib_push_pull, &params, "hash");
     int64_t duration_ns;
-    /* The wait comes in any case: the numbers on this stack must outlive what was begun. */
+    /* The wait comes in any case: the numbers on this stack must outlive the operations that have begun. */
     const bool succeeded = exchange_wait(exchange, &duration_ns) && begun;
     *same = succeeded && least == mine && most == mine;
     return succeeded;

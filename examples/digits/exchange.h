@@ -1,5 +1,5 @@
 /*
- * exchange.h - what this program wants of Tributary: add up the gradients of all workers, start from the same weights,
+ * exchange.h - what this program needs of Tributary: sum the gradients of all workers, start from the same weights,
  * compare. One thread uses an exchange; Tributary's callbacks come from its own threads.
  */
 #ifndef DIGITS_EXCHANGE_H
@@ -19,10 +19,10 @@ struct exchange {
     int32_t worker_count;
     int32_t server_count;
 
-    /* When the first operation since the last wait was handed in; 0 = none since. */
+    /* When the first operation since the last wait was submitted; 0: none since. */
     int64_t begin_ns;
 
-    /* Below: written by callbacks, under the mutex. */
+    /* The fields below are written by callbacks, under the mutex. */
     pthread_mutex_t mutex;
     pthread_cond_t all_done;
     uint32_t pending;
@@ -31,29 +31,30 @@ struct exchange {
     char failure[512];
 };
 
-/* Joins the job that the environment describes and declares the tensors. False after a message on standard error, with
- * nothing left to close. */
+/* Joins the job that the environment describes and declares the tensors. Returns false after a message on standard
+ * error, with nothing left to close. */
 bool exchange_open(struct exchange *exchange);
 
-/* Begins to replace a part of parameters by its sum over all workers, or by rank 0's copy. False: not begun, see the
- * failure that exchange_wait reports. The memory must stay until exchange_wait returned. */
+/* Begins to replace a part of the parameters by its sum over all workers, or by rank 0's copy. Returns false if it
+ * has not begun; exchange_wait reports the failure. The memory must stay until exchange_wait has returned. */
 bool exchange_sum(struct exchange *exchange, struct parameters *parameters, enum model_part part);
 bool exchange_copy(struct exchange *exchange, struct parameters *parameters, enum model_part part);
 
-/* Waits until everything that was begun has ended; an operation always ends, if need be by its deadline. False after a
- * message on standard error if anything failed. *duration_ns gets the time from the first begun to the last ended. */
+/* Waits until all operations that have begun have ended. An operation always ends, by its deadline if by nothing
+ * else. Returns false after a message on standard error if anything failed. *duration_ns: from the first begin to
+ * the last end. */
 bool exchange_wait(struct exchange *exchange, int64_t *duration_ns);
 
-/* Replaces *value by its sum over all workers. False after a message. */
+/* Replaces *value by its sum over all workers. Returns false after a message. */
 bool exchange_total(struct exchange *exchange, double *value);
 
-/* Tells whether all workers called with the same hash. False after a message if that could not be found out. */
+/* Tells whether all workers called with the same hash. Returns false after a message if that could not be found out. */
 bool exchange_compare(struct exchange *exchange, uint64_t hash, bool *same);
 
 /* Leaves the job. */
 void exchange_close(struct exchange *exchange);
 
-/* The monotonic clock. */
+/* Returns the monotonic clock. */
 int64_t clock_ns(void);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * images.c - reads digits.csv: 64 pixels 0..16 and the digit on every line. Anything else in the file is an error that
- * names the line, because a model trained on half-read data would only look slightly wrong.
+ * images.c - reads digits.csv: 64 pixels 0..16 and the digit on every line. Any other content is an error that names
+ * the line, because a model trained on half-read data would only look slightly wrong.
  */
 #include "images.h"
 
@@ -82,8 +82,8 @@ static bool parse_file(FILE *file, const char *path, struct image *images)
     return true;
 }
 
-/* Opens the copy in the source tree (the program is in build/<variant>/examples/) or the installed one (in bin/ or in
- * lib/tributary/examples/). path gets the name of the file that was opened. */
+/* Opens the copy in the source tree (the program is in build/<variant>/examples/) or the installed one (in bin/ or
+ * in lib/tributary/examples/). `path` receives the name of the file that was opened. */
 static FILE *open_default(char *path, size_t size)
 {
     static const char *const candidates[] = {

@@ -19,14 +19,14 @@ struct image {
     int32_t digit;              /* 0..9 */
 };
 
-/* Reads IMAGE_COUNT images, path NULL: where the program's own copy should be. False after a message on standard error.
- */
+/* Reads IMAGE_COUNT images from `path`; NULL: from the program's own copy. Returns false after a message on standard
+ * error. */
 bool images_load(struct image *images, const char *path);
 
-/* A small generator (splitmix64): the same numbers on every machine, unlike rand(). */
+/* A small generator (splitmix64). It gives the same numbers on every machine, unlike rand(). */
 uint64_t random_next(uint64_t *state);
 
-/* Fisher-Yates over indices 0..count-1. */
+/* Shuffles indices 0..count-1 (Fisher-Yates). */
 void random_shuffle(uint64_t *state, uint32_t *indices, uint32_t count);
 
 #endif

@@ -1,6 +1,6 @@
 /*
- * model.c - the perceptron. Plain float32 loops in a fixed order: two processes with the same weights and the same
- * share get the same bits, and the only freedom between one worker and many is the order in which shares are added.
+ * model.c - the perceptron. Plain float32 loops run in a fixed order. So two processes with the same weights and the
+ * same share get the same bits, and one worker and many differ only in the order in which shares are added.
  */
 #include "model.h"
 
@@ -63,7 +63,7 @@ void model_init(struct model *model, uint64_t seed)
 {
     memset(model, 0, sizeof *model);
     uint64_t state = seed;
-    /* He's bound for layers behind a ReLU: the signal neither dies out nor grows. */
+    /* He's bound for layers behind a ReLU: the signal neither vanishes nor grows. */
     fill_random(model->parameters.weights1, parts[PART_WEIGHTS1].count, sqrtf(6.0F / IMAGE_PIXELS), &state);
     fill_random(model->parameters.weights2, parts[PART_WEIGHTS2].count, sqrtf(6.0F / MODEL_HIDDEN), &state);
 }
@@ -200,7 +200,7 @@ double model_difference(const struct model *model, const struct model *reference
         double largest = 0.0;
         double difference = 0.0;
         for (size_t i = 0; i < parts[part].count; i++) {
-            /* fmax passes a NaN by; a model with one must not look like a match. */
+            /* fmax ignores a NaN, and a model with one must not look like a match. */
             if (!isfinite(ours[i]) || !isfinite(theirs[i])) {
                 return INFINITY;
             }

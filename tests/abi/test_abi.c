@@ -1,9 +1,11 @@
 /*
  * test_abi.c - freezes the layout of the public structs and the numbers of the public enums.
  *
- * Programs are compiled against one release's header and run with another's library. A row that fails means that such
- * programs break: put a new field where reserved bytes were, give a new constant a new number, and add a row; never
- * change one. The numbers hold for 64-bit machines with 8-byte alignment (LP64), where the library is built.
+ * Programs are compiled against one release's header and run with another's library. A row that fails means that
+ * such programs break. Put a new field where reserved bytes were, give a new constant a new number, and add a row;
+ * never change a row.
+ *
+ * The numbers hold for 64-bit machines with 8-byte alignment (LP64), where the library is built.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -209,7 +211,7 @@ static const row numbers[] = {
     NUMBER(TRIB_SYSTEM, -61),
 };
 
-/* Every row is looked at, so that one run shows all that moved. */
+/* Every row is compared, so that one run shows everything that moved. */
 static void compare(const row *rows, size_t count)
 {
     size_t moved = 0;
@@ -238,7 +240,7 @@ static void test_numbers(void **state)
     compare(numbers, sizeof numbers / sizeof numbers[0]);
 }
 
-/* The size that a caller passes is what the library notes, and reserved bytes start as zero. */
+/* The library notes the size that a caller passes, and reserved bytes start as zero. */
 static void test_init_notes_the_size(void **state)
 {
     (void)state;

@@ -1,10 +1,10 @@
 /*
- * bench_kernels.c - how fast the kernels sum, beside a plain loop over the same bytes.
+ * bench_kernels.c - measures how fast the kernels sum, beside a plain loop over the same bytes.
  *
  * For each size and implementation it runs the plain loop and every kernel in turn, many times over, and prints the
- * medians: gigabytes of accumulators per second, and the ratio to the plain loop, which is the median of the ratios
- * of neighbouring runs, so that a machine that slows down slows both. "plain" is a[i] += b[i] in float32 as the
- * compiler vectorises it for the same instructions.
+ * medians: gigabytes of accumulators per second, and the ratio to the plain loop. The ratio is the median of the
+ * ratios of neighbouring runs, so that a machine that slows down slows both. "plain" is a[i] += b[i] in float32 as
+ * the compiler vectorises it for the same instructions.
  *
  * Usage: bench_kernels [scalar|avx2|avx512|best|all [bytes...]]
  */
@@ -113,8 +113,8 @@ static void pass(const trib_kernels *kernels, const bench_case *bench, void *dst
     }
 }
 
-/* One sample: as many passes over bytes of accumulators as make it long enough to time, after one that is not timed and
- * leaves the caches as the pass itself does. Returns bytes per second. */
+/* Takes one sample: enough passes over that many bytes of accumulators to be timed. One untimed pass before them
+ * fills the caches. Returns bytes per second. */
 static double run(const trib_kernels *kernels, const bench_case *bench, void *dst, const void *right, size_t bytes)
 {
     const size_t acc_size = trib_acc_size(bench->dtype, bench->reduce);
@@ -189,7 +189,7 @@ int main(int argc, char **argv)
         fprintf(stderr, "bench_kernels: no memory for two buffers of %zu bytes\n", bytes_max);
         return 1;
     }
-    /* Zeros stay what they are in every type: no denormal, no overflow and no NaN slows a run. */
+    /* Zeros stay zeros in every type: no denormal, no overflow and no NaN slows a run. */
     memset(dst, 0, bytes_max);
     memset(right, 0, bytes_max);
     printf("%-7s %11s  %-16s %13s  ratio to plain\n", "kernels", "bytes", "case", "median");

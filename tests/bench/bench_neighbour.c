@@ -1,7 +1,9 @@
 /*
- * bench_neighbour.c - what it costs a reactor that another thread spins on its core, as a caller does that waits for a GPU, and what
- * of that a short slice spares it (trib_thread_be_prompt). Bursts of 16 posts, 60 us apart, of 40 us each, which take 1 ms where the
- * reactor has the core for itself; between them it looks for more for as long as is said, and sleeps.
+ * bench_neighbour.c - measures what a reactor loses when another thread spins on its core, as a caller does that
+ * waits for a GPU, and how much of that a short slice saves (trib_thread_be_prompt).
+ *
+ * The load is bursts of 16 posts, 60 us apart, of 40 us each. A burst takes 1 ms if the reactor has the core for
+ * itself. Between bursts the reactor polls for the given time, and sleeps.
  *
  *     build/release/tests/bench_neighbour
  */

@@ -1,12 +1,12 @@
 /*
- * bench_scale.c - many connections and many keys on one server: memory and processor time for each.
+ * bench_scale.c - measures the memory and processor time of each of many connections and keys on one server.
  *
- *     build/release/tests/bench_scale                      2 workers, 100 to 10,000 keys, then 10 to 1,000 workers
- *     build/release/tests/bench_scale WORKERS KEYS...      so many workers; KEYS is how many tensors there are by then
+ *     build/release/tests/bench_scale                   2 workers, 100 to 10,000 keys, then 10 to 1,000 workers
+ *     build/release/tests/bench_scale WORKERS KEYS...   that many workers; each KEYS is a total of tensors
  *
- * The server and the coordinator have a process each, so that what the kernel says of a process is about one of them. The
- * workers are engines without threads of their own, many of them on one loop. Times are of the processor, not of the clock:
- * they mean the same on a busy machine.
+ * The server and the coordinator have a process each, so that the kernel's figures for a process are about one of
+ * them. The workers are engines without threads of their own, many of them on one loop. Times are of the processor,
+ * not of the clock: they mean the same on a busy machine.
  */
 #include <ev.h>
 #include <stdio.h>
@@ -22,10 +22,10 @@
 
 enum { PROCESSES = 4, COUNT = 256, ROUNDS = 3, STEPS_MAX = 8, PORT = 41990 };
 
-/* What a worker process is told. */
+/* Orders for a worker process. */
 typedef struct order {
-    uint32_t keys;   /* tensors that there are to be, 0: the end */
-    uint32_t rounds; /* that each of them is summed; 0: one, before which it is declared */
+    uint32_t keys;   /* total of tensors, which are declared if missing; 0: exit */
+    uint32_t rounds; /* sums of each of them; 0: one, for which it is declared first */
 } order;
 
 typedef struct bed {
@@ -95,7 +95,7 @@ static void begin(bed *self, uint32_t rank, uint32_t key)
     if (trib_tensor_declare(self->engines[rank], &desc, &params.tensor, &error) != TRIB_OK) {
         die("declare", &error);
     }
-    params.input = params.output = self->buffer; /* what the sums are does not matter here */
+    params.input = params.output = self->buffer; /* the values of the sums do not matter here */
     params.done_cb = on_done;
     params.user = self;
     if (trib_push_pull(self->engines[rank], &params, NULL, &error) != TRIB_OK) {

@@ -1,6 +1,6 @@
 /*
- * bench_trace.c - what recording costs: a hook, in nanoseconds, while nothing is recorded and while it is; and exchanges
- * between two workers in this process, in blocks that take turns, with and without. Medians.
+ * bench_trace.c - measures what recording costs: the time of a hook with recording off and on, and exchanges between
+ * two workers in this process, in alternating blocks with and without recording. It prints medians.
  *
  *     build/release/tests/bench_trace [PAIRS]     pairs of blocks for each size (60)
  */
@@ -155,7 +155,7 @@ static cost block(pair *self, bool on, int iterations)
             trib_trace_stop(self->engines[rank]);
         }
     }
-    /* At the beginning of a recording the clock is asked for a few times: not what it costs to go on. */
+    /* A recording reads the clock a few times when it begins. That is not part of the cost of a hook. */
     for (const int64_t warm_ns = now_ns() + WARM_NS; now_ns() < warm_ns;) {
         exchange(self);
     }
@@ -192,7 +192,7 @@ static void bench_exchange(pair *self, size_t bytes, int pairs, int iterations)
         self->buffers[rank] = calloc(1, bytes);
     }
     for (int i = -3; i < pairs; i++) {
-        const bool first = i % 2 != 0; /* which of the two goes first changes */
+        const bool first = i % 2 != 0; /* the first of the two alternates */
         const cost a = block(self, first, iterations), b = block(self, !first, iterations);
         if (i >= 0) {
             on[i] = first ? a : b;

@@ -1,16 +1,17 @@
 /*
- * bench_zerocopy.c - what MSG_ZEROCOPY gives and costs: the same bytes sent with and without, in blocks that take turns. A
- * buffer counts as free when the kernel says so, as an engine would have to wait, and at most IN_FLIGHT bytes wait for that.
+ * bench_zerocopy.c - measures what MSG_ZEROCOPY gains and costs: the same bytes are sent with it and without, in
+ * alternating blocks. A buffer counts as free when the kernel says so, because an engine would have to wait for
+ * that. At most IN_FLIGHT bytes wait for it.
  *
  *     bench_zerocopy                       both ends here, over loopback
- *     bench_zerocopy serve PORT            the end that reads, for `tcp` elsewhere; until it is ended
+ *     bench_zerocopy serve PORT            the end that reads, for `tcp` elsewhere; runs until it is ended
  *     bench_zerocopy tcp ADDRESS PORT      IPv4
- *     bench_zerocopy udp ADDRESS PORT      datagrams that go nowhere, for what the sender has to do where nobody copies. In a
- *                                          namespace: ip neigh add ADDRESS lladdr 02:00:00:00:00:02 dev eth0; tc qdisc add dev
- *                                          eth0 root blackhole
+ *     bench_zerocopy udp ADDRESS PORT      datagrams that are dropped: shows the sender's work where nothing copies.
+ *                                          In a namespace: ip neigh add ADDRESS lladdr 02:00:00:00:00:02 dev eth0;
+ *                                          tc qdisc add dev eth0 root blackhole
  *
- * Medians of wall time and of processor time on each side (a sender pays for what loopback and veth do behind it), and of
- * how many bytes the kernel said that it had copied after all.
+ * It prints medians of wall time, of processor time on each side (a sender pays for the work of loopback and veth
+ * behind it), and of how many bytes the kernel reports as copied after all.
  */
 #include <arpa/inet.h>
 #include <errno.h>
@@ -44,8 +45,8 @@ typedef struct sample {
 typedef struct sender {
     int fd;
     bool is_stream;
-    uint32_t asked, told; /* messages sent without copying, and those of which the kernel has spoken */
-    uint32_t copied;      /* those that it copied after all */
+    uint32_t asked, told; /* messages sent without copying, and notices of them from the kernel */
+    uint32_t copied;      /* of those, copied by the kernel after all */
     unsigned char *memory;
 } sender;
 
@@ -87,7 +88,7 @@ static bool read_all(int fd, void *bytes, size_t size)
     return true;
 }
 
-/* Blocks, each answered with the time that it took to read. */
+/* Reads blocks and answers each with the time that it took to read. */
 static void serve(int listener)
 {
     unsigned char *memory = calloc(1, BLOCK);
@@ -115,7 +116,7 @@ static void take_notices(sender *self, uint32_t until_left)
         if (recvmsg(self->fd, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) {
             need(errno == EAGAIN, "recvmsg");
             struct pollfd what = {.fd = self->fd};
-            (void)poll(&what, 1, -1); /* POLLERR comes unasked */
+            (void)poll(&what, 1, -1); /* POLLERR is always reported */
             continue;
         }
         const struct cmsghdr *at = CMSG_FIRSTHDR(&message);

@@ -1,15 +1,16 @@
 /*
- * count_exchange.c - what an exchange costs in things that can be counted: they are the same on a busy machine.
+ * count_exchange.c - measures what an exchange costs in countable things, which are the same on a busy machine.
  *
- *     build/release/tests/count_exchange               every scene, a line of JSON each
- *     build/release/tests/count_exchange SCENE STEPS   one, so many steps and nothing printed: for callgrind
- *     build/release/tests/count_exchange SCENE STEPS HOST   a pair on the address HOST, which may be an RDMA device's; with 0
- *                                                      steps it is reported, processor time included
+ *     build/release/tests/count_exchange                    every scene, a line of JSON each
+ *     build/release/tests/count_exchange SCENE STEPS        one scene, that many steps, no output: for callgrind
+ *     build/release/tests/count_exchange SCENE STEPS HOST   a pair on the address HOST, which may be an RDMA device's;
+ *                                                           0 steps: prints the counts and the processor time
  *
- * Virtual scenes run over the simulated network with buffers without contents: nothing but the engine's own work is done,
- * and every figure is the same in every run. Real ones run over TCP and shared memory, with all engines on one loop of one
- * thread; there the kernel has a say, and the least of some repetitions counts. tests/process/test_counters.py compares
- * them with tests/process/counters.json, and tests/rdma/test_counters.py those of pairs, in a guest.
+ * Virtual scenes run over the simulated network with buffers without contents. Only the engine's own work is done,
+ * and every figure is the same in every run. Real scenes run over TCP and shared memory, with all engines on one
+ * loop of one thread. There the kernel has an influence, and the least of several repetitions counts.
+ * tests/process/test_counters.py compares the figures with tests/process/counters.json, and
+ * tests/rdma/test_counters.py those of pairs, in a guest.
  */
 #include <ev.h>
 #include <stdio.h>
@@ -28,9 +29,9 @@
 #define REPETITIONS 7u
 
 typedef struct scene {
-    const char *name, *transport; /* NULL: virtual */
+    const char *name, *transport; /* NULL: a virtual scene */
     uint32_t workers, servers, tensors, bytes, steps;
-    bool is_pair; /* two hosts could be its ends: it needs an address, and its memory is the engines' own */
+    bool is_pair; /* its two ends could be on two hosts: it needs an address, and memory of the engines' own */
 } scene;
 
 static const scene scenes[] = {
@@ -49,8 +50,8 @@ typedef struct bed {
     trib_tensor *tensors[MEMBERS_MAX][TENSORS_MAX];
     unsigned char *buffers[MEMBERS_MAX];
     uint32_t ready, going, closed;
-    sim_job *job;         /* virtual */
-    struct ev_loop *loop; /* real */
+    sim_job *job;         /* of a virtual scene */
+    struct ev_loop *loop; /* of a real scene */
     uint64_t turns;
 } bed;
 
@@ -134,7 +135,7 @@ static void *memory_of(trib_engine *engine, const scene *what, size_t size)
 
 enum { PORT_TRIES = 100 };
 
-/* Below those that the kernel hands out by itself; each process begins somewhere else. */
+/* Returns a port below those that the kernel gives out by itself; each process begins somewhere else. */
 static unsigned port_of_try(unsigned tries)
 {
     return 10000 + ((unsigned)getpid() * 7919u + tries) % 22000;
@@ -157,13 +158,13 @@ static void open_real(bed *self)
         config.transport = what->transport;
         if (what->is_pair) {
             config.listen = self->host;
-            config.token = "counted"; /* asked for where an address is no loopback */
+            config.token = "counted"; /* required if the address is not loopback */
         }
         config.ready_cb = on_ready;
         config.ready_user = self;
         trib_error error = {.status = TRIB_OK};
         trib_status status;
-        do { /* until rank 0 has found a port that nobody has */
+        do { /* until rank 0 has found a free port */
             if (i == 0) {
                 snprintf(address, sizeof address, "%s:%u", self->host, port_of_try(tries++));
             }
@@ -300,7 +301,7 @@ static double least(double a, double b)
     return a < b ? a : b;
 }
 
-/* Per MB that the workers push and pull, and per step. */
+/* Prints counts per MB that the workers push and pull, and per step. */
 static void report(bed *self)
 {
     const scene *what = self->what;

@@ -1,5 +1,4 @@
-/* fake_cuda.c - a fake of CUDA's runtime: devices, events, memory and copies. See fake_cuda.h for what it models and
- * what not. */
+/* fake_cuda.c - a fake of CUDA's runtime: devices, events, memory and copies. See fake_cuda.h for what it models. */
 #include "tests/cuda/fake_cuda.h"
 
 #include <stdlib.h>
@@ -7,7 +6,7 @@
 
 typedef struct fake_event {
     int gpu;
-    const fake_stream *stream; /* NULL: nothing has been recorded */
+    const fake_stream *stream; /* NULL: the event has not been recorded */
     uint64_t count;
 } fake_event;
 
@@ -19,7 +18,7 @@ static cudaError_t say(cudaError_t code)
     return code;
 }
 
-/* One more of them lives, or one less. */
+/* Counts one more living object, or one less. */
 static void count(unsigned *counter, int change)
 {
     pthread_mutex_lock(&fake_mutex);
@@ -67,7 +66,7 @@ cudaError_t cudaDeviceGetPCIBusId(char *pciBusId, int len, int device)
     (void)pciBusId;
     (void)len;
     (void)device;
-    return say(cudaErrorInvalidDevice); /* no such place in the machine */
+    return say(cudaErrorInvalidDevice); /* the machine has no such device */
 }
 
 cudaError_t cudaDeviceGetStreamPriorityRange(int *least, int *greatest)
@@ -194,9 +193,9 @@ cudaError_t fake_event_wait(cudaStream_t stream, cudaEvent_t event)
 
 #define BLOCKS_MAX 64
 
-static void *blocks[BLOCKS_MAX]; /* of GPUs, that live */
+static void *blocks[BLOCKS_MAX]; /* live blocks of GPU memory */
 
-/* With the mutex held; where that one is, or NULL. */
+/* Returns where the block is listed, or NULL. The caller holds the mutex. */
 static void **block_at(const void *memory)
 {
     for (int i = 0; i < BLOCKS_MAX; i++) {

@@ -1,16 +1,15 @@
 /*
- * fake_cuda.h - a fake of CUDA's runtime and driver, and of NCCL, under the real module: whole jobs in one process
- * without a GPU.
+ * fake_cuda.h - a fake of CUDA's runtime and driver, and of NCCL, under the real module: whole jobs run in one
+ * process without a GPU.
  *
- * What it models: GPUs whose streams go on in order, each on a thread of its own, but no faster than the hardware
- * queue that it has been given; events; copies, fills; waits for words in host memory, and writing them; collectives
- * that end when all members of the communicator have come to them; kernels that are loaded late, under the context's
+ * The fake models GPUs whose streams run in order, each on a thread of its own, but no faster than its hardware
+ * queue allows. It models events, copies and fills; waits for words in host memory, and writes of them; collectives
+ * that end when all members of the communicator have come; and kernels that are loaded late, under the context's
  * lock and when the GPU is idle. Device memory is host memory.
  *
- * What only a GPU can show: what the driver and NCCL do beyond what is written here. That queues are shared in the
- * way modelled, and that a kernel's loading waits, are what was seen and what documents say
- * (docs/decisions/0006-queues.md), not what was derived. There are no default streams, no MPS, no GPUDirect, and
- * copies from memory that is not registered are as any other.
+ * Only a GPU can show what the driver and NCCL do beyond that. The sharing of queues, and the wait of a kernel's
+ * loading, follow observation and documents (docs/decisions/0006-queues.md), not derivation. There are no default
+ * streams, no MPS and no GPUDirect, and copies from unregistered memory are like any other.
  */
 #ifndef TRIB_TESTS_FAKE_CUDA_H
 #define TRIB_TESTS_FAKE_CUDA_H
@@ -25,17 +24,18 @@
 #include <nccl.h>
 
 #define FAKE_GPUS 4
-#define FAKE_TOUCHED_MAX ((size_t)1 << 20) /* what is larger is what a group is tried with: nobody looks at it */
+#define FAKE_TOUCHED_MAX ((size_t)1 << 20) /* larger blocks only serve to test a group, and are not touched */
 
-/* ---- What a test asks for ---- */
+/* ---- Functions for tests ---- */
 
-/* Before the first engine: `queues` on each GPU (1 to 32), which the module is told of as a program would; kernels
- * loaded late or not. */
+/* Called before the first engine. Each GPU has `queues` queues (1 to 32), and the module is told so as by a program.
+ * Kernels are loaded late if loads_late is set. */
 void fake_open(unsigned queues, bool loads_late, unsigned seed);
-/* After the last: waits until all streams have come to their end, and frees what is the fake's. False: one does not. */
+/* Called after the last engine: waits until all streams have come to their end, and frees the fake's memory. Returns
+ * false if one does not end. */
 bool fake_close(void);
 
-/* Calls of the module's that may fail. */
+/* Calls of the module that may fail. */
 typedef enum fake_call {
     FAKE_EVENT_MAKE,
     FAKE_EVENT_RECORD,
@@ -44,50 +44,50 @@ typedef enum fake_call {
     FAKE_HOST_MEMORY,
     FAKE_STREAM_MAKE,
     FAKE_WRITE_WORD,
-    FAKE_COLLECTIVE, /* NCCL's */
+    FAKE_COLLECTIVE, /* a collective of NCCL */
     FAKE_CALLS
 } fake_call;
-/* The n-th such call from now on fails, n from 1; 0: none does. */
+/* Makes the n-th such call from now on fail, counted from 1; 0: no call fails. */
 void fake_fail(fake_call call, unsigned n);
 bool fake_has_failed(void);
 
 typedef struct fake_counts {
     unsigned events, streams, host_memory, device_memory, pinned, communicators, contexts; /* that live */
-    unsigned waits_ahead; /* streams were made to wait for a word whose writing was not launched yet */
+    unsigned waits_ahead; /* waits of streams for a word whose write was not launched yet */
     unsigned aborted;     /* communicators */
-    unsigned faults;      /* what must not be: it has been told */
+    unsigned faults;      /* forbidden calls; each has been printed */
 } fake_counts;
 fake_counts fake_count(void);
-/* What every stream is at, for who finds that nothing goes on. */
+/* Prints what every stream is at, for a test that has stopped. */
 void fake_show(void);
 
-/* The next member of that rank to join a communicator stays away until it is let in. */
+/* Keeps the next member of that rank that joins a communicator away until it is let in. */
 void fake_nccl_keep_out(int rank);
 void fake_nccl_let_in(void);
 
-/* The program's own calls: they do not fail. */
+/* Calls of the program itself; they do not fail. */
 cudaStream_t fake_stream_make(int gpu);
 void fake_stream_drop(cudaStream_t where);
 void fake_stream_copy(cudaStream_t stream, void *target, const void *source, size_t bytes);
-void fake_stream_work(cudaStream_t stream, unsigned micros);    /* a kernel that takes so long */
-void fake_stream_hold(cudaStream_t stream, const uint32_t *go); /* until *go, or a communicator is given up */
+void fake_stream_work(cudaStream_t stream, unsigned micros);    /* a kernel that takes that long */
+void fake_stream_hold(cudaStream_t stream, const uint32_t *go); /* until *go is set, or a communicator is aborted */
 bool fake_stream_is_idle(cudaStream_t where);
-/* The calling thread has chosen that device and no other, or none (below 0); anything else is a fault. */
+/* The calling thread has chosen that device, or none (below 0); any other choice is a fault. */
 void fake_expect_chosen(int gpu);
 /* The program uses a kernel for the first time. */
 void fake_load_kernel(int gpu);
 
-/* ---- Among the fake's files ---- */
+/* ---- Declarations that the fake's files share ---- */
 
 typedef struct fake_stream fake_stream;
 typedef struct fake_work fake_work;
 
 typedef enum fake_moment {
     FAKE_LAUNCHED, /* on a stream */
-    FAKE_FIRST     /* on its stream and queue: true if it is over */
+    FAKE_FIRST     /* on its stream and queue; returns true if it is over */
 } fake_moment;
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 typedef bool (*fake_tell)(fake_work *work, fake_moment moment);
 
 typedef enum fake_kind {
@@ -98,7 +98,7 @@ typedef enum fake_kind {
     FAKE_BYTES, /* a copy or a fill */
     FAKE_DELAY,
     FAKE_HOLD,
-    FAKE_KERNEL /* somebody else's: tell */
+    FAKE_KERNEL /* another file's: calls tell */
 } fake_kind;
 
 typedef struct fake_kernel {
@@ -113,7 +113,7 @@ typedef struct fake_kernel {
 
 struct fake_work {
     fake_kind kind;
-    const fake_stream *before; /* WAIT_EVENT: until so many of its works are over */
+    const fake_stream *before; /* WAIT_EVENT: until that many of this stream's works are over */
     uint64_t before_count;
     uint32_t *word; /* WAIT_WORD, WRITE, HOLD */
     uint32_t value;
@@ -121,7 +121,7 @@ struct fake_work {
     const void *source;
     size_t bytes;
     unsigned micros;
-    uint64_t *place; /* NOTHING: becomes how many are on the stream with it */
+    uint64_t *place; /* NOTHING: receives the number of works on the stream, this one included */
     fake_tell tell;
     fake_kernel kernel;
     fake_work *next, *next_in_queue;
@@ -130,20 +130,20 @@ struct fake_work {
 extern pthread_mutex_t fake_mutex;
 extern pthread_cond_t fake_moved;
 
-/* Puts a copy of the work on the stream, behind the context's lock. */
+/* Puts a copy of the work on the stream, after taking the context's lock. */
 cudaError_t fake_launch(cudaStream_t where, const fake_work *work);
-fake_stream *fake_stream_of(cudaStream_t stream); /* NULL: it is none; the fault has been told */
-/* With the mutex held. */
+fake_stream *fake_stream_of(cudaStream_t stream); /* NULL: no stream; the fault has been reported */
+/* Called with the mutex held. */
 void fake_fault(const char *text);
 fake_counts *fake_counted(void);
-bool fake_is_written(const fake_work *wait); /* the word that it waits for, or that has been launched */
+bool fake_is_written(const fake_work *wait); /* true once the write of its word was launched */
 bool fake_fails(fake_call call);             /* takes the mutex */
 
 /* fake_cuda.c */
 cudaError_t fake_event_record(cudaEvent_t event, cudaStream_t stream);
 cudaError_t fake_event_query(cudaEvent_t event);
 cudaError_t fake_event_wait(cudaStream_t stream, cudaEvent_t event);
-void fake_memory_close(void); /* no stream is busy: frees what nobody has */
+void fake_memory_close(void); /* called when no stream is busy: frees memory that was not freed */
 /* fake_driver.c */
 int fake_gpu(void); /* the thread's present device */
 void fake_choose(int gpu);

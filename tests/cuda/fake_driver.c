@@ -1,6 +1,6 @@
 /*
- * fake_driver.c - a fake of what the module asks the driver and the loader for: waits for words, ids of streams; and
- * of NCCL and the module as libraries to be loaded. See fake_cuda.h.
+ * fake_driver.c - a fake of what the module needs of the driver and the loader: waits for words, ids of streams, and
+ * NCCL and the module as libraries to be loaded. See fake_cuda.h.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -10,7 +10,7 @@
 
 #include "engine/device/device.h"
 
-/* ---- Contexts: a thread has those that were put on top of one another; the runtime replaces the uppermost ---- */
+/* ---- Contexts: each thread has a stack of them; the runtime replaces the uppermost ---- */
 
 enum { DEPTH_MAX = 8 };
 
@@ -166,7 +166,7 @@ static CUresult get_device(CUdevice *device, int index)
     return CUDA_SUCCESS;
 }
 
-/* Neither MPS nor dma-bufs. */
+/* The machine has neither MPS nor dma-bufs. */
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)attribute;
@@ -175,7 +175,7 @@ static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice
     return CUDA_SUCCESS;
 }
 
-/* The program captures nothing. */
+/* The program never captures. */
 static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
 {
     const fake_stream *own = fake_stream_of(stream);
@@ -186,7 +186,7 @@ static CUresult is_capturing(CUstream stream, CUstreamCaptureStatus *status)
     return CUDA_SUCCESS;
 }
 
-/* ---- What is looked up ---- */
+/* ---- Symbols ---- */
 
 typedef void (*fake_function)(void);
 

@@ -1,10 +1,12 @@
 /*
- * fake_nccl.c - a fake of NCCL, for ranks of one process. A communicator comes together when all its members have
- * called; the n-th collective of each member meets the n-th of the others, and all end together; kinds, sizes and
- * types that differ are told as a fault, and never end. Giving up ends the member's own kernels, and only those.
+ * fake_nccl.c - a fake of NCCL, for ranks of one process.
  *
- * What only a GPU can show: how NCCL moves data, what it does by itself (connections, registration, protocols), when
- * its calls wait for other ranks, and how its kernels get on beside others.
+ * A communicator is formed when all its members have called. The n-th collective of each member meets the n-th of
+ * the others, and all end together. Kinds, sizes or types that differ are reported as a fault, and such a collective
+ * never ends. An abort ends the member's own kernels, and only those.
+ *
+ * Only a GPU can show how NCCL moves data, what it does by itself (connections, registration, protocols), when its
+ * calls wait for other ranks, and how its kernels run beside others.
  */
 #include "tests/cuda/fake_cuda.h"
 
@@ -15,7 +17,7 @@
 #include "tests/support/values.h"
 
 #define MEMBERS_MAX 4
-#define MEETINGS 1024u /* more than are under way */
+#define MEETINGS 1024u /* more than are ever under way */
 
 typedef enum fake_what { ALL_REDUCE, REDUCE_SCATTER, ALL_GATHER, REDUCE, BROADCAST } fake_what;
 
@@ -43,7 +45,7 @@ typedef struct fake_comm {
 static fake_group *groups;
 static fake_comm *comms;
 static int kept_out = -1;
-static unsigned waiting; /* members, for the others of their group */
+static unsigned waiting; /* members that wait for the others of their group */
 
 /* ---- Sums ---- */
 
@@ -81,7 +83,7 @@ static double join(int reduce, double one, double other)
     }
 }
 
-/* Elements [begin, begin + count) of the members' sources; caller frees. */
+/* Reduces elements [begin, begin + count) of the members' sources; the caller frees the result. */
 static void *reduce(const fake_group *group, const fake_meeting *meeting, size_t begin, size_t count)
 {
     const fake_kernel *first = &meeting->parts[0]->kernel;
@@ -127,11 +129,11 @@ static void spread(const fake_group *group, const fake_meeting *meeting)
 {
     const fake_kernel *root = &meeting->parts[meeting->parts[0]->kernel.root]->kernel;
     for (int to = 0; to < group->size; to++) {
-        memmove(meeting->parts[to]->kernel.target, root->source, root->count); /* the root's may be where it is */
+        memmove(meeting->parts[to]->kernel.target, root->source, root->count); /* the root's target may be its source */
     }
 }
 
-/* ---- Meetings; with the mutex held ---- */
+/* ---- Meetings; called with the mutex held ---- */
 
 static bool are_alike(const fake_kernel *one, const fake_kernel *other)
 {
@@ -139,7 +141,7 @@ static bool are_alike(const fake_kernel *one, const fake_kernel *other)
            one->reduce == other->reduce && one->root == other->root;
 }
 
-/* All are there. False: they have not come for the same. */
+/* Begins a collective of which all members are there. Returns false if they have come for different ones. */
 static bool hold(const fake_group *group, const fake_meeting *meeting)
 {
     const fake_kernel *first = &meeting->parts[0]->kernel;
@@ -168,7 +170,7 @@ static bool end(fake_comm *comm)
     return true;
 }
 
-/* True: it is over. */
+/* Returns true if the collective is over. */
 static bool meet(fake_work *work)
 {
     fake_comm *comm = work->kernel.owner;
@@ -238,7 +240,7 @@ static ncclResult_t make_id(ncclUniqueId *id)
     return ncclSuccess;
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static fake_group *group_of(const ncclUniqueId *id, int size)
 {
     fake_group *group = groups;
@@ -287,7 +289,7 @@ static ncclResult_t comm_init(ncclComm_t *out, int size, ncclUniqueId id, int ra
     return ncclSuccess;
 }
 
-/* Waits for what was launched. */
+/* Waits for everything that was launched. */
 static ncclResult_t comm_finalize(ncclComm_t where)
 {
     const fake_comm *comm = (const fake_comm *)(void *)where;

@@ -1,11 +1,12 @@
 /*
- * fake_stream.c - a fake: streams of GPUs that there are not, and the hardware queues that they go on in. See
- * fake_cuda.h.
+ * fake_stream.c - the fake's streams of GPUs, and the hardware queues in which they run. See fake_cuda.h.
  *
- * A stream has a thread, which takes what was launched in order; it goes on when that is first in the stream's queue,
- * too. While a GPU has as many queues as streams that were ever used each has one for itself; with more of them a
- * stream that becomes busy is given any. What only a GPU can show: how the driver deals queues (it was seen to share
- * as soon as there are more streams than queues).
+ * A stream has a thread, which runs the launched work in order, but only when the work is first in the stream's
+ * queue, too. While a GPU has as many queues as streams that were ever used, each stream has a queue for itself.
+ * With more streams, a stream that becomes busy gets any queue.
+ *
+ * Only a GPU can show how the driver gives out queues; it was seen to share them as soon as there are more streams
+ * than queues.
  */
 #include "tests/cuda/fake_cuda.h"
 
@@ -15,16 +16,16 @@
 #include <time.h>
 
 #define QUEUES_MAX 32u
-#define LOOK_NS 100000 /* how often who waits for a word looks at it */
+#define LOOK_NS 100000 /* interval at which a waiting stream checks its word */
 #define CLOSE_TURNS 5000u
 
 typedef struct fake_queue {
     fake_work *head, *tail;
-    fake_stream *owner; /* while each has its own */
+    fake_stream *owner; /* set while each stream has its own */
 } fake_queue;
 
 typedef struct fake_context {
-    pthread_mutex_t lock; /* who launches has it, and who loads a kernel */
+    pthread_mutex_t lock; /* held by launches, and while a kernel is loaded */
     fake_queue queues[QUEUES_MAX];
     unsigned used; /* streams that live and have had work */
 } fake_context;
@@ -100,7 +101,7 @@ static void pause_ns(long ns)
     nanosleep(&pause, NULL);
 }
 
-/* With the mutex held: until something has moved, or for so long. */
+/* Waits until something has changed, or for that long. The caller holds the mutex. */
 static void look_again(long ns)
 {
     struct timespec until;
@@ -111,7 +112,7 @@ static void look_again(long ns)
     (void)pthread_cond_timedwait(&fake_moved, &fake_mutex, &until);
 }
 
-/* ---- Queues; with the mutex held ---- */
+/* ---- Queues; called with the mutex held ---- */
 
 static fake_queue *queue_own(fake_context *context, const fake_stream *stream)
 {
@@ -126,7 +127,7 @@ static fake_queue *queue_own(fake_context *context, const fake_stream *stream)
     return found;
 }
 
-/* Of a stream that becomes busy. */
+/* Chooses a queue for a stream that becomes busy. */
 static fake_queue *queue_deal(fake_stream *stream)
 {
     fake_context *context = &contexts[stream->gpu];
@@ -202,7 +203,8 @@ static bool is_reached(const fake_work *wait, uint32_t value)
     return (int32_t)(value - wait->value) >= 0;
 }
 
-/* With the mutex held, which is let go where it takes time. True: it is over. */
+/* Carries out the work and returns true if it is over. Called with the mutex held, which is released where the work
+ * takes time. */
 static bool carry_out(fake_work *work)
 {
     switch (work->kind) {
@@ -232,7 +234,7 @@ static bool carry_out(fake_work *work)
     }
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static void stream_turn(fake_stream *stream)
 {
     fake_work *work = stream->head;
@@ -246,7 +248,7 @@ static void stream_turn(fake_stream *stream)
         return;
     }
     remove_first(stream);
-    if (any(&stream->seed, 8) == 0) { /* others go on meanwhile */
+    if (any(&stream->seed, 8) == 0) { /* others run meanwhile */
         const long ns = (long)any(&stream->seed, 60) * 1000;
         pthread_mutex_unlock(&fake_mutex);
         pause_ns(ns);
@@ -321,7 +323,7 @@ bool fake_is_written(const fake_work *wait)
     return written;
 }
 
-/* With the mutex held. */
+/* Called with the mutex held. */
 static bool is_busy(int gpu)
 {
     for (const fake_stream *at = streams; at != NULL; at = at->next) {
@@ -421,7 +423,7 @@ void fake_show(void)
     }
 }
 
-/* ---- From the first to the last ---- */
+/* ---- Opening and closing ---- */
 
 void fake_open(unsigned queues, bool loads_late, unsigned seed)
 {
@@ -442,7 +444,7 @@ void fake_open(unsigned queues, bool loads_late, unsigned seed)
     has_failed = false;
 }
 
-/* With the mutex held. Streams that nobody has dropped are counted as such. */
+/* Called with the mutex held. Counts streams that were not destroyed. */
 static bool all_gone(void)
 {
     for (fake_stream *at = streams; at != NULL; at = at->next) {

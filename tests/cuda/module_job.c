@@ -25,9 +25,9 @@ typedef struct tensor {
     size_t count, bytes;
     bool broadcasts;
     trib_reduce reduce;
-    unsigned char *source, *input, *output, *seen; /* the second and third are the GPU's */
+    unsigned char *source, *input, *output, *seen; /* input and output are in GPU memory */
     trib_op *op;
-    cudaStream_t on; /* where what was seen is copied */
+    cudaStream_t on; /* copies the output to `seen` */
 } tensor;
 
 typedef struct rank {
@@ -39,7 +39,7 @@ typedef struct rank {
     trib_engine *engine;
     cudaStream_t streams[JOB_STREAMS_MAX];
     tensor tensors[JOB_TENSORS_MAX];
-    bool over; /* it is not to go on */
+    bool over; /* the rank must stop */
     uint32_t go;
     unsigned rights, errors, wrongs;
     int64_t half_ns, error_ns;
@@ -104,7 +104,7 @@ static void watch_end(watch *self)
     pthread_join(self->thread, NULL);
 }
 
-/* ---- Values: small whole numbers, whose sums and averages all types hold ---- */
+/* ---- Values: small whole numbers, whose sums and averages all types can hold ---- */
 
 static double part(unsigned which, unsigned round, size_t i)
 {
@@ -124,7 +124,7 @@ static double right(const rank *self, const tensor *of, unsigned which, unsigned
                                     : all;
 }
 
-/* ---- A rank's means ---- */
+/* ---- Functions of a rank ---- */
 
 static void failed(rank *self, const char *what, const trib_error *error)
 {
@@ -168,7 +168,7 @@ static void configure(const rank *self, trib_config *config)
     config->chunk_bytes = 16384;
 }
 
-/* Of all types, one element, odd numbers of them, more than a partition's. */
+/* Declares tensors of all types: one element, odd numbers of elements, more than a partition holds. */
 static void declare(rank *self, unsigned which)
 {
     static const size_t counts[] = {1, 4097, 17, 1000, 3, 70003, 255, 9001};
@@ -200,7 +200,8 @@ static void declare(rank *self, unsigned which)
     of->seen = of->output + of->bytes;
 }
 
-/* Two at once have libudev, which hwloc asks, write its seed twice: the thread sanitizer sees that. */
+/* Two engines created at once make libudev, which hwloc uses, write its seed twice: the thread sanitizer reports
+ * that. */
 static pthread_mutex_t one_creates = PTHREAD_MUTEX_INITIALIZER;
 
 static bool set_up(rank *self)
@@ -210,7 +211,7 @@ static bool set_up(rank *self)
     configure(self, &config);
     self->chosen = (int)any(&self->seed, FAKE_GPUS + 1) - 1;
     if (self->chosen >= 0) {
-        (void)cudaSetDevice(self->chosen); /* its own, or another: that is nothing to the engine */
+        (void)cudaSetDevice(self->chosen); /* its own device or another: the engine must not depend on it */
     }
     pthread_mutex_lock(&one_creates);
     const trib_status status = trib_engine_create(&config, &self->engine, &error);
@@ -228,7 +229,7 @@ static bool set_up(rank *self)
     if (self->job->may_fail && !self->job->no_stream_waits && !self->over &&
         trib_engine_wait_ready(self->engine, -1, &error) != TRIB_OK) {
         failed(self, "wait for the others",
-               &error); /* who goes before is waited for by members of its group, in NCCL */
+               &error); /* a rank that leaves early would keep NCCL's other members waiting */
     }
     return !self->over;
 }
@@ -295,7 +296,7 @@ static void hand_in(rank *self, unsigned which, unsigned round)
     }
 }
 
-/* The sum is copied where the program sees it, behind the operation. */
+/* Copies the sum to where the program sees it, behind the operation. */
 static void wait_on_stream(rank *self, tensor *of)
 {
     trib_error error = {.text = ""};
@@ -336,7 +337,7 @@ static void finish(rank *self, unsigned which, unsigned round)
     }
 }
 
-/* Ranks choose orders of their own. */
+/* Each rank chooses an order of its own. */
 static void shuffle(rank *self, unsigned *order)
 {
     for (unsigned i = 0; i < self->job->tensors; i++) {

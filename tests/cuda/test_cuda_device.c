@@ -1,6 +1,6 @@
 /*
- * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c): stand-ins for all that it
- * calls. No GPU is needed, only CUDA's headers.
+ * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c), with stand-ins for
+ * everything that it calls. The test needs no GPU, only CUDA's headers.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 
 const trib_device_ops *trib_device_cuda(void);
 
-/* ---- CUDA, as far as it is asked for here: what fails is kept, until somebody takes it ---- */
+/* ---- CUDA, as far as the cases need it: an error is kept until it is read ---- */
 
 static cudaError_t kept;
 static bool no_memory, no_devices;
@@ -40,7 +40,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
     return keep(no_memory ? cudaErrorMemoryAllocation : cudaSuccess);
 }
 
-static void (*meanwhile)(void); /* what another thread does while an event is recorded */
+static void (*meanwhile)(void); /* runs while an event is recorded, as another thread would */
 
 static CUresult record_event(CUevent event, CUstream stream)
 {
@@ -55,7 +55,7 @@ static CUresult record_event(CUevent event, CUstream stream)
     return CUDA_SUCCESS;
 }
 
-/* Whatever the default stream is about: nothing was put on this one. */
+/* No work was put on this stream, whatever the default stream does. */
 static CUresult query_stream(CUstream stream)
 {
     (void)stream;
@@ -94,7 +94,7 @@ const char *cudaGetErrorString(cudaError_t error)
     return "";
 }
 
-/* ---- What these cases do not come to ---- */
+/* ---- Functions that these cases never reach ---- */
 
 cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned flags)
 {
@@ -303,8 +303,7 @@ static void a_stream_that_does_nothing_has_come_to_the_call(void **state)
     assert_int_equal(records, 0);
 }
 
-/* Where it is not of those that are apart from the default stream it comes behind that one's work, of which it knows
- * nothing. */
+/* A stream that is not independent of the default stream waits for the default stream's work, which it cannot see. */
 static void a_stream_that_waits_for_the_default_one_has_not(void **state)
 {
     const uintptr_t streams[] = {16, (uintptr_t)cudaStreamLegacy, (uintptr_t)cudaStreamPerThread, 0};
@@ -326,7 +325,7 @@ static void mark_it_too(void)
     assert_int_equal(mark(shared, 0, &between), TRIB_OK);
 }
 
-/* Behind another are markers whose recording began when that one's was over. */
+/* A marker is behind another one if its recording began when the other's was over. */
 static void marks_know_which_is_behind_which(void **state)
 {
     void *made[3];
@@ -349,7 +348,7 @@ static void marks_know_which_is_behind_which(void **state)
     free(between);
 }
 
-/* A program that asks CUDA for errors after its own calls would take it for one of those. */
+/* A program that asks CUDA for errors after its own calls would take the engine's error for one of its own. */
 static void what_fails_is_not_the_callers(void **state)
 {
     void *made = &made;

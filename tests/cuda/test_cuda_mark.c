@@ -1,4 +1,4 @@
-/* test_cuda_mark.c - which markers of callers' streams are asked for (stages/cuda/cuda_mark.c), with stand-ins for
+/* test_cuda_mark.c - which markers of callers' streams are queried (stages/cuda/cuda_mark.c), with stand-ins for
  * CUDA. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 #include "stages/cuda/cuda_internal.h"
 
-/* ---- What it calls: events are numbers, and streams come to them one after the other ---- */
+/* ---- Stand-ins: events are numbers, and streams reach them one after the other ---- */
 
 enum { JOBS = 120 };
 
@@ -19,7 +19,7 @@ static trib_device gpu;
 static cuda_stream_marker markers[JOBS];
 static trib_device_job jobs[JOBS];
 static bool reached[JOBS];
-static CUresult broken; /* what an event says that has not been reached */
+static CUresult broken; /* the result of a query of an event that has not been reached */
 static int asked, back[JOBS + 2], back_count;
 
 static CUresult query_event(CUevent event)
@@ -58,7 +58,8 @@ static int setup(void **state)
     return 0;
 }
 
-/* Jobs of streams in turns: job i is of stream i % streams, which are called first, first + 1 and so on. */
+/* Awaits jobs of streams in turns: job i is of stream i % streams, and the streams' handles are first, first + 1 and
+ * so on. */
 static void await_all(int count, uintptr_t first, int streams)
 {
     for (int i = 0; i < count; i++) {
@@ -108,12 +109,12 @@ static void each_stream_is_asked_for_once(void **state)
     asked = 0;
     cuda_marker_poll(&gpu);
     assert_int_equal(asked, 0);
-    await_all(2, 16, 1); /* and it goes on */
+    await_all(2, 16, 1); /* the stream goes on */
     cuda_marker_poll(&gpu);
     assert_int_equal(back_count, JOBS + 2);
 }
 
-/* A stream that stands still holds up no other. */
+/* A stream that stands still does not hold up another one. */
 static void streams_are_waited_for_apart(void **state)
 {
     (void)state;
@@ -130,7 +131,7 @@ static void streams_are_waited_for_apart(void **state)
     assert_int_equal(back[3], 5);
 }
 
-/* They have one name, and nothing in common. */
+/* The streams have one handle, and nothing in common. */
 static void streams_of_threads_are_asked_for_one_by_one(void **state)
 {
     (void)state;
@@ -142,7 +143,7 @@ static void streams_of_threads_are_asked_for_one_by_one(void **state)
     assert_int_equal(back[0], 4);
 }
 
-/* Job i is of the marker that was the count - 1 - i-th to be recorded, by threads that share a stream. */
+/* Job i has the marker that was recorded as number count - 1 - i, by threads that share a stream. */
 static void await_backwards(int count, bool at_once)
 {
     await_all(count, 16, 1);
@@ -152,7 +153,7 @@ static void await_backwards(int count, bool at_once)
     }
 }
 
-/* Who has marked a stream first may hand in last: what the others wait for may need that. */
+/* A thread that marked a stream first may submit last, and what the others wait for may need its job. */
 static void marks_may_come_in_another_order(void **state)
 {
     (void)state;
@@ -169,7 +170,7 @@ static void marks_may_come_in_another_order(void **state)
     assert_int_equal(asked, 2);
 }
 
-/* Of those that were recorded at once nobody knows which is the first. */
+/* Of markers that were recorded at once it is unknown which comes first. */
 static void marks_that_are_made_at_once_are_all_asked_for(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * test_cuda_module.c - the CUDA module, whole, in jobs of real engines over loopback, on a fake of CUDA and NCCL
- * (fake_cuda.h says what that models, and what only a GPU can show). No GPU is needed, only CUDA's and NCCL's
- * headers. An argument is the seed.
+ * test_cuda_module.c - the whole CUDA module works in jobs of real engines over loopback, on a fake of CUDA and
+ * NCCL. fake_cuda.h says what the fake models, and what only a GPU can show. The test needs no GPU, only CUDA's and
+ * NCCL's headers. Its argument is the seed.
  */
 #include <setjmp.h>
 #include <signal.h>
@@ -23,7 +23,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* A job in which nothing goes wrong. */
+/* Runs a job in which nothing fails. */
 static module_outcome run(const module_job *plan)
 {
     const module_outcome outcome = module_job_run(plan, FAKE_EVENT_MAKE, 0);
@@ -47,8 +47,8 @@ static void ranks_sum_in_orders_of_their_own(void **state)
 
 /* ---- Streams that wait ---- */
 
-/* Streams wait for words while each has a queue, and kernels are there; else calls do. Either way the program goes
- * on, also where it loads a kernel next. */
+/* Streams wait for words if each has a queue and kernels are loaded; otherwise calls wait. Either way the program
+ * goes on, even if it loads a kernel next. */
 static void streams_wait(bool loads_late, unsigned queues)
 {
     for (unsigned streams = 1; streams <= 7; streams += 3) {
@@ -84,7 +84,7 @@ static void streams_wait_beside_kernels_that_are_loaded_late(void **state)
     }
 }
 
-/* ---- Ranks that go ---- */
+/* ---- Ranks that leave ---- */
 
 static void expect_errors(const module_job *plan, const module_outcome *outcome, unsigned least, unsigned untried)
 {
@@ -95,7 +95,7 @@ static void expect_errors(const module_job *plan, const module_outcome *outcome,
     module_job_expect_nothing_left(outcome, untried);
 }
 
-/* In the midst of its work: the others have handed in what it never comes to. */
+/* The rank leaves in the middle of its work: the others have submitted operations that it never reaches. */
 static void a_rank_leaves(void **state)
 {
     static const int shapes[][2] = {{1, 2}, {2, 1}, {2, 2}};
@@ -109,7 +109,7 @@ static void a_rank_leaves(void **state)
     }
 }
 
-/* ---- Ranks that are lost: of a machine whose process is this program once more ---- */
+/* ---- Lost ranks: the other machine's process is this program, started again ---- */
 
 static pid_t other;
 
@@ -150,7 +150,7 @@ static void a_machine_is_lost(void **state)
     assert_true(outcome.counts.aborted > 0);
 }
 
-/* Until it is killed. */
+/* Runs until it is killed. */
 static int be_the_other(const char *address)
 {
     const module_job plan = of_two_processes(address, 2);
@@ -177,7 +177,7 @@ static module_job job_of(const char *name, int machines, int gpus)
                       .may_fail = true, .op_ns = 20 * SECOND);
 }
 
-/* From then on some operation fails; all the others end, and nothing is left. */
+/* After the failure some operation fails; all the others end, and nothing is left. */
 static void fail_in(fake_call call, const char *name, int machines, int gpus, unsigned n)
 {
     const module_job plan = job_of(name, machines, gpus);
@@ -189,7 +189,7 @@ static void fail_at(fake_call call, const char *name, int machines, unsigned n)
     fail_in(call, name, machines, 3 - machines, n);
 }
 
-/* While it is made: the others wait in vain for it to come. */
+/* The call fails while the group is being made: the others wait for its member in vain. */
 static void fail_early(fake_call call, const char *name, unsigned n)
 {
     module_job plan = job_of(name, 2, 1);
@@ -210,7 +210,8 @@ static void calls_of_jobs_between_machines_fail(void **state)
     fail_early(FAKE_HOST_MEMORY, "no memory for words", 1);
 }
 
-/* Then a gather would give the others of the machine what was never copied, or a copy take what was not summed yet. */
+/* Otherwise a gather would give the machine's other ranks bytes that were never copied, or a copy would take what
+ * was not summed yet. */
 static void what_follows_a_call_that_failed_is_not_done(void **state)
 {
     (void)state;
@@ -229,7 +230,7 @@ static void calls_of_jobs_in_a_machine_fail(void **state)
     (void)fail_with(&plan, FAKE_COLLECTIVE, 7, 2);
 }
 
-/* The others launch theirs, which must not meet the next one of who failed. */
+/* The other ranks launch their collective, which must not meet the next one of the rank that failed. */
 static void a_rank_fails_to_launch_a_collective(void **state)
 {
     (void)state;
@@ -268,8 +269,8 @@ static void a_member_comes_too_late(void **state)
     (void)run_without_one(&plan);
 }
 
-/* All ranks are there, and NCCL waits for one all the same: what waits for the job is told, within the join timeout
- * once more. */
+/* All ranks are there, but NCCL waits for one. The waiting operations end with an error, within another join
+ * timeout. */
 static void a_group_does_not_form(void **state)
 {
     (void)state;

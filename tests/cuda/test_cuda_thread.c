@@ -1,6 +1,6 @@
 /*
- * test_cuda_thread.c - the device's thread (stages/cuda/cuda_thread.c) wakes reactors for callers, unless it is busy:
- * stand-ins for all that it calls. No GPU is needed, only CUDA's headers.
+ * test_cuda_thread.c - the device's thread (stages/cuda/cuda_thread.c) wakes reactors for callers unless it is busy,
+ * with stand-ins for everything that it calls. The test needs no GPU, only CUDA's headers.
  */
 #include <semaphore.h>
 #include <setjmp.h>
@@ -13,9 +13,9 @@
 
 #include "stages/cuda/cuda_internal.h"
 
-/* ---- What it calls ---- */
+/* ---- Stand-ins ---- */
 
-static sem_t copying, go_on; /* it is in the call that copies, until it may go on */
+static sem_t copying, go_on; /* the thread is in the call that copies, until it may go on */
 
 cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
@@ -47,13 +47,13 @@ static CUresult record_event(CUevent event, CUstream stream)
     return cannot_record ? CUDA_ERROR_OUT_OF_MEMORY : CUDA_SUCCESS;
 }
 
-/* A stream of the caller's that does not come to its marker; in the thread's turn it is asked whether it would wake
- * somebody. */
+/* A caller's stream does not come to its marker. In the thread's turn it is checked whether the thread would wake a
+ * reactor. */
 static atomic_bool is_late;
 static atomic_int would_wake, would_not;
 static trib_device *looked_at;
 
-/* What has been launched is not over; how often events, and streams, have been asked since. */
+/* The launched work is not over. The counters say how often events and streams have been queried since. */
 static atomic_bool goes_on;
 static atomic_int asked_events, asked_streams;
 
@@ -115,7 +115,7 @@ void cuda_thread_signal_if_asleep(trib_device *device)
     }
 }
 
-static uint32_t word; /* a semaphore's */
+static uint32_t word; /* of a semaphore */
 static bool cannot_write;
 static int writes;
 
@@ -181,7 +181,7 @@ void cuda_comm_end(trib_device *device)
     (void)device;
 }
 
-/* ---- Whom it wakes ---- */
+/* ---- Reactors to wake ---- */
 
 static atomic_uint woken;
 static sem_t has_woken, job_back;
@@ -247,7 +247,7 @@ static void wait_until_it_sleeps(trib_device *device)
     }
 }
 
-/* As the device's submit does. */
+/* Submits a job as the device's function does. */
 static void hand_in(trib_device *device, trib_device_job *job)
 {
     pthread_mutex_lock(&device->mutex);
@@ -267,10 +267,10 @@ static void it_wakes_reactors_when_it_sleeps(void **state)
     wait_until_it_sleeps(device);
     assert_true(cuda_thread_wake(device, 0x8, false));
     sem_wait(&has_woken);
-    assert_int_equal(atomic_exchange(&woken, 0), 0x8); /* nobody is woken twice */
+    assert_int_equal(atomic_exchange(&woken, 0), 0x8); /* no reactor is woken twice */
 }
 
-/* What is handed over at any moment is done, whatever the thread was about. */
+/* A job that is handed over at any moment is done, whatever the thread was doing. */
 static void it_forgets_none(void **state)
 {
     trib_device *device = *state;
@@ -284,7 +284,7 @@ static void it_forgets_none(void **state)
     }
 }
 
-/* Calls of CUDA's may last: what is handed over then would lie. */
+/* Calls of CUDA may take long, and a job handed over meanwhile would have to wait. */
 static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
 {
     trib_device *device = *state;
@@ -301,7 +301,7 @@ static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
     sem_wait(&has_woken);
 }
 
-/* ... but not because it once made some. */
+/* ... but not because it once made such calls. */
 static void it_wakes_reactors_while_it_looks(void **state)
 {
     trib_device *device = *state;
@@ -324,7 +324,7 @@ static void it_wakes_reactors_while_it_looks(void **state)
     assert_int_equal(atomic_load(&would_not), 0);
 }
 
-/* Who cannot wait for the thread to wake up does not, unless others do anyway. */
+/* An urgent wake-up does not wait for the thread to wake up, unless the thread is woken anyway. */
 static void it_takes_what_hurries_along(void **state)
 {
     trib_device *device = *state;
@@ -357,7 +357,8 @@ static void copy(trib_device *device, trib_device_job *job)
     wait_until_it_sleeps(device);
 }
 
-/* Behind the last job of an operation, and then streams may wait for it, however few queues there are. */
+/* The semaphore's signal is behind the last job of an operation. From then on streams may wait for it, however few
+ * queues there are. */
 static void it_says_when_a_semaphore_will_be_signalled(void **state)
 {
     trib_device *device = *state;
@@ -381,7 +382,7 @@ static void it_says_when_a_semaphore_will_be_signalled(void **state)
     }
 }
 
-/* What cannot be done behind a copy does not end it: it has its memory as long as the GPU copies. */
+/* A job whose work behind a copy fails does not end at once: it keeps its memory as long as the GPU copies. */
 static void it_keeps_what_is_still_copied(void **state)
 {
     trib_device *device = *state;
@@ -417,7 +418,7 @@ static void it_keeps_what_is_still_copied(void **state)
     }
 }
 
-/* It would take what is not there for what it waited for. */
+/* A copy behind a failed job would read bytes that are not there. */
 static void it_does_not_copy_behind_what_has_failed(void **state)
 {
     trib_device *device = *state;

@@ -1,4 +1,4 @@
-/* test_cuda_wait.c - which streams may wait for what has not been launched (stages/cuda/cuda_wait.c). */
+/* test_cuda_wait.c - which streams may wait for work that has not been launched (stages/cuda/cuda_wait.c). */
 #include "tests/cuda/wait_bed.h"
 
 /* ---- Cases ---- */
@@ -38,7 +38,7 @@ static void a_machine_alone_copies_nothing(void **state)
 {
     (void)state;
     alone = true;
-    assert_room(NULL, NULL, 2); /* what stands for a collective of one copies */
+    assert_room(NULL, NULL, 2); /* the stand-in for a collective of one rank copies */
     size = 8;
     assert_room(NULL, NULL, 3);
     assert_room("1", NULL, 0);
@@ -50,7 +50,7 @@ static void a_machine_alone_copies_nothing(void **state)
     size = 1;
 }
 
-/* What else the program hands in has its streams counted, too. */
+/* Other streams that the program submits are counted, too. */
 static void streams_count_that_do_not_wait(void **state)
 {
     (void)state;
@@ -68,17 +68,17 @@ static void streams_count_that_do_not_wait(void **state)
     }
     assert_int_equal(wait_for(200, 2), TRIB_BUSY);
     cuda_semaphore_note_launched(&device, &semaphores[0]);
-    assert_int_equal(wait_for(200, 0), TRIB_OK); /* launched: nothing is held up by that */
+    assert_int_equal(wait_for(200, 0), TRIB_OK); /* launched: it holds up nothing */
 }
 
-/* What it waits for may hold nothing up; the stream itself needs a queue all the same. */
+/* Work that a stream waits for may hold up nothing; the stream itself needs a queue all the same. */
 static void streams_count_whatever_they_wait_for(void **state)
 {
     (void)state;
     for (int way = 0; way < 2; way++) {
         open_with(NULL);
         if (way == 0) {
-            semaphore_words[0] = 1; /* it is open */
+            semaphore_words[0] = 1; /* the semaphore is open */
         } else {
             cuda_semaphore_note_launched(&device, &semaphores[0]); /* launched */
         }
@@ -87,7 +87,7 @@ static void streams_count_whatever_they_wait_for(void **state)
     }
 }
 
-/* One that waited already might hold up those that are still to come. */
+/* A stream that waited already might hold up those that are still to come. */
 static void nobody_waits_while_streams_come_anew(void **state)
 {
     (void)state;
@@ -114,20 +114,20 @@ static void streams_are_forgotten_that_do_not_come_again(void **state)
     now_ns += INT64_C(6000000000);
     assert_int_equal(wait_for(1, 0), TRIB_BUSY);
     now_ns += INT64_C(5000000000);
-    assert_int_equal(wait_for(1, 0), TRIB_OK);   /* 0 is forgotten */
-    assert_int_equal(wait_for(2, 1), TRIB_BUSY); /* 1 is not */
+    assert_int_equal(wait_for(1, 0), TRIB_OK);   /* stream 0 is forgotten */
+    assert_int_equal(wait_for(2, 1), TRIB_BUSY); /* stream 1 is not */
     cuda_semaphore_note_launched(&device, &semaphores[0]);
     semaphores[0].value = 2;
     now_ns += INT64_C(11000000000);
     assert_int_equal(wait_for(3, 0), TRIB_OK);
     now_ns += INT64_C(11000000000);
-    assert_int_equal(wait_for(4, 1), TRIB_BUSY); /* 3 has waited all the time */
+    assert_int_equal(wait_for(4, 1), TRIB_BUSY); /* stream 3 has waited all the time */
     cuda_semaphore_note_launched(&device, &semaphores[0]);
     now_ns += INT64_C(11000000000);
     assert_int_equal(wait_for(5, 1), TRIB_OK);
 }
 
-/* A program that goes on with some of its streams may come to others again. */
+/* A program that goes on with some of its streams may use the others again. */
 static void who_is_left_has_to_come_often(void **state)
 {
     (void)state;
@@ -139,7 +139,7 @@ static void who_is_left_has_to_come_often(void **state)
     now_ns += INT64_C(6000000000);
     cuda_stream_note(&device, stream_of(1));
     now_ns += INT64_C(6000000000);
-    assert_int_equal(wait_at_once(1, 0), TRIB_BUSY); /* 0 is forgotten */
+    assert_int_equal(wait_at_once(1, 0), TRIB_BUSY); /* stream 0 is forgotten */
     assert_int_equal(wait_for(1, 0), TRIB_OK);
 }
 
@@ -156,15 +156,15 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
     assert_int_equal(events, 1);
-    semaphores[0].value = 2; /* the next operation's */
+    semaphores[0].value = 2; /* of the next operation */
     assert_int_equal(wait_for(0, 0), TRIB_BUSY);
-    semaphore_words[0] = 2; /* it is open */
+    semaphore_words[0] = 2; /* the semaphore is open */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
     assert_int_equal(events, 1);
 }
 
-/* Loading would wait for the stream, and nothing could be launched meanwhile. */
+/* Loading a kernel would wait for the stream, and nothing could be launched meanwhile. */
 static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(void **state)
 {
     (void)state;
@@ -180,7 +180,7 @@ static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(words, 0);
     assert_int_equal(events, 1);
-    loading = NULL; /* a driver that loads nothing late */
+    loading = NULL; /* this driver loads nothing late */
     open_with("32");
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     loading = &eager;
@@ -198,17 +198,17 @@ static void one_stream_may_wait_for_many(void **state)
         assert_int_equal(wait_for(1, SEMAPHORES - 1), TRIB_BUSY);
         cuda_semaphore_note_launched(&device, &semaphores[i]);
     }
-    assert_int_equal(told, SEMAPHORES); /* each time that one had been refused since */
+    assert_int_equal(told, SEMAPHORES); /* reported each time that a stream was rejected since */
     assert_int_equal(wait_for(1, SEMAPHORES - 1), TRIB_OK);
     semaphores[0].value = 2;
     assert_int_equal(wait_for(0, 0), TRIB_BUSY);
     cuda_semaphore_note_launched(&device, &semaphores[0]);
     assert_int_equal(told, SEMAPHORES + 1);
     cuda_semaphore_note_launched(&device, &semaphores[1]);
-    assert_int_equal(told, SEMAPHORES + 1); /* nobody was refused since */
+    assert_int_equal(told, SEMAPHORES + 1); /* no stream was rejected since */
 }
 
-/* A thread that comes after another may have its name, and a stream the handle of one that was destroyed: the earlier
+/* A new thread may have the handle of an earlier one, and a new stream the handle of a destroyed one: the earlier
  * ones still wait. */
 static void streams_that_are_gone_still_count(void **state)
 {
@@ -266,16 +266,16 @@ static void engines_on_one_gpu_share_its_queues(void **state)
     assert_int_equal(wait_for(3, 0), TRIB_BUSY);
     assert_int_equal(cuda_stream_wait(&other, stream_of(0), &semaphore, &error), TRIB_BUSY);
     cuda_semaphore_note_launched(&other, &semaphore);
-    device.index = 1; /* another GPU's queues, where no engine is */
+    device.index = 1; /* the queues of another GPU, which has no engine */
     assert_int_equal(wait_for(4, 2), TRIB_OK);
     cuda_semaphore_note_launched(&device, &semaphores[2]);
     device.index = 0;
     cuda_registry_leave(&other);
     assert_int_equal(wait_for(3, 3), TRIB_OK);
-    /* With the last engine all is forgotten. */
+    /* When the last engine leaves, everything is forgotten. */
     launch_all();
     cuda_registry_leave(&device);
-    cuda_registry_leave(&device); /* as often as one likes */
+    cuda_registry_leave(&device); /* leaving twice is allowed */
     cuda_registry_join(&device);
     semaphores[4].value = 2;
     for (uintptr_t i = 10; i < 16; i++) {
@@ -284,7 +284,7 @@ static void engines_on_one_gpu_share_its_queues(void **state)
     assert_int_equal(wait_for(16, 4), TRIB_BUSY);
 }
 
-/* They have one name. */
+/* The streams have one handle. */
 static void streams_of_threads_are_counted_one_by_one(void **state)
 {
     (void)state;
@@ -331,7 +331,7 @@ static void what_has_been_launched_is_waited_for_by_an_event(void **state)
     assert_int_equal(wait_for(1, 1), TRIB_OK);
     assert_int_equal(events, 2);
     assert_int_equal(words, 1);
-    semaphore_words[0] = 1; /* it is open */
+    semaphore_words[0] = 1; /* the semaphore is open */
     assert_int_equal(wait_for(0, 0), TRIB_OK);
     assert_int_equal(events, 2);
 }

@@ -1,6 +1,6 @@
 /*
- * wait_bed.h - a device and its semaphores, for stages/cuda/cuda_wait.c, with stand-ins for all that it calls. No GPU
- * is needed, only CUDA's headers. For one test program.
+ * wait_bed.h - a device and its semaphores, for stages/cuda/cuda_wait.c, with stand-ins for everything that it
+ * calls. It needs no GPU, only CUDA's headers. For one test program.
  */
 #ifndef TRIB_TESTS_WAIT_BED_H
 #define TRIB_TESTS_WAIT_BED_H
@@ -16,7 +16,7 @@
 
 #include "stages/cuda/cuda_internal.h"
 
-/* ---- What it calls ---- */
+/* ---- Stand-ins ---- */
 
 static int64_t now_ns = 1;
 
@@ -26,7 +26,7 @@ int64_t cuda_now_ns(void)
 }
 
 static bool is_captured, is_shared;
-static int words, events, told; /* what streams were made to wait for, and how often the engine was told */
+static int words, events, told; /* waits of streams for words and for events, and how often the engine was told */
 
 trib_status cuda_check_capture(const trib_device *device, cudaStream_t stream, trib_error *error)
 {
@@ -119,9 +119,9 @@ static CUresult get_mode(CUmoduleLoadingMode *mode)
     return CUDA_SUCCESS;
 }
 
-/* As the driver's: no id comes again, and a stream has one id under all its names. */
+/* Like the driver's ids: no id is used again, and a stream has one id under all its handles. */
 static bool has_ids;
-static unsigned long long replaced; /* streams that were made again, under the handles of earlier ones */
+static unsigned long long replaced; /* streams that were created again, under the handles of earlier ones */
 static _Thread_local unsigned long long own_id;
 
 static CUresult get_id(CUstream stream, unsigned long long *id)
@@ -172,7 +172,7 @@ static cuda_driver driver_now(void)
 static void launched(void *engine)
 {
     trib_device *device = engine;
-    assert_int_equal(pthread_mutex_trylock(&device->mutex), 0); /* the engine's mutex comes before the device's */
+    assert_int_equal(pthread_mutex_trylock(&device->mutex), 0); /* the engine's mutex is taken before the device's */
     pthread_mutex_unlock(&device->mutex);
     told++;
 }
@@ -202,7 +202,7 @@ static void launch_all(void)
 
 static void open_with(const char *connections)
 {
-    if (device.driver.wait_value != NULL) { /* the one before */
+    if (device.driver.wait_value != NULL) { /* of the operation before */
         launch_all();
         cuda_registry_leave(&device);
     }
@@ -229,7 +229,7 @@ static void open_with(const char *connections)
     cuda_registry_join(&device);
 }
 
-/* So often that nobody expects another. */
+/* Waits often enough that no other stream is expected. */
 static void come_often(trib_device *of, cudaStream_t stream)
 {
     for (int i = 0; i < 200; i++) {
@@ -249,7 +249,7 @@ static trib_status wait_for(uintptr_t stream, int semaphore)
     return wait_at_once(stream, semaphore);
 }
 
-/* So many of the program's streams may wait beside the engine's own. */
+/* Checks that this many of the program's streams may wait beside the engine's own. */
 static void assert_room(const char *connections, const char *copies, uintptr_t room)
 {
     if (copies == NULL) {
@@ -262,7 +262,7 @@ static void assert_room(const char *connections, const char *copies, uintptr_t r
         assert_int_equal(wait_for(i, 0), TRIB_OK);
     }
     assert_int_equal(wait_for(room, 0), TRIB_BUSY);
-    assert_int_equal(wait_for(0, 1), TRIB_BUSY); /* there is one more now, and it may have work */
+    assert_int_equal(wait_for(0, 1), TRIB_BUSY); /* there is one more stream now, and it may have work */
     unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
 }
 

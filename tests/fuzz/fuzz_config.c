@@ -1,8 +1,9 @@
 /*
- * fuzz_config.c - whatever the environment says: settings and launchers' variables are taken or refused by name, and
- * what was taken is checked like a caller's own.
+ * fuzz_config.c - for any environment, settings and launchers' variables are accepted, or rejected by name, and
+ * accepted values are checked like a caller's own.
  *
- * The input is lines of NAME=VALUE. Names that this library does not read, and the one that names a file, are left out.
+ * The input is lines of NAME=VALUE. Names that this library does not read, and the one that names a file, are left
+ * out.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -75,7 +76,7 @@ static bool is_known(const char *line)
     return false;
 }
 
-/* The input as an environment: pointers to its lines, in text. */
+/* Turns the input into an environment: pointers to its lines, in text. */
 static void make_environment(char *text, char *lines[LINES_MAX + 1])
 {
     size_t count = 0;
@@ -108,7 +109,7 @@ static void try_settings(void)
     trib_status status = trib_config_from_env(&config, &error);
     if (status != TRIB_OK) {
         require_refusal(status, &error);
-        require(memcmp(&config, &before, sizeof config) == 0); /* as it was */
+        require(memcmp(&config, &before, sizeof config) == 0); /* a rejection leaves it unchanged */
         return;
     }
     status = trib_config_check(&config, &checked, &error);

@@ -1,11 +1,11 @@
 /*
- * fuzz_peer.c - a member that has the token and says what it likes, to an engine in virtual time: whatever it says, the
- * engine does not fall, every operation of its caller completes exactly once, and it closes.
+ * fuzz_peer.c - a member that has the token sends anything to an engine in virtual time. Whatever it sends, the
+ * engine does not crash, every operation of its caller completes exactly once, and the engine closes.
  *
- * The first byte's lowest bit chooses: 0, the engine is rank 0 and coordinates, and the peer would join it; 1, the peer
- * coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life by itself. With
- * the third the engine is asked about messages ahead of their turn, and frames that follow one another are sent at once.
- * The rest is a list of acts, a byte each and what they take (act_of).
+ * The first byte's lowest bit chooses the roles. 0: the engine is rank 0 and coordinates, and the peer would join
+ * it. 1: the peer coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life
+ * by itself. With the third bit, receivers are asked about messages ahead of their turn, and consecutive frames are
+ * sent at once. The rest is a list of acts, a byte each with its arguments (act_of).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -71,7 +71,7 @@ static void act_frame(world *self, script *from)
         frame.reduce = next_u8(from);
     }
     size_t size = frame.size;
-    if (shape & 32) { /* a payload of its own */
+    if (shape & 32) { /* with a payload of its own */
         size = next_u8(from);
         for (size_t i = 0; i < size; i++) {
             payload[i] = next_u8(from);
@@ -84,7 +84,7 @@ static void act_frame(world *self, script *from)
     world_send(world_find(self, shape & 1), frame, payload, size < most ? size : most);
 }
 
-/* Bytes that need not be a frame. */
+/* Sends bytes that need not be a frame. */
 static void act_raw(world *self, script *from)
 {
     wire_conn *conn = world_find(self, next_u8(from) & 1);
@@ -107,7 +107,7 @@ static trib_member_info own_info(void)
     return info;
 }
 
-/* JOIN, or the roster that answers the engine's. */
+/* Sends JOIN, or the roster that answers the engine's. */
 static void act_join(world *self, script *from)
 {
     unsigned char payload[PAYLOAD_MAX];
@@ -139,7 +139,7 @@ static void act_join(world *self, script *from)
                payload, writer.overflow ? 0 : writer.size);
 }
 
-/* DECLARE of what the engine declares too, or of another; or where its partitions are. */
+/* Sends DECLARE for the engine's tensor or for another one, or the owners of its partitions. */
 static void act_declare(world *self, script *from)
 {
     unsigned char payload[PAYLOAD_MAX];
@@ -180,7 +180,7 @@ static void on_done(const trib_result *result, void *user)
     require(result->status != TRIB_PENDING && memchr(result->text, '\0', TRIB_ERROR_TEXT_SIZE) != NULL);
 }
 
-/* What the engine's caller does. */
+/* Makes a call as the engine's caller. */
 static void act_call(world *self, script *from)
 {
     const uint8_t shape = next_u8(from);

@@ -1,9 +1,9 @@
 /*
- * fuzz_shm_ring.c - a peer that writes what it likes into the memory that it shares with this side: reading and writing
- * the rings must stay inside them, and come to an end.
+ * fuzz_shm_ring.c - a peer writes anything into the memory that it shares with this side. Reading and writing the
+ * rings must stay inside them, and must end.
  *
- * The input is taken in steps of 12 bytes: where the peer writes in the segment (4), and what (8). After each step this
- * side takes some records and writes one. At the end the peer has gone.
+ * The input is taken in steps of 12 bytes: where the peer writes in the segment (4), and what (8). After each step
+ * this side takes some records and writes one. At the end the peer has gone.
  */
 #include <stddef.h>
 #include <stdint.h>
@@ -26,7 +26,8 @@ static void require(bool holds)
     }
 }
 
-/* Every other step is one at a word that means something: of the two sides, or of the record that is looked at next. */
+/* Every other step is aimed at a word with a meaning: one of the two sides' words, or one of the record that is read
+ * next. */
 static size_t aim(uint32_t at, size_t step, const shm_in *in)
 {
     static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
@@ -93,7 +94,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     while (makes_sense && left <= RECORDS_MAX && take_one(&in)) {
         left++;
     }
-    require(left <= RECORDS_MAX); /* no more than fits the ring */
+    require(left <= RECORDS_MAX); /* no more than fit the ring */
     free(segment);
     return 0;
 }

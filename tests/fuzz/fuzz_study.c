@@ -1,6 +1,6 @@
 /*
- * fuzz_study.c - what people write for the studies: the options' numbers, rates and times, and the lists of gradients
- * (tools/models/). Each is taken within its limits or refused.
+ * fuzz_study.c - user input of the studies: the options' numbers, rates and times, and the lists of gradients
+ * (tools/models/). Each is accepted within its limits, or rejected.
  *
  * The first line of the input is an option's value, the rest is a list.
  */

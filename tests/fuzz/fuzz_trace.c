@@ -1,8 +1,8 @@
 /*
- * fuzz_trace.c - whatever a trace file holds: reading it must not crash, what is refused is refused with a reason that
- * names the file, and what is taken can be walked through.
+ * fuzz_trace.c - for any content of a trace file, the reader does not crash. A rejection has a reason that names the
+ * file, and an accepted file can be read to its end.
  *
- * Checksums of the input are put right first, or nothing but them would be tested.
+ * Checksums of the input are corrected first, because otherwise only checksums would be tested.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -16,7 +16,8 @@
 #include "engine/wire/wire.h"
 #include "tests/support/seal.h"
 
-/* Where the roster's head holds t_opt_factor: it travels in billionths, and rounding it again may move it by one. */
+/* Offset of t_opt_factor in the roster's head. The factor travels in billionths, and rounding it again may change it
+ * by one. */
 #define FACTOR_OFFSET 36u
 #define VERSION_OFFSET 4u
 
@@ -29,7 +30,7 @@ static void require(bool holds)
     }
 }
 
-/* A failed decode says why, with the status of a broken protocol or of memory that ran out. */
+/* A failed decode gives a reason, with the status of a protocol error or of memory that ran out. */
 static void require_refusal(trib_status status, const trib_error *error)
 {
     require(status == TRIB_PROTOCOL || status == TRIB_NO_MEMORY);
@@ -66,8 +67,8 @@ static void try_sealed_header(const uint8_t data[TRIB_HEADER_SIZE])
     try_header(header);
 }
 
-/* Decoding makes some bytes plain (control bytes in texts, a flag above 1) but never moves or resizes anything: the
- * first encoding has the size of what was read, and is a fixed point of decoding and encoding. */
+/* Decoding makes some bytes plain (control bytes in texts, a flag above 1) but never moves or resizes anything. So
+ * the first encoding has the size of what was read, and encodes to itself again. */
 static void require_fixed_point(const trib_writer *first, const trib_writer *second, size_t taken)
 {
     require(!first->overflow && !second->overflow);
@@ -104,7 +105,7 @@ static void try_roster(const uint8_t *data, size_t size)
     trib_roster *again = roster_again(roster, &first);
     free(roster_again(again, &second));
     require_fixed_point(&first, &second, taken);
-    /* The head holds numbers only: it is the input's to the byte. */
+    /* The head holds numbers only, so its encoding equals the input. */
     require(memcmp(first.data, data, FACTOR_OFFSET) == 0);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         require(strcmp(trib_roster_name(roster, i), trib_roster_name(again, i)) == 0);

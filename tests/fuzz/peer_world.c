@@ -92,7 +92,7 @@ static trib_status header(trib_conn *conn, const unsigned char bytes[TRIB_HEADER
     return TRIB_OK;
 }
 
-/* The other side of a handshake that the engine begins. */
+/* Plays the other side of a handshake that the engine begins. */
 static void take_hello(wire_conn *self, const unsigned char *payload)
 {
     unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE] = {0};
@@ -113,7 +113,7 @@ static void take_challenge(wire_conn *self, const unsigned char *payload)
     world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, proof, sizeof proof);
 }
 
-/* What a member says of itself, alone or as the first of a roster. */
+/* Notes what a member says of itself, alone or as the first one of a roster. */
 static void learn(world *self, const unsigned char *payload, size_t size, unsigned words_before)
 {
     trib_reader reader = {.data = payload, .left = size};
@@ -284,7 +284,7 @@ void world_close(world *self)
     trib_engine_close(self->engine, on_closed, self);
     const int64_t limit_ns = trib_sim_now(self->sim) + CLOSE_LIMIT_NS;
     while (!self->closed && trib_sim_next(self->sim) <= limit_ns && trib_sim_step(self->sim)) {}
-    require(self->closed); /* nothing that a peer says keeps an engine from closing */
+    require(self->closed); /* an engine closes whatever a peer sends */
     for (uint32_t i = 0; i < self->attempt_count; i++) {
         require(self->attempts[i].callbacks == 1);
         trib_op_release(self->attempts[i].op);

@@ -1,6 +1,4 @@
-/*
- * peer_world.h - an engine in virtual time and a peer written by hand, which has the token: what fuzz_peer.c acts in.
- */
+/* peer_world.h - an engine in virtual time and a simulated peer, which has the token. fuzz_peer.c acts as this peer. */
 #ifndef TRIB_TESTS_FUZZ_PEER_WORLD_H
 #define TRIB_TESTS_FUZZ_PEER_WORLD_H
 
@@ -42,7 +40,7 @@ typedef struct attempt {
 } attempt;
 
 struct world {
-    bool coordinates; /* the peer does */
+    bool coordinates; /* the peer is the coordinator */
     bool mute;        /* it gives no sign of life by itself */
     uint32_t ahead;   /* messages that receivers are asked about before their turn */
     trib_sim *sim;
@@ -67,18 +65,18 @@ struct world {
     uint32_t attempt_count;
 };
 
-/* The engine is made and has nobody yet; the peer listens at n1:4000 or has called n0:4000. */
+/* Creates the engine, which has no peer yet; the peer listens at n1:4000 or has called n0:4000. */
 void world_open(world *self);
-/* Closes both; what must hold then is required. */
+/* Closes both and checks what must hold then. */
 void world_close(world *self);
 void world_run(world *self, int64_t ns);
 
-/* No-op where there is no connection. */
+/* No-op if there is no connection. */
 void world_send(wire_conn *self, trib_frame frame, const void *payload, size_t size);
-/* The youngest one that lives and is through with the handshake; NULL: there is none. */
+/* Returns the youngest live connection that has finished the handshake; NULL if there is none. */
 wire_conn *world_find(world *self, bool data);
 void world_dial(world *self, const char *to, trib_purpose purpose);
-/* Memory that goes with the `sent` upcall. */
+/* Returns memory that is freed with the `sent` upcall. */
 trib_send *world_send_new(size_t payload_size);
 
 #endif

@@ -1,11 +1,13 @@
 /*
- * standalone_main.c - runs a fuzz target over files, for builds without a fuzzing engine: every stored input is a test.
+ * standalone_main.c - runs a fuzz target over files, for builds without a fuzzing engine: every stored input is a
+ * test.
  *
  *     PROGRAM [--mutate SECONDS SEED CRASH] FILE...
  *
  * Arguments are files and folders; a folder stands for its files, in the order of their names. Every input lies in
- * memory of exactly its size, so that the address sanitizer sees a read past its end. No input at all is a failure:
- * it would test nothing. With --mutate they are only what mutants are made of; the one that fails is written to CRASH.
+ * memory of exactly its size, so that the address sanitizer sees a read past its end. A run without inputs fails,
+ * because it would test nothing. With --mutate the files are only the material of mutants, and a mutant that fails
+ * is written to CRASH.
  */
 #include <dirent.h>
 #include <stdio.h>
@@ -15,7 +17,8 @@
 
 #include "tests/fuzz/standalone_mutate.h"
 
-/* Runs it, or adds it to the corpus if there is one. How many inputs there were; -1 if one could not be read. */
+/* Runs the file, or adds it to the corpus if there is one. Returns how many inputs there were; -1 if one could not
+ * be read. */
 static int run_file(const char *path, size_t size, corpus *into)
 {
     FILE *file = fopen(path, "rb");
@@ -26,7 +29,7 @@ static int run_file(const char *path, size_t size, corpus *into)
     } else if (into != NULL) {
         ran = corpus_add(into, data, size) ? 1 : -1;
     } else {
-        /* Said before it runs: the last line names the input that crashed. */
+        /* Printed before the run, so that the last line names an input that crashed. */
         printf("%s\n", path);
         (void)fflush(stdout);
         (void)LLVMFuzzerTestOneInput(data, size);

@@ -1,6 +1,6 @@
 /*
- * standalone_mutate.c - see standalone_mutate.h. Blind: it does not know where an input went, so it finds less than
- * libFuzzer does; it is there for machines that have no clang.
+ * standalone_mutate.c - see standalone_mutate.h. The mutation is blind: it does not know which code an input
+ * reached, so it finds less than libFuzzer does. It is for machines that have no clang.
  */
 #include "tests/fuzz/standalone_mutate.h"
 
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-/* What the child shares with the one that waits for it: the input that it runs. */
+/* Memory that the child shares with the parent that waits for it: the input that is running. */
 typedef struct mutant {
     size_t size;
     uint64_t number;
@@ -77,7 +77,7 @@ static void cut(mutant *self, size_t at, size_t size)
     self->size -= size;
 }
 
-/* A number at the edge of what a field of 1, 2, 4 or 8 bytes holds. */
+/* Puts a number at the edge of what a field of 1, 2, 4 or 8 bytes holds. */
 static void put_edge(mutant *self, uint64_t *state)
 {
     static const uint64_t edges[] = {0,      1,         0x7f,       0x80,      0xff,      0x7fff,
@@ -123,7 +123,7 @@ static void change(mutant *self, const corpus *from, uint64_t *state)
             insert(self, at, other->data + first, 1 + below(state, other->size - first));
         }
         break;
-    default: /* a piece of its own again */
+    default: /* a piece of the same input */
         if (rest > 0) {
             uint8_t piece[64];
             const size_t size = 1 + below(state, rest < sizeof piece ? rest : sizeof piece);

@@ -1,4 +1,4 @@
-/* standalone_mutate.h - inputs made from those of the corpus, for builds without a fuzzing engine. */
+/* standalone_mutate.h - makes inputs from those of the corpus, for builds without a fuzzing engine. */
 #ifndef TRIB_TESTS_FUZZ_STANDALONE_MUTATE_H
 #define TRIB_TESTS_FUZZ_STANDALONE_MUTATE_H
 
@@ -18,12 +18,12 @@ typedef struct corpus {
     size_t count, capacity;
 } corpus;
 
-/* Copies it. False when out of memory. */
+/* Copies the data. Returns false when out of memory. */
 bool corpus_add(corpus *self, const uint8_t *data, size_t size);
 void corpus_free(corpus *self);
 
-/* Runs mutants for so long in a process of its own. If it dies, the input that did it is written to crash_path, which
- * is said, and false is answered. The same seed makes the same mutants. */
+/* Runs mutants for that long in a process of its own. If the process dies, its input is written to crash_path, the
+ * path is printed, and false is returned. The same seed makes the same mutants. */
 bool corpus_mutate(const corpus *self, unsigned seconds, uint64_t seed, const char *crash_path);
 
 #endif

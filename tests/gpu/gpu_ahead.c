@@ -1,6 +1,7 @@
 /*
- * gpu_ahead.c - a program that is ahead of its GPU, as one that trains is: it hands in hundreds of tensors behind a stream that has not
- * come to any of them, on the default stream and on one of its own. Prints what the calls took, and how soon the sums were there.
+ * gpu_ahead.c - a program that is ahead of its GPU, as a training program is: it submits hundreds of tensors behind
+ * a stream that has not come to any of them, on the default stream and on one of its own. The scenario prints how
+ * long the calls took, and how soon the sums were there.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* gpu_capture.c - an engine that is opened while another thread captures in global mode, which CUDA lets nobody disturb. */
+/* gpu_capture.c - an engine is opened while another thread captures in global mode. CUDA allows no other thread to
+ * disturb such a capture. */
 #include <pthread.h>
 #include <semaphore.h>
 #include <stddef.h>

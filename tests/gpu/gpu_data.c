@@ -1,4 +1,4 @@
-/* gpu_data.c - the oracle of the GPU tests: small whole numbers, exact in every type, and what must come of them. */
+/* gpu_data.c - the oracle of the GPU tests: small whole numbers, exact in every type, and their expected results. */
 #include <math.h>
 #include <stdbool.h>
 #include <string.h>
@@ -20,7 +20,7 @@ void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, in
     }
 }
 
-/* What the ranks' values come to, before it is rounded; *size is the sum of what they are without their signs. */
+/* Returns the combination of the ranks' values before rounding; *size is the sum of their magnitudes. */
 static double combined(trib_dtype dtype, trib_reduce reduce, uint64_t i, unsigned seed, int ranks, double *size)
 {
     double result = data_value(dtype, i, seed, 0);
@@ -39,8 +39,8 @@ static double combined(trib_dtype dtype, trib_reduce reduce, uint64_t i, unsigne
     return reduce == TRIB_AVG ? result / ranks : result;
 }
 
-/* NCCL's average of one machine, each value times a rounded 1 / ranks and then the sum of that: how far that may be off, in
- * parts of the sum of all values without their signs. Nothing where 1 / ranks is exact. */
+/* NCCL's average on one machine multiplies each value by a rounded 1 / ranks and then sums. Returns the largest
+ * error of that, as a part of the sum of all magnitudes; 0 if 1 / ranks is exact. */
 static double nccl_average_error(trib_dtype dtype, int ranks)
 {
     static const int fraction_bits[TRIB_DTYPE_COUNT] = {
@@ -62,7 +62,7 @@ int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uin
         uint64_t wanted = 0;
         values_store(dtype, &wanted, 0, values_round(dtype, result));
         const unsigned char *at = (const unsigned char *)buffer + i * bytes;
-        /* A sum of nothing but negative and positive numbers may be either zero. */
+        /* A sum that is zero may have either sign. */
         const bool exact = memcmp(&wanted, at, bytes) == 0 || (result == 0 && (at[bytes - 1] & 0x7f) == 0);
         if (!exact && (error == 0 || !(fabs(values_load(dtype, buffer, i) - result) <= error * size))) {
             return (int64_t)i;

@@ -1,10 +1,10 @@
-/* gpu_exit.c - a process that ends in the middle of everything, as one does that has found an error. */
+/* gpu_exit.c - a process exits in the middle of its operations, as a process does that has found an error. */
 #include <stdlib.h>
 
 #include "tests/gpu/gpu_worker.h"
 
-/* The engine lives, operations are under way, and the machine's other ranks go at the same time. Nothing of that may make the
- * process crash: its status is to be what it says. */
+/* The engine lives, operations are under way, and the machine's other ranks exit at the same time. The process must
+ * not crash: its exit status must be the one that it gives. */
 void scenario_exit(rank *self)
 {
     enum { OPERATIONS = 64 };
@@ -18,8 +18,8 @@ void scenario_exit(rank *self)
     trib_op *op = push_pull(self, params.tensor, device, device, TRIB_SUM);
     trib_error error = {.status = TRIB_OK};
     trib_status status = trib_op_wait(op, 120 * INT64_C(1000000000), &error);
-    for (int i = 0; i < OPERATIONS && status == TRIB_OK; i++) { /* else another rank has been faster, and is gone */
+    for (int i = 0; i < OPERATIONS && status == TRIB_OK; i++) { /* otherwise another rank was faster and is gone */
         status = trib_push_pull(self->engine, &params, NULL, &error);
     }
-    exit(0); /* NOLINT(concurrency-mt-unsafe): that is what is tested */
+    exit(0); /* NOLINT(concurrency-mt-unsafe): this call is what is tested */
 }

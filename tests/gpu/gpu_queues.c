@@ -1,7 +1,8 @@
 /*
- * gpu_queues.c - what the module takes for granted of CUDA's queues (docs/gpu.md, "Streams that wait"): with as many streams as queues none
- * is held up by others that wait for a word, however many these are and whatever the streams did before. With one stream more some are,
- * which it prints: where that never happens the module is more careful than it need be.
+ * gpu_queues.c - checks what the module assumes of CUDA's queues (docs/gpu.md, "Streams that wait"). With as many
+ * streams as queues, no stream is held up by others that wait for a word, however many wait and whatever the streams
+ * did before. With one stream more some are held up, and the scenario prints how many: where that never happens the
+ * module is more careful than it needs to be.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,8 +12,8 @@
 #include "tests/gpu/gpu_worker.h"
 
 enum { QUEUES_MAX = 32, SMALL = 4096, LARGE = 1 << 20, ROUNDS = 200 };
-#define PATIENCE_S 5    /* where nothing may be held up */
-#define IMPATIENCE_S .1 /* where it is to be seen */
+#define PATIENCE_S 5    /* for cases where no stream may be held up */
+#define IMPATIENCE_S .1 /* for cases where a stream may be held up */
 
 typedef struct bench {
     CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
@@ -87,7 +88,7 @@ static bool comes_to_its_end(const bench *self, cudaStream_t stream, double pati
     return code != cudaErrorNotReady;
 }
 
-/* Some of so many streams wait; true: another one is held up by that. */
+/* Lets some of that many streams wait; returns true if another one is held up by that. */
 static bool is_held_up(bench *self, int count, bool copies, double patience_s)
 {
     const int waiting = 1 + draw(self, count - 1);

@@ -1,4 +1,4 @@
-/* gpu_scenarios.c - what the ranks of a GPU test do; test_gpu.py says which of them run with how many GPUs. */
+/* gpu_scenarios.c - what the ranks of a GPU test do. test_gpu.py says which scenarios run with how many GPUs. */
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -12,7 +12,7 @@
 
 #define SECOND INT64_C(1000000000)
 
-/* ---- Sums: every type, operation and odd size, in an order of each rank's own ---- */
+/* ---- Sums: every type, operation and odd size, in each rank's own order ---- */
 
 #define SUMS_MAX 256
 
@@ -127,7 +127,7 @@ void scenario_sums(rank *self)
     printf("rank %d: %d sums, 3 rounds\n", self->index, n);
 }
 
-/* ---- Broadcasts: from every root, whose output is its input, elsewhere, or nowhere ---- */
+/* ---- Broadcasts: from every root, whose output is its input, separate, or absent ---- */
 
 static void begin_broadcast(rank *self, sum *what, int index, int root)
 {
@@ -184,7 +184,7 @@ void scenario_broadcast(rank *self)
     printf("rank %d: %d broadcasts from each rank\n", self->index, n);
 }
 
-/* ---- Streams: nothing waits on the host, and nothing is read early ---- */
+/* ---- Streams: no call waits on the host, and nothing is read early ---- */
 
 static void CUDART_CB sleep_on_stream(void *user)
 {
@@ -219,7 +219,7 @@ void scenario_stream(rank *self)
         check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
         waits += round > 0 ? now_s() - began - took : 0;
         check_cuda(cudaMemcpyAsync(back, device, bytes, cudaMemcpyDeviceToHost, self->stream), "copy");
-        longest = round > 0 && took > longest ? took : longest; /* the first places the tensor */
+        longest = round > 0 && took > longest ? took : longest; /* the first round places the tensor */
         all += round > 0 ? took : 0;
         check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
         const int64_t wrong = data_check(TRIB_FLOAT32, TRIB_SUM, back, STREAM_COUNT, round, self->count, false);
@@ -234,9 +234,9 @@ void scenario_stream(rank *self)
     check_cuda(cudaFree(device), "cudaFree");
 }
 
-/* ---- Graphs: refused, and the capture is not invalidated ---- */
+/* ---- Graphs: rejected, and the capture stays valid ---- */
 
-/* Others are at work meanwhile: a rank is late, and the device's thread asks whether the rest have come. */
+/* Other threads work meanwhile: one rank is late, and the device's thread asks whether the others have come. */
 static void capture_beside(rank *self, enum cudaStreamCaptureMode mode, trib_tensor *tensor, void *device)
 {
     if (self->index == self->count - 1) {
@@ -276,14 +276,14 @@ void scenario_graph(rank *self)
     capture_beside(self, cudaStreamCaptureModeGlobal, tensor, device);
 }
 
-/* ---- Tensors that are declared, and memory that is pinned, while a stream waits for an operation ---- */
+/* ---- Tensors are declared, and memory is pinned, while a stream waits for an operation ---- */
 
 void scenario_declare(rank *self)
 {
     void *device = NULL;
     check_cuda(cudaMalloc(&device, 64 << 20), "cudaMalloc");
     trib_tensor *first = declare(self, "first", TRIB_FLOAT32, 1 << 20, 0);
-    for (int i = 0; i < 8; i++) { /* often enough that the stream may wait for what is not launched */
+    for (int i = 0; i < 8; i++) { /* enough rounds for the stream to wait for an operation that is not launched */
         wait_for(push_pull(self, first, device, device, TRIB_SUM));
     }
     if (self->index == self->count - 1) {
@@ -311,7 +311,7 @@ void scenario_declare(rank *self)
 
 /* ---- Failures ---- */
 
-/* The last rank does not come in time; the next round is none the worse. What the others gave was complete, so it may
+/* The last rank does not come in time, and the next round works. What the others gave was complete, so the round may
  * get its own sum. */
 void scenario_late(rank *self)
 {
@@ -342,7 +342,7 @@ void scenario_late(rank *self)
     printf("rank %d: %s\n", self->index, status == TRIB_OK ? "succeeded" : error.text);
 }
 
-/* One rank ends, or stands still, while collectives and copies are under way. */
+/* One rank ends, or stops, while collectives and copies are under way. */
 static void lose_one(rank *self, int number)
 {
     const int victim = atoi(self->argument);
@@ -391,7 +391,8 @@ void scenario_stopped(rank *self)
     lose_one(self, SIGSTOP);
 }
 
-/* One rank closes while the others count on it; with the argument "stream" as soon as its GPU has come to the end. */
+/* One rank closes while the others wait for it; with the argument "stream" it closes as soon as its GPU has
+ * finished. */
 void scenario_leave(rank *self)
 {
     void *device = NULL;
@@ -411,7 +412,7 @@ void scenario_leave(rank *self)
     trib_error error = {.status = TRIB_OK};
     trib_status status = trib_op_wait(op, 30 * SECOND, &error);
     trib_op_release(op);
-    if (status != TRIB_PEER_LEFT && status != TRIB_CANCELLED) { /* by one who had heard of it first */
+    if (status != TRIB_PEER_LEFT && status != TRIB_CANCELLED) { /* passed on by a rank that had heard of it first */
         fail("after a rank had left: %s: %s", trib_status_name(status), error.text);
     }
     printf("rank %d: %s\n", self->index, error.text);

@@ -1,11 +1,12 @@
 /*
- * gpu_speed.c - the speed of sums over all ranks, with NCCL's own all-reduce over the same ranks beside it, in turns. With
- * GPU_NCCL=no, or where there is no NCCL, alone. From 4 KiB, or GPU_SPEED_FROM (MiB, or KiB: 64K), to 256 MiB, or
- * GPU_SPEED_MIB; GPU_ROUNDS turns of each, 15 or 5 of large ones.
+ * gpu_speed.c - measures the speed of sums over all ranks, in turns with NCCL's own all-reduce over the same ranks.
+ * With GPU_NCCL=no, or without NCCL, it measures the engine alone. Sizes go from 4 KiB, or GPU_SPEED_FROM (MiB, or
+ * KiB: 64K), to 256 MiB, or GPU_SPEED_MIB, with GPU_ROUNDS turns of each (15, or 5 for large ones).
  *
- * Both end when the caller's stream has come past them, which is what a training step waits for. With GPU_WAIT=host ours
- * end when trib_op_wait has returned: one wake-up of a thread later. That stream is one of its own, which waits for no other;
- * GPU_STREAM=default is the default one, as frameworks have, and GPU_STREAM=blocking one that waits for it.
+ * Both end when the caller's stream has passed them, because a training step waits for that. With GPU_WAIT=host the
+ * engine's sums end when trib_op_wait has returned, which is one wake-up of a thread later. The stream is one of its
+ * own, which waits for no other. With GPU_STREAM=default it is the default one, as in frameworks, and with
+ * GPU_STREAM=blocking one that waits for the default one.
  */
 #include <dlfcn.h>
 #include <stdio.h>
@@ -36,7 +37,7 @@ static void *find(void *library, const char *name)
     return symbol;
 }
 
-/* The communicator's name travels as a broadcast of the engine. */
+/* The communicator's id is sent by a broadcast of the engine. */
 static bool rival_open(rival *other, rank *self)
 {
     const char *wanted = getenv("GPU_NCCL");
@@ -77,14 +78,14 @@ static bool waits_on_host(void)
     return where != NULL && strcmp(where, "host") == 0;
 }
 
-/* A link that tc shapes lets a burst through after a pause. So that no turn lives on the idle end of the one before, all begin
- * after one: busy, so that nobody has to wake up. */
+/* A link that tc shapes lets a burst through after a pause. So all turns begin after a pause, and none gains from an
+ * idle end of the turn before. The pause is busy, so that no thread has to wake up. */
 static void pause_links(void)
 {
     for (const double until = now_s() + 1e-3; now_s() < until;) {}
 }
 
-/* call_s: of the caller's time, that a call takes in the mean. */
+/* call_s: the caller's mean time in a call. */
 static double ours(rank *self, trib_tensor **tensors, void **memory, int count, double *call_s)
 {
     trib_op *ops[TENSORS];
@@ -150,7 +151,7 @@ static void measure(rank *self, const rival *other, bool has_rival, size_t bytes
     }
     for (int round = -2; round < rounds; round++) {
         const int at = round < 0 ? 0 : round;
-        /* In turns who is first: the second finds its bytes in the GPU's cache. */
+        /* The first of the two alternates, because the second finds its bytes in the GPU's cache. */
         for (int turn = 0; turn < 2; turn++) {
             if ((round + turn) % 2 == 0) {
                 times[0][at] = ours(self, tensors, memory, 1, &times[4][at]);

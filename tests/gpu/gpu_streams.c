@@ -1,6 +1,7 @@
 /*
- * gpu_streams.c - as many streams wait at once as CUDA has queues for them, and more: none holds up what another waits for. The cases
- * named one_queue have one (CUDA_DEVICE_MAX_CONNECTIONS=1), as programs of several kinds of parallelism ask for.
+ * gpu_streams.c - as many streams wait at once as CUDA has queues for them, and more: no stream holds up what
+ * another one waits for. The cases named one_queue have one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), which programs
+ * with several kinds of parallelism ask for.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -53,7 +54,7 @@ static void hand_in(rank *self, flow *one, unsigned seed)
     check_status(trib_push_pull(self->engine, &params, &one->op, &error), &error, "push_pull");
 }
 
-/* What the stream does next comes after the sum. */
+/* Later work of the stream runs after the sum. */
 static void go_on(flow *one)
 {
     const size_t bytes = one->count * sizeof(int32_t);
@@ -96,7 +97,7 @@ void scenario_streams(rank *self)
     self->seed += (unsigned)self->index * 1000;
     for (unsigned round = 0; round < ROUNDS; round++) {
         const bool one_by_one =
-            round % 3 == 2; /* in one order on all ranks, as the call that makes a stream wait may wait itself */
+            round % 3 == 2; /* one order on all ranks, because a call that makes a stream wait may wait itself */
         shuffle(self, first);
         shuffle(self, then);
         for (int i = 0; i < FLOWS; i++) {

@@ -1,6 +1,7 @@
 /*
- * gpu_unchosen.c - a thread that has chosen no device hands in and waits. It must have none afterwards: to give it "the one before" would
- * be to give it the first GPU, and a context there, of hundreds of MiB, in each process of the machine.
+ * gpu_unchosen.c - a thread that has chosen no device submits and waits. It must have no device afterwards. Setting
+ * "the device before" would choose the first GPU and create a context there, of hundreds of MiB, in each process of
+ * the machine.
  */
 #include <pthread.h>
 #include <stdbool.h>
@@ -28,7 +29,7 @@ static void find(const char *name, void *where)
     }
 }
 
-/* The first GPU has a context of this process's. */
+/* True if this process has a context on the first GPU. */
 static bool is_first_in_use(void)
 {
     CUdevice first = 0;
@@ -92,7 +93,7 @@ void scenario_unchosen(rank *self)
     find("cuCtxGetCurrent", &driver.get_current);
     find("cuDeviceGet", &driver.get_device);
     find("cuDevicePrimaryCtxGetState", &driver.get_state);
-    driver.was_in_use = is_first_in_use(); /* it is this process's own, where GPUs are few */
+    driver.was_in_use = is_first_in_use(); /* it is this process's own GPU, if there are few */
     for (int i = 0; i < WAYS; i++) {
         check_cuda(cudaMalloc(&own.memory[i], COUNT * sizeof(float)), "cudaMalloc");
         check_cuda(cudaMemset(own.memory[i], 0, COUNT * sizeof(float)), "cudaMemset");

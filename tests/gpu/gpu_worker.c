@@ -1,6 +1,7 @@
 /*
  * gpu_worker.c - a rank of the GPU tests: gpu_worker SCENARIO [ARGUMENT], in the environment that test_gpu.py sets
- * (TRIB_*, GPU_INDEX, GPU_LOCAL_RANK, GPU_LOCAL_SIZE, GPU_THREADS). With GPU_THREADS=n one process has n ranks, on n GPUs.
+ * (TRIB_*, GPU_INDEX, GPU_LOCAL_RANK, GPU_LOCAL_SIZE, GPU_THREADS). With GPU_THREADS=n one process has n ranks, on n
+ * GPUs.
  */
 #include "tests/gpu/gpu_worker.h"
 
@@ -114,7 +115,8 @@ typedef struct plan {
     int local_rank_offset;
 } plan;
 
-/* GPU_STREAM: what frameworks use is the default stream, and what cudaStreamCreate makes waits for that one. */
+/* GPU_STREAM chooses the stream: frameworks use the default stream, and a stream of cudaStreamCreate waits for that
+ * one. */
 static void open_stream(rank *self)
 {
     const char *kind = getenv("GPU_STREAM");

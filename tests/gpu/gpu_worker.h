@@ -1,4 +1,4 @@
-/* gpu_worker.h - what the scenarios of the GPU tests share: one rank of a job, on one GPU. */
+/* gpu_worker.h - declarations that the scenarios of the GPU tests share: one rank of a job, on one GPU. */
 #ifndef TRIB_TESTS_GPU_GPU_WORKER_H
 #define TRIB_TESTS_GPU_GPU_WORKER_H
 
@@ -8,8 +8,8 @@
 
 typedef struct rank {
     trib_engine *engine;
-    int index, count;           /* this rank, of so many */
-    int local_rank, local_size; /* of its machine */
+    int index, count;           /* this rank, of that many */
+    int local_rank, local_size; /* on its machine */
     cudaStream_t stream;
     const char *argument; /* of the scenario */
     unsigned seed;
@@ -24,17 +24,18 @@ double now_s(void);
 trib_tensor *declare(rank *self, const char *name, trib_dtype dtype, uint64_t count, int priority);
 trib_op *push_pull(rank *self, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
 void wait_for(trib_op *op);
-/* As that, but returns when the rank's stream has come on, whoever else has noticed. */
+/* Like wait_for, but returns when the rank's stream has passed the operation, whether the host has noticed or not. */
 void wait_on_stream(const rank *self, trib_op *op);
 
-/* gpu_data.c: element i of what a rank contributes, and of the result, in the bits of the type. */
+/* gpu_data.c: element i of a rank's contribution, and of the result, in the bits of the type. */
 int data_value(trib_dtype dtype, uint64_t i, unsigned seed, int rank_index);
 void data_fill(trib_dtype dtype, void *buffer, uint64_t count, unsigned seed, int rank_index);
-/* The first wrong element, or -1. Results are compared bit for bit, but for what NCCL averages itself: where a machine is alone. */
+/* Returns the first wrong element, or -1. Results are compared bit for bit, except averages that NCCL computes
+ * itself on a job's only machine. */
 int64_t data_check(trib_dtype dtype, trib_reduce reduce, const void *buffer, uint64_t count, unsigned seed, int ranks,
                    bool alone);
 
-/* Scenarios; they answer by fail() or by returning. */
+/* Scenarios; they report errors by fail(). */
 void scenario_sums(rank *self);
 void scenario_broadcast(rank *self);
 void scenario_stream(rank *self);
@@ -50,7 +51,7 @@ void scenario_exit(rank *self) __attribute__((noreturn));
 void scenario_idle(rank *self);
 void scenario_unchosen(rank *self);
 void scenario_ahead(rank *self);
-/* gpu_capture.c: before the engine is opened, another thread begins to capture; the scenario has it end that. */
+/* gpu_capture.c: before the engine is opened, another thread begins a capture; the scenario lets it end. */
 void capture_hold(int device);
 void scenario_captured(rank *self);
 void scenario_speed(rank *self);

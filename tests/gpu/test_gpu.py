@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """GPU tests: jobs of real processes on this machine's GPUs. `python3 tests/gpu/test_gpu.py [--build build/release]`.
 
-Prints `ok NAME`, `not ok NAME: why`, `skip NAME: why`. A case NAME is scenario_MxL+S: M machines (groups of processes on this
-host) with L local ranks each, and S servers of their own. Groups may share GPUs; local ranks of one group may not. NCCL takes
-groups for different hosts too (NCCL_HOSTID). With --rate (none, 10gbit, ...) every machine and server has a network namespace and
-a shaped link of its own; that needs root and iproute2.
+Prints `ok NAME`, `not ok NAME: why`, `skip NAME: why`. A case NAME is scenario_MxL+S: M machines (groups of processes
+on this host) with L local ranks each, and S dedicated servers. Groups may share GPUs; local ranks of one group may not.
+NCCL takes groups for different hosts too (NCCL_HOSTID). With --rate (none, 10gbit, ...) every machine and server has a
+network namespace and a shaped link of its own; that needs root and iproute2.
 """
 import argparse
 import contextlib
@@ -17,41 +17,61 @@ import tempfile
 import time
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'tools', 'cluster')]  # where it was packed all is beside this file
+# In a package all files are beside this one.
+sys.path += [HERE, os.path.join(HERE, '..'), os.path.join(HERE, '..', '..', 'tools', 'cluster')]
 import cluster as lab
 from ports import free_port
 
 # scenario, machines, local ranks, servers, argument
 CASES = [
     ('sums', 1, 1, 0, ''), ('sums', 2, 1, 0, ''), ('sums', 2, 1, 1, ''), ('sums', 4, 1, 2, ''),
-    ('broadcast', 1, 1, 0, ''), ('broadcast', 2, 1, 1, ''), ('broadcast', 1, 2, 0, ''), ('broadcast', 2, 2, 1, ''), ('broadcast', 1, 4, 0, ''),
-    ('broadcast', 2, 4, 0, ''),
+    ('broadcast', 1, 1, 0, ''), ('broadcast', 2, 1, 1, ''), ('broadcast', 1, 2, 0, ''), ('broadcast', 2, 2, 1, ''),
+    ('broadcast', 1, 4, 0, ''), ('broadcast', 2, 4, 0, ''),
     ('stream', 1, 1, 0, ''), ('stream', 2, 1, 1, ''), ('graph', 1, 1, 0, ''), ('declare', 2, 1, 1, ''),
-    ('late', 2, 1, 1, ''), ('killed', 2, 1, 1, '1'), ('stopped', 2, 1, 0, '1'), ('leave', 2, 1, 1, ''), ('idle', 2, 1, 0, ''),
-    ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''), ('stream', 2, 2, 1, ''),
-    ('declare', 1, 2, 0, ''), ('declare', 2, 2, 1, ''), ('late', 1, 2, 0, ''), ('late', 2, 2, 0, ''), ('graph', 1, 2, 0, ''),
-    ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'), ('stopped', 2, 2, 0, '2'), ('leave', 1, 2, 0, ''),
-    ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''), ('idle', 1, 2, 0, ''), ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
-    ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''), ('killed', 1, 4, 0, '2'), ('threads', 1, 4, 0, ''),
+    ('late', 2, 1, 1, ''), ('killed', 2, 1, 1, '1'), ('stopped', 2, 1, 0, '1'), ('leave', 2, 1, 1, ''),
+    ('idle', 2, 1, 0, ''),
+    ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''),
+    ('stream', 2, 2, 1, ''),
+    ('declare', 1, 2, 0, ''), ('declare', 2, 2, 1, ''), ('late', 1, 2, 0, ''), ('late', 2, 2, 0, ''),
+    ('graph', 1, 2, 0, ''),
+    ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'),
+    ('stopped', 2, 2, 0, '2'),
+    ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''),
+    ('idle', 1, 2, 0, ''),
+    ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
+    ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''),
+    ('killed', 1, 4, 0, '2'),
+    ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
     ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
-    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 1, 2, 0, 'lazy'), ('ahead', 2, 2, 1, 'lazy'), ('ahead', 1, 4, 0, ''),
-    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'), ('queues', 1, 1, 0, 'many_queues'),
+    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 1, 2, 0, 'lazy'),
+    ('ahead', 2, 2, 1, 'lazy'),
+    ('ahead', 1, 4, 0, ''),
+    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'),
+    ('queues', 1, 1, 0, 'many_queues'),
     ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
-    ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''), ('streams', 1, 4, 0, ''),
-    ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'), ('streams', 2, 1, 0, 'one_queue'),
+    ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
+    ('streams', 1, 4, 0, ''),
+    ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'),
+    ('streams', 2, 1, 0, 'one_queue'),
     ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
-    ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'), ('declare', 2, 1, 1, 'lazy'),
-    ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'), ('streams', 1, 4, 0, 'lazy'),
-    ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'), ('pytorch', 2, 1, 1, 'many_queues'),
+    ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'),
+    ('declare', 2, 1, 1, 'lazy'),
+    ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'),
+    ('streams', 1, 4, 0, 'lazy'),
+    ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'),
+    ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
-    ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''), ('killed', 2, 3, 1, '4'),
+    ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''),
+    ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
-    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''), ('killed', 1, 8, 0, '5'),
+    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''),
+    ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
-# Where it was packed as well as in the tree.
-EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../../examples/pytorch.py') if os.path.exists(path)), None)
+# The example is in another place in a package than in the source tree.
+EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../../examples/pytorch.py')
+                if os.path.exists(path)), None)
 
 
 class Job:
@@ -60,13 +80,15 @@ class Job:
         self.processes, self.hosts, self.here = [], hosts, 0
         self.folder = tempfile.TemporaryDirectory()
         threads = local_size if scenario == 'threads' else 1
-        base = dict(os.environ, TRIB_WORKERS=str(machines * local_size), TRIB_SERVERS=str(servers), TRIB_TOKEN='gpu tests',
+        base = dict(os.environ, TRIB_WORKERS=str(machines * local_size), TRIB_SERVERS=str(servers),
+                    TRIB_TOKEN='gpu tests',
                     TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
-                    TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads), NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
+                    TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
+                    NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
         if argument == 'lazy':
             base['CUDA_MODULE_LOADING'] = 'LAZY'
-        base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for what is not launched
+        base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for work that is not launched
         queues = {'one_queue': '1', 'eight_queues': '8', 'many_queues': '32'}.get(argument)
         if queues:
             base['CUDA_DEVICE_MAX_CONNECTIONS'] = queues
@@ -75,12 +97,12 @@ class Job:
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
         worker = [sys.executable, EXAMPLE] if scenario == 'pytorch' else [
             os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
-        if scenario == 'pytorch':  # which knows nothing of GPU_*
+        if scenario == 'pytorch':  # the example does not read GPU_*
             base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(local_size))
         for rank in range(0, machines * local_size, threads):
             gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
-            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size), GPU_LOCAL_RANK=str(rank % local_size),
-                       GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
+            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size),
+                       GPU_LOCAL_RANK=str(rank % local_size), GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
             if scenario == 'pytorch':
                 env.update(LOCAL_RANK=str(rank % local_size), CUDA_VISIBLE_DEVICES=str(gpu))
             self.start('rank %d' % rank, rank // local_size, worker, env)
@@ -94,8 +116,8 @@ class Job:
         self.processes.append((name, process, log))
 
     def finish(self, lost=''):
-        """Exit statuses by name, and all output; what does not end in time is ended, and in the end the one that is lost. When
-        this process itself is ended, so are they: they would keep the GPUs."""
+        """Returns exit statuses by name, and all output. Processes that do not end in time are killed, and at the end
+        the one that is to be lost. They are killed too when this process ends, because they would keep the GPUs."""
         try:
             return self.collect(lost)
         finally:
@@ -123,7 +145,7 @@ class Job:
 
 
 def cluster_of(case, rate):
-    """Hosts for a case, for as long as it runs; None without a rate."""
+    """Makes hosts for a case, for as long as it runs; None without a rate."""
     if rate is None:
         return contextlib.nullcontext()
     hosts = lab.Cluster('gputest%d' % os.getpid())
@@ -137,7 +159,7 @@ def name_of(case):
 
 
 def is_chosen(case, names):
-    """`stream_1x2` means those with an argument, too."""
+    """True if a name chooses the case. `stream_1x2` chooses cases with an argument, too."""
     texts = name_of(case), name_of((*case[:4], ''))
     return not names or any(name in text for name in names for text in texts)
 
@@ -189,7 +211,7 @@ def has_pytorch():
 
 
 def mps_runs():
-    """Then the kernels of processes that share a GPU run beside each other."""
+    """True if CUDA MPS runs: the kernels of processes that share a GPU then run beside each other."""
     return os.path.exists(os.environ.get('CUDA_MPS_PIPE_DIRECTORY', '/tmp/nvidia-mps') + '/control')
 
 
@@ -200,7 +222,8 @@ def main():
     parser.add_argument('--rate', help='of the links of hosts in namespaces; without it processes meet on loopback')
     parser.add_argument('--seed', type=int, default=1, help='orders of tensors, and when a rank is lost')
     parser.add_argument('--verbose', action='store_true')
-    parser.add_argument('--speed', action='store_true', help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
+    parser.add_argument('--speed', action='store_true',
+                        help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
     parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
     parser.add_argument('names', nargs='*', help='only cases that contain one of these')
     args = parser.parse_args()
@@ -212,13 +235,14 @@ def main():
     if reason is not None:
         print('skip gpu: %s' % reason)
         return 77
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # by way of what has to be tidied up
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cleanup runs
     if args.speed:
         machines, _, rest = args.shape.partition('x')
         local_size, _, servers = rest.partition('+')
         case = ('speed', int(machines), int(local_size), int(servers or 0), '')
         if case[1] * case[2] > gpus and not mps_runs():
-            print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): they take turns on them, of milliseconds'
+            print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): '
+                  'they take turns on them, of milliseconds'
                   % (case[1] * case[2], gpus))
         with cluster_of(case, args.rate) as hosts:
             statuses, output = Job(args.build, case, gpus, hosts).finish()

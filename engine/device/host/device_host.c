@@ -1,13 +1,13 @@
 /*
- * device_host.c - the device interface in plain memory, for machines without a GPU and for virtual time.
+ * device_host.c - the device interface in plain memory, for machines without a GPU and for virtual time. The
+ * submitting thread copies at once; a collective is carried out by the thread that brings the last member's job.
  *
- * The submitting thread copies at once; a collective is carried out by the thread that brings the last member's job.
  * Members of a group meet in a trib_host_world, in the order of their jobs, as in NCCL. Where two members' jobs
  * differ NCCL would hang; this device fails them and counts a disorder. In virtual time jobs may take time
  * (device_host_pace.c).
  *
- * A job's slot points to its device as long as that has the job. Jobs are given back without a lock held, because
- * other jobs may wait for them.
+ * A job's slot points to its device as long as the device has the job. Jobs are given back without a lock held,
+ * because other jobs may wait for them.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -22,7 +22,7 @@ static const char stopped_text[] = "the device was stopped";
 
 static void run_job(trib_device *device, trib_device_job *job);
 
-/* Takes the jobs that wait for that job; NULL: all that wait. */
+/* Takes the jobs that wait for that job; NULL: all waiting jobs. */
 static trib_device_job *take_waiting_jobs(trib_device *device, trib_device_job *after)
 {
     trib_device_job *taken = NULL;
@@ -39,7 +39,7 @@ static trib_device_job *take_waiting_jobs(trib_device *device, trib_device_job *
     return taken;
 }
 
-/* NOLINTNEXTLINE(misc-no-recursion): what waited for a job runs when that ends; a chain is three jobs long at most */
+/* NOLINTNEXTLINE(misc-no-recursion): jobs that wait for a job run when it ends; a chain is three jobs long at most */
 void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status status, const char *text)
 {
     trib_assert(job->slot == device); /* a job comes back once */
@@ -69,8 +69,8 @@ static bool is_same_collective(const trib_device_job *a, const trib_device_job *
            a->dtype == b->dtype && a->reduce == b->reduce && a->root == b->root;
 }
 
-/* With the world's mutex held: carries out the collectives to which all members of the machine have come. Returns
- * their jobs. */
+/* Carries out the collectives to which all members of the machine have come, and returns their jobs. The caller
+ * holds the world's mutex. */
 static trib_device_job *take_met_collectives(trib_host_world *world, int32_t machine, int32_t size)
 {
     trib_host_queue *queues = world->members[machine];
@@ -148,7 +148,8 @@ static void submit_collective(trib_device *device, trib_device_job *job)
 
 /* ---- Jobs ---- */
 
-/* Keeps a job that is early, until its time or stop. False: the job is due, or the device was stopped. */
+/* Keeps a job that is early, until its time or until the device stops. Returns false if the job is due, or the
+ * device was stopped. */
 static bool keep_until_due(trib_device *device, trib_device_job *job, bool (*is_early)(const trib_device_job *job))
 {
     pthread_mutex_lock(&device->mutex);

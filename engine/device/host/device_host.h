@@ -15,7 +15,7 @@ typedef struct trib_host_late {
     trib_sim_event end;
     trib_device *device;
     trib_device_job *job;
-    unsigned char *result; /* of a collective: the target's bytes at the end; else NULL */
+    unsigned char *result; /* of a collective: the target's bytes at the end; otherwise NULL */
     size_t size;
     struct trib_host_late *next;
 } trib_host_late;
@@ -41,7 +41,7 @@ struct trib_device {
     trib_device_job *waiting; /* jobs that wait for a stream or another job, or hang */
     atomic_bool stopped;
     trib_host_late *late;                   /* newest first; in virtual time, which has one thread */
-    int64_t end_ns[TRIB_DEVICE_KIND_COUNT]; /* end of the last job of each kind: these end in order */
+    int64_t end_ns[TRIB_DEVICE_KIND_COUNT]; /* end of the last job of each kind; jobs of a kind end in order */
     struct semaphore_word {
         struct semaphore_word *next;
         uint32_t word;
@@ -53,7 +53,7 @@ struct trib_host_stream {
     _Atomic(trib_device *) device; /* the device whose jobs wait for it; set before they read open */
 };
 
-/* Carries out a collective of equal jobs, one per rank. False: out of memory. */
+/* Carries out a collective of equal jobs, one per rank. Returns false when out of memory. */
 bool trib_host_collective(const trib_kernels *kernels, trib_device_job *const *jobs, size_t count);
 
 /* ---- device_host.c ---- */
@@ -67,15 +67,15 @@ trib_host_fault trib_host_fault_of(const trib_device *device);
 /* ---- device_host_pace.c ---- */
 /* Ends a job that is no collective, after its time. */
 void trib_host_end(trib_device *device, trib_device_job *job);
-/* True: a collective with an `after` waits in the queue, where later ones cannot overtake it. That is needed in
- * virtual time, where jobs before it may be late. */
+/* True if a collective with an `after` waits in the queue, where later ones cannot overtake it. Virtual time needs
+ * this, because jobs before it may be late there. */
 bool trib_host_in_line(const trib_device *device, const trib_device_job *job);
-/* True: the queue's member has not come to its first job yet. */
+/* True if the queue's member has not come to its first job yet. */
 bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queue);
-/* Carries out a collective. Parts that take time are put into the world's queues as late, and end later. False: out
- * of memory. */
+/* Carries out a collective. Parts that take time are put into the world's queues as late, and end later. Returns
+ * false when out of memory. */
 bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, size_t count);
-/* Takes the late jobs, linked by next. If one is a part of a collective the other members' parts never end. */
+/* Takes the late jobs, linked by next. If one is a part of a collective, the other members' parts never end. */
 trib_device_job *trib_host_take_late(trib_device *device);
 
 #endif

@@ -4,7 +4,7 @@
  * The parts of a collective end at different times, and each target is written at its own part's end: a member that
  * takes another's end for its own finds old bytes. As on a stream, a member comes to a collective when its part of
  * the one before has ended, and copies of one direction end in order. If a member is stopped in the middle of a
- * collective the unfinished parts of the others never end before they are stopped, too.
+ * collective, the unfinished parts of the others do not end until they are stopped, too.
  *
  * Virtual time has one thread, so late jobs need no lock.
  */
@@ -19,7 +19,7 @@ void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace)
     world->pace = *pace;
 }
 
-/* The copy of a job that concerns its member alone. */
+/* Copies the bytes of a job that concerns its member alone. */
 static void copy_bytes(const trib_device_job *job)
 {
     const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE ||
@@ -74,7 +74,7 @@ static void end_late_job(trib_sim *sim, trib_sim_event *event)
     }
 }
 
-/* NULL: the job takes no time. */
+/* Returns NULL if the job takes no time. */
 static trib_host_late *make_late_job(trib_device *device, trib_device_job *job)
 {
     const trib_device_params *params = &device->params;
@@ -127,7 +127,7 @@ bool trib_host_is_busy(const trib_host_world *world, const trib_host_queue *queu
     return queue->dead || (world->pace.sim != NULL && (queue->late != NULL || (after != NULL && after->slot != NULL)));
 }
 
-/* How many bytes that member's target gets. */
+/* Returns how many bytes that member's target gets. */
 static size_t result_size(const trib_device_job *job, size_t member)
 {
     const size_t begin = member * job->shard;
@@ -140,8 +140,8 @@ static size_t result_size(const trib_device_job *job, size_t member)
     return begin >= job->bytes ? 0 : job->bytes - begin < job->shard ? job->bytes - begin : job->shard;
 }
 
-/* A copy of the job with a target of its own, which has the bytes that the collective reads there. False: out of
- * memory. */
+/* Copies the job, with a target of its own that holds the bytes that the collective reads there. Returns false when
+ * out of memory. */
 static bool make_shadow_job(const trib_device_job *job, size_t member, trib_device_job *shadow)
 {
     const size_t begin = member * job->shard;

@@ -1,4 +1,5 @@
-/* test_buffers.c - a caller's buffers are touched when the operation's turn has come, and not at all by one that was refused. */
+/* test_buffers.c - a caller's buffers are touched when the operation's turn has come, and not at all by one that was
+ * refused. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

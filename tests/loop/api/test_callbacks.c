@@ -1,5 +1,5 @@
-/* test_callbacks.c - what callbacks may not do is refused in every mode, what they may do works, and who waits while one
- * runs sleeps. */
+/* test_callbacks.c - what callbacks may not do is refused in every mode, what they may do works, and who waits while
+ * one runs sleeps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -254,7 +254,8 @@ static void queued_ready_and_closed(void **state)
     assert_string_equal(self.order, "rc");
 }
 
-/* Nobody dispatches: destroying does, in order. And what is told of the joining is how that went, not what came later. */
+/* Nobody dispatches: destroying does, in order. And what is told of the joining is how that went, not what came
+ * later. */
 static void queued_and_destroyed(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_fork.c - a process with engines forks, and the child lives on without exec: the parent and its peers are as without
- * it, and the child's copies of the engines do nothing. */
+/* test_fork.c - a process with engines forks, and the child lives on without exec: the parent and its peers are as
+ * without it, and the child's copies of the engines do nothing. */
 #include <dirent.h>
 #include <errno.h>
 #include <pthread.h>

@@ -1,6 +1,7 @@
 /*
- * test_introspection.c - what a caller can ask an engine, and what it is told when it asks wrongly: what is being waited for,
- * the status of an operation, memory; and every refusal of a tensor or an operation names what is wrong with it.
+ * test_introspection.c - what a caller can ask an engine, and what it is told when it asks wrongly: what is being
+ * waited for, the status of an operation, memory; and every refusal of a tensor or an operation names what is wrong
+ * with it.
  */
 #include <setjmp.h>
 #include <stdarg.h>

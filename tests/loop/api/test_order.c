@@ -1,5 +1,5 @@
-/* test_order.c - much at once: what is urgent overtakes, and ten thousand tensors are no trouble, nor are as many rounds of one as
- * an engine takes, which wait from before the job has come together. */
+/* test_order.c - much at once: what is urgent overtakes, and ten thousand tensors are no trouble, nor are as many
+ * rounds of one as an engine takes, which wait from before the job has come together. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -110,8 +110,8 @@ static void ten_thousand_tensors(void **state)
 
 /* ---- Rounds ---- */
 
-/* Of that many the first half is submitted before the other worker exists, and the rest while the job comes together: on the reactor
- * that sums, some arrive before those that had to wait for the placement. */
+/* Of that many the first half is submitted before the other worker exists, and the rest while the job comes
+ * together: on the reactor that sums, some arrive before those that had to wait for the placement. */
 enum { ROUNDS = 60000 };
 
 typedef struct series {
@@ -195,7 +195,8 @@ enum { MANY = 2000 }; /* these count all there is again and again */
 enum { MANY = ROUNDS };
 #endif
 
-/* One worker gives all of them up before the other comes: that one is told of each, and does not wait the longer for it. */
+/* One worker gives all of them up before the other comes: that one is told of each, and does not wait the longer for
+ * it. */
 static void all_rounds_are_given_up(void **state)
 {
     (void)state;

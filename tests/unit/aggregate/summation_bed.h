@@ -1,6 +1,6 @@
 /*
- * summation_bed.h - a summation with everything around it made up: time, memory that can run out, and a receiver of
- * what it says; and contributions with an oracle, in wide arithmetic, of what they sum to. For one test program.
+ * summation_bed.h - a summation with simulated surroundings: time, memory that can run out, and a receiver of its
+ * reports. It also makes contributions, with an oracle for their sums in wide arithmetic. For one test program.
  */
 #ifndef TRIB_TESTS_SUMMATION_BED_H
 #define TRIB_TESTS_SUMMATION_BED_H
@@ -26,8 +26,8 @@
 typedef struct event {
     uint32_t receiver;
     trib_contribution what;
-    trib_sum_buffer *sum; /* NULL: a refusal, or sent already */
-    trib_status status;   /* of a refusal */
+    trib_sum_buffer *sum; /* NULL: rejected, or sent already */
+    trib_status status;   /* of a rejection */
     uint32_t size;
     unsigned char bytes[CHUNK_BYTES];
 } event;
@@ -39,12 +39,12 @@ typedef struct bed {
     uint64_t random, charged_sum;
     uint32_t n, event_count, buffers, stall_calls, stall_rank, stall_missing;
     int64_t allocs_left; /* -1: no limit */
-    bool holds_sums;     /* references stay until release_all */
+    bool holds_sums;     /* the test keeps its references until release_all */
     char text[TRIB_ERROR_TEXT_SIZE];
     event events[EVENTS_MAX];
 } bed;
 
-static bed the; /* the allocator of the inside takes no argument */
+static bed the; /* the summation's allocator takes no argument */
 
 static int64_t fake_now(trib_reactor *reactor)
 {
@@ -84,7 +84,7 @@ static void *buffer_alloc(void *user, size_t size)
 static void buffer_free(void *user, void *buffer, size_t size)
 {
     (void)user;
-    memset(buffer, 0xdd, size); /* the size is the right one, or the sanitizer says so */
+    memset(buffer, 0xdd, size); /* a wrong size would be reported by the sanitizer */
     free(buffer);
     the.buffers--;
 }
@@ -202,7 +202,7 @@ static trib_contribution make(uint32_t round, uint32_t rank, trib_dtype dtype, t
                                .reduce = reduce};
 }
 
-/* Through a landing, or lent: at random. */
+/* Gives a contribution through a landing buffer, or lent for the call: at random. */
 static trib_status give(const trib_contribution *what, const void *payload, trib_error *error)
 {
     void *buffer = NULL;
@@ -225,7 +225,7 @@ static inline void must_give(const trib_contribution *what, const void *payload)
 
 /* ---- Contributions and what they sum to ---- */
 
-/* Whole numbers that every type has, and that add up exactly; for integers any bits. */
+/* Whole numbers that every type can hold and that add up exactly; for integers any bits. */
 static uint64_t element(trib_dtype dtype, uint32_t rank, uint32_t index)
 {
     const ref_type *type = &ref_types[dtype];

@@ -1,8 +1,9 @@
 /*
- * summation_lease_bed.h - a summation whose contributions a made-up connection presents where they are, and may lease; and its twin,
- * which gets the same ones in the same order, lent for a moment each. For one test program.
+ * summation_lease_bed.h - a summation with a simulated connection, which presents contributions in place and may
+ * lease them. A twin summation gets the same contributions in the same order, each lent for one call. For one test
+ * program.
  *
- * The connection gives and recalls leases at random, and takes the memory of a payload away when that is over.
+ * The connection gives and recalls leases at random, and takes away a payload's memory when its lease is over.
  */
 #ifndef TRIB_TESTS_SUMMATION_LEASE_BED_H
 #define TRIB_TESTS_SUMMATION_LEASE_BED_H
@@ -18,7 +19,7 @@
 
 /* ---- A connection that leases ---- */
 
-/* A payload ends where its page does, and behind that nobody may read. */
+/* Memory of one payload. The payload ends where its page does, and the page behind it may not be read. */
 typedef struct slot {
     trib_lease base; /* first */
     unsigned char *page;
@@ -28,11 +29,11 @@ typedef struct slot {
 static struct lessor {
     trib_lender lender;
     slot slots[SLOTS];
-    slot *presented; /* whose upcall it is */
+    slot *presented; /* the slot whose upcall is running */
     uint32_t next;
-    uint32_t refuses; /* of four that are asked for */
-    uint32_t haste;   /* of a hundred occasions to recall one */
-    bool tears;       /* what is read for a moment only is taken back meanwhile */
+    uint32_t refuses; /* leases refused of four requested */
+    uint32_t haste;   /* recalls in a hundred occasions */
+    bool tears;       /* payloads read for one call only are taken back meanwhile */
     uint32_t asked, brief, given, ended, recalled, lost, copies;
 } lessor;
 
@@ -77,7 +78,7 @@ static void recall(slot *of, bool valid)
     of->is_recalled = true;
     of->is_torn = !valid;
     if (!valid) {
-        memset(of->page, 0x5a, PAGE); /* its sender writes there already */
+        memset(of->page, 0x5a, PAGE); /* its sender overwrites it already */
     }
     of->base.recalled(&of->base);
     assert_false(of->is_leased);
@@ -132,7 +133,7 @@ static void open_lessor(trib_summation_config *config, uint32_t refuses, uint32_
 
 static unsigned char *begin_upcall(const void *payload, uint32_t size)
 {
-    recall_some(); /* before it is taken up, as too many are behind the oldest */
+    recall_some(); /* done before the payload is taken up, as if too many were behind the oldest */
     do {
         lessor.presented = &lessor.slots[lessor.next++ % SLOTS];
     } while (lessor.presented->is_leased);
@@ -150,7 +151,7 @@ static void end_upcall(void)
     lessor.presented = NULL;
 }
 
-/* As a link does: announced, then shown where it is, for the time of the call or as long as it is leased. */
+/* Presents a contribution as a link does: announced, then shown in place, for the call or as long as it is leased. */
 static trib_status present(const trib_contribution *what, const void *payload, uint32_t size)
 {
     trib_error error;
@@ -165,7 +166,7 @@ static trib_status present(const trib_contribution *what, const void *payload, u
     return status;
 }
 
-/* As the link to the server of one's own process does: not announced. */
+/* Presents a contribution as the link to the process's own server does: it is not announced. */
 static trib_status arrive_in_place(const trib_contribution *what, const void *payload, uint32_t size)
 {
     trib_error error;
@@ -175,7 +176,7 @@ static trib_status arrive_in_place(const trib_contribution *what, const void *pa
     return status;
 }
 
-/* All leases are over, and all copies are of those that were not to be had, or had to go. */
+/* Checks that all leases are over, and that only payloads without a lease, or with a recalled one, were copied. */
 static void check_lessor(void)
 {
     slot *any = NULL;
@@ -186,10 +187,10 @@ static void check_lessor(void)
 
 /* ---- The same, copied ---- */
 
-/* Another summation with the same contributions in the same order. */
+/* Another summation, with the same contributions in the same order. */
 static struct twin {
     trib_summation *summation;
-    bool is_partial; /* what came last is */
+    bool is_partial; /* the last contribution was a partial sum */
     uint32_t size;
     unsigned char bytes[PART_BYTES];
     trib_contribution what;
@@ -237,7 +238,7 @@ static void round_refused(void *user, const trib_contribution *what, trib_status
     (void)text;
 }
 
-/* The one that is tested gives a partial sum out, and each receiver gets what comes back. */
+/* The summation under test gives out a partial sum, and each receiver gets the result that comes back. */
 static void partial_ready(void *user, const trib_contribution *what, trib_sum_buffer *sum)
 {
     (void)user;

@@ -1,11 +1,11 @@
 /*
- * test_summation.c - sums against an oracle in wide arithmetic for every type, operation and order of arrival; and what
- * goes wrong: duplicates, disagreement, withdrawal, no memory, rounds out of turn. Every test ends
- * idle, with all blocks back. How rounds end otherwise is in test_summation_ends.c.
+ * test_summation.c - sums agree with an oracle in wide arithmetic for every type, operation and order of arrival.
+ * The tests also cover failures: duplicates, mismatch, withdrawal, no memory, rounds out of turn. Every test ends
+ * idle, with all blocks returned. Rounds that end without a sum are in test_summation_ends.c.
  */
 #include "tests/unit/aggregate/summation_bed.h"
 
-/* A round of one chunk, in random order of arrival. */
+/* Runs a round of one chunk, in random order of arrival. */
 static void run_round(uint32_t round, trib_dtype dtype, trib_reduce reduce)
 {
     uint32_t order[RANKS_MAX];
@@ -20,10 +20,10 @@ static void run_round(uint32_t round, trib_dtype dtype, trib_reduce reduce)
     assert_int_equal(the.event_count, the.n);
 }
 
-/* All have their sum, the bed's own worker last and the others in the order of ranks. */
+/* Checks that all have their sum, the bed's own worker last and the others in the order of ranks. */
 static void check_round(uint32_t n, trib_dtype dtype, trib_reduce reduce)
 {
-    const uint32_t last = n / 2; /* the bed's */
+    const uint32_t last = n / 2; /* the bed's own worker */
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t want = last == 0 || i + 1 < last ? i : i + 1 < n ? i + 1 : last - 1;
         assert_int_equal(the.events[i].receiver, want);
@@ -112,12 +112,13 @@ static void test_two_rounds_alive(void **state)
     assert_int_equal(the.event_count, 6);
     assert_int_equal(the.summation->live_rounds, 2);
     for (uint32_t i = 0; i < 3; i++) {
-        assert_memory_equal(the.events[i].sum->data, the.events[i].bytes, CHUNK_BYTES); /* not overwritten */
+        /* the first round's sum was not overwritten */
+        assert_memory_equal(the.events[i].sum->data, the.events[i].bytes, CHUNK_BYTES);
         check_sum(&the.events[3 + i], TRIB_INT32, TRIB_SUM, 3);
     }
     release_all();
     check_idle();
-    /* Out of turn: before, behind, and ahead of its own part in the round before. */
+    /* Contributions out of turn: too late, too early, and ahead of the contributor's own part in the round before. */
     trib_contribution what = make(0, 0, TRIB_INT32, TRIB_SUM);
     assert_int_equal(give(&what, bytes, &error), TRIB_PROTOCOL);
     what.round = 2;
@@ -188,9 +189,10 @@ static void test_duplicates_and_nonsense(void **state)
         assert_int_equal(trib_summation_recv_target(the.summation, &bad[i], &first, &error), TRIB_PROTOCOL);
         assert_int_equal(trib_summation_arrived_in_place(the.summation, &bad[i], bytes, NULL, &error), TRIB_PROTOCOL);
     }
-    assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL); /* owes its payload */
+    /* its payload is missing */
+    assert_int_equal(trib_summation_arrived(the.summation, &good, NULL, &error), TRIB_PROTOCOL);
     check_idle();
-    /* Two landings of the same chunk: one counts. */
+    /* Only one of two landings of the same chunk counts. */
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &first, &error), TRIB_OK);
     assert_int_equal(trib_summation_recv_target(the.summation, &good, &second, &error), TRIB_OK);
     memset(first, 0, CHUNK_BYTES);
@@ -220,15 +222,15 @@ static void test_mismatch(void **state)
     assert_int_equal(the.event_count, 2);
     assert_int_equal(the.events[0].status, TRIB_MISMATCH);
     assert_non_null(strstr(the.text, "rank 0 says sum of float32, rank 3 says max of float32"));
-    must_give(&what, bytes); /* what follows is swallowed */
+    must_give(&what, bytes); /* the payload that follows is dropped */
     for (uint32_t rank = 1; rank <= 2; rank++) {
         what = make(1, rank, TRIB_FLOAT32, TRIB_SUM);
         must_give(&what, bytes);
     }
     assert_int_equal(the.event_count, 4);
     check_idle();
-    must_give(&what, bytes); /* also after the end */
-    /* Different sizes in two payloads that land at the same time: neither may be summed with the other. */
+    must_give(&what, bytes); /* and so it is after the end */
+    /* Two payloads of different sizes land at the same time: neither may be summed with the other. */
     what = make(2, 0, TRIB_FLOAT32, TRIB_SUM);
     trib_contribution shorter = make(2, 1, TRIB_FLOAT32, TRIB_SUM);
     shorter.size = 64;
@@ -255,7 +257,7 @@ static void test_withdraw(void **state)
     open_bed(3, TRIB_ORDER_RANK);
     trib_contribution what = make(1, 0, TRIB_INT8, TRIB_AVG);
     must_give(&what, bytes);
-    /* Its part is in: no effect. */
+    /* The contribution has arrived: the withdrawal has no effect. */
     assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_CANCELLED, "no"), TRIB_OK);
     assert_int_equal(the.event_count, 0);
     what.contributor = 1;
@@ -264,7 +266,7 @@ static void test_withdraw(void **state)
     assert_int_equal(the.events[0].receiver, 0);
     assert_int_equal(the.events[0].status, TRIB_TIMEOUT);
     assert_string_equal(the.text, "too late");
-    /* Ranks 0 and 1 cancel a long queue before rank 2 shows up. */
+    /* Ranks 0 and 1 cancel many rounds before rank 2 contributes. */
     for (what.round = 2; what.round <= 40; what.round++) {
         for (what.contributor = 0; what.contributor < 2; what.contributor++) {
             assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_CANCELLED, "x"), TRIB_OK);
@@ -317,7 +319,8 @@ static void test_broadcast(void **state)
     close_bed();
 }
 
-/* Each root gives up two rounds, which the others have got, and the next one is another's: all wait for the last rank. */
+/* Each root withdraws from two rounds that the others have received, and the next round has another root. All rounds
+ * wait for the last rank. */
 static void test_roots_that_give_up_in_turns(void **state)
 {
     (void)state;
@@ -325,7 +328,7 @@ static void test_roots_that_give_up_in_turns(void **state)
     unsigned char bytes[CHUNK_BYTES] = {0};
     trib_error error;
     open_bed(ROOTS + 1, TRIB_ORDER_RANK);
-    /* First up to where each rank is held back (worker_held.c), then the rest. */
+    /* First up to the round where each rank is held back (worker_held.c), then the rest. */
     for (uint32_t last = 0; last < 2; last++) {
         for (uint32_t rank = 0; rank <= ROOTS; rank++) {
             const uint32_t reach = rank < ROOTS ? (rank + 1) * TRIB_SUM_KEPT_ROUNDS_MAX : 0;
@@ -361,7 +364,7 @@ static void test_empty_and_many_chunks(void **state)
         assert_int_equal(trib_summation_arrived(the.summation, &what, NULL, &error), TRIB_OK);
     }
     assert_int_equal(the.event_count, 3);
-    for (uint32_t chunk = 0; chunk < 5; chunk++) { /* each is handed out when it is complete, not at the end */
+    for (uint32_t chunk = 0; chunk < 5; chunk++) { /* each chunk is handed out when it is complete, not at the end */
         for (uint32_t rank = 0; rank < 3; rank++) {
             what = make(2, rank, TRIB_INT64, TRIB_SUM);
             what.chunk_count = 5;
@@ -387,7 +390,7 @@ static void test_steady_state_allocates_nothing(void **state)
         the.event_count = 0;
         run_round(round, (trib_dtype)(round % TRIB_DTYPE_COUNT), round % 3 == 0 ? TRIB_AVG : TRIB_SUM);
         before = round == 64 ? the.summation->allocations : before;
-        the.allocs_left = round == 64 ? 0 : the.allocs_left; /* from here on it could not, if it tried */
+        the.allocs_left = round == 64 ? 0 : the.allocs_left; /* an allocation would fail from here on */
     }
     assert_true(before > 0);
     assert_int_equal(the.summation->allocations, before);
@@ -413,7 +416,8 @@ static void test_no_memory_loses_nothing(void **state)
                 while ((status = give(&what, bytes, &error)) != TRIB_OK) {
                     assert_true(status == TRIB_AGAIN || status == TRIB_NO_MEMORY);
                     assert_int_equal(the.event_count, 0);
-                    the.allocs_left = failures++ == 0 ? 1 : -1; /* fails once more, then there is memory again */
+                    /* one more allocation fails, then there is memory again */
+                    the.allocs_left = failures++ == 0 ? 1 : -1;
                 }
             }
             assert_true(fails_at > 3 || failures > 0);

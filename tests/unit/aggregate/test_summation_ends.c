@@ -1,12 +1,12 @@
 /*
- * test_summation_ends.c - how rounds end otherwise than by their sums: refused from above, because an owner has gone, or
- * because a contributor has; and who is told that a round waits.
+ * test_summation_ends.c - how rounds end without a sum: rejected by the caller, or because an owner or a contributor
+ * has left. The tests also show who is told that a round waits.
  */
 #include "tests/unit/aggregate/summation_bed.h"
 
 enum { PARTIALS_MAX = 16 };
 
-/* What the summation has given out to be summed with others. */
+/* Partial sums that the summation has given out. */
 static struct partials {
     uint32_t count, reported;
     trib_contribution what[PARTIALS_MAX];
@@ -39,7 +39,7 @@ static void open_partials(uint32_t n)
     open_configured(&config);
 }
 
-/* All of a partition's contributions, which go to that owner; in two chunks. */
+/* Gives all of a partition's contributions, in two chunks, for that owner. */
 static void contribute(uint32_t partition, uint32_t owner)
 {
     unsigned char bytes[CHUNK_BYTES];
@@ -58,14 +58,14 @@ static void contribute(uint32_t partition, uint32_t owner)
     }
 }
 
-/* The partial sum has been sent, and what comes back is itself: nobody else contributes. */
+/* The partial sum has been sent and comes back unchanged, because no other machine contributes. */
 static void complete_partial(uint32_t index)
 {
     trib_summation_sent(the.summation, partials.sums[index]);
     trib_summation_complete(the.summation, &partials.what[index]);
 }
 
-/* Sums that have come and wait to be sent are not lost when who made them leaves. */
+/* Sums that have arrived and wait to be sent are not lost when their owner leaves. */
 static void test_owner_leaves_after_its_sums(void **state)
 {
     (void)state;
@@ -76,12 +76,12 @@ static void test_owner_leaves_after_its_sums(void **state)
     contribute(2, 8);
     assert_int_equal(partials.count, 6);
     complete_partial(0);
-    complete_partial(1); /* partition 0: all that the owner had to do */
+    complete_partial(1); /* partition 0: all of the owner's work */
     complete_partial(2); /* partition 1: half of it */
     assert_int_equal(the.event_count, 9);
     trib_summation_refuse_owner(the.summation, 7, TRIB_PEER_LEFT, "gone");
     trib_summation_refuse(the.summation, &partials.what[0], TRIB_PEER_LEFT, "gone");
-    assert_int_equal(the.event_count, 12); /* partition 1 is refused to three */
+    assert_int_equal(the.event_count, 12); /* partition 1 is rejected to three contributors */
     for (uint32_t i = 0; i < the.event_count; i++) {
         assert_int_equal(the.events[i].status, i < 9 ? TRIB_OK : TRIB_PEER_LEFT);
         assert_true(i < 9 || the.events[i].what.partition == 1);
@@ -92,7 +92,7 @@ static void test_owner_leaves_after_its_sums(void **state)
     assert_int_equal(partials.reported, 0);
     trib_summation_sent(the.summation, partials.sums[3]);
     complete_partial(4);
-    complete_partial(5); /* partition 2 is another owner's */
+    complete_partial(5); /* partition 2 has another owner */
     assert_int_equal(the.event_count, 18);
     release_all();
     close_bed();
@@ -128,11 +128,11 @@ static void test_stalls(void **state)
     assert_int_equal(the.stall_missing, 2);
     trib_summation_stalls(the.summation, 100, 1, stalled);
     assert_int_equal(the.stall_calls, 3);
-    trib_summation_destroy(the.summation); /* in the midst of a round */
+    trib_summation_destroy(the.summation); /* the round is not complete */
     assert_int_equal(the.buffers, 0);
 }
 
-/* Contributions of ranks 0 to 2 to so many partitions, all in their first round. */
+/* Gives contributions of ranks 0 to 2 to that many partitions, all in their first round. */
 static void wait_for_the_last(uint32_t partitions)
 {
     unsigned char bytes[CHUNK_BYTES] = {0};
@@ -166,7 +166,7 @@ static void expect_notified(uint32_t limit, const uint32_t *wanted, uint32_t cou
     }
 }
 
-/* However many wait: all are told in turn. */
+/* All receivers are told in turn, however many wait. */
 static void test_stalls_go_on(void **state)
 {
     (void)state;
@@ -179,7 +179,7 @@ static void test_stalls_go_on(void **state)
     expect_notified(5, (uint32_t[]){0, 1, 2, 10, 11}, 5);
     unsigned char bytes[CHUNK_BYTES] = {0};
     trib_contribution what = make(1, 3, TRIB_FLOAT32, TRIB_SUM);
-    must_give(&what, bytes); /* partition 1, at which the limit was reached */
+    must_give(&what, bytes); /* partition 1, which was last before the limit */
     expect_notified(9, (uint32_t[]){20, 21, 22}, 3);
     expect_notified(9, (uint32_t[]){0, 1, 2, 20, 21, 22}, 6);
     for (what.partition = 0; what.partition < 3; what.partition += 2) {
@@ -204,14 +204,15 @@ static trib_contribution of_rank(uint32_t partition, uint32_t round, uint32_t ra
     return what;
 }
 
-/* Who has gone is not hidden by one that is merely late; rounds that do not need it, or no more, go on. */
+/* A contributor that has left is named although another one is late. Rounds that do not need it, or need it no more,
+ * go on. */
 static void test_who_has_gone_ends_rounds(void **state)
 {
     (void)state;
     unsigned char bytes[CHUNK_BYTES] = {0};
     open_bed(4, TRIB_ORDER_RANK);
     the.holds_sums = true;
-    static const uint32_t missing[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* ranks, by partition */
+    static const uint32_t missing[3] = {1u << 1 | 1u << 2, 1u << 1, 0}; /* bits of ranks, by partition */
     for (uint32_t partition = 0; partition < 3; partition++) {
         for (uint32_t rank = 0; rank < 4; rank++) {
             const trib_contribution what = of_rank(partition, 1, rank);
@@ -232,7 +233,7 @@ static void test_who_has_gone_ends_rounds(void **state)
         assert_int_equal(the.events[i].what.partition, 0);
         assert_int_equal(the.events[i].receiver, i == 4 ? 0 : 3);
     }
-    /* Further rounds find the same end, however many there are. */
+    /* Later rounds end in the same way, however many there are. */
     for (uint32_t round = 2; round < 7; round++) {
         trib_contribution what = of_rank(0, round, 0);
         must_give(&what, bytes);
@@ -242,7 +243,7 @@ static void test_who_has_gone_ends_rounds(void **state)
         assert_int_equal(the.event_count, 5 + round);
         assert_int_equal(the.events[4 + round].status, TRIB_PEER_LEFT);
     }
-    /* Who was late hears of the rounds that are over, and completes the one that needs nobody else. */
+    /* The late contributor hears of the rounds that are over, and completes the one that needs no other contributor. */
     for (uint32_t round = 1; round < 7; round++) {
         const trib_contribution what = of_rank(0, round, 1);
         must_give(&what, bytes);
@@ -252,11 +253,11 @@ static void test_who_has_gone_ends_rounds(void **state)
     const trib_contribution last = of_rank(1, 1, 1);
     must_give(&last, bytes);
     assert_int_equal(the.event_count, 11 + 6 + 4);
-    trib_summation_destroy(the.summation); /* what was refused waits for rank 2 */
+    trib_summation_destroy(the.summation); /* the rejected rounds wait for rank 2 */
     assert_int_equal(the.buffers, 0);
 }
 
-/* A server that leaves has told all that the workers disagree, but those who left before it. */
+/* A server leaves only when it has reported a mismatch to all workers except those that left before. */
 static void test_disagreements_are_owed(void **state)
 {
     (void)state;
@@ -273,7 +274,7 @@ static void test_disagreements_are_owed(void **state)
     must_give(&last, bytes);
     assert_int_equal(the.event_count, 3);
     assert_false(trib_summation_owes(the.summation, 1, rank_2_is_gone));
-    trib_summation_destroy(the.summation); /* it waits for rank 2 */
+    trib_summation_destroy(the.summation); /* the rejected round waits for rank 2 */
     assert_int_equal(the.buffers, 0);
 }
 

@@ -1,10 +1,11 @@
 /*
- * test_summation_lease.c - payloads that are summed where they are: at once, or leased until their partner comes, or until they
- * are recalled. Every sum has the bits that it has where each payload is lent for a moment and copied, and those of the oracle;
- * every lease ends once; nothing is read of a payload that may have gone.
+ * test_summation_lease.c - payloads that are summed in place: at once, or leased until their partner comes or the
+ * lease is recalled. Every sum has the bits of the oracle, and those of a summation that copies each payload. Every
+ * lease ends once, and nothing is read of a payload that may be gone.
  *
- * The connection is made up: it gives and recalls leases in orders that a real one shows only by chance, and takes the memory of
- * a payload away when that is over. The real one's are tested in tests/contract and tests/loop/api/test_in_place.c.
+ * The connection is simulated: it gives and recalls leases in orders that a real one shows only by chance, and takes
+ * away a payload's memory when its lease is over. Real connections are tested in tests/contract and
+ * tests/loop/api/test_in_place.c.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -19,7 +20,7 @@ static bool is_checked_by_oracle(const shape *like, uint32_t round)
     return !like->takes_partials && !like->gives_partials && round % 2 == 0;
 }
 
-/* Numbers that the oracle knows, or any bits at all. */
+/* Makes numbers that the oracle knows, or any bits. */
 static void make_payload(const shape *like, const trib_contribution *what, unsigned char *bytes)
 {
     if (is_checked_by_oracle(like, what->round)) {
@@ -31,7 +32,7 @@ static void make_payload(const shape *like, const trib_contribution *what, unsig
     }
 }
 
-/* What all have got of a chunk, which is complete. */
+/* Checks what all receivers got of a complete chunk. */
 static void check_chunk(const shape *like, const trib_contribution *what)
 {
     assert_int_equal(the.event_count, like->n);
@@ -61,7 +62,7 @@ static void contribute(const shape *like, const trib_contribution *what)
     make_payload(like, what, bytes);
     twin.size = 0;
     assert_int_equal(trib_summation_arrived_in_place(twin.summation, what, bytes, NULL, &error), TRIB_OK);
-    if (random_below(8) == 0) { /* it has landed, as by another transport */
+    if (random_below(8) == 0) { /* it has landed in a buffer, as with another transport */
         void *buffer = NULL;
         assert_int_equal(trib_summation_recv_target(the.summation, what, &buffer, &error), TRIB_OK);
         memcpy(buffer, bytes, size);
@@ -111,7 +112,7 @@ static void run_all(const shape *like, uint32_t refuses)
             }
         }
     }
-    assert_true(lessor.ended > round / 2 && lessor.recalled > 0); /* it has been seen */
+    assert_true(lessor.ended > round / 2 && lessor.recalled > 0); /* leases were used and recalled */
     assert_int_equal(lessor.asked + lessor.brief == lessor.given, refuses == 0);
     close_both();
 }
@@ -142,7 +143,7 @@ static void must_present(uint32_t rank, uint32_t round, uint32_t chunk)
     assert_int_equal(present(&what, bytes, CHUNK_BYTES), TRIB_OK);
 }
 
-/* Of five ranks three have contributed; none of their payloads has its partner yet. */
+/* Three of five ranks have contributed, and no payload has its partner yet. */
 static void open_with_leases(bool gives_partials)
 {
     slot *any = NULL;
@@ -169,7 +170,7 @@ static void lose_one_after_another(void)
     lose_one();
 }
 
-/* Who has shown up is told at once: where that is everybody it is over. */
+/* Contributors are told at once: where all have contributed, the round is over. */
 static void lose_one_of_all(void)
 {
     must_present(1, 1, 1);
@@ -178,7 +179,8 @@ static void lose_one_of_all(void)
     check_idle();
 }
 
-/* Where the payload lands that makes the connection recall another is no more wanted when it is there. */
+/* A payload's landing makes the connection recall another lease. That ends the round, so the payload is not wanted
+ * when it arrives. */
 static void lose_one_before_the_next(void)
 {
     const trib_contribution what = {.tensor = 3,
@@ -196,7 +198,7 @@ static void lose_one_before_the_next(void)
     assert_int_equal(trib_summation_presented(the.summation, &what, buffer, bytes, &lessor.lender, &error), TRIB_OK);
 }
 
-/* What was made of it is not handed out. Its partner waits under a lease, or in a copy of its own. */
+/* The sum of a torn payload is not handed out. Its partner waits under a lease, or in a copy. */
 static void tear_a_sum(void)
 {
     lessor.tears = true;
@@ -213,7 +215,7 @@ static void tear_a_sum_with_a_copy(void)
     tear_a_sum();
 }
 
-/* Its partner has not come, and no lease is to be had for longer. */
+/* The payload's partner has not come, and its lease cannot be kept. */
 static void tear_a_copy(void)
 {
     lessor.refuses = 4;
@@ -223,7 +225,7 @@ static void tear_a_copy(void)
     lessor.refuses = 0;
 }
 
-/* Its partner has come, but it has gone meanwhile. */
+/* The payload's partner comes, but the payload is gone by then. */
 static void meet_what_is_lost(void)
 {
     for (uint32_t i = 0; i < SLOTS; i++) {
@@ -235,7 +237,7 @@ static void meet_what_is_lost(void)
     must_present(3, 1, 0);
 }
 
-/* As the last of a chunk, whose sum would go out. */
+/* The torn payload is the last of its chunk, whose sum would go out next. */
 static void end_with_what_is_lost(void)
 {
     must_present(3, 1, 0);
@@ -279,7 +281,7 @@ static const struct way {
     trib_status status;
     const char *text;
     uint32_t lost, recalled;
-    bool tells_rank_1; /* that it is refused */
+    bool tells_rank_1; /* of the rejection */
 } ways[] = {
     {lose_one, TRIB_PEER_LOST, "lost with its connection", 1, 0, true},
     {lose_one_after_another, TRIB_PEER_LOST, "lost with its connection", 1, 1, true},
@@ -296,14 +298,14 @@ static const struct way {
     {refuse_from_above, TRIB_TIMEOUT, "it takes too long", 0, 0, true},
 };
 
-/* All hear of it once, whatever they still bring, and the next round is as any other. */
+/* Every contributor hears of the rejection once, whatever it still sends, and the next round works. */
 static void check_refused(const struct way *way)
 {
     uint32_t notified[5] = {0};
     const uint32_t asked = lessor.asked;
     assert_true(strstr(the.text, way->text) != NULL);
     for (uint32_t i = 0; i < 10; i++) {
-        if (i / 2 % 2 == 1 || i % 2 == 1) { /* but for what was there before */
+        if (i / 2 % 2 == 1 || i % 2 == 1) { /* except those that contributed before */
             must_present(i / 2, 1, i % 2);
         }
     }
@@ -327,7 +329,7 @@ static void test_refusals_end_leases(void **state)
         const struct way *way = &ways[i / 2];
         const shape like = {.n = 5, .order = TRIB_ORDER_RANK, .gives_partials = i % 2 == 1};
         if (way->end == refuse_from_above && !like.gives_partials) {
-            continue; /* there is nobody above */
+            continue; /* no receiver of partial sums */
         }
         slot *any = NULL;
         open_with_leases(like.gives_partials);
@@ -336,7 +338,7 @@ static void test_refusals_end_leases(void **state)
         assert_int_equal(lessor.lost, way->lost);
         assert_int_equal(lessor.recalled, way->recalled);
         check_refused(way);
-        for (uint32_t rank = 0; rank < 5; rank++) { /* the twin has to come along */
+        for (uint32_t rank = 0; rank < 5; rank++) { /* the twin needs the same contributions */
             const trib_contribution what = make(1, rank, TRIB_BFLOAT16, TRIB_SUM);
             assert_int_equal(trib_summation_withdraw(twin.summation, &what, TRIB_CANCELLED, ""), TRIB_OK);
         }
@@ -361,7 +363,7 @@ static void test_destroy_ends_leases(void **state)
 
 /* ---- What is not leased ---- */
 
-/* Nobody waits for a partner: who contributes alone, and a broadcast's root. */
+/* No payload waits for a partner: a contributor is alone, or is a broadcast's root. */
 static void test_others_are_copied(void **state)
 {
     (void)state;
@@ -394,7 +396,7 @@ static void test_others_are_copied(void **state)
     }
 }
 
-/* What is copied is handed out if it was there until then, and else refused to all. */
+/* A copied payload is handed out if it was there until then, and otherwise rejected to all. */
 static void test_others_that_are_lost(void **state)
 {
     (void)state;

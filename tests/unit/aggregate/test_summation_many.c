@@ -1,9 +1,9 @@
-/* test_summation_many.c - rounds given up by the ten thousands, while the contributors are far apart from each other: what
- * one contribution takes does not grow with what lies there. If it did, each of these would take several minutes. */
+/* test_summation_many.c - tens of thousands of rounds are withdrawn while the contributors are far apart. The time
+ * of one contribution does not grow with the number of rounds: if it did, each test would take several minutes. */
 #include "tests/unit/aggregate/summation_bed.h"
 
 #ifdef TRIB_SLOW_CHECKS
-enum { MANY = 500 }; /* these count all there is again and again */
+enum { MANY = 500 }; /* slow checks count all rounds again and again */
 #else
 enum { MANY = 100000 };
 #endif
@@ -29,7 +29,7 @@ static void no_partial(void *user, const trib_contribution *what, trib_sum_buffe
     fail();
 }
 
-/* Whoever sums the partial sums hears of the rounds of a key one after the other. */
+/* The receiver of the partial sums hears of a key's rounds one after the other. */
 static void count_report(void *user, const trib_contribution *what, trib_status status, const char *text)
 {
     (void)user;
@@ -74,7 +74,8 @@ static void contribute(uint32_t round, uint32_t rank)
     }
 }
 
-/* Rank 0 gives all up; each of the others comes once that many rounds are between it and the one before it. */
+/* Rank 0 withdraws from all rounds. Each other rank follows once that many rounds are between it and the one before
+ * it. */
 static void give_up_and_follow(bool gives_partials)
 {
     const uint32_t gap = MANY / CONTRIBUTORS;
@@ -93,7 +94,7 @@ static void give_up_and_follow(bool gives_partials)
             }
         }
     }
-    assert_int_equal(refusals[0], 0); /* it knows */
+    assert_int_equal(refusals[0], 0); /* it has withdrawn itself */
     for (uint32_t rank = 1; rank < CONTRIBUTORS; rank++) {
         assert_int_equal(refusals[rank], MANY * KEYS);
     }

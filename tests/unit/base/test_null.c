@@ -1,5 +1,5 @@
-/* test_null.c - every public function with NULL where a handle or a place for the answer belongs: refused, with a text that
- * says what is missing, and nothing is touched. */
+/* test_null.c - every public function rejects NULL for a handle or an output, with a text that names it, and changes
+ * nothing. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -11,7 +11,7 @@
 
 #include "api/tributary.h"
 
-/* The call is refused, and says that `what` is NULL. */
+/* The call is rejected, and the text says that `what` is NULL. */
 #define REFUSED(call, what)                                                                                            \
     do {                                                                                                               \
         trib_error error = {.text = ""};                                                                               \

@@ -13,7 +13,7 @@
 #include "engine/cluster/machines.h"
 #include "engine/server/relay.h"
 
-/* A roster whose worker i has that address. */
+/* Makes a roster whose worker i has that address. */
 static trib_roster *roster_of(const char *const *addresses, uint32_t workers, uint32_t servers)
 {
     trib_roster *roster = trib_roster_create(workers + servers);
@@ -53,12 +53,13 @@ static void who_is_on_a_machine_is_counted(void **state)
         assert_int_equal(place.index, expected[i][0]);
         assert_int_equal(place.count, expected[i][1]);
         assert_int_equal(place.reactors, expected[i][2]);
-        assert_int_equal(place.others_placed, i >= 2); /* not its own bit: 0 is alone, 1 is beside one that has none */
+        /* without its own bit: 0 is alone, and 1 has only an unplaced neighbour */
+        assert_int_equal(place.others_placed, i >= 2);
     }
     free(roster);
 }
 
-/* Addresses of their own, as containers have, and the same cores. */
+/* Members with addresses of their own, as containers have, share cores. */
 static void who_shares_cores_is_told_by_the_kernel(void **state)
 {
     (void)state;
@@ -72,7 +73,7 @@ static void who_shares_cores_is_told_by_the_kernel(void **state)
         const trib_machine_place place = trib_machines_place(roster, i);
         assert_int_equal(place.index, expected[i][0]);
         assert_int_equal(place.count, expected[i][1]);
-        assert_int_equal(trib_machines_first(roster, i), i == 4 ? 3 : i); /* links are another matter */
+        assert_int_equal(trib_machines_first(roster, i), i == 4 ? 3 : i); /* links are a different matter */
     }
     free(roster);
 }
@@ -106,7 +107,7 @@ static void machines_are_told_by_address(void **state)
         {4, 0, {"10.0.0.1:1", "10.0.0.1:2", "10.0.0.1:3", "10.0.0.1:4"}, "on one machine"},
         {3, 0, {"10.0.0.1:1", "10.0.0.2:1", "10.0.0.21:1"}, "of its own"},
         {1, 0, {"10.0.0.1:1"}, "on one machine"},
-        {4, 0, {"a:1", "b:1", "a:2", "b:2"}, "consecutive"}, /* dealt round */
+        {4, 0, {"a:1", "b:1", "a:2", "b:2"}, "consecutive"}, /* dealt in turn to the machines */
         {4, 0, {"a:1", "b:1", "b:2", "a:2"}, "consecutive"},
         {6, 0, {"a:1", "a:2", "b:1", "b:2", "a:3", "a:4"}, "consecutive"},
         {5, 0, {"a:1", "a:2", "b:1", "b:2", "c:1"}, "same number"},
@@ -129,7 +130,7 @@ static void what_else_it_depends_on(void **state)
                                                                                          "b:1", "b:2", "b:3"};
     trib_roster *roster = roster_of(triples, 6, 0);
     assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_ON, NULL), 3);
-    roster->sum_order = TRIB_ORDER_ARRIVAL; /* where bits differ anyway */
+    roster->sum_order = TRIB_ORDER_ARRIVAL; /* the bits of sums differ anyway */
     assert_int_equal(local_size(roster, TRIB_LOCAL_SUM_AUTO, NULL), 3);
     free(roster);
     roster = roster_of(pairs, 4, 1);
@@ -143,7 +144,8 @@ static void what_else_it_depends_on(void **state)
     free(roster);
 }
 
-/* The shares of two machines and a server are those of two workers and a server, each machine's divided among its workers. */
+/* The shares of two machines and a server are those of two workers and a server, and each machine's share is divided
+ * among its workers. */
 static void shares_are_those_of_machines(void **state)
 {
     (void)state;
@@ -154,7 +156,7 @@ static void shares_are_those_of_machines(void **state)
     trib_place_member parts[13] = {{.can_sum = false}};
     for (uint32_t i = 0; i < 12; i++) {
         parts[i] = whole[i / 4];
-        parts[i].bandwidth = i == 9 ? 4 : 0; /* one of a machine's workers knows of its link */
+        parts[i].bandwidth = i == 9 ? 4 : 0; /* one of a machine's workers knows its link */
     }
     parts[12] = whole[3];
     double factor = 0, factor_of_machines = 0;
@@ -167,7 +169,7 @@ static void shares_are_those_of_machines(void **state)
     assert_true(parts[12].weight == whole[3].weight);
 }
 
-/* A partition has one relay on each machine, its owner if that is there, and the work is shared. */
+/* A partition has one relay on each machine: its owner if that is there. The work is divided evenly. */
 static void relays(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_placement.c - shares against the closed formula of the OSDI'20 paper, against the constraints where links are
- * unequal, and the dealing of partitions against the bounds that its greedy rule guarantees.
+ * test_placement.c - shares agree with the closed formula of the OSDI'20 paper, and with the constraints where links
+ * are unequal. The dealing of partitions keeps the bounds that its greedy rule guarantees.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +23,7 @@ static void assert_near(double got, double want, double tolerance)
     }
 }
 
-/* n workers that sum too, then k servers, all with that bandwidth. */
+/* Fills in n workers that sum too, then k servers, all with that bandwidth. */
 static void fill(trib_place_member *members, uint32_t n, uint32_t k, uint64_t bandwidth)
 {
     memset(members, 0, sizeof *members * (n + k));
@@ -64,7 +64,7 @@ static void test_equal_links_follow_the_formula(void **state)
     }
 }
 
-/* More servers than workers: nobody needs the workers' help, and their own pushes are the bound. */
+/* More servers than workers: the workers need not help, and their own pushes are the bound. */
 static void test_many_servers(void **state)
 {
     (void)state;
@@ -78,7 +78,7 @@ static void test_many_servers(void **state)
     }
 }
 
-/* Two workers: each sends the other what it does not sum itself, so one link time is enough whoever sums. */
+/* Two workers: each sends the other what it does not sum itself, so one link time is enough whatever the shares. */
 static void test_two_workers(void **state)
 {
     (void)state;
@@ -146,7 +146,7 @@ static void test_nobody_to_sum(void **state)
 typedef struct link_case {
     uint32_t n, k;
     uint64_t gbits[6]; /* workers, then servers */
-    double t;          /* worked out by hand */
+    double t;          /* computed by hand */
     double weights[6];
 } link_case;
 
@@ -161,7 +161,7 @@ static const link_case link_cases[] = {
     {3, 0, {0, 10, 8}, 10.0 / 7, {3.0 / 7, 3.0 / 7, 1.0 / 7}},
     /* Servers of thrice the rate carry everything: 2 * 3 t / 3 = 2 at t = 1. */
     {3, 2, {10, 10, 10, 30, 30}, 1.0, {0, 0, 0, 0.5, 0.5}},
-    /* Two workers: the slower link's own bytes, whoever sums; the work is shared by link. */
+    /* Two workers: the slower link's own bytes are the bound; the work is divided by link. */
     {2, 0, {10, 4}, 2.5, {5.0 / 7, 2.0 / 7}},
 };
 
@@ -190,8 +190,8 @@ static uint32_t draw(uint64_t *seed, uint32_t below)
     return (uint32_t)(*seed >> 33) % below;
 }
 
-/* What all members can take within t, and the least t that the workers' own bytes allow; rates relative to the
- * fastest worker. */
+/* Returns what all members can take within t, and the least t that the workers' own bytes allow. Rates are relative
+ * to the fastest worker. */
 static double room(const double *rates, uint32_t n, uint32_t k, double t)
 {
     double sum = 0;
@@ -202,7 +202,7 @@ static double room(const double *rates, uint32_t n, uint32_t k, double t)
     return sum;
 }
 
-/* Whatever the links: no link carries more than t lets it, and with any less time not all bytes find a place. */
+/* For any links: no link carries more than t allows, and in any less time not all bytes find a place. */
 static void test_unequal_links_are_feasible_and_least(void **state)
 {
     (void)state;
@@ -255,8 +255,8 @@ static void test_equal_parts_are_dealt_evenly(void **state)
     trib_dealer_destroy(dealer);
 }
 
-/* Of every tensor nobody gets more than its share, rounded up to whole partitions, though it lacks some of others; and of
- * all together everybody gets its share. */
+/* No member gets more of a tensor than its share, rounded up to whole partitions, even if it is behind from others.
+ * Of all tensors together every member gets its share. */
 static void test_a_tensor_is_dealt_evenly(void **state)
 {
     (void)state;
@@ -289,8 +289,8 @@ static void test_a_tensor_is_dealt_evenly(void **state)
     trib_dealer_destroy(dealer);
 }
 
-/* After every partition, however the sizes fall: nobody is above its share by more than one partition, nobody below
- * by more than one for each other member, and the reactors of a member are within one partition of each other. */
+/* After every partition, whatever the sizes: no member is above its share by more than one partition, or below by
+ * more than one for each other member. The reactors of a member are within one partition of each other. */
 static void test_mixed_parts_are_dealt_by_share(void **state)
 {
     (void)state;
@@ -332,8 +332,8 @@ static void test_mixed_parts_are_dealt_by_share(void **state)
     trib_dealer_destroy(again);
 }
 
-/* Where each member sums one partition of every tensor, a worker, which has a partition on the core of its reactor's index, has all its
- * cores at work on each tensor. The reactors come out of it as even as ever. */
+/* Where each member sums one partition of every tensor, all cores of a worker work on each tensor, because a
+ * partition is on the core of its reactor's index. The reactors are as even as ever. */
 static void test_a_tensor_is_on_many_cores(void **state)
 {
     (void)state;
@@ -367,7 +367,7 @@ static void test_a_tensor_is_on_many_cores(void **state)
     trib_dealer_destroy(dealer);
 }
 
-/* Empty tensors weigh as 64 bytes: they spread instead of piling up on one owner, and do not upset the others. */
+/* Empty tensors count as 64 bytes: they spread instead of piling up on one owner, and do not disturb the others. */
 static void test_empty_parts_spread(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_rate_estimator.c - shares that follow what links carry: what is learned of which reports, and that what is even stays so. */
+/* test_rate_estimator.c - shares follow what links carry: the tests show what is learned from which reports, and
+ * that even shares stay even. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,7 +14,7 @@
 #define WORKERS 4u
 #define WINDOW_NS INT64_C(250000000)
 
-/* Four workers and four servers, with the shares that equal links give. */
+/* Fills in four workers and four servers, with the shares that equal links give. */
 static void fill(trib_place_member *members)
 {
     for (uint32_t i = 0; i < MEMBERS; i++) {
@@ -27,8 +28,8 @@ static double stats_of(const trib_place_member *member)
     return member->is_worker ? 1 + 2 * member->weight : 4 * member->weight;
 }
 
-/* Everybody tells, twice: links of these rates, those that are through last busy all the time to all their peers, the others
- * only where the peer's is such a one. */
+/* Every member reports twice. Links have these rates: the slowest ones are busy all the time to all their peers, the
+ * others only to such peers. */
 static void tell(trib_rate_estimator *estimator, const trib_place_member *members, const double *rates)
 {
     double longest = 0;
@@ -54,7 +55,7 @@ static void tell(trib_rate_estimator *estimator, const trib_place_member *member
     }
 }
 
-/* Judgements until nothing changes in ten of them; how often shares were changed. */
+/* Judges until nothing changes ten times in a row; returns how often shares were changed. */
 static uint32_t settle(trib_rate_estimator *estimator, trib_place_member *members, const double *rates)
 {
     uint32_t changes = 0;
@@ -114,7 +115,7 @@ static void slow_links_are_found(void **state)
                       time_of(members, cases[i].rates) / cases[i].least);
         assert_true(changes <= 12);
         assert_true(time_of(members, cases[i].rates) < 1.10 * cases[i].least);
-        /* All are alike again. */
+        /* All links are equal again. */
         const double even[MEMBERS] = {1, 1, 1, 1, 1, 1, 1, 1};
         assert_true(settle(estimator, members, even) <= 12);
         assert_true(time_of(members, even) < 1.10);
@@ -122,7 +123,7 @@ static void slow_links_are_found(void **state)
     }
 }
 
-/* What was said of links is where it begins. */
+/* The configured rates are the starting point. */
 static void what_was_said_stays(void **state)
 {
     (void)state;
@@ -140,7 +141,8 @@ static void what_was_said_stays(void **state)
     trib_rate_estimator_destroy(estimator);
 }
 
-/* A network that is seldom busy, or carries next to nothing, is no reason. And who is missing is waited for. */
+/* A network that is seldom busy, or carries very little, gives no reason to change. The judgement waits for missing
+ * reports. */
 static void little_says_nothing(void **state)
 {
     (void)state;
@@ -163,13 +165,13 @@ static void little_says_nothing(void **state)
         assert_false(trib_rate_estimator_decide(estimator, members, 0));
     }
     trib_rate_estimator_restart(estimator);
-    assert_false(trib_rate_estimator_begin(estimator, 0, WINDOW_NS)); /* about before and after */
+    assert_false(trib_rate_estimator_begin(estimator, 0, WINDOW_NS)); /* covers time before and after the change */
     assert_true(trib_rate_estimator_begin(estimator, 0, WINDOW_NS));
     trib_rate_estimator_destroy(estimator);
 }
 
-/* Looks until shares change, at most 20: everybody tells, twice, and a way is busy for as much of the time as the busier of its
- * two ends. Which end it is that stands out may move on from look to look. */
+/* Judges until shares change, at most 20 times. Every member reports twice, and a way is busy for as much of the
+ * time as the busier of its two ends. The end that stands out may be another one each time. */
 static uint32_t looks(const double *busy, bool moves_on)
 {
     trib_place_member members[MEMBERS];
@@ -195,8 +197,8 @@ static uint32_t looks(const double *busy, bool moves_on)
     return count;
 }
 
-/* What processes without time, and servers to which all send at once, look like on links that are alike; and beside it what is
- * to be found, four times in a row after the first two. */
+/* Processes without CPU time, and servers to which all send at once, have these patterns on equal links. The cases
+ * beside them are to be found: four judgements in a row after the first two. */
 static void who_is_busy_is_not_slow(void **state)
 {
     (void)state;
@@ -209,8 +211,8 @@ static void who_is_busy_is_not_slow(void **state)
     assert_int_equal(looks(others_too, false), 20);
 }
 
-/* Everybody tells of one of the five parts of a round. In the first two all workers push to all servers; what is for server 4
- * takes all five, where it is slow. */
+/* Every member reports one of the five parts of a round. In the first two parts all workers push to all servers; the
+ * bytes for server 4 take all five if it is slow. */
 static void tell_part(trib_rate_estimator *estimator, uint32_t part, bool is_slow)
 {
     for (uint32_t i = 0; i < MEMBERS; i++) {
@@ -224,7 +226,8 @@ static void tell_part(trib_rate_estimator *estimator, uint32_t part, bool is_slo
     }
 }
 
-/* Reports of each until shares change, at most 200, if a worker's tensors have so many bytes. */
+/* Returns the number of reports of each member until shares change, at most 200, if a worker's tensors have that
+ * many bytes. */
 static uint32_t reports_in_rounds(uint64_t round_bytes, bool is_slow)
 {
     trib_place_member members[MEMBERS];
@@ -240,9 +243,10 @@ static uint32_t reports_in_rounds(uint64_t round_bytes, bool is_slow)
     return count;
 }
 
-/* Rounds that take longer than a look, as seen with four reactors and 16 MiB on links of 200 Mbit/s: in some looks all are busy,
- * in others the slow one alone. Looks at whole rounds agree: after two of two reports each, four of five; of 32 if only a part
- * of what was declared is in use. Where none is slow they find nothing. */
+/* Rounds that take longer than one judgement's reports, as seen with four reactors and 16 MiB on links of 200
+ * Mbit/s: in some reports all links are busy, in others only the slow one. Judgements of whole rounds agree: after
+ * two of two reports each come four of five, or of 32 if only part of the declared tensors is in use. Where no link
+ * is slow nothing is found. */
 static void long_rounds_are_looked_at_whole(void **state)
 {
     (void)state;
@@ -254,8 +258,8 @@ static void long_rounds_are_looked_at_whole(void **state)
     assert_int_equal(reports_in_rounds(100 * bytes, false), 200);
 }
 
-/* Two workers and the only server with a share are full, three servers have none: nothing is learned, and nothing lost.
- * Nor by a member that says what cannot be. */
+/* Two workers and the only server with a share are full, and three servers have no share: nothing is learned, and
+ * nothing lost. The same holds for a member that reports impossible values. */
 static void who_sums_nothing_says_nothing(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_roster.c - members and rosters as they travel: what is put is what is got, and nothing else is taken. */
+/* test_roster.c - members and rosters are decoded as they were encoded, and everything else is rejected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -127,7 +127,7 @@ static void test_bytes_after_the_roster_are_refused(void **state)
     free(roster);
 }
 
-/* Workers that sum first on their machines: as many on each, and with reactors that find each other. */
+/* Workers that sum first on their machines must be equally many on each, with reactors that find each other. */
 static void test_machines_in_rosters(void **state)
 {
     (void)state;
@@ -157,7 +157,7 @@ static void test_machines_in_rosters(void **state)
     }
 }
 
-/* Partitions of more chunks than a server sums. */
+/* A partition with more chunks than a server sums is rejected. */
 static void test_too_many_chunks(void **state)
 {
     (void)state;
@@ -174,7 +174,7 @@ static void test_too_many_chunks(void **state)
     }
 }
 
-/* One link a thousand million times slower than another, and more: the factor stays a number that can travel. */
+/* For links that differ by a thousand million times and more, the factor stays a number that can be encoded. */
 static void test_the_factor_saturates(void **state)
 {
     (void)state;
@@ -199,7 +199,7 @@ static void test_names_of_nobody(void **state)
     free(roster);
 }
 
-/* One word of the roster's head at a time, set to what no coordinator announces. */
+/* One word of the roster's head at a time is set to a value that no coordinator announces. */
 static void test_insane_rosters_are_refused(void **state)
 {
     (void)state;
@@ -273,7 +273,7 @@ static void test_member_infos(void **state)
         assert_int_equal(trib_member_info_get(&reader, &got, &error), TRIB_PROTOCOL);
     }
     store_u32(bytes + 5, 1);
-    for (unsigned flags = 3; flags < 256; flags++) { /* what it sums is one of three, then two bits */
+    for (unsigned flags = 3; flags < 256; flags++) { /* one of three roles, then two bits */
         bytes[4] = (unsigned char)flags;
         trib_reader reader = guarded_reader(&memory, bytes, writer.size);
         trib_member_info got;
@@ -284,7 +284,7 @@ static void test_member_infos(void **state)
     guarded_destroy(&memory);
 }
 
-/* Members of that many addresses, up to NULL. */
+/* Members with these addresses; NULL ends the list. */
 static bool is_one_host(const char *const *addresses)
 {
     uint32_t count = 0;
@@ -321,7 +321,7 @@ static void test_one_host(void **state)
     assert_true(is_one_host((const char *[]){"n1:1", "n1:2", NULL}));
 }
 
-/* However many sum, a tensor's partitions must fit a DECLARED frame, and a partition's chunks its sum. */
+/* However many members sum, a tensor's partitions must fit a DECLARED frame, and a partition's chunks its sum. */
 static void test_limits_of_cutting(void **state)
 {
     (void)state;
@@ -348,7 +348,7 @@ static void test_limits_of_cutting(void **state)
     free(roster);
 }
 
-/* 1 MiB, 4 workers, 4 who sum: 32 pieces of 32 KiB between hosts, whole chunks within one. */
+/* 1 MiB, 4 workers, 4 members that sum: 32 partitions of 32 KiB between hosts, whole chunks within one. */
 static void test_partitions(void **state)
 {
     (void)state;
@@ -364,7 +364,7 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0), 1u << 20);
-    /* 128 for each core, of 64 KiB at least, or 32, of 16 KiB. */
+    /* 128 partitions for each core if they have at least 64 KiB, otherwise 32 of at least 16 KiB. */
     for (uint32_t reactors = 1; reactors <= 4; reactors *= 2) {
         for (uint32_t i = 0; i < 4; i++) {
             roster->members[i].reactors = reactors;
@@ -373,12 +373,12 @@ static void test_partitions(void **state)
         assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20), reactors == 1 ? 32u << 10 : 16u << 10);
         assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30), 256u << 10);
     }
-    /* 64 for each member, also of many workers: those send as many chunks. */
+    /* 64 partitions for each member, with many workers too, because those send as many chunks. */
     roster->worker_count = 64;
     assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 64u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 64u << 10);
     roster->worker_count = 4;
-    /* By slow links so many messages are not too many, and of a small tensor everybody gets 16 parts, or two. */
+    /* Slow links can take that many messages. Of a small tensor every member gets 16 parts, or two. */
     assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0), 64u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20), 32u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 20), 256u << 10);
@@ -387,10 +387,10 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, (64u << 10) + 4), 16u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 10), 8u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64), 8u << 10);
-    /* More than 65,536 pieces of the largest size: larger ones, whole chunks. */
+    /* More than 65,536 partitions of the largest size: larger partitions, of whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
-    /* Where there are networks to choose from each partition takes one. Not to where there is something better than TCP, nor
-     * where machines sum first. */
+    /* Where a link has several networks each partition takes one of them. There are none where a transport is better
+     * than TCP, or where machines sum first. */
     trib_member_info *one = &roster->members[2];
     one->reactors = 1;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1,10.1.0.3:1,10.2.0.3:1,");
@@ -414,7 +414,7 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20), 256u << 10);
     assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 256u << 10);
-    /* Nor within one host, whose members reach each other past its networks. */
+    /* There are none within one host either, whose members do not use its networks. */
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.1:%u,10.1.0.1:%u", i + 1, i + 1);
         roster->members[i].subflows = true;

@@ -1,5 +1,5 @@
 /*
- * link_bed.h - one core of a worker or a server with links in place; the transport, and what peers say, is the test's. For
+ * link_bed.h - one core of a worker or a server with links in place. The test plays the transport and the peers. For
  * one test program.
  */
 #ifndef TRIB_TESTS_LINK_BED_H
@@ -37,7 +37,7 @@ typedef struct bed {
     trib_transport transport;
     trib_conn conns[MEMBERS];
     trib_link *links[MEMBERS];
-    uint32_t resumed; /* connections that were told to go on */
+    uint32_t resumed; /* connections that were told to resume */
     uint32_t handed_out;
     /* The worker's one tensor: one partition, which member 1 sums. */
     trib_tensor tensor;
@@ -195,7 +195,7 @@ static trib_status ask(bed *self, uint32_t member, trib_frame frame, trib_recv_t
     return trib_link_transport_upcalls.header(&self->conns[member], header, target);
 }
 
-/* What was asked about first has landed. */
+/* The payload of the first header has landed. */
 static void deliver_value(bed *self, uint32_t member, const trib_recv_target *target, int value)
 {
     const unsigned char header[TRIB_HEADER_SIZE] = {0};

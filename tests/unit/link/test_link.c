@@ -1,6 +1,6 @@
 /*
- * test_link.c - what links ask and are asked about: several headers before the first payload, as over RDMA, and peers that
- * speak out of turn.
+ * test_link.c - links accept and reject headers rightly: several headers before the first payload, as over RDMA, and
+ * peers that send frames out of turn.
  */
 #include "tests/unit/link/link_bed.h"
 
@@ -73,7 +73,7 @@ static void sums_are_received_where_they_belong(void **state)
     close_worker(&self);
 }
 
-/* Nobody but the owner says what the sum is, that it is refused, or who is missing. */
+/* Only a partition's owner may send its sum, reject it, or report who is missing. */
 static void other_members_do_not_sum(void **state)
 {
     (void)state;
@@ -100,7 +100,7 @@ static void other_members_do_not_sum(void **state)
     }
 }
 
-/* It may be that what landed before makes it right: so it is asked about again, and turned down when its turn has come. */
+/* A payload that is landing may make the header right. So the header is offered again, and rejected in its turn. */
 static void a_sum_comes_once(void **state)
 {
     (void)state;
@@ -143,7 +143,7 @@ static void what_is_never_received_is_given_back(void **state)
     close_worker(&self); /* looks */
 }
 
-/* Texts that land at the same time, on different links and on one, do not mix, and have nothing in them that a terminal
+/* Texts that land at the same time, on several links or on one, do not mix. They contain nothing that a terminal
  * would obey. */
 static void texts_do_not_mix(void **state)
 {
@@ -166,8 +166,8 @@ static void texts_do_not_mix(void **state)
     close_worker(&self);
 }
 
-/* A peer that goes because the process that keeps the membership has left says so, and its word is what the operation ends
- * with; whatever else it goes for, it is lost to this worker. */
+/* A peer that ends because the coordinator's process has left says so, and the operation ends with that text. A peer
+ * that ends for any other reason is lost to this worker. */
 static void a_farewell_has_a_status(void **state)
 {
     (void)state;
@@ -255,7 +255,8 @@ static trib_frame push_frame(uint32_t round, uint32_t chunk)
     return frame;
 }
 
-/* A worker that has given up a round has its last chunk on the wire, and behind it the first of the next. */
+/* A worker that has withdrawn from a round still sends the last chunk of it, and behind that the first of the next
+ * round. */
 static void the_next_round_waits_for_the_last(void **state)
 {
     (void)state;
@@ -276,7 +277,7 @@ static void the_next_round_waits_for_the_last(void **state)
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_OK);
     deliver_value(&self, 1, &next, 0);
     assert_int_equal(self.resumed, 2);
-    /* Not through with round 2, and nothing of it is on its way: that is final. */
+    /* The peer has not finished round 2 and sends nothing more of it: that is final. */
     assert_int_equal(ask(&self, 1, push_frame(3, 0), &next), TRIB_PROTOCOL);
     assert_said(&self, 1, "rank 1 contributes to round 3 before it is through with round 2");
     bed_close(&self);
@@ -333,7 +334,7 @@ static void partials_asked_about_ahead(void **state)
     bed_close(&self);
 }
 
-/* Between the sums of partial sums there are frames of other kinds; one sum never comes. */
+/* Frames of other kinds come between the sums of partial sums; one sum never comes. */
 static void partials_are_given_back(void **state)
 {
     (void)state;
@@ -353,7 +354,7 @@ static void partials_are_given_back(void **state)
     const trib_contribution what = {.round = 1, .chunk = 1};
     const trib_sum_buffer *sum = trib_summation_awaited(bed_summation(&self), &what);
     assert_non_null(sum);
-    assert_int_equal(sum->references, 2); /* the summation's, and that of the payload on its way */
+    assert_int_equal(sum->references, 2); /* the summation's, and that of the landing payload */
     self.core.ended = self.core.host.is_closed = true;
     trib_link_transport_upcalls.closed(&self.conns[2], TRIB_PEER_LOST, "over");
     self.links[2] = NULL;
@@ -368,10 +369,11 @@ static void a_partial_comes_once(void **state)
     open_relay(&self);
     trib_recv_target target, again;
     assert_int_equal(ask(&self, 2, partial_frame(0), &target), TRIB_OK);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN); /* not over what is being received */
+    /* it may not overwrite what is being received */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN);
     deliver_value(&self, 2, &target, 0);
     assert_int_equal(self.handed_out, 2);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* nobody waits for it: dropped */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* no contributor waits for it: dropped */
     assert_ptr_equal(again.buffer, self.core.discard);
     deliver_value(&self, 2, &again, 1);
     assert_int_equal(self.handed_out, 2);
@@ -410,7 +412,7 @@ static bool no_memory(void *memory, size_t size)
     return false;
 }
 
-/* One that cannot be welcomed is nobody's: its first connection lives on without it. */
+/* A connection without memory for its welcome belongs to no link: the link's first connection lives on. */
 static void no_memory_for_a_welcome(void **state)
 {
     (void)state;

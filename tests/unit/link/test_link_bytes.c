@@ -1,4 +1,4 @@
-/* test_link_bytes.c - a link to oneself by hand: what it counts when a caller lets it have any amount of bytes under way. */
+/* test_link_bytes.c - a link to the own process counts the bytes under way rightly, however many there are. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -35,7 +35,7 @@ static void sent(trib_send_record *out, trib_status status)
     sent_frames++;
 }
 
-/* Credits have no upper limit, so more than 4 GiB may be with a transport. */
+/* Credits have no upper limit, so a transport may have more than 4 GiB. */
 static void test_more_than_32_bits_under_way(void **state)
 {
     (void)state;

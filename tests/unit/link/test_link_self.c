@@ -1,5 +1,6 @@
-/* test_link_self.c - chunks that a worker pushes to the server of its own process: they stay where they are until they are summed,
- * are copied when their task fails, and nobody reads them after that. The link and the summation are real, the reactors are not. */
+/* test_link_self.c - chunks that a worker pushes to the server of its own process stay in place until they are
+ * summed. They are copied when their task fails, and nothing reads them after that. The link and the summation are
+ * real, the reactors are simulated. */
 #include "tests/unit/aggregate/summation_bed.h"
 
 #include "engine/core/core.h"
@@ -101,7 +102,7 @@ static void push(uint32_t chunk, trib_self_lease **held)
     assert_int_equal(trib_link_send_held(link_to_self, &frame, chunks[chunk], sent, NULL, held), TRIB_OK);
 }
 
-/* Rank 1 contributes to it, from elsewhere: all get the sum of what rank 0 had there. */
+/* Rank 1 contributes to the chunk from elsewhere: both get the sum with rank 0's bytes. */
 static void complete(uint32_t chunk)
 {
     unsigned char bytes[CHUNK_BYTES];
@@ -142,7 +143,7 @@ static void stays_until_it_is_summed(void **state)
     assert_int_equal(copies, 0);
 }
 
-/* Two tasks, of which one gives up. */
+/* There are two tasks, and one of them is withdrawn. */
 static void is_copied_when_its_task_fails(void **state)
 {
     (void)state;
@@ -179,7 +180,7 @@ static void is_copied_without_a_list(void **state)
     assert_int_equal(copies, CHUNKS);
 }
 
-/* There is nothing else to do meanwhile. One that comes while another stays does too. */
+/* Nothing else is to be done meanwhile. A chunk that comes while another one stays is copied, too. */
 static void is_copied_if_it_is_alone(void **state)
 {
     (void)state;
@@ -198,7 +199,7 @@ static void is_copied_if_it_is_alone(void **state)
     complete(2);
 }
 
-/* Its partner was there before. */
+/* The chunk's partner was there before. */
 static void is_summed_at_once(void **state)
 {
     (void)state;
@@ -215,7 +216,7 @@ static void is_summed_at_once(void **state)
         check_sum(&the.events[1], TRIB_FLOAT16, TRIB_SUM, 2);
         the.event_count = 0;
     }
-    assert_int_equal(copies, CHUNKS); /* rank 1's */
+    assert_int_equal(copies, CHUNKS); /* of rank 1's chunks */
 }
 
 static void ends_when_the_round_is_refused(void **state)

@@ -1,4 +1,5 @@
-/* test_group.c - what the leader of a machine's local ranks decides: order, credit, and what is called off. */
+/* test_group.c - what the leader of a machine's local ranks decides: the order of collectives, their credit, and
+ * failures. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -59,7 +60,7 @@ static void ready(trib_leader *leader, uint32_t rank, const trib_announcement *w
     trib_leader_pump(leader);
 }
 
-/* Nothing is ordered before the last rank is ready, whatever order they come in; then once. */
+/* A collective is ordered once the last rank is ready, in whatever order the ranks come, and only once. */
 static void waits_for_all(void **state)
 {
     (void)state;
@@ -81,7 +82,7 @@ static void waits_for_all(void **state)
     trib_leader_free(leader);
 }
 
-/* While the credit is spent what is urgent overtakes; equals keep their order. */
+/* While the credit is spent, urgent collectives overtake; equal ones keep their order. */
 static void urgent_first(void **state)
 {
     (void)state;
@@ -93,7 +94,7 @@ static void urgent_first(void **state)
         ready(leader, 0, &what);
         ready(leader, 1, &what);
     }
-    assert_int_equal(told.ordered_count, 1); /* the first took all the credit */
+    assert_int_equal(told.ordered_count, 1); /* the first one took all the credit */
     for (uint32_t i = 0; i < 4; i++) {
         trib_leader_reduced(leader, 100);
         trib_leader_pump(leader);
@@ -106,7 +107,7 @@ static void urgent_first(void **state)
     trib_leader_free(leader);
 }
 
-/* Gathers end what is under way: they need no credit, or a machine could wait for itself. */
+/* Gathers complete what is under way. They need no credit, because otherwise a machine could wait for itself. */
 static void gathers_need_no_credit(void **state)
 {
     (void)state;
@@ -121,7 +122,7 @@ static void gathers_need_no_credit(void **state)
     trib_leader_free(leader);
 }
 
-/* An operation that failed on one rank is called off for those who have announced, and for those who will. */
+/* An operation that failed on one rank fails on the ranks that have announced it, and on those that will. */
 static void failure_reaches_all(void **state)
 {
     (void)state;
@@ -138,7 +139,7 @@ static void failure_reaches_all(void **state)
     assert_string_equal(told.off_text[1], "too late");
     assert_int_equal(told.ordered_count, 0);
     assert_int_equal(trib_leader_waiting(leader), 0);
-    for (uint32_t i = 0; i < 3; i++) { /* the next round is not touched */
+    for (uint32_t i = 0; i < 3; i++) { /* the next round is not affected */
         ready(leader, i, &second);
     }
     assert_int_equal(told.ordered_count, 1);
@@ -147,7 +148,7 @@ static void failure_reaches_all(void **state)
     trib_leader_free(leader);
 }
 
-/* What waits for credit when its operation fails is not ordered any more. */
+/* A collective that waits for credit is not ordered if its operation fails. */
 static void failure_takes_from_the_queue(void **state)
 {
     (void)state;
@@ -179,7 +180,7 @@ static void answers_a_late_slice(void **state)
     assert_int_equal(told.off_count, 1);
     ready(leader, 1, &later); /* now both ranks are known to have heard of the failure */
     slice.slice = 1;
-    ready(leader, 0, &slice); /* and yet another core of one had announced more of it by then */
+    ready(leader, 0, &slice); /* another core of one rank had announced more of it by then */
     assert_int_equal(told.off_count, 2);
     assert_int_equal(told.off_rank[1], 0);
     assert_int_equal(told.off_round[1], 4);
@@ -191,13 +192,13 @@ static void answers_a_late_slice(void **state)
     ready(leader, 1, &much_later);
     assert_int_equal(told.ordered_count, 2);
     slice.slice = 2;
-    ready(leader, 0, &slice); /* why is no longer known, but an answer it gets */
+    ready(leader, 0, &slice); /* the reason is forgotten, but the rank gets an answer */
     assert_int_equal(told.off_count, 3);
     assert_string_equal(told.off_text[2], "the operation has failed on another local rank");
     trib_leader_free(leader);
 }
 
-/* One core of a rank is many rounds behind another: what it is ready for has not failed because a later round has. */
+/* One core of a rank is many rounds behind another: its round has not failed because a later one has. */
 static void a_slice_far_behind_is_no_failed_one(void **state)
 {
     (void)state;
@@ -209,14 +210,14 @@ static void a_slice_far_behind_is_no_failed_one(void **state)
     ready(leader, 0, &behind);
     assert_int_equal(trib_leader_fail(leader, 1, 1, 5, TRIB_TIMEOUT, "too late"), TRIB_OK);
     ready(leader, 0, &ahead);
-    ready(leader, 1, &ahead); /* why round 5 has failed is forgotten */
+    ready(leader, 1, &ahead); /* the reason why round 5 failed is forgotten */
     assert_int_equal(told.ordered_count, 1);
     ready(leader, 1, &behind);
     assert_int_equal(told.off_count, 0);
     assert_int_equal(told.ordered_count, 2);
     assert_int_equal(told.ordered[1].round, 3);
     behind.round = 4;
-    ready(leader, 0, &behind); /* and who fails so far behind takes along who waits */
+    ready(leader, 0, &behind); /* a failure so far behind ends the round of a waiting rank, too */
     assert_int_equal(trib_leader_fail(leader, 1, 1, 4, TRIB_TIMEOUT, "this one, too"), TRIB_OK);
     assert_int_equal(told.off_count, 1);
     assert_int_equal(told.off_rank[0], 0);
@@ -237,7 +238,7 @@ static bool is_called_off(trib_leader *leader, decisions *told, uint32_t round)
     return told->off_count == 2;
 }
 
-/* Rounds fail in any order, alone and many in a row; later it is known of each whether it has. */
+/* Rounds fail in any order, singly and many in a row; afterwards it is known of each whether it has failed. */
 static void knows_which_have_failed(void **state)
 {
     (void)state;
@@ -265,7 +266,7 @@ static void knows_which_have_failed(void **state)
     trib_leader_free(leader);
 }
 
-/* It is not known for ever: nobody is that far behind. */
+/* Old failures are forgotten, because no rank is that far behind. */
 static void forgets_what_nobody_has_in_flight(void **state)
 {
     (void)state;
@@ -287,8 +288,8 @@ static void forgets_what_nobody_has_in_flight(void **state)
     trib_leader_free(leader);
 }
 
-/* Where there are other machines who sums comes to a reduction first, and who broadcasts, from another machine's rank, to the
- * gather alone: each would wait for the other. */
+/* With other machines, a rank that sums comes to a reduction first, and a rank that broadcasts from another
+ * machine's root comes to the gather alone. Each would wait for the other. */
 static void a_sum_and_a_broadcast_disagree(void **state)
 {
     (void)state;
@@ -322,7 +323,7 @@ static void says_it_once(void **state)
     trib_leader_free(leader);
 }
 
-/* Credit goes by the leader's own bytes: a rank that announces others leaves nothing behind and takes nothing away. */
+/* Credit counts the leader's own bytes: a rank that announces another number changes nothing. */
 static void credit_is_the_leaders(void **state)
 {
     (void)state;
@@ -336,14 +337,14 @@ static void credit_is_the_leaders(void **state)
     const trib_announcement next = reduce_of(2, 1, 0, 100);
     ready(leader, 0, &next);
     ready(leader, 1, &next);
-    assert_int_equal(told.ordered_count, 1); /* all credit is under way */
+    assert_int_equal(told.ordered_count, 1); /* all credit is spent */
     trib_leader_reduced(leader, 100);
     trib_leader_pump(leader);
     assert_int_equal(told.ordered_count, 2);
     trib_leader_free(leader);
 }
 
-/* A frame says what was announced; kinds that there are none of are refused. */
+/* A frame carries what was announced; unknown kinds are rejected. */
 static void frames_of_the_group(void **state)
 {
     (void)state;
@@ -366,7 +367,8 @@ static void wake_nobody(trib_reactor *reactor)
     (void)reactor;
 }
 
-/* Another core may find that an operation has failed while why it has is still being written: nothing is told before that is there. */
+/* Another core may find that an operation has failed while the reason is still being written. Nothing is reported
+ * before the reason is there. */
 static void why_comes_with_it(void **state)
 {
     (void)state;

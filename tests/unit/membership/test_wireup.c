@@ -1,7 +1,7 @@
 /*
- * test_wireup.c - a member that can let its callers in no more ends the job after two seconds of trying, and of nothing
- * else: not where all have come, nor after it could. Whom it awaits is who connects to it. One whose own connection
- * comes to nothing leaves others time to say why.
+ * test_wireup.c - a member that can accept no more callers ends the job after two seconds of vain attempts. It does
+ * not if all have come, or if an attempt succeeds meanwhile. It awaits exactly the callers that connect to it. A
+ * member whose own connection fails leaves others time to say why.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -15,8 +15,8 @@
 #include "engine/core/wireup.h"
 
 #define TRY_NS INT64_C(100000000)
-#define TRIES_MAX 20 /* without a break: two seconds */
-#define SERVER 6u    /* a member's number, behind those of the workers */
+#define TRIES_MAX 20 /* two seconds without a break */
+#define SERVER 6u    /* a member's number, after those of the workers */
 #define MEMBERS 7u
 
 static int64_t time_ns;
@@ -73,7 +73,7 @@ static void bed_open(bed *self, uint32_t local_size)
     self->roster = trib_roster_create(MEMBERS);
     if (self->engine == NULL || self->roster == NULL) {
         fail_msg("out of memory");
-        return; /* not reached; for readers that do not know fail_msg */
+        return; /* not reached; for analysers that do not know fail_msg */
     }
     self->roster->worker_count = SERVER;
     self->roster->local_size = local_size;
@@ -134,19 +134,19 @@ static void lets_one_in_meanwhile(void **state)
     try_in_vain(&self, TRIES_MAX);
     trib_reactor_end_shortage(&self.reactor);
     try_in_vain(&self, TRIES_MAX);
-    time_ns += TRIB_SHORTAGE_GAP_NS; /* this process stood still, or nobody came */
+    time_ns += TRIB_SHORTAGE_GAP_NS; /* this process stood still, or no caller came */
     try_in_vain(&self, TRIES_MAX);
     assert_int_equal(ended.status, TRIB_OK);
     bed_close(&self);
 }
 
-/* Whoever else comes is a stranger. */
+/* Any further caller is a stranger. */
 static void has_let_all_in(void **state)
 {
     (void)state;
     bed self;
     bed_open(&self, 0);
-    self.links[0] = self.links[1] = &self.link; /* they were early */
+    self.links[0] = self.links[1] = &self.link; /* they came early */
     trib_wireup_expect_peers(&self.core);
     for (uint32_t i = 2; i < SERVER; i++) {
         try_in_vain(&self, TRIES_MAX);
@@ -199,13 +199,13 @@ static void needs_no_verdict_any_more(void **state)
     bed_close(&self);
 }
 
-/* For every pair, as the one that connects and as the one that is connected to. */
+/* Checked for every pair, in both directions. */
 static void awaits_who_calls(void **state)
 {
     (void)state;
     for (uint32_t local_size = 0; local_size <= 3; local_size++) {
         if (local_size == 1) {
-            continue; /* one alone does not sum first */
+            continue; /* a single machine does not sum first */
         }
         bed self;
         bed_open(&self, local_size);
@@ -220,8 +220,8 @@ static void awaits_who_calls(void **state)
                 calls += does;
             }
         }
-        /* All to the server and to rank 1; or all to the server, in each machine's place of its own to rank 1, and on each
-         * machine each to each. */
+        /* All connect to the server and to rank 1. If machines sum first: all to the server, each machine's rank of
+         * the same place to rank 1, and on each machine each rank to each. */
         const uint32_t by_machines = local_size == 0 ? 0 : SERVER + (SERVER / local_size - 1);
         assert_int_equal(calls, local_size == 0 ? SERVER + SERVER - 1 : by_machines + SERVER * (local_size - 1));
         bed_close(&self);

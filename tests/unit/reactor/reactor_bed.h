@@ -1,4 +1,4 @@
-/* reactor_bed.h - a reactor on libev for a test, which may not take longer than a minute. */
+/* reactor_bed.h - a reactor on libev for a test, which may take a minute at most. */
 #ifndef TRIB_TESTS_UNIT_REACTOR_BED_H
 #define TRIB_TESTS_UNIT_REACTOR_BED_H
 
@@ -15,7 +15,7 @@
 
 static trib_logger logger = {.level = TRIB_LOG_WARN};
 
-/* For pollers that ask nobody to wake the loop. */
+/* For pollers that ask no thread to wake the loop. */
 static inline void ignore_wake_up(trib_reactor *reactor, trib_poller *poller)
 {
     (void)reactor;

@@ -1,4 +1,4 @@
-/* test_far_timers.c - a reactor's timers that go off in a second or later: each at its time, whatever the others do. */
+/* test_far_timers.c - a reactor's timers of a second or more fire at their times, whatever other timers do. */
 #include "tests/unit/reactor/reactor_bed.h"
 
 #define FAR_TIMERS 20u
@@ -14,13 +14,13 @@ static void ring_from_far(trib_reactor *reactor, trib_timer *timer)
     far_ringing *self = timer->user;
     self->early = self->early || trib_now(reactor) < timer->due_ns;
     self->rang[timer - self->timers]++;
-    if (self->count++ == 0) { /* while the others are about to ring */
+    if (self->count++ == 0) { /* while the others are about to fire */
         trib_timer_arm(reactor, &self->timers[0], timer->due_ns + (INT64_C(1) << 49));
     }
 }
 
-/* Armed by falling times each is the first of all so far, and by rising ones the last; in between there are more of them than are
- * looked at for a place. */
+/* Timers armed at falling times are each the first so far, and timers armed at rising times the last. In between
+ * there are more timers than are searched for a place. */
 static void far_timers_fire(void **state)
 {
     trib_reactor *reactor = *state;
@@ -32,7 +32,7 @@ static void far_timers_fire(void **state)
         self.timers[which].user = &self;
         trib_timer_arm(reactor, &self.timers[which], first_ns + 1000000 * (int64_t)which);
     }
-    trib_timer_stop(reactor, &self.timers[0]); /* the horizon is left where it was */
+    trib_timer_stop(reactor, &self.timers[0]); /* the horizon stays */
     trib_timer_stop(reactor, &self.timers[7]);
     trib_timer_stop(reactor, &self.timers[FAR_TIMERS - 1]);
     trib_timer_arm(reactor, &self.timers[7], first_ns + (INT64_C(1) << 50));
@@ -50,7 +50,7 @@ static void far_timers_fire(void **state)
 }
 
 typedef struct waiting_timers {
-    trib_timer first, second, late; /* late: by then the second should have gone off long since */
+    trib_timer first, second, late; /* late: the second should have fired long before */
     bool second_rang, late_rang, is_over;
 } waiting_timers;
 
@@ -70,7 +70,7 @@ static void wait_for_second(trib_reactor *reactor, trib_timer *timer)
     self->is_over = true;
 }
 
-/* Who is called when one goes off may run the loop, and wait for another. */
+/* A timer's callback may run the loop, and wait for another timer. */
 static void a_far_timer_may_wait_for_another(void **state)
 {
     trib_reactor *reactor = *state;

@@ -1,4 +1,4 @@
-/* test_poll_window.c - how long a thread looks for more work: the pauses of the past decide. */
+/* test_poll_window.c - how long a thread polls for more work: past pauses decide. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -27,7 +27,7 @@ static void polls_as_long_as_pauses_are(void **state)
     trib_poll_window_note_work(&window, now, true);
     for (int i = 0; i < 20; i++) {
         now += 3000 * US;
-        assert_int_equal(trib_poll_window_is_open(&window, now), i > 0); /* it was caught asleep once */
+        assert_int_equal(trib_poll_window_is_open(&window, now), i > 0); /* it was found asleep once */
         trib_poll_window_note_work(&window, now, true);
     }
     assert_true(trib_poll_window_is_open(&window, now + 3000 * US));
@@ -37,7 +37,7 @@ static void polls_as_long_as_pauses_are(void **state)
         trib_poll_window_note_work(&window, now, true);
     }
     assert_true(trib_poll_window_is_open(&window, now + 9999 * US));
-    assert_false(trib_poll_window_is_open(&window, now + 10000 * US)); /* never for longer than the most */
+    assert_false(trib_poll_window_is_open(&window, now + 10000 * US)); /* never for longer than the limit */
 }
 
 static void forgets_when_work_is_rare(void **state)
@@ -55,7 +55,7 @@ static void forgets_when_work_is_rare(void **state)
     assert_false(trib_poll_window_is_open(&window, now + 500 * US));
 }
 
-/* Heartbeats of many members come every few milliseconds: an idle engine is to sleep between them. */
+/* Heartbeats of many members arrive every few milliseconds, and an idle engine sleeps between them. */
 static void what_does_not_teach_changes_nothing(void **state)
 {
     (void)state;
@@ -69,7 +69,7 @@ static void what_does_not_teach_changes_nothing(void **state)
     }
 }
 
-/* Whose program has had work every few milliseconds, and then has none, hears of its peers all the while. */
+/* A program that had work every few milliseconds and then has none still gets messages of its peers. */
 static void what_was_learned_is_forgotten(void **state)
 {
     (void)state;
@@ -80,7 +80,7 @@ static void what_was_learned_is_forgotten(void **state)
         trib_poll_window_note_work(&window, now, true);
     }
     for (const int64_t idle = now; now < idle + 990000 * US; now += 3000 * US) {
-        trib_poll_window_note_work(&window, now, false); /* an operation may take as long */
+        trib_poll_window_note_work(&window, now, false); /* an operation may take this long */
         assert_true(trib_poll_window_is_open(&window, now + 7000 * US));
     }
     now += 20000 * US;
@@ -99,7 +99,7 @@ static void sleeps_at_once_without_a_window(void **state)
         trib_poll_window_note_work(&window, now, true);
         assert_false(trib_poll_window_is_open(&window, now));
     }
-    window = trib_poll_window_between(700 * US, 0); /* one bound: the window stays as it is */
+    window = trib_poll_window_between(700 * US, 0); /* both bounds are equal: the window stays */
     for (int64_t now = 0; now < 100000 * US; now += 1000 * US) {
         trib_poll_window_note_work(&window, now, true);
         assert_true(trib_poll_window_is_open(&window, now + 699 * US));
@@ -107,7 +107,7 @@ static void sleeps_at_once_without_a_window(void **state)
     }
 }
 
-/* As a reactor does that is told nothing: work that comes soon is waited for awake. */
+/* A reactor without settings polls for work that comes soon. */
 static void the_default_polls_while_it_pays(void **state)
 {
     (void)state;
@@ -137,7 +137,7 @@ static void who_gets_its_core_back_late_lets_it_be(void **state)
         trib_poll_window_note_work(&window, now, true);
         trib_poll_window_note_work(&told, now, true);
     }
-    trib_poll_window_note_yield(&window, now, now + 10 * US); /* who is soon done is no reason to sleep */
+    trib_poll_window_note_yield(&window, now, now + 10 * US); /* a yield that ends soon is no reason to sleep */
     assert_true(trib_poll_window_is_open(&window, now));
     const int64_t back = now + 3000 * US;
     trib_poll_window_note_yield(&window, now, back);

@@ -1,4 +1,4 @@
-/* test_reactor.c - the reactor's promises, on libev: posts, deferral, timers, descriptors, threads. */
+/* test_reactor.c - what the reactor guarantees, on libev: posts, deferral, timers, descriptors, threads. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -93,7 +93,7 @@ static void posts_arrive_while_polling(void **state)
     check_posts(*state, true);
 }
 
-/* ... and it sleeps when it has had nothing to do for that long. */
+/* ... and the reactor sleeps when it has had nothing to do for that long. */
 static void posts_arrive_inside_the_window(void **state)
 {
     trib_reactor_ev_set_poll_window(*state, 20000, 200000, false);
@@ -120,7 +120,8 @@ static void polls_and_sleeps(void **state)
     assert_true(ev_iteration(loop) < 100); /* nothing to do: it slept from the beginning */
 }
 
-/* A turn in which a descriptor was ready; payload: it brought some. How long the reactor looks for more from then on. */
+/* Runs a turn in which a descriptor was ready; payload: it brought some. Returns how long the reactor polls from
+ * then on. */
 static int64_t window_after(trib_reactor *reactor, bool payload)
 {
     reactor_of(reactor)->worked = true;
@@ -130,7 +131,7 @@ static int64_t window_after(trib_reactor *reactor, bool payload)
     return reactor_of(reactor)->poll_window.window_ns;
 }
 
-/* It comes when others send it; heartbeats come by themselves. */
+/* Payload arrives when peers send it; heartbeats arrive on a schedule. */
 static void payload_teaches_to_poll(void **state)
 {
     trib_reactor *reactor = *state;
@@ -160,7 +161,7 @@ static bool rest_never(trib_reactor *reactor, trib_poller *poller)
     return false;
 }
 
-/* What is awaited is looked for several times a turn, by who has a core to look on. */
+/* A reactor with a core of its own polls several times a turn for what it awaits. */
 static void polls_for_what_is_awaited(void **state)
 {
     trib_reactor *reactor = *state;
@@ -169,7 +170,7 @@ static void polls_for_what_is_awaited(void **state)
     trib_reactor_poller_add(reactor, &self.poller);
     reactor->awaited = 1;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_int_equal(self.looks, 1); /* it may not linger */
+    assert_int_equal(self.looks, 1); /* it may not poll on */
 
     trib_reactor_ev_set_poll_window(reactor, 1000000, 1000000, true);
     self.looks = 0;
@@ -180,7 +181,7 @@ static void polls_for_what_is_awaited(void **state)
     self.looks = 0;
     self.finds_at = 20;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_int_equal(self.looks, 20); /* it has what it waited for */
+    assert_int_equal(self.looks, 20); /* what it awaited has arrived */
     assert_int_equal(reactor->awaited, 0);
 
     self.looks = self.finds_at = 0;
@@ -189,7 +190,7 @@ static void polls_for_what_is_awaited(void **state)
     reactor->awaited = 1;
     self.looks = 0;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_in_range(self.looks, 2, 1000); /* others are not kept waiting */
+    assert_in_range(self.looks, 2, 1000); /* others do not have to wait */
     reactor->awaited = 0;
     trib_reactor_poller_remove(reactor, &self.poller);
 }
@@ -294,7 +295,7 @@ static void defers_until_the_callback_returns(void **state)
     assert_int_equal(self.first_runs, 0);
     ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
     assert_int_equal(self.first_runs, 1);
-    assert_int_equal(self.second_runs, 1); /* twice is once */
+    assert_int_equal(self.second_runs, 1); /* deferred twice, it runs once */
     assert_false(self.nested);
 }
 
@@ -324,7 +325,7 @@ static void input_comes_through_endless_deferral(void **state)
     assert_int_equal(reads, 1);
     assert_true(self.endless_runs > 0);
     assert_int_equal(io.events, 0);
-    /* Not watched: what arrives now is not told. */
+    /* The descriptor is not watched, so what arrives now is not reported. */
     assert_int_equal(write(pair[1], "y", 1), 1);
     ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
     assert_int_equal(reads, 1);
@@ -377,7 +378,7 @@ static void timers_fire_in_order(void **state)
     unsigned seen[5] = {0};
     for (unsigned i = 0; i < 5; i++) {
         seen[self.order[i]]++;
-        assert_true(self.order[i] != 4 || seen[2] == 1); /* the one that was due earlier came earlier */
+        assert_true(self.order[i] != 4 || seen[2] == 1); /* the timer that was due earlier fired earlier */
     }
     assert_int_equal(seen[0], 3);
     assert_int_equal(seen[2] + seen[4], 2);
@@ -408,7 +409,7 @@ static void lives_on_a_host_loop(void **state)
     ev_run(host, EVRUN_ONCE);
     assert_int_equal(self.second_runs, 1);
     trib_reactor_ev_destroy(reactor);
-    ev_run(host, 0); /* returns: nothing of the reactor is left on it */
+    ev_run(host, 0); /* returns, because the reactor has nothing left on it */
     ev_loop_destroy(host);
 }
 

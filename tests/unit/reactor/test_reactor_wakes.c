@@ -1,4 +1,5 @@
-/* test_reactor_wakes.c - when a reactor on libev wakes up: who posts without waking it, and whose slices are short. */
+/* test_reactor_wakes.c - when a reactor on libev wakes up: some posts do not wake it, and pinned threads have short
+ * slices. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -8,7 +9,7 @@
 #include "engine/base/thread_signals.h"
 #include "tests/unit/reactor/reactor_bed.h"
 
-/* The slice of the calling thread; 0: this kernel does not tell, or knows of none. */
+/* Returns the slice of the calling thread; 0: this kernel does not report it, or has none. */
 static uint64_t slice_ns(void)
 {
     trib_sched_attr attributes = {.size = 0};
@@ -39,7 +40,7 @@ static void look_at_slices(trib_reactor *reactor, trib_post *post)
     atomic_store(&self->done, true);
 }
 
-/* Who is pinned cannot get out of another thread's way. */
+/* A pinned thread cannot move away from another thread. */
 static void pinned_threads_are_prompt(void **state)
 {
     const int core = sched_getcpu();
@@ -61,7 +62,7 @@ static void pinned_threads_are_prompt(void **state)
     assert_int_equal(self.free, usual);
 }
 
-/* What happens while the loop is about to block, as other threads would do it. */
+/* Posts made while the loop is about to block, as other threads would make them. */
 typedef struct nowake {
     trib_poller poller; /* first */
     trib_post quiet, loud;
@@ -127,7 +128,7 @@ static nowake block_once(trib_reactor *reactor, bool posts_loud, bool wakes, int
     return self;
 }
 
-/* A loop that nobody wakes runs it when it wakes for another reason; what others post does wake it, however full its mailbox. */
+/* A loop runs such a post when it wakes for another reason. Ordinary posts wake it, however full its mailbox is. */
 static void nowake_posts_wait_for_a_wake_up(void **state)
 {
     const int64_t soon_ns = 20 * INT64_C(1000000), never_ns = 3600 * INT64_C(1000000000);

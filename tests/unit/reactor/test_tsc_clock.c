@@ -1,4 +1,4 @@
-/* test_tsc_clock.c - the processor's counter as a clock: what interrupts the one who sets it must not put it wrong. */
+/* test_tsc_clock.c - the processor's counter as a clock: interruptions while it is set do not make it wrong. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -10,9 +10,9 @@
 #include "engine/reactor/tsc_clock.h"
 
 #define MS INT64_C(1000000)
-#define OFF_MAX (MS / 10) /* from the system's clock; interruptions take 200 times as long */
+#define OFF_MAX (MS / 10) /* from the system's clock; an interruption takes 200 times as long */
 
-static unsigned interruptions; /* that are still to come, each just after the system's clock was read */
+static unsigned interruptions; /* still to come, each just after the system's clock was read */
 
 static int64_t system_ns(void)
 {

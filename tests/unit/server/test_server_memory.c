@@ -48,7 +48,7 @@ static void bed_open(bed *self)
     assert_non_null(self->engine);
     if (roster == NULL) {
         fail_msg("out of memory");
-        return; /* not reached; for readers that do not know fail_msg */
+        return; /* not reached; for analysers that do not know fail_msg */
     }
     roster->peer_timeout_ns = LIMIT_NS;
     atomic_store(&self->engine->roster, roster);
@@ -66,7 +66,7 @@ static void bed_close(bed *self)
     free(self->engine);
 }
 
-/* So many ticks; in each a link asks in vain, or none does. */
+/* Runs that many ticks; in each of them a link asks in vain, or none asks. */
 static void tick(bed *self, int ticks, bool asks)
 {
     for (int i = 0; i < ticks; i++) {
@@ -83,14 +83,14 @@ static void asks_too_long(void **state)
     (void)state;
     bed self;
     bed_open(&self);
-    tick(&self, 10, true); /* the first one has no tick behind it */
+    tick(&self, 10, true); /* no tick comes before the first request */
     assert_int_equal(ended, TRIB_OK);
     tick(&self, 1, true);
     assert_int_equal(ended, TRIB_NO_MEMORY);
     bed_close(&self);
 }
 
-/* Its peer has gone: a job that stands idle has all the memory that it wants. */
+/* The peer has gone: an idle job has all the memory that it wants. */
 static void asks_no_more(void **state)
 {
     (void)state;
@@ -99,7 +99,7 @@ static void asks_no_more(void **state)
     tick(&self, 9, true);
     tick(&self, 100, false);
     assert_int_equal(ended, TRIB_OK);
-    tick(&self, 10, true); /* another one: its time begins anew */
+    tick(&self, 10, true); /* another contribution: its time begins anew */
     assert_int_equal(ended, TRIB_OK);
     bed_close(&self);
 }

@@ -1,9 +1,9 @@
 /*
- * kernels_reference.h - what the kernels should give, worked out in another way and one element at a time.
+ * kernels_reference.h - reference results of the kernels, computed in another way and one element at a time.
  *
- * Every element of every float type is exactly a double. A sum or quotient of two float32 that is rounded to double and
- * then to float32 is rounded as if once, because a double has more than twice the digits. Rounding to the 16-bit
- * types is by search: the two neighbours among all values of the type, and which is nearer.
+ * Every element of every float type is exactly a double. A sum or quotient of two float32 that is rounded to double
+ * and then to float32 has the bits of a single rounding, because a double has more than twice the digits. Rounding
+ * to the 16-bit types is by search: among all values of the type it takes the nearer of the two neighbours.
  */
 #ifndef TRIB_TESTS_KERNELS_REFERENCE_H
 #define TRIB_TESTS_KERNELS_REFERENCE_H
@@ -13,7 +13,7 @@
 #include <math.h>
 #include <string.h>
 
-/* The parts of a type: a float has a fraction, an integer has none. */
+/* The fields of a type: a float has a fraction, an integer has none. */
 typedef struct ref_type {
     unsigned bytes;
     bool is_float;
@@ -47,7 +47,7 @@ static inline uint64_t ref_nan(const ref_type *type)
 static inline uint64_t ref_load(const ref_type *type, const unsigned char *at)
 {
     uint64_t bits = 0;
-    memcpy(&bits, at, type->bytes); /* little-endian, as are the processors that have more than one implementation */
+    memcpy(&bits, at, type->bytes); /* little-endian, as all processors that have more than one implementation */
     return bits;
 }
 
@@ -62,7 +62,7 @@ static inline int64_t ref_integer(const ref_type *type, uint64_t bits)
     return (int64_t)(negative && type->bytes < 8 ? bits - 2 * ref_sign_bit(type) : bits);
 }
 
-/* The magnitude that exponent and fraction say; for infinity's bits, as if there were one more exponent. */
+/* Returns the magnitude of exponent and fraction. Infinity's bits are read as if there were one more exponent. */
 static inline double ref_magnitude(const ref_type *type, uint64_t magnitude)
 {
     const int exponent = (int)(magnitude >> type->fraction_bits);
@@ -82,7 +82,7 @@ static inline double ref_float(const ref_type *type, uint64_t bits)
     return bits & ref_sign_bit(type) ? -value : value;
 }
 
-/* The bits of the value of this type that is nearest to value; of two equally near ones, the even one. */
+/* Returns the bits of this type's value that is nearest to `value`; of two equally near ones, the even one. */
 static inline uint64_t ref_round(const ref_type *type, double value)
 {
     const uint64_t sign = signbit(value) ? ref_sign_bit(type) : 0;
@@ -124,7 +124,7 @@ static inline double ref_extreme(double left, double right, bool smaller)
     return (left < right) == smaller ? left : right;
 }
 
-/* Types as of the accumulators' form, reduce as the caller's. */
+/* The types are in the accumulators' form, `reduce` is the caller's. */
 static inline uint64_t ref_combine_floats(const ref_type *acc, trib_reduce reduce, double left, double right)
 {
     double value;
@@ -179,7 +179,7 @@ static inline void ref_finish(trib_dtype dtype, trib_reduce reduce, unsigned cha
     for (size_t i = 0; i < count; i++) {
         uint64_t bits = ref_load(type, src + i * type->bytes);
         if (wire == type && divisor == 1) {
-            ref_store(wire, dst + i * wire->bytes, bits); /* a copy, NaNs and all */
+            ref_store(wire, dst + i * wire->bytes, bits); /* a copy, NaNs included */
         } else if (wire->is_float) {
             bits = ref_round(acc, ref_float(type, bits) / float_divisor);
             ref_store(wire, dst + i * wire->bytes, ref_round(wire, ref_float(acc, bits)));

@@ -1,7 +1,8 @@
 /*
- * test_kernels.c - every kernel on every implementation that this processor runs, bit for bit against a reference that
- * is written in another way (kernels_reference.h): all types, operations and forms, values chosen to be awkward, counts
- * around the sizes of vectors, misaligned buffers, in place, with canaries around what may be written.
+ * test_kernels.c - every kernel gives the reference's bits on every implementation that this processor runs. The
+ * reference is written in another way (kernels_reference.h). The tests take all types, operations and forms, special
+ * values, counts around the sizes of vectors, misaligned buffers and buffers in place, with canaries around the
+ * output.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -39,7 +40,7 @@ static uint64_t random_next(uint64_t *state)
     return z ^ (z >> 31);
 }
 
-/* Zeros, the ends of the denormals and of the normals, 1, infinity, NaNs of both kinds; both signs. */
+/* Returns zeros, the ends of the denormals and of the normals, 1, infinity or NaNs of both kinds, with either sign. */
 static uint64_t special_float(const ref_type *type, uint64_t random)
 {
     const uint64_t sign = random & 1 ? ref_sign_bit(type) : 0;
@@ -58,7 +59,7 @@ static uint64_t special_float(const ref_type *type, uint64_t random)
     return sign | specials[(random >> 1 & 0x7f) % LENGTH(specials)];
 }
 
-/* Small ones and the ends of the range. */
+/* Returns small numbers and the ends of the range. */
 static uint64_t special_integer(const ref_type *type, uint64_t random)
 {
     const uint64_t specials[] = {0, 1, 2, 100, ref_sign_bit(type) - 1, ref_sign_bit(type) - 2};
@@ -71,7 +72,7 @@ static uint64_t special_bits(const ref_type *type, uint64_t random)
     return type->is_float ? special_float(type, random) : special_integer(type, random);
 }
 
-/* Near 1 in magnitude, where sums of floats cancel and round. */
+/* Returns numbers near 1 in magnitude, where sums of floats cancel and round. */
 static uint64_t moderate_bits(const ref_type *type, uint64_t random)
 {
     if (!type->is_float) {
@@ -127,7 +128,7 @@ static void assert_same(const char *what, const trib_kernels *kernels, trib_dtyp
 
 typedef enum place { PLACE_APART, PLACE_LEFT, PLACE_RIGHT, PLACE_COUNT } place;
 
-/* One call: where says which operand, if it is in accumulator form, the destination is. */
+/* Checks one call. `where` says which operand, if it is in accumulator form, the destination is. */
 static void check_combine(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, trib_form left_form,
                           trib_form right_form, place where, size_t count, size_t misalignment, uint64_t *state)
 {
@@ -185,7 +186,8 @@ static void test_combine(void **unused)
     }
 }
 
-/* All pairs of 16-bit floats would be too many: each value against a few, both ways round, in every operation. */
+/* All pairs of 16-bit floats would be too many. Each value is combined with a few others, both ways round, in every
+ * operation. */
 static void test_combine_every_16_bit_value(void **unused)
 {
     static const uint16_t others[] = {0x0000, 0x8000, 0x0001, 0x83ff, 0x3c00, 0xbc01, 0x7bff, 0x7c00,
@@ -251,8 +253,8 @@ static void test_finish(void **unused)
     }
 }
 
-/* Every 16-bit value survives the way to float32 and back; between neighbours, the middle and what is next to it round
- * as they should. */
+/* Every 16-bit value survives the way to float32 and back. Between neighbours, the middle and the values next to it
+ * round correctly. */
 static void test_finish_rounds_to_nearest_even(void **unused)
 {
     enum { POINTS = 4, COUNT = 65536 * POINTS };
@@ -282,7 +284,7 @@ static void test_finish_rounds_to_nearest_even(void **unused)
     }
 }
 
-/* Known results, written down by hand, so that kernels and reference cannot be wrong in the same way. */
+/* Known results, computed by hand, so that kernels and reference cannot be wrong in the same way. */
 static void test_known_results(void **unused)
 {
     static const uint32_t floats[] = {0x3f800000, 0x477fefff, 0x477ff000, 0x33000000,
@@ -346,7 +348,8 @@ static void sum_tree(const trib_kernels *kernels, trib_dtype dtype, trib_reduce 
     }
 }
 
-/* A whole round, as a server does it, gives the reference's bits on every implementation, for any number of ranks. */
+/* A whole round, computed as on a server, gives the reference's bits on every implementation, for any number of
+ * ranks. */
 static void test_trees_agree(void **unused)
 {
     static unsigned char contributions[TREE_RANKS][TREE_COUNT * 8];
@@ -376,7 +379,7 @@ static void test_trees_agree(void **unused)
 #define LINE 64u
 #define COPY_MAX (((size_t)1 << 20) + 77)
 
-/* The canaries around the copy are compared with it. */
+/* The canaries around the copy are compared as well. */
 static void check_copy(const trib_kernels *kernels, const unsigned char *src, size_t misalignment, size_t size)
 {
     static _Alignas(LINE) unsigned char got[GUARD + LINE + COPY_MAX + GUARD], wanted[sizeof(got)];
@@ -402,9 +405,9 @@ static void test_copy_nontemporal(void **unused)
     for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
         const trib_kernels *kernels = trib_kernels_at(k);
         if (k > 0 && kernels->copy_nontemporal == trib_kernels_at(k - 1)->copy_nontemporal) {
-            continue; /* past the caches takes its time */
+            continue; /* sizes past the caches take long */
         }
-        for (size_t i = 0; i < LINE * LINE; i++) { /* each size at each alignment of either */
+        for (size_t i = 0; i < LINE * LINE; i++) { /* each size at each alignment of source and destination */
             for (size_t size = (i + i / LINE) % 32; size <= 300; size += 32) {
                 check_copy(kernels, src + i / LINE, i % LINE, size);
             }

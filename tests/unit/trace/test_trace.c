@@ -1,4 +1,4 @@
-/* test_trace.c - a core's ring of records, and the distance between two clocks. */
+/* test_trace.c - a core's ring of records loses nothing, and the distance between two clocks is estimated. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -93,7 +93,7 @@ static void *write_on(void *argument)
     return NULL;
 }
 
-/* What is copied while the writer goes on is whole and without a gap. */
+/* Records that are copied while the writer goes on are whole and without a gap. */
 static void copies_are_whole(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void copies_are_whole(void **state)
 
 /* ---- The clock ---- */
 
-/* A round trip that begins at t1; the other clock is ahead by so much. */
+/* Makes the answer of a round trip that begins at t1; the other clock is ahead by that much. */
 static trib_frame answer_to(int64_t t1, int64_t ahead, int64_t there, int64_t stay)
 {
     trib_frame question = trib_clock_question(t1);
@@ -142,7 +142,7 @@ static void the_middle_of_a_round_trip(void **state)
         assert_int_equal(sample.offset_ns, aheads[i]);
         assert_int_equal(sample.rtt_ns, 10000);
         assert_int_equal(sample.at_ns, INT64_C(200000000010700));
-        /* Unequal ways: wrong by half their difference. */
+        /* Unequal ways make the estimate wrong by half their difference. */
         answer = answer_to(INT64_C(200000000000000), aheads[i], 9000, 700);
         assert_true(trib_clock_take(&answer, INT64_C(200000000010700), &sample));
         assert_int_equal(sample.offset_ns, aheads[i] + 4000);
@@ -154,11 +154,11 @@ static void times_that_cannot_be(void **state)
     (void)state;
     trib_clock_sample sample;
     trib_frame answer = answer_to(1000, 0, 500, 100);
-    assert_false(trib_clock_take(&answer, 999, &sample));  /* back before it was asked */
-    assert_false(trib_clock_take(&answer, 1050, &sample)); /* it stayed there for longer than it was away */
+    assert_false(trib_clock_take(&answer, 999, &sample));  /* it came back before it was asked */
+    assert_false(trib_clock_take(&answer, 1050, &sample)); /* it stayed at the peer for longer than the round trip */
     answer = answer_to(1000, INT64_MAX - 5000, 500, 100);
     assert_true(trib_clock_take(&answer, 3000, &sample));
-    answer.priority = INT32_MIN; /* t3 before t2, and far away */
+    answer.priority = INT32_MIN; /* t3 is far before t2 */
     assert_false(trib_clock_take(&answer, 3000, &sample));
     trib_frame plain = {.type = TRIB_FRAME_PONG};
     assert_false(trib_clock_take(&plain, 3000, &sample));
@@ -171,7 +171,7 @@ static void the_best_samples_stay(void **state)
     assert_non_null(clock);
     trib_clock_reset(clock);
     for (uint32_t i = 0; i < 100000; i++) {
-        /* One in fifty has a short round trip. */
+        /* One round trip in fifty is short. */
         trib_clock_add(clock,
                        &(trib_clock_sample){.at_ns = i, .offset_ns = 7, .rtt_ns = i % 50 == 17 ? 100 : 5000 + i});
         assert_in_range(clock->count, 1, TRIB_CLOCK_SAMPLES_MAX);

@@ -1,4 +1,4 @@
-/* test_address_list.c - lists of hosts: which is the least, and in which order they are tried. */
+/* test_address_list.c - lists of hosts: which host is the least, and in which order hosts are tried. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -21,7 +21,7 @@ static void the_least_is_found(void **state)
 {
     (void)state;
     assert_begins(trib_address_list_least("10.0.0.1:9"), "10.0.0.1:9");
-    assert_begins(trib_address_list_least("10.0.0.1:9,"), "10.0.0.1:9"); /* nothing follows the comma */
+    assert_begins(trib_address_list_least("10.0.0.1:9,"), "10.0.0.1:9"); /* no address follows the comma */
     assert_begins(trib_address_list_least("10.1.0.1:1,10.0.0.1:2+rdma,"), "10.0.0.1:2");
     assert_begins(trib_address_list_least("10.1.0.1:1,,10.0.0.1:2,,"), "10.0.0.1:2");
     assert_begins(trib_address_list_least("[fd00::10]:1,[fd00::2]:7,[fd01::2]:7,"), "[fd00::2]:7");
@@ -51,7 +51,7 @@ static void machines_are_told_by_their_least_hosts(void **state)
     assert_true(trib_address_list_compare_machines("127.0.0.1:1", "127.0.0.2:1") < 0);
 }
 
-/* Whatever their last parts are: all of one network's come before all of the other's. */
+/* All hosts of one network come before all hosts of the other, whatever their last parts are. */
 static void hosts_of_a_network_lie_together(void **state)
 {
     (void)state;
@@ -73,7 +73,7 @@ static void hosts_of_a_network_lie_together(void **state)
     }
 }
 
-/* "own" is that of the index; then the others, from the least on, each once. */
+/* "own" is the host of that index; the others follow from the least on, each once. */
 static void assert_order(const char *list, size_t index, const char *const *expected)
 {
     const char *const own = trib_address_list_at(list, index), *host = NULL;

@@ -1,5 +1,5 @@
 /*
- * test_auth.c - proofs of the shared token: they verify for the key and the handshake they were made for, and for no
+ * test_auth.c - proofs of the shared token verify for the key and the handshake they were made for, and for no
  * other.
  */
 #include <setjmp.h>
@@ -34,7 +34,7 @@ static void test_proofs_verify(void **state)
         for (int connector = 0; connector < 2; connector++) {
             trib_auth_prove(here, &handshake, connector != 0, proof);
             assert_true(trib_auth_verify(there, &handshake, connector != 0, proof));
-            /* The other side's proof sent back is none. */
+            /* The other side's proof, sent back, proves nothing. */
             assert_false(trib_auth_verify(there, &handshake, connector == 0, proof));
             for (int bit = 0; bit < 8 * TRIB_PROOF_SIZE; bit++) {
                 proof[bit / 8] ^= (unsigned char)(1 << bit % 8);
@@ -63,7 +63,7 @@ static void test_proofs_fail_for_another_key(void **state)
     }
 }
 
-/* A proof is for one handshake: any bit of the nonces or the claims makes it worthless. */
+/* A proof is for one handshake: any changed bit of the nonces or the claims makes it worthless. */
 static void test_proofs_fail_for_another_handshake(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static void test_proofs_fail_for_another_handshake(void **state)
         changed.reactor ^= UINT32_C(1) << bit;
         assert_false(trib_auth_verify(key, &changed, true, proof));
     }
-    /* Nor may the two nonces, or two claims, trade places. */
+    /* The two nonces, or two claims, may not change places. */
     trib_handshake swapped = handshake;
     memcpy(swapped.connector_nonce, handshake.acceptor_nonce, TRIB_NONCE_SIZE);
     memcpy(swapped.acceptor_nonce, handshake.connector_nonce, TRIB_NONCE_SIZE);

@@ -1,4 +1,4 @@
-/* test_wire.c - what travels is what arrives, and nothing else is taken: headers and payload cursors. */
+/* test_wire.c - headers and payloads are decoded as they were encoded, and everything else is rejected. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -46,7 +46,7 @@ static void assert_same_frame(const trib_frame *got, const trib_frame *want)
 #undef ASSERT_SAME
 }
 
-/* Refused with a text that contains `words`, and the caller's frame is left alone. */
+/* The header is rejected with a text that contains `words`, and the caller's frame stays unchanged. */
 static void assert_refused(const unsigned char header[TRIB_HEADER_SIZE], const char *words)
 {
     trib_frame frame, before;
@@ -156,7 +156,7 @@ static void test_every_flipped_bit_is_refused(void **state)
     }
 }
 
-/* Headers whose checksum is right and one thing is not. */
+/* Each header has a right checksum and one wrong field. */
 static void test_wrong_fields_are_named(void **state)
 {
     (void)state;
@@ -232,7 +232,8 @@ static void test_coordinator_name(void **state)
 
 /* ---- What a frame must agree with ---- */
 
-/* A frame of another epoch is refused whatever it is; one without an epoch if its sender must have had the roster. */
+/* A frame of another epoch is rejected whatever it is. A frame without an epoch is rejected if its sender must have
+ * had the roster. */
 static void test_epochs(void **state)
 {
     (void)state;
@@ -345,7 +346,7 @@ static void test_writer_stays_within_capacity(void **state)
     }
 }
 
-/* Once something was missing, everything after it reads as nothing, however short it is. */
+/* After one failed read every further read returns nothing, however short it is. */
 static void test_reader_remembers_failure(void **state)
 {
     (void)state;
@@ -385,7 +386,7 @@ static void test_error_texts(void **state)
     assert_false(reader.failed);
     assert_string_equal(text, "a????[1");
 
-    /* One byte more than there is room for, with its terminator; one byte more than has come. */
+    /* One byte more than there is room for, with its terminator; one byte more than has arrived. */
     reader = guarded_reader(&memory, "\10\0abcdefgh", 10);
     trib_get_text(&reader, text, sizeof text);
     assert_true(reader.failed);

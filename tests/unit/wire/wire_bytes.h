@@ -1,8 +1,7 @@
 /*
- * wire_bytes.h - bytes for the decoders' tests: words at an offset, and buffers that end where nothing may be read.
- *
- * Bytes that are decoded lie right before a page that must not be touched, so that reading past the end is a crash in
- * every build, not only under the address sanitizer.
+ * wire_bytes.h - bytes for the decoders' tests: words at an offset, and buffers whose end may not be passed. Bytes
+ * to decode lie right before a page that must not be touched. So a read past the end crashes in every build, not
+ * only under the address sanitizer.
  */
 #ifndef TRIB_TESTS_WIRE_BYTES_H
 #define TRIB_TESTS_WIRE_BYTES_H
@@ -42,7 +41,7 @@ static inline trib_reader guarded_reader(const guarded *memory, const void *byte
 {
     assert_true(size <= memory->usable);
     unsigned char *at = memory->map + memory->usable - size;
-    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): assert_true does not come back from what it refuses */
+    /* NOLINTNEXTLINE(clang-analyzer-core.NonNullParamChecker): assert_true does not return after a failure */
     memcpy(at, bytes, size);
     return (trib_reader){.data = at, .left = size};
 }
