@@ -1,5 +1,5 @@
-/* in_place_wrap.h - what a member reads of others' memory, leases and has recalled is counted in the table that all share
- * (in_place.h). For one source of a program. */
+/* in_place_wrap.h - counts what a member reads of its peers' memory, leases and recalls, in the table that all members
+ * share (in_place.h). One source file of a program may include it. */
 #ifndef TRIB_TESTS_LOOP_IN_PLACE_WRAP_H
 #define TRIB_TESTS_LOOP_IN_PLACE_WRAP_H
 
@@ -34,7 +34,7 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
     return got;
 }
 
-/* It has gone before this process goes on, so that the connection ends with the lease. */
+/* The victim is dead before this process goes on, so its connection ends while the lease is held. */
 static inline void kill_now(const shm_conn *conn)
 {
     struct pollfd end = {.fd = conn->io.fd};

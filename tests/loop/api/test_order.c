@@ -1,5 +1,5 @@
-/* test_order.c - much at once: what is urgent overtakes, and ten thousand tensors are no trouble, nor are as many rounds of one as
- * an engine takes, which wait from before the job has come together. */
+/* test_order.c - many operations at once: urgent tensors overtake, ten thousand tensors work, and so do as many rounds
+ * of one tensor as an engine accepts, which wait from before the job has formed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -12,7 +12,7 @@
 
 #include "tests/loop/job.h"
 
-/* Order of completion on rank 0, as callbacks saw it. */
+/* Order of completion on rank 0, as the callbacks saw it. */
 typedef struct finish_line {
     _Atomic int next;
     int big, small;
@@ -49,7 +49,7 @@ static trib_op *submit_with(trib_engine *engine, trib_tensor *tensor, float *dat
     return op;
 }
 
-/* A tensor handed in later with a higher priority comes back before a large one that was handed in first. */
+/* A tensor that is submitted later with a higher priority completes before a large one that was submitted first. */
 static void urgent_overtakes(void **state)
 {
     (void)state;
@@ -110,8 +110,8 @@ static void ten_thousand_tensors(void **state)
 
 /* ---- Rounds ---- */
 
-/* Of that many the first half is submitted before the other worker exists, and the rest while the job comes together: on the reactor
- * that sums, some arrive before those that had to wait for the placement. */
+/* The first half of the rounds is submitted before the other worker exists, the rest while the job forms. On the
+ * reactor that sums, some rounds arrive before those that waited for the placement. */
 enum { ROUNDS = 60000 };
 
 typedef struct series {
@@ -190,12 +190,12 @@ static void all_rounds_that_are_taken(void **state)
 }
 
 #ifdef TRIB_SLOW_CHECKS
-enum { MANY = 2000 }; /* these count all there is again and again */
+enum { MANY = 2000 }; /* slow checks count all rounds again and again */
 #else
 enum { MANY = ROUNDS };
 #endif
 
-/* One worker gives all of them up before the other comes: that one is told of each, and does not wait the longer for it. */
+/* One worker cancels all rounds before the other joins. The other hears of each cancellation at once. */
 static void all_rounds_are_given_up(void **state)
 {
     (void)state;
