@@ -1,9 +1,9 @@
 /*
- * torture_watch.c - books that must balance whenever no reactor is in a turn, whatever has happened; see torture.h.
+ * torture_watch.c - counts that must balance between the turns of the reactors, whatever has happened; see torture.h.
  *
- * Each is counted again here from what it is about: credit from the messages that links have with the transport, memory
- * from what rounds and receives hold, open rounds from the rounds. And what waits for a credit must not be there when the
- * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
+ * Each count is computed again from its source: credit from the messages that links have with the transport, memory
+ * from what rounds and receives hold, open rounds from the rounds. Nothing may wait for a credit that is available. A
+ * wrong count shows at once here, long before an operation hangs because of it, if it ever does.
  */
 #include "engine/local_group/group_internal.h"
 #include "engine/link/link_subflow.h"
@@ -88,7 +88,7 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
     return NULL;
 }
 
-/* Parts: is a round complete or reported, and an older one neither? */
+/* For partial sums: returns true if a round is complete or reported before an older one. */
 static bool is_out_of_turn(const sum_round *round)
 {
     const sum_round *before = round->next;
@@ -140,7 +140,8 @@ static const char *summation_fault(const trib_summation *self, uint32_t *receivi
 
 /* ---- Cores ---- */
 
-/* Sums that are being received; UINT32_MAX: a task waits with another priority than its operation's. */
+/* Returns the number of sums that are being received, or UINT32_MAX if a task waits with another priority than its
+ * operation's. */
 static uint32_t task_receives(const trib_engine *engine, uint32_t core)
 {
     uint32_t receives = 0;
@@ -158,7 +159,7 @@ static uint32_t task_receives(const trib_engine *engine, uint32_t core)
     return receives;
 }
 
-/* Of its sums, those that somebody is still to get. */
+/* Returns how many sums the members have yet to get. */
 static uint64_t sums_owed(const trib_summation *self)
 {
     uint64_t owed = 0;
@@ -168,7 +169,8 @@ static uint64_t sums_owed(const trib_summation *self)
     return owed;
 }
 
-/* Each is in an outbox, or with a transport. A relay's partial sums and what is on its way back to it are counted elsewhere. */
+/* Returns false if every sum is in an outbox or with a transport. A relay's partial sums and the sums on their way back
+ * to it are counted elsewhere. */
 static bool are_sums_kept(const trib_core *core)
 {
     uint64_t owed = sums_owed(core->summation) + sums_owed(core->host_sums);
@@ -178,7 +180,7 @@ static bool are_sums_kept(const trib_core *core)
     return core->relay == NULL && owed != core->entries_waiting;
 }
 
-/* Does the device do something with the operation's buffers that no core does? */
+/* Returns true if the device uses the operation's buffers and no core does. */
 static bool has_job(const trib_op *op)
 {
     const trib_device_op *device = op->tensor->on_device ? op->device : NULL;
@@ -197,7 +199,7 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {
             const trib_recv_claim *recv_claim = &trib_link_arrival(link, i)->recv_claim;
-            /* The sum of a partial sum has an owner, which counts its references; a task's has none. */
+            /* The sum of a partial sum has an owner, which counts its references. A task's sum has none. */
             to_worker += recv_claim->what != NULL && recv_claim->owner == NULL;
             to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls;
         }
@@ -249,7 +251,7 @@ void torture_watch(run *self)
     }
 }
 
-/* Operations that somebody holds on to. */
+/* Returns how many operations are referenced. */
 static uint32_t kept_ops(const trib_engine *engine, bool with_cancelled)
 {
     uint32_t kept = 0;
@@ -288,7 +290,7 @@ void torture_watch_closed(run *self)
 {
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        /* One that was cancelled after the end waits for posts that nobody runs any more. */
+        /* An operation that was cancelled after the job's end waits for posts that no reactor runs any more. */
         const uint32_t kept = kept_ops(engine, false);
         if (kept > 0) {
             torture_broken(self, "member %u is closed, and %u of its operations are kept by somebody", i, kept);

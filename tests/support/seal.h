@@ -1,12 +1,12 @@
-/* seal.h - a second writing of the frame header's checksum: it pins the format, and makes headers that are wrong in nothing
- * but what a test wants. */
+/* seal.h - a second implementation of the frame header's checksum. It pins the format, and lets tests make headers with
+ * exactly one error. */
 #ifndef TRIB_TESTS_SUPPORT_SEAL_H
 #define TRIB_TESTS_SUPPORT_SEAL_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-#define SEALED_SIZE 60u /* the checksum comes behind */
+#define SEALED_SIZE 60u /* the checksum follows these bytes */
 
 static inline uint64_t seal_word(const unsigned char *bytes, size_t count)
 {
