@@ -1,7 +1,7 @@
 /*
  * test_torture.c - runs many seeds (torture.h). Prints TAP: one line for all seeds and one for each seed that fails.
  *
- * |:   test_torture                      seeds 1 to 1000
+ *   test_torture                      seeds 1 to 1000
  *   test_torture FIRST LAST           those seeds
  *   test_torture SEED                 one seed, with a description
  */

@@ -7,7 +7,7 @@
  * __wrap_ functions before the library's allocations. Other libraries keep theirs (libev ends the process when it has
  * no memory).
  *
- * |:   test_alloc_failure                    all runs, divided among JOBS processes
+ *   test_alloc_failure                    all runs, divided among JOBS processes
  *   test_alloc_failure colocated once 17  only that run, with the log
  */
 #include <ev.h>
