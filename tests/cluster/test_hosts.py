@@ -69,7 +69,7 @@ class Job:
         for line in self.process('rank 0').stdout:
             if line.startswith('epoch'):
                 return
-        raise AssertionError('rank 0 ended before it began')
+        raise AssertionError('rank 0 ended before its first epoch')
 
     def finish(self, without=(), bound=BOUND):
         """Returns each member's exit status and output, except for `without`. A member that still runs after the bound
@@ -209,7 +209,7 @@ def becomes_narrow(hosts):
         model.flush()
         with Job(hosts, 3, 1, [TOOL, 'step', '--model', model.name, '--iters', '60'], TRIB_PEER_TIMEOUT=10) as job:
             narrow = [job.host('rank 1'), job.host('server 0')]
-            assert comes_true(lambda: hosts.bytes(narrow[0])['rx'] > 60 << 20), 'it has not begun'
+            assert comes_true(lambda: hosts.bytes(narrow[0])['rx'] > 60 << 20), 'the job has not begun'
             for host in narrow:
                 hosts.rate(host, '1mbit')
             time.sleep(25)  # a limit that took acknowledged bytes for silence would expire twice in this time

@@ -54,7 +54,7 @@ static const struct kind {
     {TRIB_FLOAT16, TRIB_SUM, 150001}, {TRIB_FLOAT64, TRIB_SUM, 100003},   {TRIB_INT32, TRIB_SUM, 262144},
     {TRIB_UINT8, TRIB_SUM, 1048589},  {TRIB_FLOAT32, TRIB_SUM, 10485760},
 };
-_Static_assert(sizeof kinds / sizeof *kinds == IN_PLACE_TENSORS, "as the header says");
+_Static_assert(sizeof kinds / sizeof *kinds == IN_PLACE_TENSORS, "IN_PLACE_TENSORS must match kinds");
 
 typedef struct tensor {
     trib_tensor *handle;
@@ -184,7 +184,7 @@ static bool wait_for_all(void)
         if (status == TRIB_OK) {
             check_sum(i);
         } else {
-            must(strlen(error.text) > 0, "no reason");
+            must(strlen(error.text) > 0, "an error without a text");
             atomic_fetch_add(&all->failures, 1);
             complete = false;
         }

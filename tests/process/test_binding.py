@@ -54,7 +54,7 @@ def until(child, text):
         output += line
         if text in line:
             return output
-    raise AssertionError('it ended before "%s": %s' % (text, output[-1500:]))
+    raise AssertionError('the program ended before it printed "%s": %s' % (text, output[-1500:]))
 
 
 def lines_of(rank, output):

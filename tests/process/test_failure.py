@@ -48,7 +48,7 @@ class Job:
         for line in self.members['rank 0'].stdout:
             if line.startswith('epoch'):
                 return
-        raise AssertionError('rank 0 ended before it began')
+        raise AssertionError('rank 0 ended before its first epoch')
 
     def ports(self):
         """Returns the ports on which the job listens."""
@@ -204,8 +204,8 @@ def other_transport():
         output = ''.join(text for _, text in job.finish(bound=100).values())
     finally:
         job.clean()
-    assert re.search(r'to 127\.0\.0\.1:\d+ over TCP: ', output), 'nobody says that it uses TCP'
-    assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'nobody says that it uses shared memory'
+    assert re.search(r'to 127\.0\.0\.1:\d+ over TCP: ', output), 'no log line names TCP'
+    assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'no log line names shared memory'
 
 
 def scarce(who, limit, settings):
@@ -225,7 +225,7 @@ def scarce(who, limit, settings):
         for member in members:
             member.kill()
             member.wait()
-    assert all(member.returncode == 1 for member in members), 'the job came together: %s' % [member.returncode for member in members]
+    assert all(member.returncode == 1 for member in members), 'the job formed: %s' % [member.returncode for member in members]
     return [(name, member.pid, output) for name, member, output in zip(names, members, outputs)]
 
 

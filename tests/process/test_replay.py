@@ -170,7 +170,7 @@ def tuned():
     changed = {k: v for k, v in said['settings'].items() if v['now'] != v['best']}
     assert changed and all(v['gain_ms'] >= 0 for v in said['settings'].values()), said['settings']
     assert len(said['beyond']) >= 3, said['beyond']
-    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'not twice the same'
+    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'two runs differ'
     words = [w for k in ('credit', 'partition', 'chunk') for w in ('--' + k, said['settings'][k]['best'])]
     if said['settings']['priorities']['best'] == 'none':
         words.append('--no-priorities')

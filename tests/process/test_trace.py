@@ -303,7 +303,7 @@ def clocks_apart():
         events = json.load(made)['traceEvents']
     lanes = check_slices([e for e in events if e['ph'] == 'X'])
     check_arrows(events, lanes, sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:]))
-    assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not put together'
+    assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not aligned'
 
 
 def main():

@@ -60,7 +60,8 @@ lose() {
     return 0
 }
 
-# chosen COMMAND: runs COMMAND, then a job whose server belongs to another user, so shared memory does not reach it.
+# chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
+# before the server's command line.
 chosen() {
     port=$((port + 1))
     export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
@@ -222,7 +223,7 @@ def all_jobs():
 def job(name):
     built_with_rdma()
     jobs, output = all_jobs()
-    assert name in jobs and jobs[name][0] is not None, 'did not come to its end\n%s' % output[-3000:]
+    assert name in jobs and jobs[name][0] is not None, 'the job did not finish\n%s' % output[-3000:]
     return jobs[name]
 
 

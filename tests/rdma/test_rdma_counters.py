@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Counts the cost of an exchange over RDMA and compares it with stored figures (tests/process/counters.json).
 
-|:     tests/rdma/test_rdma_counters.py             # the test
+    tests/rdma/test_rdma_counters.py             # the test
     tests/rdma/test_rdma_counters.py --update    # stores the present counts
     tests/rdma/test_rdma_counters.py --show      # RDMA and TCP side by side
 

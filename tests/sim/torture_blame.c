@@ -54,7 +54,7 @@ void torture_blame_lost(run *self, uint32_t member, const char *text)
 {
     const uint32_t named = named_first(self, text);
     if (is_lost_by_death(self) && (named == TORTURE_NOBODY || !self->job->members[named].killed)) {
-        torture_broken(self, "member %u was told of a loss that does not name who died first: %s", member, text);
+        torture_broken(self, "member %u: the error does not name the member that died first: %s", member, text);
     }
 }
 
@@ -82,12 +82,12 @@ static void blame_late(attempt *what, const char *text)
     const uint32_t late = rank_behind(text, "still lacked the contribution of rank ");
     const uint32_t left = self->plan->early_leaver == 0 ? TORTURE_NOBODY : rank_behind(text, ": rank ");
     if (late < self->plan->job.workers && has_contributed(self, late, what)) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is named, which handed it in long ago: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: the error names rank %u, which contributed long ago: %s",
                        what->driver->rank, what->tensor, what->round, late, text);
     }
     if (left < self->plan->job.workers && strstr(text, "left the job without contributing") != NULL &&
         !self->job->members[left].closing) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is said to have left, and is there: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: the error says that rank %u has left, but it has not: %s",
                        what->driver->rank, what->tensor, what->round, left, text);
     }
 }
@@ -105,7 +105,7 @@ void torture_blame(attempt *what, const trib_result *result)
     }
     snprintf(name, sizeof name, "rank %u ", plan->odd_rank);
     if (result->status == TRIB_MISMATCH && strstr(result->text, name) == NULL) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, and is not named: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, but the error does not name it: %s",
                        what->driver->rank, what->tensor, what->round, plan->odd_rank, result->text);
     }
     if (torture_is_calm(plan) || (plan->fault_count == 0 && plan->narrow == TORTURE_NOBODY)) {

@@ -92,7 +92,7 @@ static void check_result(attempt *what, const trib_result *result)
     }
     const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
     if (wrong != UINT32_MAX) {
-        torture_broken(self, "rank %u, tensor %u, round %u: element %u is not what the oracle says", what->driver->rank,
+        torture_broken(self, "rank %u, tensor %u, round %u: element %u differs from the oracle's", what->driver->rank,
                        what->tensor, what->round, wrong);
     }
 }
@@ -112,7 +112,7 @@ static void check_time(attempt *what, const trib_result *result)
         result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
     if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
         torture_broken(self,
-                       "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",
+                       "rank %u, tensor %u, round %u: it failed early, but was called back only at its deadline: %s",
                        mine->rank, what->tensor, what->round, result->text);
     }
 }

@@ -272,7 +272,7 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
 {
     for (const trib_link *link = core->host.links; link != NULL; link = link->next) {
         if (link->heap_size > 0 || link->in_flight > 0 || link->arrival_count > 0) {
-            torture_broken(self, "at rest, member %u has %u waiting and %u bytes under way on a link", member,
+            torture_broken(self, "at rest, member %u has %u requests waiting and %u bytes in flight on a link", member,
                            link->heap_size, (unsigned)link->in_flight);
         }
     }
@@ -345,7 +345,7 @@ static void check_all_told(run *self)
 {
     const int64_t until_ns = trib_sim_now(self->job->sim) + 5 * self->plan->job.engine.peer_timeout_ns;
     if (!sim_job_run(self->job, until_ns, all_told, NULL)) {
-        torture_broken(self, "a member was lost, and not every other has been told");
+        torture_broken(self, "a member was lost, but not every other member heard of it");
     }
 }
 
@@ -438,7 +438,7 @@ static void finish(run *self)
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         if (self->drivers[rank].in_flight + self->drivers[rank].crowd_in_flight > 0) {
-            torture_broken(self, "rank %u was closed, and an operation has not been called back", rank);
+            torture_broken(self, "rank %u was closed, but an operation's callback has not run", rank);
         }
     }
     self->verdict.steps = trib_sim_steps(job->sim);

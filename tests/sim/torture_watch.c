@@ -22,7 +22,7 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
     for (uint32_t i = 0; i < link->heap_size; i++) {
         if (link->heap[i]->heap_index != i) {
-            return "a request of an outbox is not where it says";
+            return "a request is not at the heap index that it stores";
         }
         if (i > 0 && goes_before(link->heap[i], link->heap[(i - 1) / 2])) {
             return "an outbox is not in the order of priority and age";
@@ -30,9 +30,9 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
     }
     const bool has_credit = link->flow.egress == NULL && trib_link_subflow_least_loaded(link) != NULL;
     if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
-        return "something waits in an outbox though there is credit";
+        return "a request waits in an outbox though credit is available";
     }
-    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for"
+    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that was not scheduled"
                                                              : NULL;
 }
 
@@ -43,19 +43,19 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
         in_flight += link->flow.egress == egress ? link->in_flight : 0;
     }
     if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
-        return "the credit of pushes is not what the links have under way";
+        return "the credit of pushes is not what the links have in flight";
     }
     for (uint32_t i = 0; i < egress->waiting_count; i++) {
         const trib_egress_flow *flow = &egress->waiting[i]->flow;
         if (flow->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
-            return "a link waits for its turn, and is not where it says, or has nothing to send";
+            return "a link waits for its turn at another heap index than it stores, or has nothing to send";
         }
         if (flow->at < egress->clock || flow->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->flow.at) {
             return "a link is ahead of its turn";
         }
     }
     return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->host.pump_post.queued
-               ? "a link waits for its turn though there is credit"
+               ? "a link waits for its turn though credit is available"
                : NULL;
 }
 
@@ -83,7 +83,7 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
     }
     if (references != round->references || receives != round->receives || round->holds > 0 ||
         partials_out != round->partials_out) {
-        return "a round is held by more or less than what it has handed out and what lands";
+        return "a round's references, receives, holds or partial sums are miscounted";
     }
     return NULL;
 }
@@ -112,7 +112,7 @@ static const char *keys_fault(const trib_summation *self)
             }
         }
         if (key != NULL && (open != key->open_count || live != key->live_count)) {
-            return "a key counts rounds that are not there";
+            return "a key's counts do not match its rounds";
         }
         rounds += live;
     }
@@ -208,7 +208,7 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = summation_fault(core->summation, &receiving);
     }
     if (fault == NULL && are_sums_kept(core)) {
-        fault = "a sum is kept that no link brings to anybody";
+        fault = "a sum is kept that no link delivers";
     }
     if (fault == NULL && core->host_sums != NULL) {
         fault = summation_fault(core->host_sums, &receiving);
@@ -217,15 +217,15 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = core->shards[i].summation == NULL ? NULL : summation_fault(core->shards[i].summation, &receiving);
     }
     if (fault == NULL && to_server != receiving && core->summation != NULL) {
-        fault = "memory waits for a payload that no link brings";
+        fault = "memory waits for a payload that no link receives";
     }
     if (fault == NULL && to_worker != task_receives(engine, core->reactor->index)) {
-        fault = "a task waits for a sum that no link brings, or in another order than it was told";
+        fault = "a task waits for a sum that no link receives, or with another priority than its operation's";
     }
     for (trib_op_core *at = core->op_cores; fault == NULL && at != NULL; at = at->next) {
         fault = atomic_load(&at->op->cores_left) > engine->core_count + has_job(at->op) ||
                         atomic_load(&at->op->cores_booked) == 0
-                    ? "an operation counts more or less than its cores"
+                    ? "an operation's count of cores is wrong"
                     : NULL;
     }
     for (const trib_device_task *at = core->copies.head; fault == NULL && at != NULL; at = at->copy_next) {
@@ -281,7 +281,7 @@ void torture_watch_rest(run *self)
         const uint32_t kept = kept_ops(self->job->members[i].engine, true),
                        held = torture_drive_handles(&self->drivers[i]);
         if (kept > held) {
-            torture_broken(self, "at rest, %u operations of rank %u are kept by somebody", kept - held, i);
+            torture_broken(self, "at rest, %u operations of rank %u have references but no handle", kept - held, i);
         }
     }
 }
@@ -293,12 +293,12 @@ void torture_watch_closed(run *self)
         /* An operation that was cancelled after the job's end waits for posts that no reactor runs any more. */
         const uint32_t kept = kept_ops(engine, false);
         if (kept > 0) {
-            torture_broken(self, "member %u is closed, and %u of its operations are kept by somebody", i, kept);
+            torture_broken(self, "member %u is closed, but %u of its operations have references", i, kept);
         }
         for (uint32_t c = 0; c < engine->core_count; c++) {
             const trib_core *core = &engine->cores[c];
             if (core->entries_waiting > 0 || core->copies.copies > 0) {
-                torture_broken(self, "member %u is closed, and has sums or copies under way", i);
+                torture_broken(self, "member %u is closed, but has sums or copies in flight", i);
             }
         }
         const trib_group *group = engine->group;

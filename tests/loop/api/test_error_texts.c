@@ -168,7 +168,7 @@ static void memory_that_is_not_there(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-/* ---- Before the job has come together ---- */
+/* ---- Before the job has formed ---- */
 
 static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
 {

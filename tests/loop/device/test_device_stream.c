@@ -137,7 +137,7 @@ static void await_count(atomic_int *count, int least)
 {
     for (int i = 0; atomic_load(count) < least; i++) {
         if (i == 30000) {
-            fail_msg("nothing happens for half a minute");
+            fail_msg("no progress for half a minute");
         }
         usleep(1000);
     }

@@ -127,7 +127,7 @@ static void find_door(const host *self, char *address, size_t size)
             return;
         }
     }
-    fail_msg("nobody listens");
+    fail_msg("no data listener found");
 }
 
 /* The peer's roster may arrive first, and then the early peer speaks as a rank. */
