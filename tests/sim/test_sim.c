@@ -195,7 +195,7 @@ static void the_first_wait_for_the_last(void **state)
 static bool has_no_outbox(void *argument, size_t size)
 {
     const sim_member *member = argument;
-    return member->index != 2 || size != 64 * sizeof(void *); /* this is the first heap of an outbox */
+    return member->index != 2 || size != 64 * sizeof(void *); /* the first heap of an outbox */
 }
 
 /* A server without memory to queue a sum reports it, so no worker waits for its deadline. */

@@ -22,7 +22,7 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
     for (uint32_t i = 0; i < link->heap_size; i++) {
         if (link->heap[i]->heap_index != i) {
-            return "a request is not at the heap index that it stores";
+            return "a request of an outbox is not where it says";
         }
         if (i > 0 && goes_before(link->heap[i], link->heap[(i - 1) / 2])) {
             return "an outbox is not in the order of priority and age";
@@ -30,9 +30,9 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
     }
     const bool has_credit = link->flow.egress == NULL && trib_link_subflow_least_loaded(link) != NULL;
     if (link->heap_size > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
-        return "a request waits in an outbox though credit is available";
+        return "something waits in an outbox though there is credit";
     }
-    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that was not scheduled"
+    return link->pump_queued && !core->host.pump_post.queued ? "an outbox waits for a turn that nobody has asked for"
                                                              : NULL;
 }
 
@@ -48,14 +48,14 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
     for (uint32_t i = 0; i < egress->waiting_count; i++) {
         const trib_egress_flow *flow = &egress->waiting[i]->flow;
         if (flow->heap_index != i || !trib_link_has_work(egress->waiting[i])) {
-            return "a link waits for its turn at another heap index than it stores, or has nothing to send";
+            return "a link waits for its turn, and is not where it says, or has nothing to send";
         }
         if (flow->at < egress->clock || flow->at < egress->waiting[i > 0 ? (i - 1) / 2 : 0]->flow.at) {
             return "a link is ahead of its turn";
         }
     }
     return egress->waiting_count > 0 && egress->in_flight < egress->limit && !core->host.pump_post.queued
-               ? "a link waits for its turn though credit is available"
+               ? "a link waits for its turn though there is credit"
                : NULL;
 }
 
