@@ -1,11 +1,11 @@
-"""What the test scripts have in common: cases that are run one by one, each with a line of its own."""
+"""Shared parts of the test scripts: they run cases one by one and print one line for each."""
 import os
 import subprocess
 import time
 
 
 def run_cases(cases):
-    """Each is (name, function); an exception is a failure. The script's exit status."""
+    """Runs pairs of (name, function) and returns the script's exit status. An exception is a failure."""
     failed = 0
     for name, case in cases:
         try:
@@ -18,7 +18,7 @@ def run_cases(cases):
 
 
 def alive(mark):
-    """Processes that have the mark in their environment, but for those that have ended."""
+    """Returns the live processes that have the mark in their environment."""
     found = []
     for pid in filter(str.isdigit, os.listdir('/proc')):
         try:
@@ -30,7 +30,7 @@ def alive(mark):
 
 
 def comes_true(condition, seconds=20):
-    """Whether it does by then."""
+    """Waits until the condition is true, and returns whether it was in time."""
     deadline = time.monotonic() + seconds
     while not condition() and time.monotonic() < deadline:
         time.sleep(0.05)

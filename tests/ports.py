@@ -1,5 +1,6 @@
-"""Ports for tests: below those that the kernel gives to whoever does not care, so that none is gone again when it is wanted.
-What one program of the tests has been given no other is (tests/loop/job.c claims them in the same way)."""
+"""Free ports for tests. They lie below the kernel's ephemeral ports, so each is still free when it is needed. A port
+that one test program holds is given to no other; tests/loop/job.c claims ports in the same way.
+"""
 import itertools
 import os
 import socket

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Jobs on hosts of their own: network namespaces with shaped links. Sums are exact whatever the servers, hosts that are
-killed or cut off are named by everybody who is left, and nobody hangs.
+"""Jobs on hosts of their own: network namespaces with shaped links. Sums are exact whatever the servers, every
+remaining member names a host that was killed or cut off, and no member hangs.
 
-Needs root, iproute2 and a kernel with namespaces; otherwise it is skipped. Prints `ok NAME` / `not ok NAME: why`.
+Needs root, iproute2 and a kernel with namespaces; skipped otherwise. Prints `ok NAME` / `not ok NAME: why`.
 """
 import json
 import os
@@ -25,12 +25,12 @@ TOOL = BUILD + '/tributary'
 DIGITS = BUILD + '/examples/digits'
 PREFIX, PREFIX_LINKS = 'tribtest', 'triblinks'
 PEER_TIMEOUT = 1.0
-BOUND = 15.0  # seconds for everybody who is left to end; far above the peer timeout, because this machine may be busy
+BOUND = 15.0  # seconds for all remaining members to end; far above the peer timeout, because this machine may be busy
 HOSTS = 6
 
 
 class Job:
-    """Workers and servers, each on a host of its own, as far as there are hosts."""
+    """A job of workers and servers, each on a host of its own while there are enough hosts."""
 
     def __init__(self, hosts, workers, servers, command, ipv6=False, per_host=1, **settings):
         worker_hosts, server_hosts = lab.lay_out(list(range(HOSTS)), workers, servers, per_host)
@@ -69,10 +69,11 @@ class Job:
         for line in self.process('rank 0').stdout:
             if line.startswith('epoch'):
                 return
-        raise AssertionError('rank 0 ended before it began')
+        raise AssertionError('rank 0 ended before its first epoch')
 
     def finish(self, without=(), bound=BOUND):
-        """Exit status and output of everybody but `without`; who is still there after the bound is an error."""
+        """Returns each member's exit status and output, except for `without`. A member that still runs after the bound
+        is an error."""
         deadline, result = time.monotonic() + bound, {}
         for name, (_, member) in self.members.items():
             if name not in without:
@@ -97,7 +98,7 @@ def learn(hosts, workers, servers, ipv6=False, per_host=1, **settings):
 
 
 def same_bits(hosts):
-    """Four workers end with the same weights, bit for bit, whoever sums and in whatever pieces."""
+    """Four workers end with the same weights, bit for bit, whoever sums and whatever the partition size."""
     expected = None
     for servers, settings in ((2, {}), (0, {}), (1, {'TRIB_PARTITION_BYTES': '8K', 'TRIB_CHUNK_BYTES': '4K'}), (2, {'TRIB_REACTORS': '2'})):
         result = learn(hosts, 4, servers, **settings)
@@ -111,7 +112,7 @@ def over_ipv6(hosts):
 
 
 def sums_first(hosts):
-    """Two workers a host end with the bits that they end with if each pushes its own, or if they speak TCP to each other."""
+    """Two workers a host get the same bits as if each pushed its own contribution, or used TCP between them."""
     expected = learn(hosts, 4, 0, per_host=2, TRIB_LOCAL_SUM='off')['weights_hash']
     for servers, settings in ((0, {}), (2, {}), (0, {'TRIB_TRANSPORT': 'tcp'}), (0, {'TRIB_REACTORS': '2'})):
         result = learn(hosts, 4, servers, per_host=2, **settings)
@@ -120,8 +121,8 @@ def sums_first(hosts):
 
 
 def one_leaves_a_host(hosts):
-    """What the links carry, by their own counters: of 4 workers on 2 hosts each host's link carries one contribution of what
-    the other sums, and one sum."""
+    """Four workers on two hosts, measured by the links' own counters: each host's link carries one contribution of what
+    the other host sums, and one sum."""
     carried = {}
     for mode in ('off', 'auto'):
         before = [hosts.bytes(host)['tx'] for host in (0, 1)]
@@ -138,7 +139,7 @@ def one_leaves_a_host(hosts):
 
 
 def large_sums(hosts):
-    """tributary bench checks each of its sums; over links slow enough that everything queues."""
+    """tributary bench checks each of its sums. The links are so slow that everything queues."""
     with Job(hosts, 4, 2, [TOOL, 'bench', '--sizes', '4K,1M,12M', '--iters', '3', '--json']) as job:
         for name, (status, output) in job.finish(bound=90).items():
             assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
@@ -161,7 +162,7 @@ def killed(hosts, victim, per_host=1):
 
 
 def cut_off(hosts, victim):
-    """Silence: no reset reaches anybody. The one who is cut off ends too."""
+    """A member is cut off without a reset. The others end and name it, and the member that was cut off ends too."""
     with Job(hosts, 4, 2, [DIGITS, '--epochs', '300']) as job:
         job.wait_progress()
         hosts.cut(job.host(victim))
@@ -175,7 +176,8 @@ def cut_off(hosts, victim):
 
 
 def down_for_a_while(hosts):
-    """A link that is down for more than half of peer_timeout ends nothing: what was lost goes again at once when it is back."""
+    """A link that is down for more than half of peer_timeout does not end the job. Lost bytes are sent again as soon as
+    the link is up."""
     release = tuple(int(n) for n in re.match(r'(\d+)\.(\d+)', os.uname().release).groups())
     if release < (6, 15):
         raise unittest.SkipTest('Linux %d.%d lets TCP wait as long as it likes between tries; needs 6.15' % release)
@@ -190,7 +192,7 @@ def down_for_a_while(hosts):
 
 
 def slow_host(hosts):
-    """A link of a hundredth of the others' rate delays everybody and harms nobody."""
+    """A link of a hundredth of the others' rate delays all workers and changes no result."""
     hosts.rate(1, '10mbit')
     try:
         assert learn(hosts, 4, 2)['bit_identical']
@@ -199,17 +201,18 @@ def slow_host(hosts):
 
 
 def becomes_narrow(hosts):
-    """Links that become so narrow that their queue takes longer than TCP waits between two tries are slow, not lost."""
+    """Links are slow, not lost, when they become so narrow that their queue takes longer than TCP's retransmission
+    interval."""
     with tempfile.NamedTemporaryFile('w', suffix='.csv') as model:
         model.write('# test: a few; forward 1 us, backward 1 us, optimizer 1 us\ntensor,elements,ready_us\n' +
                     ''.join('t%d,250000,%d\n' % (i, i) for i in range(8)))
         model.flush()
         with Job(hosts, 3, 1, [TOOL, 'step', '--model', model.name, '--iters', '60'], TRIB_PEER_TIMEOUT=10) as job:
             narrow = [job.host('rank 1'), job.host('server 0')]
-            assert comes_true(lambda: hosts.bytes(narrow[0])['rx'] > 60 << 20), 'it has not begun'
+            assert comes_true(lambda: hosts.bytes(narrow[0])['rx'] > 60 << 20), 'the job has not begun'
             for host in narrow:
                 hosts.rate(host, '1mbit')
-            time.sleep(25)  # a limit that counts what was acknowledged as silence has passed twice by then
+            time.sleep(25)  # a limit that took acknowledged bytes for silence would expire twice in this time
             for host in narrow:
                 hosts.rate(host, '1gbit')
             results = job.finish(bound=120)
@@ -218,7 +221,7 @@ def becomes_narrow(hosts):
 
 
 def without_token(hosts):
-    """Without a token nobody listens beyond loopback, so hosts do not find each other; both sides say why."""
+    """Without a token no member listens beyond loopback, so hosts do not find each other. Both sides say why."""
     with Job(hosts, 2, 0, [DIGITS], TRIB_TOKEN=None, TRIB_JOIN_TIMEOUT=2) as job:
         results = job.finish(bound=30)
         assert all(status != 0 for status, _ in results.values()), results
@@ -235,7 +238,7 @@ def never_came(hosts):
 
 
 def with_two_links(case):
-    """On hosts with two links each, in networks of their own."""
+    """Runs a case on hosts with two links each, in two networks."""
     def run(_):
         lab.remove_stale(PREFIX_LINKS)
         with lab.Cluster(PREFIX_LINKS + str(os.getpid())) as hosts:
@@ -245,8 +248,8 @@ def with_two_links(case):
 
 
 def each_carries_half(hosts):
-    """Whatever leaves a host or comes to it: half by either link, with the number of reactors that the engine chooses. A link
-    that is silent because the machine is busy is not to be given up."""
+    """Each link carries half of the bytes that leave a host or reach it, with the default number of reactors. A link
+    that is silent because the machine is busy must not be given up."""
     before = [[hosts.bytes(host, link) for link in (0, 1)] for host in range(4)]
     with Job(hosts, 2, 2, [TOOL, 'bench', '--sizes', '16M', '--iters', '3', '--json'], TRIB_PEER_TIMEOUT=20) as job:
         for name, (status, output) in job.finish(bound=90).items():
@@ -259,8 +262,8 @@ def each_carries_half(hosts):
 
 
 def one_takes_over(hosts):
-    """What a link carried goes by the other one when it fails, and no bit of the result is another. Partitions are small, so that
-    every reactor of every server has some: a link that nobody needs would not be missed."""
+    """When a link fails, its bytes take the other one, and the result has the same bits. Partitions are so small that
+    every reactor of every server has some, so each link is in use."""
     found = []
     for fails in (False, True):
         with Job(hosts, 2, 2, [DIGITS, '--epochs', '60'], TRIB_PEER_TIMEOUT=8, TRIB_LOG='warn',

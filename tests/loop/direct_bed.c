@@ -23,9 +23,9 @@ static trib_device_ops counting;
 static trib_host_world *world;
 static struct {
     pthread_mutex_t mutex;
-    trib_device *device; /* of the jobs that are held */
+    trib_device *device; /* the device whose jobs are held */
     trib_device_job *held, *last;
-    trib_device_kind hold; /* the next of that kind is; KIND_COUNT: none */
+    trib_device_kind hold; /* kind of the next job to hold; KIND_COUNT: none */
     uint32_t jobs[TRIB_DEVICE_KIND_COUNT];
     bool has_descriptors;
 } watched = {.mutex = PTHREAD_MUTEX_INITIALIZER, .hold = TRIB_DEVICE_KIND_COUNT};
@@ -57,7 +57,7 @@ void direct_let_go(void)
     while (watched.held != NULL) {
         trib_device_job *given = watched.held;
         watched.held = given->next;
-        trib_device_host_ops.submit(watched.device, given); /* what comes meanwhile must come behind */
+        trib_device_host_ops.submit(watched.device, given); /* under the mutex, so that later jobs stay behind */
     }
     pthread_mutex_unlock(&watched.mutex);
     assert_true(any);
@@ -71,7 +71,7 @@ static uint32_t jobs_of(trib_device_kind kind)
     return count;
 }
 
-/* A descriptor for a range, as a GPU's driver gives one. This one's device is asked before its content is. */
+/* Exposes a range by a descriptor, as a GPU's driver does. The device is asked before anyone reads the content. */
 static trib_status expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
                           trib_error *error)
 {
@@ -85,7 +85,7 @@ static trib_status expose(trib_device *device, void *base, size_t size, trib_dev
 
 void direct_watch(trib_env *env)
 {
-    if (counting.abi == 0) { /* before there are threads that read it */
+    if (counting.abi == 0) { /* before any thread reads it */
         counting = trib_device_host_ops;
         counting.submit = counted_submit;
         counting.expose = expose;
@@ -247,7 +247,7 @@ void direct_open_one(direct_bed *self, const direct_shape *like, const char *at,
     }
 }
 
-/* ---- What it does ---- */
+/* ---- Operations ---- */
 
 void direct_tell(trib_engine *engine, void *memory)
 {
@@ -336,7 +336,7 @@ uint64_t direct_exchange(direct_bed *self, uint32_t seed, int what)
         direct_fill(self->input[rank], rank, seed);
     }
     note(self, -1);
-    /* Streams that come after the call, so that nothing goes ahead and each partition has a copy of its own. */
+    /* The streams open after the call, so nothing is copied early and each partition has a copy of its own. */
     trib_host_stream *streams[DIRECT_WORKERS_MAX];
     for (int rank = 0; rank < self->workers; rank++) {
         streams[rank] = trib_host_stream_create(false);

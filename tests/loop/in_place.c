@@ -11,7 +11,7 @@
 #include "tests/loop/job.h"
 #include "tests/support/values.h"
 
-#define DEADLINE_S 150 /* ends one that hangs */
+#define DEADLINE_S 150 /* ends a member that hangs */
 
 static in_place_table *all;
 
@@ -22,7 +22,7 @@ in_place_table *in_place_shared(void)
 
 static int me, step_now;
 
-/* Else it ends, and says why. */
+/* Ends the member with a message if the condition is false. */
 __attribute__((format(printf, 2, 3))) static void must(bool holds, const char *format, ...)
 {
     if (!holds) {
@@ -54,11 +54,11 @@ static const struct kind {
     {TRIB_FLOAT16, TRIB_SUM, 150001}, {TRIB_FLOAT64, TRIB_SUM, 100003},   {TRIB_INT32, TRIB_SUM, 262144},
     {TRIB_UINT8, TRIB_SUM, 1048589},  {TRIB_FLOAT32, TRIB_SUM, 10485760},
 };
-_Static_assert(sizeof kinds / sizeof *kinds == IN_PLACE_TENSORS, "as the header says");
+_Static_assert(sizeof kinds / sizeof *kinds == IN_PLACE_TENSORS, "IN_PLACE_TENSORS must match kinds");
 
 typedef struct tensor {
     trib_tensor *handle;
-    unsigned char *memory[2]; /* input, and output if it is not in place */
+    unsigned char *memory[2]; /* input, and output unless the sum is in place */
     bool is_engines[2];
     bool in_place;
     uint64_t bytes;
@@ -132,7 +132,7 @@ static void give_memory(const tensor *of)
     }
 }
 
-/* What was given back is written to at once: nobody may sum it any more. */
+/* An input that was given back is overwritten at once, so a sum that still reads it comes out wrong. */
 static void done(const trib_result *result, void *user)
 {
     const tensor *of = user;
@@ -165,7 +165,7 @@ static bool submit(int index)
     return status == TRIB_OK;
 }
 
-/* All sums that are reported are right. False: not all were. */
+/* Checks every sum that succeeded; returns false if some operation did not. */
 static bool wait_for_all(void)
 {
     bool complete = true;
@@ -184,7 +184,7 @@ static bool wait_for_all(void)
         if (status == TRIB_OK) {
             check_sum(i);
         } else {
-            must(strlen(error.text) > 0, "no reason");
+            must(strlen(error.text) > 0, "an error without a text");
             atomic_fetch_add(&all->failures, 1);
             complete = false;
         }
@@ -192,7 +192,7 @@ static bool wait_for_all(void)
     return complete;
 }
 
-/* Everybody in an order of its own. */
+/* Each member submits in an order of its own. */
 static bool step(bool closes)
 {
     int order[IN_PLACE_TENSORS] = {0};
@@ -218,7 +218,7 @@ static bool step(bool closes)
     return wait_for_all() && taken;
 }
 
-/* Nobody hands in anything before all have declared all. False: somebody has been killed already. */
+/* No member submits before all have declared every tensor. Returns false if a member was killed first. */
 static bool declare_all(void)
 {
     trib_op *op = NULL;

@@ -14,8 +14,8 @@
 
 #include <cmocka.h>
 
-/* Between this look and the coordinator's bind another program of the tests shall not find it free too: the name is this
- * process's until it asks for the next. */
+/* Reserves the port for this process until its next call, so no other test program finds it free before the coordinator
+ * binds it. */
 static bool claim_port(unsigned port)
 {
     static int claim = -1;
@@ -34,8 +34,8 @@ static bool claim_port(unsigned port)
 
 void job_free_address(char *text, size_t size)
 {
-    /* Below the ports that the kernel gives to those who do not care: one of these might be gone again when the
-     * coordinator wants it. Each process begins somewhere else. */
+    /* The range lies below the kernel's ephemeral ports, so that the port is still free when the coordinator binds it.
+     * Each process starts at another place. */
     enum { FIRST = 10000, PORTS = 22000 };
     static atomic_uint tried;
     for (int i = 0; i < PORTS; i++) {

@@ -15,14 +15,14 @@ typedef void (*job_tweak)(trib_config *config, int member);
 
 /* Creates and joins all members; fails the test if that does not work. */
 void job_open(job *self, int workers, int servers, job_tweak tweak);
-/* Closes them all at once, then destroys them. */
+/* Closes all members at once, then destroys them. */
 void job_close(job *self);
-/* A free loopback port, as an address. */
+/* Writes a free loopback address. */
 void job_free_address(char *text, size_t size);
 
 trib_tensor *job_declare(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count);
 trib_op *job_push_pull(trib_engine *engine, trib_tensor *tensor, const void *input, void *output, trib_reduce reduce);
-/* Waits and gives back; the status is returned, *error filled. */
+/* Waits for the operation and releases it; returns its status and fills *error. */
 trib_status job_wait(trib_op *op, trib_error *error);
 
 #endif

@@ -23,7 +23,7 @@ static void write_all(int fd, const void *bytes, size_t size)
     while (size > 0) {
         ssize_t sent = send(fd, bytes, size, MSG_NOSIGNAL);
         if (sent < 0) {
-            return; /* the other side has had enough: what was meant to be seen is seen by reading */
+            return; /* the other side closed the connection; the test finds its reason by reading */
         }
         bytes = (const char *)bytes + sent;
         size -= (size_t)sent;
@@ -81,7 +81,7 @@ static void receive_type(const raw_peer *self, trib_frame_type type, unsigned ch
 static void say_hello(const raw_peer *self, trib_handshake *handshake)
 {
     unsigned char bytes[TRIB_NONCE_SIZE + 12];
-    memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* need not be secret, here not even fresh */
+    memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* this nonce need be neither secret nor fresh */
     trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
     trib_put_u32(&writer, handshake->purpose);
     trib_put_u32(&writer, handshake->member);
@@ -114,7 +114,7 @@ static void limit_waits(int fd)
 void raw_peer_open(raw_peer *self)
 {
     self->listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
-    assert_int_equal(listen(self->listener, 8), 0); /* unbound: the kernel chooses the port */
+    assert_int_equal(listen(self->listener, 8), 0); /* the socket is not bound, so the kernel chooses the port */
     self->fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     limit_waits(self->fd);
     limit_waits(self->listener);
@@ -253,7 +253,7 @@ void raw_peer_expect_end(const raw_peer *self)
         got = recv(self->fd, bytes, sizeof bytes, 0);
     } while (got > 0);
     if (got < 0) {
-        /* A connection that is reset has ended too; one that says nothing has not. */
+        /* A connection that was reset has ended too. A silent one has not. */
         char rest;
         assert_int_equal(recv(self->fd, &rest, 1, MSG_DONTWAIT), 0);
     }

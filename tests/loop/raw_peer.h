@@ -1,7 +1,7 @@
 /*
- * raw_peer.h - a peer written by hand: it proves the token as a member would, then says what no member says.
+ * raw_peer.h - a hand-written peer. It proves the token as a member would, then sends what no member sends.
  *
- * Blocking, on a socket of its own; every wait ends within WAIT_S seconds, after which the test fails.
+ * Its socket is blocking. Every wait ends within WAIT_S seconds, after which the test fails.
  */
 #ifndef TRIB_TESTS_LOOP_RAW_PEER_H
 #define TRIB_TESTS_LOOP_RAW_PEER_H
@@ -10,41 +10,41 @@
 
 typedef struct raw_peer {
     int fd;
-    int listener; /* where those who believe its JOIN connect; nobody answers them before raw_peer_accept; -1: none */
+    int listener; /* the address in its JOIN, where members connect; raw_peer_accept answers; -1: none */
 } raw_peer;
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
 void raw_peer_connect(raw_peer *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
-/* As that, but false if there is no WELCOME. */
+/* As raw_peer_connect, but returns false if there is no WELCOME. */
 bool raw_peer_ask(raw_peer *self, const char *address, const char *token, trib_purpose purpose, uint32_t member);
 /* The same in steps, of which only the first needs descriptors. */
 void raw_peer_open(raw_peer *self);
 void raw_peer_reach(const raw_peer *self, const char *address);
 bool raw_peer_ask_now(const raw_peer *self, const char *address, const char *token, trib_purpose purpose,
                       uint32_t member);
-/* Greets in another version; false if there is no answer. */
+/* Greets in another version; returns false if there is no answer. */
 bool raw_peer_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
-/* As that, inside a session: the address is the first of a list. */
+/* As raw_peer_greet_foreign, but inside a session: the address is the first of a list. */
 bool raw_peer_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
-/* Answers whoever connects in another version, and ends. */
+/* Answers the next connection in another version, and ends it. */
 void raw_peer_answer_foreign(int listener, uint8_t version);
-/* The other way round: takes a connection that a member makes to the address of its JOIN. */
+/* Accepts a connection that a member makes to the address of this peer's JOIN. */
 void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token);
-/* As that, but gives no WELCOME. */
+/* As raw_peer_accept, but sends no WELCOME. */
 void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token);
-/* Connects, and when it has the engine's proof goes without a word, or after a proof of its own that is none. */
+/* Connects and waits for the engine's proof, then closes without a message or sends a wrong proof. */
 void raw_peer_fail(const char *address, bool proves);
 void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, size_t size);
-/* The frame's header alone, as if so many bytes of payload were to follow. */
+/* Sends the frame's header alone, as if that many bytes of payload were to follow. */
 void raw_peer_send_header(const raw_peer *self, trib_frame frame, size_t size);
-/* The next frame, false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
+/* Receives the next frame; false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload);
 /* Reads until the other side has ended the connection. */
 void raw_peer_expect_end(const raw_peer *self);
-/* Says nothing more, waits until the other side has seen that, and goes. */
+/* Ends its sending side, waits until the other side has ended its own, and closes. */
 void raw_peer_close(raw_peer *self);
 
-/* JOIN as that rank, and behind it `extra` bytes that do not belong there. */
+/* Sends JOIN as that rank, followed by `extra` bytes that do not belong there. */
 void raw_peer_join(const raw_peer *self, uint32_t rank, uint32_t workers, size_t extra);
 
 #endif

@@ -61,7 +61,7 @@ void scarcity_note(const void *block)
 
 void scarcity_forget(const void *block)
 {
-    for (size_t i = ledger.count; block != NULL && i > 0; i--) { /* the newest first: most live short */
+    for (size_t i = ledger.count; block != NULL && i > 0; i--) { /* newest first, because most blocks live briefly */
         if (ledger.blocks[i - 1].block == (uintptr_t)block) {
             ledger.blocks[i - 1] = ledger.blocks[--ledger.count];
             return;

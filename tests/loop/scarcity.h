@@ -1,8 +1,8 @@
 /*
- * scarcity.h - memory that runs out on purpose, and a ledger of what is not given back.
+ * scarcity.h - memory that runs out on purpose, and a ledger of blocks that were not freed.
  *
- * The program that wraps them (test_alloc_failure.c) has the library's allocations go through here: malloc, calloc, realloc,
- * strdup, and blocks of arenas. What other libraries allocate for themselves does not. One thread only.
+ * The program that wraps them (test_alloc_failure.c) sends the library's allocations through here: malloc, calloc,
+ * realloc, strdup, and blocks of arenas. Allocations by other libraries do not count. One thread only.
  */
 #ifndef TRIB_TESTS_LOOP_SCARCITY_H
 #define TRIB_TESTS_LOOP_SCARCITY_H
@@ -11,19 +11,19 @@
 #include <stddef.h>
 
 typedef enum scarcity_kind {
-    SCARCITY_NONE,   /* only counts */
-    SCARCITY_ONCE,   /* the n-th allocation fails */
-    SCARCITY_LASTING /* it and all after it fail */
+    SCARCITY_NONE,   /* counts, and fails nothing */
+    SCARCITY_ONCE,   /* fails the n-th allocation */
+    SCARCITY_LASTING /* fails the n-th allocation and all later ones */
 } scarcity_kind;
 
-/* From here on allocations count from 1. Forgets what an earlier ledger held. */
+/* Starts counting allocations from 1, with an empty ledger. */
 void scarcity_begin(scarcity_kind kind, size_t nth);
-/* Until here; answers how many were asked for. */
+/* Stops counting; returns the number of allocations. */
 size_t scarcity_end(void);
-/* How many of those since scarcity_begin were not freed; *where_out: the number of the first of them. */
+/* Returns how many blocks since scarcity_begin were not freed. *where_out is the number of the first of them. */
 size_t scarcity_left(size_t *where_out);
 
-/* For the wrappers: may the allocation that is asked for succeed? */
+/* For the wrappers: returns whether the next allocation may succeed. */
 bool scarcity_allows(void);
 void scarcity_note(const void *block);
 void scarcity_forget(const void *block);

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""examples/binding.py: what it says of the header is so, it trains, and what Python's users meet ends well: a rank that is killed, Ctrl-C,
-exceptions, arrays that nobody holds any more, forks. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""examples/binding.py: its layout matches the header, it trains, and Python programs end cleanly after a killed rank,
+Ctrl-C, exceptions, released arrays and forks. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
+with 77.
 """
 import ctypes
 import os
@@ -19,24 +20,24 @@ BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
 TOOL, EXAMPLE = BUILD + '/tributary', SOURCE + '/examples/binding.py'
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
 FOREVER = str(10 ** 9)  # steps
-TIMEOUT = 120  # seconds: against hangs
+TIMEOUT = 120  # seconds; ends a test that hangs
 
 
 def environment(**more):
-    """The library of this build, and nothing that a launcher may have left."""
+    """An environment with this build's library, and without a launcher's variables."""
     foreign = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_')
     env = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
     return dict(env, LD_LIBRARY_PATH=BUILD, PYTHONPATH=SOURCE + '/examples', PYTHONUNBUFFERED='1', **more)
 
 
 def begin(options, *program, **more):
-    """Under `tributary run`, or alone without options."""
+    """Starts a program under `tributary run`, or alone if there are no options."""
     command = ([TOOL, 'run', *options.split(), '--tag-output', '--'] if options else []) + [sys.executable, *program]
     return subprocess.Popen(command, env=environment(**more), **PIPES)
 
 
 def finish(child, statuses, output=''):
-    """All that it said. It must end with one of these."""
+    """Waits for the end and returns the whole output. The exit status must be one of `statuses`."""
     try:
         output += child.communicate(timeout=TIMEOUT)[0]
     finally:
@@ -47,13 +48,13 @@ def finish(child, statuses, output=''):
 
 
 def until(child, text):
-    """Its output, up to the line that holds the text."""
+    """Returns the output up to the line that holds the text."""
     output = ''
     for line in child.stdout:
         output += line
         if text in line:
             return output
-    raise AssertionError('it ended before "%s": %s' % (text, output[-1500:]))
+    raise AssertionError('the program ended before it printed "%s": %s' % (text, output[-1500:]))
 
 
 def lines_of(rank, output):
@@ -64,7 +65,7 @@ def lines_of(rank, output):
 
 
 def compiled(expressions):
-    """The value of each, by the C compiler."""
+    """Returns the value of each expression, as the C compiler computes it."""
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/print.c', 'w', encoding='ascii') as file:
             file.write('#include <stddef.h>\n#include <stdio.h>\n#include <tributary.h>\nint main(void) {\n')
@@ -88,7 +89,7 @@ def layout_is_the_headers():
 
 
 def kind(declared):
-    """The letters that binding.py has for a type in the header."""
+    """Returns binding.py's letters for a type in the header."""
     scalars = {'void': 'nothing', 'trib_status': 'i32', 'int': 'i32', 'size_t': 'size'}
     return 'pointer' if '*' in declared or '_cb ' in declared else scalars[declared.split()[0]]
 
@@ -112,17 +113,17 @@ def trains(options, count):
         assert len(re.findall(line, output, re.MULTILINE)) == 1, (line, output)
 
 
-# ---- What Python's users meet ----
+# ---- Failures in a Python program ----
 
 
 def killed_rank_is_an_exception(victim):
-    """On all others, with its name."""
+    """The exception is raised on all other ranks, and names the killed rank."""
     mark = 'victim%d' % os.getpid()
     child = begin('-n 4', EXAMPLE, FOREVER, MARK_OF_A_TEST=mark)
     output = until(child, 'step 20:')
     pid = next(pid for pid in alive(mark) if 'TRIB_RANK=%d\0' % victim in open('/proc/%s/environ' % pid).read())
     os.kill(int(pid), signal.SIGKILL)
-    output = finish(child, [128 + signal.SIGKILL, 1], output)  # `run` may come late to look, and see another first
+    output = finish(child, [128 + signal.SIGKILL, 1], output)  # `run` may notice late, and report another process first
     for rank in {0, 1, 2, 3} - {victim}:
         raised = r'TributaryError: TRIB_PEER_LOST: .*rank %d \(.*:%s\)' % (victim, pid)
         assert re.search(raised, lines_of(rank, output)), (rank, output[-3000:])
@@ -136,11 +137,11 @@ def ctrl_c_ends_all():
     output = until(child, 'step 20:')
     child.send_signal(signal.SIGINT)
     output = finish(child, [128 + signal.SIGINT], output)
-    # Who is late may have been told first that others have left.
+    # A slow rank may have heard first that others have left.
     end = r'^\[rank %d\] (KeyboardInterrupt|\w*\.?TributaryError: TRIB_PEER_LEFT)'
     ends = [re.findall(end % rank, output, re.MULTILINE) for rank in range(4)]
     assert all(ends) and any('KeyboardInterrupt' in end for end in ends), output[-3000:]
-    assert 'within' not in output, output[-3000:]  # as in "did not end rank 0 within"
+    assert 'within' not in output, output[-3000:]  # the text of a forced end: "did not end rank 0 within"
     assert comes_true(lambda: not alive(mark)), alive(mark)
 
 
@@ -149,7 +150,8 @@ def run_text(text, options='-n 2', status=0):
 
 
 def exception_ends_all():
-    """Nobody has closed the engine: the interpreter does it at its end, and the others hear that this rank has left."""
+    """The program does not close the engine. The interpreter does so at its end, and the others hear that this rank has
+    left."""
     for at_fault in (0, 1):
         output = run_text('''
 engine = binding.Engine()
@@ -165,8 +167,8 @@ for step in range(10):
 
 
 def second_close_waits_again():
-    """Ctrl-C comes while close waits. What is called next, as atexit does, must not destroy the engine under the thread that dispatches,
-    which is busy here with a callback that is not over."""
+    """Ctrl-C interrupts a close that waits. The next call, for example from atexit, must not destroy the engine under
+    the dispatching thread, whose callback is still running."""
     output = run_text('''
 import os, signal, threading
 begun, go_on, over = threading.Event(), threading.Event(), []
@@ -197,7 +199,7 @@ else:
 
 
 def arrays_nobody_holds():
-    """The binding keeps them, at their size, until the operation is over, and no longer."""
+    """The binding keeps arrays at their size until the operation is over, and no longer."""
     output = run_text('''
 import asyncio, gc
 def begin(engine, number):
@@ -214,7 +216,7 @@ with binding.Engine() as engine:
     gc.collect()
     tensor, early = (engine.declare(name, array('d', bytes(800))) for name in ('late', 'early'))
     data = array('d', bytes(800))
-    if engine.rank == 0:  # rank 1 waits for the broadcast, so the operation is not over before
+    if engine.rank == 0:  # rank 1 waits for the broadcast, so the operation cannot end before it
         future = engine.push_pull(tensor, data, array('d', bytes(800)))
         try:
             data.append(0)
@@ -246,7 +248,8 @@ print('held')
 
 
 def forked_children():
-    """As data loaders are: they refuse what is the parent's, may have an engine of their own, and end; the parent does not notice."""
+    """Forked children, like data loaders, cannot use the parent's engine, may have their own, and end normally. The
+    parent does not notice."""
     output = run_text('''
 import ctypes, multiprocessing, os
 def refused(function, *arguments):
@@ -279,7 +282,7 @@ with binding.Engine() as engine:
     assert process.exitcode == 0 and future.result()[0] == 1, process.exitcode
     pid = os.fork()
     if pid == 0:
-        sys.exit(7)  # through `with` and atexit, which close what is the parent's
+        sys.exit(7)  # through `with` and atexit, which close the parent's engine
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 7
     for step in range(20):
         engine.push_pull(tensor, data).result()
@@ -289,7 +292,7 @@ with binding.Engine() as engine:
 
 
 def what_cannot_be_is_told():
-    """Instead of a field that is not there, half a name, or a number that int() knows nothing of."""
+    """Wrong input raises an error: a field that does not exist, a name with a NUL, arguments that are not numbers."""
     run_text('''
 def refused(kind, function, *arguments, **fields):
     try:
@@ -319,7 +322,8 @@ CASES = [('layout_is_the_headers', layout_is_the_headers), ('functions_are_the_h
 
 
 if __name__ == '__main__':
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in a script's background ignores it, and so would the workers
+    # A script's background process ignores SIGINT, and its workers would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     shows = 'import binding; print(open("/proc/self/maps").read())'
     tried = subprocess.run([sys.executable, '-c', shows], env=environment(), capture_output=True, text=True, check=False)
     if os.path.realpath(BUILD + '/libtributary.so.0') not in tried.stdout:

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Runs tools/check --quick in a tree of its own, whose test programs are written here: what does its end say?
+"""Runs tools/check --quick in a temporary tree with its own test programs, and checks the summary at the end.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
@@ -20,7 +20,8 @@ def write(path, text):
 
 
 def check(folder, programs, scons='exit 0'):
-    """Status and lines of a check where building is the shell's `scons`, and `programs` are what it builds."""
+    """Returns the status and output lines of a check. `scons` is a shell script in place of the build, and `programs`
+    are the built files."""
     for path in ('tools/check', 'tools/scons/run_tests.py'):
         os.makedirs(os.path.join(folder, os.path.dirname(path)), exist_ok=True)
         shutil.copy(os.path.join(ROOT, path), os.path.join(folder, path))
@@ -54,7 +55,7 @@ def what_failed_stands_at_the_end(folder):
 
 
 def arguments_are_looked_at(folder):
-    """Nothing is run for what it does not know, nor for help."""
+    """Unknown arguments and --help run nothing."""
     for tool, words, status, text in (('check', ['--quik'], 2, "not '--quik'"), ('check', ['--quick', 'x'], 2, "not '--quick x'"),
                                       ('check', ['--help'], 0, 'tools/check [--quick]'), ('install-deps', ['--test'], 2, "not '--test'"),
                                       ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),

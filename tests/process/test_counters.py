@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-"""What an exchange costs in things that can be counted, against stored figures (counters.json beside this file).
+"""Counts the cost of an exchange and compares it with stored figures (counters.json beside this file).
 
-Counted are system calls, copies, bytes on the wire, wake-ups and allocations (tests/bench/count_exchange.c), and instructions
-under callgrind. A figure that is higher than the stored one by more than its tolerance fails; so does an exchange that allocates.
-One that is lower passes: store it with
+The counts are system calls, copies, bytes on the wire, wake-ups and allocations (tests/bench/count_exchange.c), and
+instructions under callgrind. A figure above the stored one by more than its tolerance fails; so does an exchange that
+allocates. A lower figure passes; store it with
 
     tests/process/test_counters.py --update
 
-which also is how a deliberate change is accepted; the difference is then in the commit. Virtual scenes count the same in every run.
-Real ones have a kernel in them, hence the wider tolerance; each is the least of several repetitions, and wake-ups, which depend on
-who else wants the processors, may be as many again.
+which is also how a deliberate change is accepted, so that the commit shows the difference. Virtual scenes count the
+same in every run. Real scenes depend on the kernel, hence the wider tolerance: each figure is the least of several
+repetitions. Wake-ups depend on other load and may double.
 """
 import ctypes
 import json
@@ -25,7 +25,7 @@ from cases import run_cases  # noqa: E402
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 PROGRAM = BUILD + '/tests/count_exchange'
 STORED = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'counters.json')
-# More than stored by this factor, and by this much, is too much.
+# A figure fails above the stored one times this factor plus this amount.
 VIRTUAL, REAL, REAL_WAKEUPS = (1.01, 0.001), (1.35, 0.05), (2.0, 0.5)
 INSTRUCTIONS, OTHER_COMPILER = 1.10, 1.30
 MEANT = '; if that is meant, tests/process/test_counters.py --update stores it'
@@ -39,7 +39,8 @@ def measure():
 
 
 def instructions_of(scene):
-    """Of one step, everything around it taken away: the difference of a longer run and a shorter one."""
+    """Returns the instructions of one step: the difference between a longer and a shorter run, divided by the extra
+    steps."""
     totals = []
     for steps in INSTRUCTION_SCENES[scene]:
         run = subprocess.run(['valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null', PROGRAM, scene, str(steps)],
@@ -52,14 +53,15 @@ def instructions_of(scene):
 
 
 def compiler():
-    """That built the library, as far as its version counts."""
+    """Returns the compiler that built the library, with its major version."""
     text = subprocess.run(['readelf', '-p', '.comment', PROGRAM], stdout=subprocess.PIPE, text=True, timeout=60).stdout
     found = re.search(r'(GCC|clang)[^\n]*?(\d+)\.\d+', text)
     return '%s %s' % found.groups() if found else 'unknown'
 
 
 def reads_other_processes():
-    """Whether the kernel lets shared memory read a peer's own memory; a container may forbid it, then there are copies."""
+    """Returns whether the kernel lets shared memory read a peer's own memory. A container may forbid it; payloads are
+    copied then."""
     libc = ctypes.CDLL(None, use_errno=True)
     source, target = ctypes.create_string_buffer(b'x'), ctypes.create_string_buffer(1)
 

@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""Runs the programs of examples/ as a reader of the README would: alone, and under the launcher with several numbers
-of workers and servers. Checks exit codes, what they print, and that the README's embedding example is the one compiled
-here.
+"""Runs the programs of examples/ as the README describes: alone, and under the launcher with several numbers of workers
+and servers. Checks exit codes and output, and that the README's embedding example is the compiled one.
 
-The build's folder comes from TRIB_BUILD (default: build/release of this source tree). Prints one line per test:
-"ok NAME", "not ok NAME: why" or "skip NAME: why". Exit code 0: all that
-ran passed; 1: a failure; 77: nothing could run.
+The build's folder comes from TRIB_BUILD (default: build/release of this source tree). Prints one line per test: "ok
+NAME", "not ok NAME: why" or "skip NAME: why". Exit code 0: all tests that ran passed; 1: a failure; 77: no test could
+run.
 """
 
 import json
@@ -19,17 +18,17 @@ import tempfile
 SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 BUILD = os.path.join(SOURCE, os.environ.get("TRIB_BUILD", "build/release"))
 LAUNCHER = os.path.join(BUILD, "tributary")
-# A bound against hanging, not a measure of speed: instrumented builds on a busy machine stay far below it.
+# Ends a test that hangs; not a measure of speed. Instrumented builds on a busy machine stay far below it.
 TIMEOUT_S = 180
 JOBS = [(1, 0), (2, 0), (3, 2), (4, 0), (4, 2)]
 
 
 class Failure(Exception):
-    """What a test saw and did not expect."""
+    """A test's unexpected observation."""
 
 
 class Skip(Exception):
-    """Why a test cannot run here."""
+    """The reason why a test cannot run here."""
 
 
 def expect(condition, why):
@@ -48,7 +47,8 @@ def example(name):
 
 
 def clean_environment():
-    """No launcher's variables may leak in from whatever started this test; TRIB_LOG stays, to look into a failure."""
+    """An environment without the variables of a launcher that may have started this test. TRIB_LOG stays, for
+    debugging."""
     foreign = ("TRIB_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "DMLC_", "TORCHELASTIC_")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
     return {key: value for key, value in os.environ.items()
@@ -56,7 +56,7 @@ def clean_environment():
 
 
 def run(command):
-    """Exit code, standard output and standard error; its process group is killed after TIMEOUT_S."""
+    """Returns exit code, standard output and standard error. The process group is killed after TIMEOUT_S."""
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
                                env=clean_environment(), start_new_session=True)
     try:
@@ -74,7 +74,7 @@ def tail(text):
 
 
 def run_job(workers, servers, program, *arguments):
-    """Under the launcher, or alone if workers is None. The program must succeed."""
+    """Runs a program under the launcher, or alone if workers is None. The program must succeed."""
     command = [program, *arguments]
     if workers is not None:
         if not os.access(LAUNCHER, os.X_OK):
@@ -121,7 +121,7 @@ def check_digits(workers, servers):
 
 
 def check_digits_same_bits():
-    """Sums in rank order: where they are added up must not change one bit of what is learned."""
+    """Sums are in rank order, so the place of summation must not change one bit of the weights."""
     hashes = {servers: check_digits(3, servers) for servers in (0, 1, 2)}
     expect(len(set(hashes.values())) == 1, f"weights differ with the number of servers: {hashes}")
 
@@ -173,7 +173,8 @@ def check_readme():
 
 
 def check_names():
-    """A program that links the archive gets no global names but ours; instrumented builds add some with two underscores."""
+    """A program that links the archive gets only our global names. Instrumented builds add some with two
+    underscores."""
     listing = subprocess.run(["nm", "-g", "--defined-only", os.path.join(BUILD, "libtributary.a")],
                              capture_output=True, text=True, check=True).stdout
     names = {line.split()[2] for line in listing.splitlines() if len(line.split()) == 3}
@@ -183,7 +184,7 @@ def check_names():
 
 
 def check_search_path():
-    """LD_LIBRARY_PATH comes before what the library says itself of where others are."""
+    """LD_LIBRARY_PATH takes precedence over the library's own search path."""
     dynamic = subprocess.run(["readelf", "-d", os.path.join(BUILD, "libtributary.so")], capture_output=True, text=True,
                              check=True).stdout
     expect("(RUNPATH)" in dynamic and "(RPATH)" not in dynamic, "the library has an RPATH")

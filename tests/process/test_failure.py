@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
-"""Kills and stops members of a running job: every other member must end by itself, soon, with an error that names the lost one.
+"""Kills and stops members of a running job. Every other member must end by itself, soon, with an error that names the
+lost one.
 
-Also feeds a running job's ports garbage, which must change nothing. Prints `ok NAME` / `not ok NAME: why`.
+Also sends garbage to a running job's ports, which must change nothing. Prints `ok NAME` / `not ok NAME: why`.
 """
 import os
 import random
@@ -22,7 +23,7 @@ DIGITS = BUILD + '/examples/digits'
 HELLO, TRIBUTARY = BUILD + '/examples/hello', BUILD + '/tributary'
 WORKERS, SERVERS = 3, 2
 PEER_TIMEOUT = 1.0
-BOUND = 12.0  # seconds for everybody to be gone; far above the peer timeout, because this machine may be busy
+BOUND = 12.0  # seconds for all members to end; far above the peer timeout, because this machine may be busy
 
 
 class Job:
@@ -43,14 +44,14 @@ class Job:
                                               stderr=subprocess.STDOUT, text=True, errors='replace')
 
     def wait_progress(self):
-        """Until rank 0 has printed its first epochs: the job is in the middle of its exchanges."""
+        """Waits until rank 0 has printed its first epoch, so that the job is in the middle of its exchanges."""
         for line in self.members['rank 0'].stdout:
             if line.startswith('epoch'):
                 return
-        raise AssertionError('rank 0 ended before it began')
+        raise AssertionError('rank 0 ended before its first epoch')
 
     def ports(self):
-        """The ports on which the job listens."""
+        """Returns the ports on which the job listens."""
         pids = {str(p.pid) for p in self.members.values()}
         inodes = {}
         for pid in pids:
@@ -69,7 +70,8 @@ class Job:
         return found
 
     def finish(self, without=(), bound=BOUND):
-        """Exit status and output of everybody but `without`; who is still there after the bound is an error."""
+        """Returns each member's exit status and output, except for `without`. A member that still runs after the bound
+        is an error."""
         deadline, result = time.monotonic() + bound, {}
         for name, member in self.members.items():
             if name in without:
@@ -105,7 +107,7 @@ def lose(victim, number):
 
 
 def server_told_to_leave():
-    """SIGTERM in the middle of a job is no good end: the server says so by its status, and all others by theirs."""
+    """A server that gets SIGTERM in the middle of a job reports an error by its status, and so do all others."""
     job = Job()
     try:
         job.wait_progress()
@@ -119,7 +121,7 @@ def server_told_to_leave():
 
 
 def attack(port, rng):
-    """One hostile connection: noise, a scan, a wrong version, a corrupt or oversized header, a cut-off frame."""
+    """Opens one hostile connection: noise, a scan, a wrong version, a corrupt or oversized header, a cut-off frame."""
     with socket.create_connection(('127.0.0.1', port), timeout=5) as peer:
         kind = rng.randrange(6)
         header = bytearray(b'TRIB\x01\x01\x00\x00' + bytes(56))
@@ -170,14 +172,14 @@ def wrong_token():
 
 
 def shared():
-    """What lies under a name that other processes could find, by our doing."""
+    """Returns the shared files and socket names that other processes could find."""
     files = {n for n in os.listdir('/dev/shm')} if os.path.isdir('/dev/shm') else set()
     names = {line.split()[-1] for line in open('/proc/net/unix').read().splitlines() if '@tributary/' in line}
     return files, names
 
 
 def crash_leaves_nothing():
-    """Processes of a machine find each other and share memory; killed, all at once, they leave none of it."""
+    """Processes of a machine find each other and share memory. When all are killed at once, none of it is left."""
     files, names = shared()
     job = Job(TRIB_TRANSPORT='shm')
     try:
@@ -195,19 +197,20 @@ def crash_leaves_nothing():
 
 
 def other_transport():
-    """Who offers TCP only is reached over TCP, and a line says so."""
+    """A member that offers TCP only is reached over TCP, and the log says so."""
     job = Job(log='info', servers={'TRIB_TRANSPORT': 'tcp'}, epochs=30)
     try:
         job.wait_progress()
         output = ''.join(text for _, text in job.finish(bound=100).values())
     finally:
         job.clean()
-    assert re.search(r'to 127\.0\.0\.1:\d+ over TCP: ', output), 'nobody says that it uses TCP'
-    assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'nobody says that it uses shared memory'
+    assert re.search(r'to 127\.0\.0\.1:\d+ over TCP: ', output), 'no log line names TCP'
+    assert re.search(r'to 127\.0\.0\.1:\d+ over shared memory: ', output), 'no log line names shared memory'
 
 
 def scarce(who, limit, settings):
-    """The names, pids and outputs of a job of 8 workers and 2 servers of which one may have so few files; all of it has to fail."""
+    """Runs a job of 8 workers and 2 servers of which one has a low limit of open files. All members must fail. Returns
+    their names, pids and outputs."""
     env = dict(os.environ, TRIB_WORKERS='8', TRIB_SERVERS='2', TRIB_JOIN_TIMEOUT='4', TRIB_REACTORS='1', TRIB_COLOCATE='off',
                TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), **settings)
     names = ['server %d' % i for i in range(2)] + ['rank %d' % i for i in range(8)]
@@ -222,12 +225,13 @@ def scarce(who, limit, settings):
         for member in members:
             member.kill()
             member.wait()
-    assert all(member.returncode == 1 for member in members), 'the job came together: %s' % [member.returncode for member in members]
+    assert all(member.returncode == 1 for member in members), 'the job formed: %s' % [member.returncode for member in members]
     return [(name, member.pid, output) for name, member, output in zip(names, members, outputs)]
 
 
 def too_few_files(transport):
-    """A server that may not have a connection for each worker says how to raise the limit, and all end with its words."""
+    """A server that may not open a connection for each worker names the limit to raise. All members end with its
+    text."""
     result = scarce('server 0', 13, {'TRIB_TRANSPORT': transport})
     pid = result[0][1]
     for name, _, output in result:
@@ -236,7 +240,7 @@ def too_few_files(transport):
 
 
 def too_few_files_to_gather():
-    """The same of the process that keeps the membership: it says so, and so do those that have reached it."""
+    """The coordinator's process has the low limit. It says so, and so do the members that have reached it."""
     result = scarce('rank 0', 15, {'TRIB_TRANSPORT': 'tcp'})
     for name, _, output in result:
         told = re.search(r'the job is over: .*Too many open files: process %d may have 15 ' % result[2][1], output)
@@ -244,7 +248,7 @@ def too_few_files_to_gather():
 
 
 def too_few_files_to_connect():
-    """The same of the process that keeps the membership, when it connects to servers: all say that it is this one."""
+    """The coordinator's process has the low limit when it connects to servers. All members name it."""
     result = scarce('rank 0', 19, {'TRIB_TRANSPORT': 'tcp'})
     pid = result[2][1]
     for name, _, output in result:
@@ -254,21 +258,22 @@ def too_few_files_to_connect():
 
 
 def no_room_for_threads():
-    """What a thread lacks the system calls unavailable; which limit that is, is said."""
+    """The system reports a thread's missing memory as "unavailable". The error names the actual limit."""
     settings = dict(env=dict(os.environ, TRIB_COORDINATOR='127.0.0.1:%d' % free_port()), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
     done = subprocess.run(['sh', '-c', 'ulimit -s 8388608 && ulimit -v 4194304 && exec %s server' % TRIBUTARY], **settings)
     assert done.returncode == 1 and re.search(r'could not start reactor 0: .*4096 MiB of addresses \(ulimit -v\)', done.stderr), done
 
 
 def too_little_memory():
-    """A server that may not have the memory for what it sums says so, and all end with those words, long before an operation's deadline."""
+    """A server without memory for its sums says so. All members end with its text, long before an operation's
+    deadline."""
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_SERVERS='1', TRIB_REACTORS='1', TRIB_COLOCATE='off', TRIB_PEER_TIMEOUT='2',
                TRIB_TRANSPORT='tcp', TRIB_COORDINATOR='127.0.0.1:%d' % free_port())
     settings = dict(env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     members = [subprocess.Popen([TRIBUTARY, 'server'], **settings)]
     try:
         while len(os.listdir('/proc/%d/task' % members[0].pid)) < 2:
-            time.sleep(0.02)  # its reactor takes memory of its own when it begins
+            time.sleep(0.02)  # a starting reactor allocates memory of its own
         time.sleep(0.5)
         pages = int(open('/proc/%d/statm' % members[0].pid).read().split()[0])
         limit = pages * resource.getpagesize() + (3 << 20)

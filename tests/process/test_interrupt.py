@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Signals to `tributary run`: the workers may finish, the servers wait for them, and whatever happens nobody is left behind.
-Prints `ok NAME` / `not ok NAME: why`.
+"""Signals to `tributary run`: the workers may finish, the servers wait for them, and no process is left behind. Prints
+`ok NAME` / `not ok NAME: why`.
 """
 import os
 import pty
@@ -25,8 +25,8 @@ def environment(mark=None):
 
 
 def at_terminal(options, program, answers, mark=None):
-    """`tributary run` in the foreground of a terminal. Each answer is (text, how often it is awaited, what is typed then). The
-    exit status and the output."""
+    """Runs `tributary run` in the foreground of a terminal. Each answer is (text, number of times to wait for it, keys
+    to type then). Returns the exit status and the output."""
     pid, terminal = pty.fork()
     if pid == 0:
         os.execve(TOOL, [TOOL, 'run'] + options.split() + ['--'] + program, environment(mark))
@@ -45,12 +45,12 @@ def at_terminal(options, program, answers, mark=None):
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]), output.decode(errors='replace')
 
 
-# Joins the job once it has been told to end, so the servers must still be there then.
+# The worker joins the job after it was told to end, so the servers must still be there.
 FINISHES = 'trap told=1 INT TERM; echo up; until [ "$told" ]; do sleep 0.05; done; exec "$0"'
 
 
 def servers_wait_for_workers():
-    """What the first signal finds under way is finished."""
+    """Work that the first signal interrupts is finished."""
     def check(status, output, number):
         assert status == 128 + number, (status, output)
         assert all('worker %d of 2: 2 4 6' % rank in output for rank in (0, 1)), output
@@ -68,7 +68,7 @@ def servers_wait_for_workers():
 
 
 def second_ctrl_c_ends_all():
-    """Who does not end is named, and the second time nobody is asked."""
+    """A process that does not end is named. The second signal ends all without waiting."""
     mark = 'second%d' % os.getpid()
     stays = 'trap "" INT TERM; echo up; sleep 3000; sleep 3000'
     status, output = at_terminal('-n 2 -s 1', ['sh', '-c', stays], [('up', 2, CTRL_C), ('waiting for rank 0, rank 1,', 1, CTRL_C)], mark)
@@ -78,7 +78,7 @@ def second_ctrl_c_ends_all():
 
 
 def many_signals_are_more_than_one():
-    """However short after one another they come: only the first half second's are taken for one."""
+    """Signals within the first half second count as one; later ones count however closely they follow each other."""
     child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'trap "" TERM; echo up; sleep 3000; sleep 3000'], env=environment(), **PIPES)
     try:
         assert child.stdout.readline() == 'up\n'
@@ -93,7 +93,7 @@ def many_signals_are_more_than_one():
 
 
 def signals_reach_all():
-    """A shell that SIGTERM ends does not take along what it has started; run does."""
+    """A shell that SIGTERM ends leaves its children behind; run ends them too."""
     for program in ('sleep 3000; true', 'trap "" TERM; sleep 3000; true'):
         mark = 'signal%d' % os.getpid()
         child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'env', 'OWN_' + mark + '=1', 'sh', '-c', program], env=environment(mark), **PIPES)
@@ -110,7 +110,8 @@ def signals_reach_all():
 
 
 def closed_output_leaves_nobody():
-    """As with `| head`: the workers are told, and what they have started does not stay behind. Nor does Ctrl-\\ leave it."""
+    """The reader closes the output, as `| head` does: the workers get a signal, and their children do not stay behind.
+    The same holds for Ctrl-\\."""
     program = '[ "$TRIB_RANK" = 0 ] && exec sleep 3000; sleep 3000 & while sleep 0.1; do echo line; done'
     for number in (signal.SIGPIPE, signal.SIGQUIT):
         mark = 'closed%d' % os.getpid()
@@ -146,7 +147,8 @@ def state_of(pid):
 
 
 def stops_and_goes_on_together():
-    """As Ctrl-Z and `fg` have it, or who reads from the terminal in the background: servers that go on alone take the workers for lost."""
+    """Servers stop and go on with the workers, after Ctrl-Z and `fg` or a background read from the terminal. Servers
+    that went on alone would take the workers for lost."""
     mark = 'stopped%d' % os.getpid()
     child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), preexec_fn=os.setpgrp, **PIPES)
     try:
@@ -162,7 +164,7 @@ def stops_and_goes_on_together():
 
 
 def survives_a_hangup_under_nohup():
-    """The terminal's end is nothing to it: SIGHUP is not what ends it, so one that can be is, later."""
+    """Under nohup run ignores SIGHUP when the terminal closes. A signal that is not ignored still ends it later."""
     for ignores, status in ((True, signal.SIGTERM), (False, signal.SIGHUP)):
         child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'], env=environment(),
                                  preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores else signal.SIG_DFL), **PIPES)
@@ -194,7 +196,7 @@ print('%d of them' % count[0], flush=True)
 
 
 def one_ctrl_c_counts_once():
-    """The terminal sends one to each of its processes; who has left its group hears of it from run."""
+    """The terminal sends one SIGINT to each of its processes. A process that left the group gets one from run."""
     for where in ('inside', 'apart'):
         _, output = at_terminal('-n 1', [sys.executable, '-c', COUNTS_SIGINTS, where], [('up', 1, CTRL_C)])
         assert '1 of them' in output, (where, output)
@@ -208,5 +210,6 @@ CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c
 
 
 if __name__ == '__main__':
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # who is started in a script's background ignores it, and so would a shell's trap
+    # A script's background process ignores SIGINT, and a shell's trap would inherit that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(run_cases(CASES))

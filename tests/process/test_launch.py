@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Starts examples/hello under each launcher that is here, and under environments like those of the ones that are not.
+"""Starts examples/hello under each installed launcher, and under environments like those of the others.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
@@ -44,7 +44,7 @@ def under(command):
 
 
 def by_hand(environments):
-    """Each is (command, environment); all must end with 0."""
+    """Runs pairs of (command, environment); all must end with status 0."""
     children = [subprocess.Popen(c, env=e, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 for c, e in environments]
     try:
@@ -85,7 +85,7 @@ def server_by_itself():
 
 
 def token_file_that_is_given():
-    """What is given goes before the environment, where the token of another job may be."""
+    """A given token file takes precedence over a token in the environment, which may be another job's."""
     port = free_port()
     with tempfile.NamedTemporaryFile('w') as token:
         token.write('the one that is given\n')
@@ -127,7 +127,7 @@ def bad_input():
 
 
 def run_without_proc():
-    """Servers are this program again, which is found by /proc: where that is missing it is named."""
+    """run starts its own program as the servers, found through /proc. The error names /proc where it is missing."""
     done = subprocess.run(['unshare', '-m', 'sh', '-c', 'mount -t tmpfs none /proc && exec "$@"', 'sh', TOOL, 'run', '-n', '1', '-s', '1', '--', 'true'],
                           env=clean_env(LD_LIBRARY_PATH=os.path.abspath(BUILD)), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     if re.match('(unshare|mount): ', done.stdout):
@@ -137,7 +137,7 @@ def run_without_proc():
 
 
 def external_coordinator_forgotten():
-    """Rank 0 finds its coordinator's port taken, and says by whom it may be."""
+    """Rank 0 finds its coordinator's port taken, and names the likely cause."""
     with socket.create_server(('127.0.0.1', 0)) as taken:
         refuses([HELLO], clean_env(TRIB_RANK=0, TRIB_WORKERS=2, TRIB_COORDINATOR='127.0.0.1:%d' % taken.getsockname()[1]),
                 'TRIB_EXTERNAL_COORDINATOR')
@@ -146,7 +146,7 @@ def external_coordinator_forgotten():
 
 
 def coordinator_elsewhere():
-    """Nobody listens there: which address that is, and what has set it."""
+    """No process listens at the address. The error names the address and the variable that sets it."""
     port = free_port()
     refuses([HELLO], clean_env(TRIB_RANK=1, TRIB_WORKERS=2, TRIB_JOIN_TIMEOUT=1, TRIB_COORDINATOR='127.0.0.1:%d' % port),
             'Connection refused; TRIB_COORDINATOR must say where rank 0 runs')
@@ -155,7 +155,7 @@ def coordinator_elsewhere():
 
 
 def coordinator_waits():
-    """On its own for some of its ticks, then told to end: status 1, as its help says."""
+    """A coordinator that waits for a job ends with status 1 after SIGTERM, as its help says."""
     child = subprocess.Popen([TOOL, 'coordinator', '--workers', '2', '--coordinator', '127.0.0.1:%d' % free_port()],
                              env=clean_env(), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
@@ -173,14 +173,14 @@ def run_passes_status():
 
 
 def run(options, *program, **more):
-    """Exit status and output of `tributary run`."""
+    """Returns exit status and output of `tributary run`."""
     done = subprocess.run([TOOL, 'run'] + options.split() + ['--'] + list(program), env=clean_env(**more),
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60)
     return done.returncode, done.stdout
 
 
 def run_ends_servers():
-    """Nobody is left to serve, or the servers end with their job: then nobody has to end them."""
+    """run ends servers that outlive the workers. Servers that end with their job need no help."""
     status, output = run('-n 2 -s 1', '/nonexistent')
     assert status == 127 and '1 process is still there 1 s after the last worker: ending it' in output, (status, output)
     status, output = run('-n 2 -s 2', '/bin/false')
@@ -190,20 +190,20 @@ def run_ends_servers():
 
 
 def run_forgives_servers():
-    """What servers say of workers that went with status 0 is a warning; not what they say before."""
+    """Errors of servers after their workers ended with status 0 are only a warning. Earlier errors count."""
     warning = 'warning: every worker ended with status 0, but not the job'
     for program in ('exit 0', '"$0" bench --sizes 1M --iters 10000 & sleep 1; kill -9 $!; exit 0'):
         status, output = run('-n 2 -s 1', 'sh', '-c', program, TOOL)
         assert status == 0 and warning in output, (program, status, output)
     status, output = run('-n 2 -s 1', 'sh', '-c', 'sleep 4', TRIB_JOIN_TIMEOUT='1s')
     assert status == 1 and 'server 0 ended with status 1' in output and warning not in output, (status, output)
-    # Whose status counts where a server failed first: the worker's.
+    # A worker's status takes precedence, even if a server failed first.
     status, output = run('-n 2 -s 1', 'sh', '-c', 'sleep 4; exit 7', TRIB_JOIN_TIMEOUT='1s')
     assert status == 7 and 'server 0 ended with status 1' in output, (status, output)
 
 
 def run_counts_crashed_servers():
-    """By a signal that run did not send, right before its workers end with 0."""
+    """A signal that run did not send kills the server, right before the workers end with 0."""
     if not os.path.exists('/proc/self/task/%d/children' % os.getpid()):
         return 'the kernel does not list children'
     # The server is run's first child.
@@ -214,10 +214,10 @@ def run_counts_crashed_servers():
 
 
 def run_numbers_servers():
-    """As the job does, whose texts and traces name them by number."""
+    """run numbers the servers as the job does, whose texts and traces use these numbers."""
     if not os.path.exists('/proc/self/task/%d/children' % os.getpid()):
         return 'the kernel does not list children'
-    # Servers are run's first children, in their order.
+    # Servers are run's first children, in order.
     status, output = run('-n 1 -s 8 --log debug', 'sh', '-c', 'echo $(cat /proc/$PPID/task/$PPID/children); exec "$0"', HELLO)
     assert status == 0, (status, output)
     pids = re.search(r'^(\d+ ?)+$', output, re.M).group(0).split()[:8]
@@ -227,7 +227,7 @@ def run_numbers_servers():
 
 
 def run_tells_early():
-    """Ranks 1 and 2 are gone with status 0 before anybody joined; rank 0 goes on until run has said so."""
+    """Ranks 1 and 2 end with status 0 before any rank joined. Rank 0 goes on until run has said so."""
     child = subprocess.Popen([TOOL, 'run', '-n', '3', '--', 'sh', '-c', '[ $TRIB_RANK = 0 ] || exit 0; read line'],
                              env=clean_env(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     watchdog = threading.Timer(60, child.kill)
@@ -242,7 +242,7 @@ def run_tells_early():
 
 
 def cores_of(pid):
-    """Where the process's reactors may run, by their names."""
+    """Returns the cores that each of the process's reactors may run on, by thread name."""
     found = {}
     for task in os.listdir('/proc/%d/task' % pid):
         with open('/proc/%d/task/%s/comm' % (pid, task)) as comm:
@@ -253,7 +253,8 @@ def cores_of(pid):
 
 
 def takes_cores(wanted, *settings):
-    """As many ranks as there are settings, each with its own beside the job's; wanted(cores of each) comes true."""
+    """Starts one rank for each of the settings, which are added to the job's. Waits until wanted(cores of each rank) is
+    true."""
     port, ranks = free_port(), len(settings)
     children = [subprocess.Popen([TOOL, 'bench', '--sizes', '1M', '--iters', '10000'], stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
                                  env=clean_env(TRIB_RANK=r, TRIB_WORKERS=ranks, TRIB_COORDINATOR='127.0.0.1:%d' % port, **more))
@@ -263,7 +264,7 @@ def takes_cores(wanted, *settings):
         while time.monotonic() < deadline and not (len(seen) == ranks and wanted(seen)):
             time.sleep(0.02)
             now = [cores_of(c.pid) for c in children]
-            seen = now if any(now) else seen  # what was seen last of those that have ended
+            seen = now if any(now) else seen  # the last state before a rank ended
     except OSError:
         assert False, 'a rank ended; before that reactors might run on %s' % seen
     finally:
@@ -274,7 +275,8 @@ def takes_cores(wanted, *settings):
 
 
 def bench_starts_one_job():
-    """However its -n and -s are written, they are not the ranks' too: each would start a job, whose ranks would..."""
+    """The options -n and -s must not reach the ranks, however they are written, or each rank would start a job of its
+    own."""
     for words in (['-n', '2', '-s', '1'], ['-n2', '-s1']):
         child = subprocess.Popen([TOOL, 'bench', *words, '--sizes', '4K', '--iters', '2'], env=clean_env(), start_new_session=True,
                                  stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -292,7 +294,7 @@ def cores_of_their_own():
         return 'needs two cores, and no launcher that binds'
     one = {'TRIB_REACTORS': 1}
     takes_cores(lambda seen: all(len(s.get('trib-0', everywhere)) == 1 for s in seen) and seen[0] != seen[1], one, one)
-    # More reactors than cores: nobody pins.
+    # More reactors than cores: no rank pins.
     many = min(len(everywhere), 16)
     each = {'TRIB_REACTORS': many}
 
@@ -303,7 +305,7 @@ def cores_of_their_own():
 
 
 def jobs_leave_each_other_cores():
-    """Two jobs of a rank each have a core each; `tributary info` says which are whose, until they have ended."""
+    """Two jobs of one rank each pin different cores. `tributary info` lists the cores of other jobs until they end."""
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < max(2, os.cpu_count()):
         return 'needs two cores, and no launcher that binds'
@@ -331,13 +333,13 @@ def jobs_leave_each_other_cores():
 
 
 def beside_a_launcher():
-    """Rank 1 is none of the processes that rank 0's launcher counts: that keeps its core, and this one has none of its own."""
+    """The launcher of rank 0 does not count rank 1. Rank 0 keeps its core, and rank 1 gets none of its own."""
     everywhere = os.sched_getaffinity(0)
     if len(everywhere) < max(2, os.cpu_count()):
         return 'needs two cores, and no launcher that binds'
     counted = {'TRIB_REACTORS': 1, 'TRIB_LOCAL_RANK': 0, 'TRIB_LOCAL_COUNT': 1}
     takes_cores(lambda seen: [len(s.get('trib-0', [])) for s in seen] == [1, len(everywhere)], counted, {'TRIB_REACTORS': 1})
-    # It is the same where all together are too many: the launcher's have their cores.
+    # The same holds if all reactors together are too many: the launcher's ranks keep their cores.
     many = {'TRIB_REACTORS': min(len(everywhere), 16)}
 
     def as_before(seen):
@@ -347,7 +349,7 @@ def beside_a_launcher():
 
 
 def spins_while_there_are_cores():
-    """Who is to spin learns from the roster that others want the cores."""
+    """A reactor that should spin learns from the roster that other ranks need the cores."""
     cores = len(os.sched_getaffinity(0))
     if cores < max(2, os.cpu_count()):
         return 'needs two cores, and no launcher that binds'
@@ -365,7 +367,7 @@ def spins_while_there_are_cores():
 
 
 def run_binds():
-    """Ranks share the cores out, and share cores where there are more ranks."""
+    """Ranks divide the cores, and share cores if there are more ranks than cores."""
     cores = sorted(os.sched_getaffinity(0))
 
     def parts(ranks):
@@ -386,7 +388,7 @@ def run_binds():
 
 
 def run_keeps_the_membership():
-    """Whatever the environment says of a job that a coordinator of its own keeps."""
+    """run coordinates the job itself, even if the environment names an external coordinator."""
     status, output = run('-n %d' % N, HELLO, TRIB_EXTERNAL_COORDINATOR='yes', TRIB_JOIN_TIMEOUT='20s')
     assert status == 0, (status, output[-600:])
 

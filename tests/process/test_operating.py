@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""What somebody who runs jobs relies on: nothing is left behind, outputs stay apart, a result that was not written is no
-success, and the log says what is wrong once, and in time. Prints `ok NAME` / `not ok NAME: why`.
+"""What operators of jobs rely on: no process is left behind, outputs stay apart, an unwritten result is a failure, and
+the log reports each problem once, and in time. Prints `ok NAME` / `not ok NAME: why`.
 """
 import os
 import re
@@ -37,7 +37,7 @@ def streams_apart():
 
 
 def left_behind_is_ended():
-    """A process that a worker leaves behind, and that holds its output open, neither outlives the job nor holds run up."""
+    """A worker's child that outlives it and holds its output open neither outlives the job nor delays run."""
     mark = 'MARK_OF_A_TEST=left%d' % os.getpid()
     done = tool('run', '-n', '2', '--', 'env', mark, 'sh', '-c', 'sleep 3000 & exit 0')
     assert done.returncode == 0 and re.search(r'2 processes that the workers have started are still there: .*sleep \(\d+\)', done.stderr), done
@@ -49,7 +49,7 @@ def full_disk():
         for words in (['info'], ['info', '--json'], ['bench', '--sizes', '4K', '--iters', '2', '--json']):
             done = tool(*words, stdout=full)
             assert done.returncode == 1 and 'No space left' in done.stderr, (words, done)
-        # Of the lines of other processes, too, though much has been asked of the system by the time that run ends.
+        # The output of other processes counts too, even though run has made many system calls by its end.
         done = tool('run', '-n', '3', '--', 'sh', '-c', 'echo lost; sleep 0.3', stdout=full)
         assert done.returncode == 1 and done.stderr.count('No space left') == 1 and 'No child' not in done.stderr, done
 
@@ -92,7 +92,7 @@ def options_are_named():
 
 
 def few_descriptors():
-    """What `run` itself lacks, with a number that is enough."""
+    """run reports its own lack of descriptors, with a limit that is enough."""
     command = 'ulimit -n %d; exec ' + TOOL + ' run -n 20 -s 1 -- true'
     done = subprocess.run(['sh', '-c', command % 24], env=environment(), timeout=60, check=False, **PIPES)
     found = re.search(r'Too many open files: 21 processes need (\d+), this one may have 24; raise it: ulimit -n \1', done.stderr)
@@ -102,7 +102,7 @@ def few_descriptors():
 
 
 def models_that_cannot_be():
-    """What a command cannot read, or say, it says, and that is no success."""
+    """A command reports what it cannot read or print, and fails."""
     with tempfile.TemporaryDirectory() as folder:
         os.mkdir(folder + '/folder.csv')
         with open(folder + '/latin.csv', 'w', encoding='latin-1') as out:
@@ -116,7 +116,7 @@ def models_that_cannot_be():
 
 
 def manual_pages():
-    """One for each command, with all that its help says, and nothing that troff complains about."""
+    """Each command has a manual page with all of its help, and troff finds no fault with it."""
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, folder], check=True, timeout=60)
         commands = re.findall(r'^  (\w+) ', tool('--help').stdout, re.MULTILINE)
@@ -133,7 +133,7 @@ def manual_pages():
 
 
 def refused_is_remembered():
-    """The last word says who came and was refused: it may be the only one that a program shows."""
+    """The last error text names the member that was rejected. A program may print no other text."""
     env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_JOIN_TIMEOUT='3', TRIB_LOG='error')
     children = [subprocess.Popen([HELLO], env=dict(env, TRIB_RANK=str(rank), TRIB_WORKERS=str(2 + rank)), **PIPES) for rank in (0, 1)]
     outputs = [child.communicate(timeout=60)[1] for child in children]
@@ -143,14 +143,14 @@ def refused_is_remembered():
 
 
 def loopback_by_name():
-    """The address that Debian gives a machine's own name: the last word says why nobody came."""
+    """Debian maps a machine's own name to this address. The last error text says why no member joined."""
     done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='a', TRIB_JOIN_TIMEOUT='1',
                                                    TRIB_WORKERS='2', TRIB_RANK='0'), timeout=60, check=False, **PIPES)
     assert done.returncode == 1 and 'listens on 127.0.1.1:' in done.stderr and 'where no other machine reaches it' in done.stderr, done
 
 
 def waiting_is_told():
-    """Long before the join timeout: who is missing, and that nobody answers at the coordinator's address."""
+    """Long before the join timeout the log names the missing members, or an unreachable coordinator."""
     env = environment(TRIB_JOIN_TIMEOUT='11', TRIB_WORKERS='2')
     pairs = [(rank, dict(env, TRIB_RANK=rank, TRIB_COORDINATOR='127.0.0.1:%d' % free_port())) for rank in ('0', '1')]
     children = [subprocess.Popen([HELLO], env=its, **PIPES) for _, its in pairs]

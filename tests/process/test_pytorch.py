@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""examples/pytorch.py on processors, where PyTorch is installed (tests/gpu runs it on GPUs). Prints `ok NAME` / `not ok NAME: why`, or one
-`skip NAME: why` and exits with 77.
+"""examples/pytorch.py on processors, where PyTorch is installed (tests/gpu runs it on GPUs). Prints `ok NAME` / `not ok
+NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 import os
 import subprocess

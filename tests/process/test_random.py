@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Kills or stops a random member of a random job at a random time, again and again: whoever is left ends by itself, soon,
-and either has all it came for or says who was lost. Prints `ok NAME` / `not ok NAME: why`.
+"""Kills or stops a random member of a random job at a random time, again and again. Every other member ends by itself,
+soon, and either has all its results or says which member was lost. Prints `ok NAME` / `not ok NAME: why`.
 
-    test_random.py [SEED [RUNS]]     the seed is in each name, so one run can be had again: test_random.py 17 1
+    test_random.py [SEED [RUNS]]     each name contains the seed, so one run can be repeated: test_random.py 17 1
 """
 import os
 import random

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Records jobs in virtual time, where any other rate, size or number of machines can be had as well, and compares what `tributary
-replay` predicts with what then is; searches with `tributary tune`; replays a real job live.
+"""Records jobs in virtual time, where the same job can also run with another rate, size or number of machines. Compares
+the predictions of `tributary replay` with such runs, searches with `tributary tune`, and replays a real job live.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
@@ -46,7 +46,7 @@ def sim(*words, model=MODEL):
 
 
 def recorded(name, *words, model=MODEL):
-    """The traces of a job in virtual time, and its step."""
+    """Returns the traces of a job in virtual time, and its step time."""
     step = sim('--trace', '%s/%s' % (FOLDER, name), *words, model=model)
     return sorted(glob.glob('%s/%s/*' % (FOLDER, name))), step
 
@@ -89,7 +89,7 @@ def other_worlds():
 
 
 def machines():
-    """Workers that share machines, and links: those of a machine sum first, or each pushes its own."""
+    """Workers share machines and links. Those of a machine sum first, or each pushes its own contribution."""
     where = ['-n', '4', '-s', '1', '--rate', '2gbit', '--per-machine', '2']
     truth = {when: sim(*where, '--local-sum', when) for when in ('on', 'off')}
     assert truth['on'] < 0.8 * truth['off'], truth
@@ -112,8 +112,9 @@ def machines():
 
 
 def hosts_of_one_machine():
-    """Links between network namespaces of one machine are work of its processors: 1 ns a byte with what sending and receiving cost."""
-    sent_ms = 2 * sum(4 * elements for elements, _ in TENSORS) / 1e6  # two workers: each pushes half and hands out the other half's sum
+    """Links between namespaces of one machine cost processor time: 1 ns a byte, with sending and receiving."""
+    # Two workers: each pushes one half and sends back the other half's sum.
+    sent_ms = 2 * sum(4 * elements for elements, _ in TENSORS) / 1e6
     words = ['-n', '2', '-s', '0', '--cores', '1']
     apart = sim('--rate', '40gbit', *words)
     files, step = recorded('namespaces', '--one-machine', '--rate', '40gbit', *words)
@@ -125,7 +126,7 @@ def hosts_of_one_machine():
 
 
 def one_host():
-    """No link is between the members, and tensors are cut as within one machine."""
+    """No link is between the members, and tensors are cut as on one machine."""
     files, step = recorded('one host', '-n', '3', '-s', '0', '--per-machine', '3')
     said = replay(files, '--per-machine', '1', '--rate', '10gbit')
     assert said['recorded']['one_host'] and said['replayed']['t_opt_ms'] == 0 and said['replayed']['wire_bytes'] == 0, said
@@ -139,7 +140,8 @@ def one_host():
 
 def steps_that_overlap():
     files, step = recorded('overlap', '-n', '3', '-s', '1', '--rate', '2gbit', '--cross-barrier')
-    known = ['--recorded-rate', '2gbit', '--recorded-forward', '6ms']  # forward, optimizer, and the first gradient's part of backward
+    # Forward, optimizer, and the first gradient's part of backward.
+    known = ['--recorded-rate', '2gbit', '--recorded-forward', '6ms']
     said = replay(files, *known, '--rate', '20gbit')
     assert said['recorded']['overlapped'], said
     near(said['replayed']['step_ms'], step, 5, 'overlapped')
@@ -156,7 +158,8 @@ def exported():
 
 
 def tuned():
-    # Chunks so small that messages cost more than their bytes, one at a time: there is something to find.
+    # Chunks are so small that messages cost more than their bytes, and one is sent at a time, so tuning can improve a
+    # lot.
     files, step = recorded('slow', '-n', '3', '-s', '3', '--rate', '10gbit', '--credit', '4K', '--chunk', '4K', '--partition', '8M',
                            '--latency', '100us')
     first = run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files)
@@ -167,7 +170,7 @@ def tuned():
     changed = {k: v for k, v in said['settings'].items() if v['now'] != v['best']}
     assert changed and all(v['gain_ms'] >= 0 for v in said['settings'].values()), said['settings']
     assert len(said['beyond']) >= 3, said['beyond']
-    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'not twice the same'
+    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'two runs differ'
     words = [w for k in ('credit', 'partition', 'chunk') for w in ('--' + k, said['settings'][k]['best'])]
     if said['settings']['priorities']['best'] == 'none':
         words.append('--no-priorities')
@@ -179,7 +182,7 @@ def tuned():
 
 
 def tuned_priorities():
-    """Priorities are no variable's: that they are to change is said."""
+    """No variable sets priorities, so the text says that the program must change them."""
     many = FOLDER + '/many.csv'
     with open(many, 'w') as out:
         out.write('# many: made up; forward 20000 us, backward 30000 us, optimizer 0 us\ntensor,elements,ready_us\n')
@@ -192,7 +195,7 @@ def tuned_priorities():
 
 
 def on_a_narrow_terminal():
-    """What it is at is overwritten in its line, so it must fit into that."""
+    """Each progress text overwrites the last one on its line, so it must fit the terminal."""
     files, _ = recorded('narrow', '-n', '2', '-s', '1')
     for columns in (80, 40):
         pid, terminal = pty.fork()

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Runs tools/bench/suite small, over the systems that are here: every system takes its turns, results are checked, files are written.
+"""Runs a small tools/bench/suite over the installed systems: every system takes its turns, results are checked, files
+are written.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
@@ -26,7 +27,7 @@ def suite(folder, *arguments):
 
 
 def measures(folder):
-    """The default systems that are installed, two ranks, a size and a list of tensors."""
+    """Measures the installed default systems with two ranks, two sizes and a list of tensors."""
     model = os.path.join(folder, 'small.csv')
     with open(model, 'w') as out:
         out.write(MODEL)
@@ -42,13 +43,13 @@ def measures(folder):
             assert 0 < of['seconds']['q1'] <= of['seconds']['median'] <= of['seconds']['q3'] < 30, (name, of)
             assert of['ratio']['median'] > 0 and of['samples'] >= 2, (name, of)
         assert row['systems']['tributary']['ratio']['median'] == 1.0
-    # Gradients that become ready over time cannot all be back before the last one is ready.
+    # Gradients that become ready over time cannot all be summed before the last one is ready.
     assert scene['rows'][2]['systems']['tributary']['seconds']['q1'] > 21e-6
     assert 'loopback TCP, 2 ranks' in table and '96 KiB' in table, table
 
 
 def refuses(folder):
-    """What it cannot do it says before it starts anything."""
+    """The suite rejects wrong arguments before it starts anything."""
     for words, expected in ((['--scenes', 'moon:2'], 'moon:2'), (['--systems', 'nccl'], 'nccl'), (['--scenes', 'tcp:1'], 'two ranks'),
                             (['--sizes', '3'], 'one element'), (['--set', 'PATH=/'], 'TRIB_NAME')):
         status, _, errors = suite(folder, *words)
@@ -56,7 +57,7 @@ def refuses(folder):
 
 
 def tells_failures(folder):
-    """A job that cannot start ends the scene with its own words, and the status is not 0."""
+    """A job that cannot start ends the scene with its own error text, and the status is not 0."""
     status, _, errors = suite(folder, '--scenes', 'tcp:2', '--sizes', '4K', '--systems', 'tributary', '--set', 'TRIB_CHUNK_BYTES=5')
     assert status == 1 and 'chunk_bytes 5' in errors, (status, errors)
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Records real jobs, reads their traces with `tributary trace`, and checks what comes out: the summary, the event format of
-Perfetto and chrome://tracing; and what is said of files that do not fit.
+"""Records real jobs and reads their traces with `tributary trace`. Checks the summary, the event format of Perfetto and
+chrome://tracing, and the errors for files that do not fit.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
@@ -39,7 +39,7 @@ def run(*words, status=0, **more):
 
 
 def record(name, *words, program=(TOOL,)):
-    """The files of a job of that program."""
+    """Returns the trace files of a job of that program."""
     run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', *program, *words, TRIB_TRACE='%s/%s-%%r' % (FOLDER, name))
     files = sorted(glob.glob('%s/%s-*' % (FOLDER, name)))
     assert len(files) == WORKERS + SERVERS, files
@@ -47,7 +47,7 @@ def record(name, *words, program=(TOOL,)):
 
 
 def job():
-    """A recorded job of training steps, made once."""
+    """Returns the files of a recorded job of training steps, recorded once."""
     if not hasattr(job, 'files'):
         path = FOLDER + '/small.csv'
         with open(path, 'w') as out:
@@ -93,7 +93,7 @@ def check_event(event, threads):
 
 
 def check_pairs(events):
-    """Asynchronous events begin and end once, in this order; arrows begin inside a slice and end inside a slice."""
+    """Asynchronous events begin and end once, in this order."""
     open_pairs = {}
     pairs = 0
     for event in events:
@@ -115,7 +115,7 @@ def check_slices(slices):
     for lane, times in lanes.items():
         times.sort()
         for (_, end), (begin, _) in zip(times, times[1:]):
-            assert begin >= end - 0.0015, (lane, end, begin)  # three digits behind the point
+            assert begin >= end - 0.0015, (lane, end, begin)  # three decimals
     return lanes
 
 
@@ -125,7 +125,7 @@ def check_arrows(events, lanes, tolerance_us):
     assert len(starts) == len(ends) > 0
     for end in ends:
         start = starts.pop(end['id'])
-        assert start['ts'] <= end['ts'] + tolerance_us, (start, end)  # a push leaves before it is in a sum
+        assert start['ts'] <= end['ts'] + tolerance_us, (start, end)  # a push leaves before it is part of a sum
         for one in (start, end):
             assert any(a - 0.0015 <= one['ts'] <= b + 0.0015 for a, b in lanes[one['pid'], one['tid']]), one
     return len(ends)
@@ -147,7 +147,7 @@ def chrome():
     lanes = check_slices([e for e in events if e['ph'] == 'X'])
     tolerance = sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:])
     arrows = check_arrows(events, lanes, tolerance)
-    # An arrow for each worker's partition: 2 + 3 + 1 + 6 of 1 MiB, in each of the 7 steps.
+    # One arrow for each worker's partition: 2 + 3 + 1 + 6 of 1 MiB, in each of the 7 steps.
     assert arrows >= 0.9 * WORKERS * 12 * 7, arrows
     assert any(e['name'] == '"q"ä' for e in events), 'a name was lost'
     operations = [e for e in events if e['ph'] == 'b' and e['cat'] == 'operation']
@@ -181,7 +181,7 @@ def files_that_do_not_fit():
     pipe, long = FOLDER + '/pipe', FOLDER + '/long'
     os.mkfifo(pipe)
     assert 'not a file' in run('trace', pipe, status=1)
-    for name, first in ((long, b''), (long, data)):  # 2 TiB, of which nothing is stored, and nothing must be read
+    for name, first in ((long, b''), (long, data)):  # 2 TiB without stored data; nothing of it may be read
         with open(name, 'wb') as out:
             out.write(first)
             out.truncate(1 << 41)
@@ -192,7 +192,7 @@ def files_that_do_not_fit():
 
 
 def a_job_that_failed():
-    """A worker leaves early, and the others' steps fail: what they recorded is there all the same."""
+    """A worker leaves early, and the others' steps fail. Their recordings are complete all the same."""
     job()
     script = 'iters=40; [ "$TRIB_RANK" = 1 ] && iters=3; exec %s step --model %s/small.csv --iters $iters' % (TOOL, FOLDER)
     run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', 'sh', '-c', script, status=1, TRIB_TRACE=FOLDER + '/failed-%r')
@@ -203,7 +203,7 @@ def a_job_that_failed():
 
 
 def nowhere_to_print():
-    """What was asked for and could not be written is no success."""
+    """A command whose output cannot be written fails."""
     job()
     for words in (['trace', *job()], ['trace', '--json', *job()], ['replay', '--json', '--quiet', *job()], ['tune', '--quiet', *job()],
                   ['sim', '--model', FOLDER + '/small.csv', '-n', '2', '--json', '--quiet'], ['info'], ['--version'], ['--help']):
@@ -213,7 +213,7 @@ def nowhere_to_print():
 
 
 def no_part_is_left():
-    """A file that had no room is told of, and not left for a whole one. What is no file of its own stays."""
+    """A partly written file is reported and removed. A device such as /dev/full stays."""
     path = FOLDER + '/cut.json'
     done = subprocess.run([TOOL, 'trace', '--quiet', '--chrome', path, *job()], stderr=subprocess.PIPE, text=True, timeout=120, check=False,
                           restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
@@ -224,7 +224,7 @@ def no_part_is_left():
 
 
 def recordings_are_kept():
-    """Whoever forgets to say where to write names the first recording."""
+    """An output option without a path takes the first recording as its path. The recording must not be overwritten."""
     kept = FOLDER + '/kept'
     shutil.copy(job()[0], kept)
     for words in (['trace', '--chrome'], ['replay', '--export'], ['replay', '--live', '--export']):
@@ -237,7 +237,7 @@ def recordings_are_kept():
 
 
 def virtual_time_without_room():
-    """Traces that were asked for and could not be written are no success in virtual time either."""
+    """In virtual time, too, a command fails if it cannot write its traces."""
     job()
     limited = 'trap "" XFSZ; ulimit -f 1; exec "$@"'
     done = subprocess.run(['sh', '-c', limited, 'sh', TOOL, 'sim', '--model', FOLDER + '/small.csv', '-n', '2', '--iters', '1', '--quiet',
@@ -257,7 +257,7 @@ def virtual_time():
 
 
 def machines_that_sum_first():
-    """A worker's push goes to its machine's relay, whose part goes on, and the sum comes back the same way."""
+    """A worker pushes to its machine's relay, which pushes a partial sum. The sum returns the same way."""
     folder, path = FOLDER + '/machines', FOLDER + '/chrome-machines.json'
     job()
     run('sim', '--model', FOLDER + '/small.csv', '-n', '4', '-s', '0', '--per-machine', '2', '--iters', '3', '--quiet', '--json', '--trace', folder)
@@ -268,7 +268,8 @@ def machines_that_sum_first():
     assert abs(sum(p['total_ms'] for p in phases.values()) / sum(s['total_ms'] for s in said['stages'].values()) - 1) < 1e-3, phases
     links = {m['member']: m for m in said['members']}
     assert [links['rank %d' % i]['machine'] for i in range(4)] == [0, 0, 2, 2], links
-    # Of what a machine has it sends half as parts, and the sums of the other half: one contribution, however many workers.
+    # A machine sends half of its bytes as partial sums, and the sums of the other half: one contribution, however many
+    # workers.
     steps = said['operations'] / 4 / 4
     for rank in (0, 2):
         assert abs(links['rank %d' % rank]['out_bytes'] / (said['steps']['bytes'] * steps) - 1) < 0.1, links
@@ -286,7 +287,8 @@ def machines_that_sum_first():
 
 
 def clocks_apart():
-    """Each process in a namespace of time of its own: their clocks are hundreds of hours apart, as those of hosts are."""
+    """Each process has a time namespace of its own, so the clocks are hundreds of hours apart, as on different
+    hosts."""
     apart = ['unshare', '--time', '--fork', '--monotonic']
     if subprocess.run([*apart, '5', 'true'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
         print('skip clocks_apart_in_truth: there are no namespaces of time here, or not for this user')
@@ -301,7 +303,7 @@ def clocks_apart():
         events = json.load(made)['traceEvents']
     lanes = check_slices([e for e in events if e['ph'] == 'X'])
     check_arrows(events, lanes, sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:]))
-    assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not put together'
+    assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not aligned'
 
 
 def main():

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Runs what needs RDMA in a guest with the kernel's software RDMA (tools/cluster/verbs-guest).
+"""Runs the RDMA tests in a guest with the kernel's software RDMA (tools/cluster/verbs-guest).
 
-Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`. A guest takes its time to boot: the jobs share one.
+Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`. A guest takes time to boot, so the jobs share one.
 """
 import functools
 import os
@@ -11,20 +11,21 @@ import sys
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 GUEST_CANNOT_RUN = 77
-KEPT = 'cm_destroy_id_wait_timeout'  # how a kernel says that it keeps a connection, and whoever would let go of it
+# The kernel's warning that it holds a connection, and with it the process that closes it.
+KEPT = 'cm_destroy_id_wait_timeout'
 TOOLS = [BUILD + '/tributary', BUILD + '/examples/digits', BUILD + '/libtributary.so.0']
 CONTRACT = BUILD + '/tests/test_transport_rdma'
 REGISTERED = BUILD + '/tests/test_registered'
 DIRECT = [BUILD + '/tests/test_direct', BUILD + '/tests/test_direct_ends']
 DATA = 'examples/digits/digits.csv'
 
-# Every job's output follows its name; its status comes last. What breaks the guest is at the end.
+# Every job's name comes before its output, and its status after. The jobs that break the guest come last.
 JOBS = r'''
 began() { echo "== $1"; }
 ended() { echo "== status $?"; }
 digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data digits.csv; }
 
-# Waits for a member's end. A process is kept by a kernel that keeps one of its connections: of that one the last words are all.
+# Waits for a member's end. A process cannot end if the kernel holds one of its connections; its last output must do.
 ending() {
     i=0
     while grep -hs '^State:' /proc/$1/task/*/status | grep -qv Z; do
@@ -33,13 +34,13 @@ ending() {
     wait $1; status=$?
 }
 
-# lose VICTIM COMMAND: a job whose members have names; one of them is lost in the middle. The others' ends.
+# lose VICTIM COMMAND: runs a job with named members, of which one is lost in the middle. Prints how the others end.
 port=12000
 lose() {
     port=$((port + 1))
     export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret TRIB_PEER_TIMEOUT=3 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
     export TRIB_COORDINATOR=$RDMA_IP:$port
-    rm -f rank0 # or the last job's would be looked at
+    rm -f rank0 # or the output of the previous job would be read
     ./tributary server > server0 2>&1 & server0=$!
     ./tributary server > server1 2>&1 & server1=$!
     TRIB_RANK=0 ./digits --epochs 50 --data digits.csv > rank0 2>&1 & rank0=$!
@@ -59,7 +60,8 @@ lose() {
     return 0
 }
 
-# chosen COMMAND: a job whose server belongs to somebody else, so that shared memory does not lead there; COMMAND comes before it.
+# chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
+# before the server's command line.
 chosen() {
     port=$((port + 1))
     export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
@@ -95,7 +97,7 @@ began network_lost; lose nobody 'ip link set $RDMA_LINK down'; ended
 '''
 
 
-# Runs on both of two hosts with a network between them; the coordinator is on the first, the server on the second.
+# Runs on both of two connected hosts; the coordinator is on the first, the server on the second.
 HOSTS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
@@ -114,13 +116,14 @@ if [ $RDMA_HOST = 0 ]; then
     echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(grep -v '^epoch' server | tail -n 1)"; grep -v ^epoch rank; (exit $status)
 else
     i=0; until grep -q 'over RDMA' rank; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || break; done
-    sleep 1; echo 0 > /dev/ttyS1; echo o > /proc/sysrq-trigger; sleep 60 # nothing of it says a word from here on
+    sleep 1; echo 0 > /dev/ttyS1; echo o > /proc/sysrq-trigger; sleep 60 # from here on this host is silent
 fi
 ended
 [ $RDMA_HOST = 1 ] || exit 0
 '''
 
-# The same, with two cables: a rail fails on the first host and comes back, then the other one on the second host; in the end both.
+# The same with two cables. A rail fails on the first host and comes back, then the other one fails on the second host;
+# at the end both fail.
 RAIL_EPOCHS = 10
 RAILS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
@@ -130,7 +133,7 @@ export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_RANK=$RDMA_HOST TRIB
 says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 400 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
 rails() {
     export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8
-    : > rank # or the last job's would be looked at
+    : > rank # or the output of the previous job would be read
     [ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
     ./digits --epochs $2 --data digits.csv > rank 2>&1 & rank=$!
 }
@@ -143,7 +146,7 @@ else
 fi
 wait $rank; status=$?; cat rank; wait; (exit $status); ended
 ip link set $RDMA_LINK2 up
-export TRIB_TRANSPORT=tcp # soft-RoCE of this kernel makes no connections any more once its link was down
+export TRIB_TRANSPORT=tcp # this kernel's soft-RoCE makes no more connections once its link was down
 began no_rail_left
 rails 12004 300
 [ $RDMA_HOST = 1 ] || { says '^epoch' 1; ip link set $RDMA_LINK down; ip link set $RDMA_LINK2 down; }
@@ -157,18 +160,19 @@ class Skip(Exception):
 
 
 def kernel_crashed(output):
-    """Linux's software RDMA device, now and then: a completion that comes while its queue is closed (6.1). No program can do that to a
-    kernel that works, so the guest gets a second chance."""
+    """Returns whether Linux's software RDMA device crashed: sometimes a completion arrives while its queue is closed
+    (6.1). No program can do that to a working kernel, so the guest gets a second chance."""
     return 'Kernel panic' in output and re.search(r'RIP: \S+ \[(ib_uverbs|ib_core|rdma_rxe|rdma_ucm|rdma_cm)\]', output) is not None
 
 
 def device_stood_still(output):
-    """The same device: a request that it neither carries out nor gives up. The test that hangs for it says so (rdma_raw_peer.h)."""
+    """Returns whether the device got stuck: it neither executes nor fails a request. The test that hangs reports this
+    (rdma_raw_peer.h)."""
     return 'the device owes an answer' in output
 
 
 def guest(command, *options, programs=(), timeout=300):
-    """Exit status and output of a shell command in a guest."""
+    """Returns exit status and output of a shell command in a guest."""
     missing = [path for path in programs if not os.path.exists(path)]
     if missing:
         raise Skip('not built: %s' % ', '.join(missing))
@@ -192,7 +196,7 @@ def built_with_rdma():
 
 
 def parts(output):
-    """What the jobs said, by name: exit status and output."""
+    """Returns each job's exit status and output, by name."""
     found, name = {}, None
     for line in output.splitlines():
         begins, ends = re.match(r'== (\w+)$', line), re.match(r'== status (\d+)$', line)
@@ -208,7 +212,7 @@ def parts(output):
 
 @functools.lru_cache(maxsize=1)
 def all_jobs():
-    """Runs once; what ended it early is in every case's output."""
+    """Runs the jobs once. An error that ends the run early appears in every case's output."""
     _, output = guest(JOBS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--file', DATA + '=t/digits.csv', programs=TOOLS)
     return parts(output), output
 
@@ -216,13 +220,13 @@ def all_jobs():
 def job(name):
     built_with_rdma()
     jobs, output = all_jobs()
-    assert name in jobs and jobs[name][0] is not None, 'did not come to its end\n%s' % output[-3000:]
+    assert name in jobs and jobs[name][0] is not None, 'the job did not finish\n%s' % output[-3000:]
     return jobs[name]
 
 
 def guest_has_a_verbs_device():
     status, output = guest('ibv_devinfo && exit 5')
-    assert status == 5, 'status %d\n%s' % (status, output)  # the command's own
+    assert status == 5, 'status %d\n%s' % (status, output)  # the command's own status
     assert 'hca_id:\trxe0' in output and 'PORT_ACTIVE' in output, output
 
 
@@ -240,7 +244,7 @@ def contract():
 
 
 def memory_of_the_caller():
-    """Through the public interface: what is registered is not copied, what is not or cannot be is; bytes_copied counts."""
+    """Tests the public interface: registered memory is not copied, other memory is; bytes_copied counts."""
     built_with_rdma()
     status, output = guest('CMOCKA_MESSAGE_OUTPUT=TAP timeout 100 ./test_registered', programs=[REGISTERED])
     passed = len(re.findall(r'^ok \d+ - ', output, re.M))
@@ -248,7 +252,7 @@ def memory_of_the_caller():
 
 
 def gpu_direct():
-    """Device tensors whose bytes go past host memory: which do, in which order, and how it ends."""
+    """Bytes of device tensors that bypass host memory: which ones do, in which order, and how operations end."""
     built_with_rdma()
     command = ('ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1; '
                'rdma link add rxe1 type rxe netdev dummy1; export RDMA_SECOND=10.78.0.1 CMOCKA_MESSAGE_OUTPUT=TAP; '
@@ -259,7 +263,7 @@ def gpu_direct():
 
 
 def device_removed():
-    """While a connection is open, and another has ended whose peer does not say so: each is told of once."""
+    """The device goes while one connection is open and another waits for its peer to end. Each is reported once."""
     built_with_rdma()
     command = 'CMOCKA_MESSAGE_OUTPUT=TAP timeout 30 ./test_transport_rdma device_removed'
     status, output = guest(command, programs=[CONTRACT])
@@ -267,7 +271,7 @@ def device_removed():
 
 
 def digits_as_over_tcp():
-    """The same job over both: it learns, and the weights are the same, bit by bit."""
+    """The same job over RDMA and TCP learns the same weights, bit for bit."""
     hashes = []
     for name in 'digits_over_rdma', 'digits_over_tcp':
         status, output = job(name)
@@ -277,11 +281,11 @@ def digits_as_over_tcp():
 
 
 def auto_chooses_rdma():
-    """Between processes that shared memory does not connect; those that it does keep to it."""
+    """Processes without shared memory between them use RDMA. The others use shared memory."""
     status, output = job('auto_chooses_rdma')
     assert status == 0, 'status %d\n%s' % (status, output)
     assert len(re.findall(r'rank \d: to 10\.77\.0\.1:\d+ over RDMA', output)) == 2, output
-    # One at least: who came to the coordinator's address before anybody listened there has been told that there is none.
+    # One at least: a worker that tried the coordinator's address too early was told that there is no shared memory.
     assert re.search(r'rank \d: to 10\.77\.0\.1:\d+ over shared memory', output), output
 
 
@@ -293,7 +297,7 @@ def auto_does_without_rdma():
 
 
 def two_rails():
-    """Reactors listen on one device each, and connections to them go by it."""
+    """Reactors listen on one device each, and their connections use it."""
     status, output = job('two_rails')
     assert status == 0, 'status %d\n%s' % (status, output)
     for rail in 77, 78:
@@ -307,7 +311,7 @@ def a_rail_is_gone():
 
 
 def lost(name, victim):
-    """The members that are left, by name: status and last words."""
+    """Checks that each remaining member ends in time and names the loss."""
     status, output = job(name)
     pid = re.search(r'^lost pid (\d*)', output, re.M)
     assert status == 0 and pid, 'status %d\n%s' % (status, output)
@@ -344,7 +348,7 @@ def with_two_cables():
 
 
 def a_rail_fails():
-    """In the middle of a job, on either side; its work goes on by the other one and comes back. The sums are the same."""
+    """A rail fails in the middle of a job, on either side. Its work moves to the other rail and back; sums stay exact."""
     built_with_rdma()
     jobs, output = with_two_cables()
     status, words = jobs.get('rails_0', (None, ''))
@@ -366,7 +370,7 @@ def no_rail_left():
 
 
 def two_hosts():
-    """Over a network: the second host has a worker and the server. Then it is gone, without a word."""
+    """Over a network: the second host has a worker and the server. Then the host falls silent."""
     built_with_rdma()
     _, output = guest(HOSTS, '--hosts', '2', '--cpus', '1', '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=200)
     jobs = parts(output)

@@ -1,18 +1,18 @@
 #!/usr/bin/env python3
-"""What an exchange over RDMA costs in things that can be counted, against stored figures (tests/process/counters.json).
+"""Counts the cost of an exchange over RDMA and compares it with stored figures (tests/process/counters.json).
 
     tests/rdma/test_rdma_counters.py             # the test
-    tests/rdma/test_rdma_counters.py --update    # stores what is counted now
+    tests/rdma/test_rdma_counters.py --update    # stores the present counts
     tests/rdma/test_rdma_counters.py --show      # RDMA and TCP side by side
 
-A worker and a server, both in one process on one loop, exchange 16 MiB (tests/bench/count_exchange.c, "rdma pair" and "tcp
-pair") in a guest whose time counts instructions (tools/cluster/verbs-guest --count). So three things are known of each MiB that goes
-there and comes back, for both ends together: the instructions in user space (callgrind; two runs of different length are
-subtracted), the processor's time, which is all instructions, the kernel's too, and the system calls of the loop. What
-soft-RoCE does in the kernel a device does by itself: for RDMA user space counts, against all that TCP costs.
+A worker and a server, both in one process on one loop, exchange 16 MiB (tests/bench/count_exchange.c, "rdma pair" and
+"tcp pair") in a guest whose time counts instructions (tools/cluster/verbs-guest --count). Three figures result for each
+MiB that goes there and comes back, for both ends together: instructions in user space (callgrind, the difference of two
+runs), processor time (all instructions, the kernel's included), and the loop's system calls. A real device does in
+hardware what soft-RoCE does in the kernel. So RDMA's cost is its user space, compared with all of TCP's.
 
-How often soft-RoCE wakes who waits for it is the kernel's choice: with Linux 6.12 it does six times as often as with 6.1. So
-what is stored is compared where the guest's kernel is the one that it was counted with.
+The kernel decides how often soft-RoCE wakes a waiting process: Linux 6.12 does so six times as often as 6.1. So counts
+are compared only if the guest's kernel is the one that they were stored with.
 """
 import functools
 import json
@@ -30,7 +30,7 @@ VALGRIND = '/usr/libexec/valgrind'
 CANNOT_RUN = 77
 counters.MEANT = '; if that is meant, tests/rdma/test_rdma_counters.py --update stores it'
 MIB, SHORT, LONG = 16, 1, 3
-MOVED = 2 * (1 << 20) / 1e6  # MB that a MiB exchanged is: there and back
+MOVED = 2 * (1 << 20) / 1e6  # MB moved per exchanged MiB: there and back
 TENTH = 0.1
 REPORT = './count_exchange "%s pair" 0 $RDMA_IP\n'
 COUNT = ('for steps in %d %d; do VALGRIND_LIB=%s ./valgrind.bin --tool=callgrind --callgrind-out-file=/dev/null '
@@ -38,7 +38,7 @@ COUNT = ('for steps in %d %d; do VALGRIND_LIB=%s ./valgrind.bin --tool=callgrind
 
 
 class CannotRun(Exception):
-    """Here; the text says why."""
+    """The test cannot run here; the text says why."""
 
 
 def guest(command, has_valgrind):
@@ -58,8 +58,8 @@ def guest(command, has_valgrind):
 
 @functools.lru_cache(maxsize=1)
 def measure(*counted):
-    """By transport: what count_exchange reports, and for those in `counted` the instructions in user space for each MiB. And the
-    guest's kernel."""
+    """Returns count_exchange's figures by transport, with the instructions in user space for each MiB of those in
+    `counted`, and the guest's kernel version."""
     has_valgrind = os.path.exists(VALGRIND + '/callgrind-amd64-linux')
     command = 'echo "kernel $(cat /proc/sys/kernel/osrelease)"\n' + ''.join(REPORT % transport for transport in ('tcp', 'rdma'))
     if has_valgrind:

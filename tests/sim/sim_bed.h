@@ -1,4 +1,4 @@
-/* sim_bed.h - what tests of whole jobs in virtual time have in common: a job that has come together, and int32 sums in it. */
+/* sim_bed.h - shared parts of the tests of whole jobs in virtual time: a job that has formed, and int32 sums in it. */
 #ifndef TRIB_TESTS_SIM_BED_H
 #define TRIB_TESTS_SIM_BED_H
 
@@ -35,7 +35,7 @@ static inline sim_job *sim_bed_open(const sim_job_config *config)
     sim_job *job = sim_job_open(config, &error);
     if (job == NULL) {
         fail_msg("%s", error.text);
-        return NULL; /* not reached; for readers that do not know fail_msg */
+        return NULL; /* not reached; for analysers that do not know fail_msg */
     }
     if (!sim_job_run(job, 30 * SECOND, sim_job_all_ready, NULL)) {
         fail_msg("did not join: %s", job->members[0].ready.text);
@@ -84,7 +84,7 @@ static inline void sim_bed_submit(sim_job *job, uint32_t rank, const char *name,
     sim_bed_begin(job, rank, name, count, what, priority, NULL);
 }
 
-/* Every reactor has found its network to be slow, as TCP does where it is, or not to be any more. */
+/* Tells every reactor that its network is slow, as TCP would find out, or that it no longer is. */
 static inline void sim_bed_find_slow(const sim_job *job, bool is_slow)
 {
     for (uint32_t i = 0; i < job->member_count; i++) {
@@ -95,7 +95,8 @@ static inline void sim_bed_find_slow(const sim_job *job, bool is_slow)
     }
 }
 
-/* An operation on a tensor of so many int32 on the rank's device. root below 0: a sum. Not TRIB_OK: it was refused. */
+/* Submits an operation on a tensor of count int32 on the rank's device. A root below 0 makes it a sum. Returns the
+ * error if the engine rejects it. */
 static inline trib_status sim_bed_hand_in_on_device(sim_job *job, uint32_t rank, uint32_t count, int32_t root,
                                                     exchange *what)
 {

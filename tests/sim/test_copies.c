@@ -1,6 +1,6 @@
 /*
- * test_copies.c - the copies of all cores follow each other on one stream of the device: none has so many there that the others'
- * first ones come late.
+ * test_copies.c - the copies of all cores share one stream of the device in turn. No core has so many copies in flight
+ * that the others' first ones come late.
  */
 #include <stdlib.h>
 
@@ -11,10 +11,10 @@
 enum { REACTORS = 4, COUNT = 8 << 20, WORKERS = 2 };
 
 static struct {
-    const trib_engine *engine; /* of which that is */
-    uint64_t most;             /* bytes that its device had at once */
-    uint32_t copies[REACTORS]; /* submitted, by core */
-    uint32_t uneven;           /* by how many one core was ahead of another at most */
+    const trib_engine *engine; /* the engine that is watched */
+    uint64_t most;             /* most bytes in flight on its device at once */
+    uint32_t copies[REACTORS]; /* submitted copies, by core */
+    uint32_t uneven;           /* most copies that one core was ahead of another */
 } seen;
 
 __typeof__(trib_device_submit) __real_trib_device_submit, __wrap_trib_device_submit;
@@ -37,7 +37,7 @@ void __wrap_trib_device_submit(trib_core *core, trib_device_task *device, trib_d
     seen.most = bytes > seen.most ? bytes : seen.most;
 }
 
-/* 50 GB/s, and then some, for a partition of 512 KiB. */
+/* A little more than the time of a partition of 512 KiB at 50 GB/s. */
 static int64_t copy_ns(void *user, int32_t machine, int32_t rank)
 {
     (void)user;

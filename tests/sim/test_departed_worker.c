@@ -1,4 +1,5 @@
-/* test_departed_worker.c - a worker leaves in good order while what it has contributed is still on its way: it counts. */
+/* test_departed_worker.c - a worker leaves normally while its contribution is still on its way. The contribution
+ * counts. */
 #include <stdlib.h>
 
 #include "tests/sim/sim_bed.h"
@@ -12,7 +13,7 @@ static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, tr
     link->egress_bits = member == 1 ? UINT64_C(10000000) : link->egress_bits;
 }
 
-/* All that a worker sends is with its kernel at once. */
+/* The kernel takes everything that a worker sends at once. */
 static sim_job_config with_deep_kernels(void)
 {
     sim_job_config config = sim_job_config_default(WORKERS, 1);
@@ -22,7 +23,7 @@ static sim_job_config with_deep_kernels(void)
     return config;
 }
 
-/* Rank 1 hands in its own, a second after or before rank 0, and leaves while that is on its way. */
+/* Rank 1 submits a second after or before rank 0, and leaves while its contribution is on its way. */
 static void leave_behind(const sim_job_config *config, bool is_last)
 {
     sim_job *job = sim_bed_open(config);
@@ -39,7 +40,7 @@ static void leave_behind(const sim_job_config *config, bool is_last)
     if (is_last) {
         sim_bed_submit(job, 0, "sum", COUNT, &exchanges[0], 0);
     }
-    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL); /* all connections are there */
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL); /* all connections exist now */
     sim_bed_submit(job, 1, "sum", COUNT, &exchanges[1], 0);
     (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
     assert_int_equal(exchanges[0].done, 0);
@@ -61,7 +62,7 @@ static void leave_behind(const sim_job_config *config, bool is_last)
     }
 }
 
-/* The news that it has left goes by another connection, and overtakes a megabyte. */
+/* The news of the departure takes another connection, and overtakes a megabyte. */
 static void what_it_has_sent_counts(void **state)
 {
     (void)state;
@@ -70,8 +71,8 @@ static void what_it_has_sent_counts(void **state)
     leave_behind(&config, true);
 }
 
-/* What goes by the slower of two networks comes when the first connection has ended. Sums that the leaver had asked for are
- * ready by then, and nobody gets them. */
+/* The bytes on the slower network arrive after the first connection has ended. Sums for the departed worker are ready
+ * by then, and no member gets them. */
 static void by_whichever_network(void **state)
 {
     (void)state;
@@ -81,7 +82,7 @@ static void by_whichever_network(void **state)
     leave_behind(&config, false);
 }
 
-/* Who has sent nothing is not waited for. */
+/* The round does not wait for a departed worker that sent nothing. */
 static void who_has_sent_nothing_is_missed(void **state)
 {
     (void)state;

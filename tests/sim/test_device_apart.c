@@ -1,6 +1,6 @@
 /*
- * test_device_apart.c - the cores of a local rank are many rounds apart on one tensor, as who sums for one of them stands still, and
- * an operation fails meanwhile: that one fails, and no other.
+ * test_device_apart.c - the cores of a local rank are many rounds apart on one tensor, because a server of one of them
+ * stands still. An operation that fails meanwhile does not affect the others.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -21,7 +21,7 @@ enum {
 
 static exchange exchanges[RANKS][ROUNDS];
 
-/* Ranks that share a machine have a device each; who sums has a process of its own. */
+/* Ranks of one machine have a device each. Servers have processes of their own. */
 static void on_machines(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)job;
@@ -86,7 +86,7 @@ static bool all_done(sim_job *job, void *rounds)
     return true;
 }
 
-/* Two slices: each has two of the servers for its shares, and on every rank a core for itself. */
+/* Returns true if both slices have two servers each for their shares, and a core of their own on every rank. */
 static bool is_apart(const trib_tensor *tensor)
 {
     const trib_place_owner *owners = tensor->owners;
@@ -98,7 +98,7 @@ static bool is_apart(const trib_tensor *tensor)
            __builtin_popcount(who) == 4;
 }
 
-/* Some are, as they are dealt. */
+/* Declares tensors until one is dealt that way. */
 static void declare_apart(sim_job *job, trib_tensor *tensors[RANKS])
 {
     bool found = false;
@@ -117,7 +117,7 @@ static void declare_apart(sim_job *job, trib_tensor *tensors[RANKS])
     assert_true(found);
 }
 
-/* Those who sum the second slice. */
+/* Freezes or thaws the servers of the second slice. */
 static void freeze(sim_job *job, const trib_tensor *tensor, bool frozen)
 {
     for (uint32_t i = 2; i < 4; i++) {
@@ -143,7 +143,7 @@ static void only_what_failed_fails(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
-    for (uint32_t rank = 0; rank < RANKS; rank++) { /* that cancels one */
+    for (uint32_t rank = 0; rank < RANKS; rank++) { /* the rank that cancels */
         const uint32_t failing = 6;
         trib_tensor *tensors[RANKS];
         trib_op *op = NULL;

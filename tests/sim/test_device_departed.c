@@ -1,6 +1,6 @@
 /*
- * test_device_departed.c - a local rank leaves in good order: nobody waits on a device for what it has not done, and nobody is
- * stopped who waits for nothing of its.
+ * test_device_departed.c - a local rank leaves normally. No rank waits on a device for work that the departed rank
+ * never does, and no rank is stopped that needs nothing from it.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -14,7 +14,7 @@ enum { RANKS = 3, COUNT = 1000 };
 
 /* ---- A machine of three ranks ---- */
 
-/* A rank that keeps the membership, and leaves, waits for the others: as long as this test takes. */
+/* The timeout is long because a coordinator that leaves waits for the others as long as this test takes. */
 static void on_a_machine(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)link;
@@ -25,7 +25,7 @@ static void on_a_machine(sim_job *job, uint32_t member, trib_config *config, tri
     config->close_timeout_ns = 600 * SECOND;
 }
 
-/* False: the job is over for that rank. root below 0: a sum. */
+/* Returns false if the job is over for that rank. A root below 0 makes it a sum. */
 static bool hand_in(sim_job *job, uint32_t rank, int32_t root, exchange *what)
 {
     const trib_status status = sim_bed_hand_in_on_device(job, rank, COUNT, root, what);
@@ -72,7 +72,7 @@ static void run_for(sim_job *job, int64_t time_ns)
     (void)sim_job_run(job, trib_sim_now(job->sim) + time_ns, NULL, NULL);
 }
 
-/* Three ranks, of which the leaver and another one hand in their parts of a sum; then the leaver leaves. */
+/* Of three ranks, one that leaves and another one submit their parts of a sum. Then the first one leaves. */
 static sim_job *open_and_leave_early(exchange exchanges[RANKS], trib_host_world *world, uint32_t departed,
                                      uint32_t early)
 {
@@ -86,9 +86,9 @@ static sim_job *open_and_leave_early(exchange exchanges[RANKS], trib_host_world 
 
 /* ---- Devices whose collectives end when the test says so ---- */
 
-/* What the ranks' devices were given and have not given back, one each at most; NULL: they are plain memory. */
+/* The job that each rank's device has not returned yet, at most one each. NULL: the devices are plain memory. */
 static trib_device_job **held;
-static bool ends_unseen; /* the device is through when it is stopped, and nobody has looked */
+static bool ends_unseen; /* the device has finished before it is stopped, but the engine has not seen it */
 static trib_device_ops plain;
 
 trib_status __real_trib_device_load(const char *name, const trib_device_ops **ops_out, trib_error *error);
@@ -139,9 +139,9 @@ trib_status __wrap_trib_device_load(const char *name, const trib_device_ops **op
     return status;
 }
 
-/* ---- Who waits in vain ---- */
+/* ---- Ranks that would wait in vain ---- */
 
-/* What nobody has begun yet is called off, and the job goes on. */
+/* A collective that no rank has begun fails, and the job goes on. */
 static void what_has_not_begun_only_fails(void **state)
 {
     (void)state;
@@ -167,7 +167,7 @@ static bool is_over(sim_job *job, void *rank)
     return job->members[*(const uint32_t *)rank].ended_told;
 }
 
-/* That rank's job ends, as the other one has left. */
+/* Checks that the waiting rank's job ends because the other rank has left. */
 static void is_let_out(sim_job *job, const exchange *exchanges, uint32_t waiting, uint32_t departed)
 {
     char name[16];
@@ -182,10 +182,10 @@ static void is_let_out(sim_job *job, const exchange *exchanges, uint32_t waiting
 }
 
 typedef enum leave_when {
-    BEFORE_THE_ORDER, /* which is on its way */
-    WITH_THE_DEVICE,  /* has begun, and the root is through */
-    BEHIND_THE_ROOT,  /* which has left, too */
-    TOGETHER_WITH_IT, /* the order is on its way to who leaves, and the root's farewell behind it */
+    BEFORE_THE_ORDER, /* the order is still on its way */
+    WITH_THE_DEVICE,  /* the collective has begun, and the root is done */
+    BEHIND_THE_ROOT,  /* the root has left, too */
+    TOGETHER_WITH_IT, /* the order and then the root's farewell are on their way to the leaving rank */
     LEAVE_WHEN_COUNT
 } leave_when;
 
@@ -196,7 +196,7 @@ static bool root_has_begun(sim_job *job, void *unused)
     return held[0] != NULL;
 }
 
-/* The root's part is over as soon as it has begun. */
+/* The root's part is done as soon as it has begun. */
 static void leave_at(sim_job *job, uint32_t departed, leave_when when)
 {
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, root_has_begun, NULL));
@@ -217,8 +217,8 @@ static void leave_at(sim_job *job, uint32_t departed, leave_when when)
     }
 }
 
-/* A broadcast's root is through with its part; a rank has announced its own and never does it, and the third waits, which has no
- * connection to that one. */
+/* A broadcast's root is done with its part. One rank has announced its part but never does it. The third waits, and has
+ * no connection to that rank. */
 static void who_waits_in_vain_is_let_out(void **state)
 {
     (void)state;
@@ -242,7 +242,7 @@ static void who_waits_in_vain_is_let_out(void **state)
     trib_host_world_free(world);
 }
 
-/* On another machine than that of who keeps the membership, and while its leader stands still: the news that one has left
+/* The ranks are on another machine than the coordinator, and their leader stands still, so the news of the departure
  * overtakes the order. */
 static void who_begins_later_is_let_out(void **state)
 {
@@ -266,9 +266,9 @@ static void who_begins_later_is_let_out(void **state)
     trib_host_world_free(world);
 }
 
-/* ---- Who does not ---- */
+/* ---- Ranks that go on ---- */
 
-/* One has left; then the others' devices are through, and nobody has been disturbed. */
+/* One rank has left. The others' devices finish, and no other rank is disturbed. */
 static void others_come_through(sim_job *job, exchange exchanges[RANKS], uint32_t gone)
 {
     for (uint32_t rank = 0; rank < RANKS; rank++) {
@@ -285,7 +285,7 @@ static void others_come_through(sim_job *job, exchange exchanges[RANKS], uint32_
     close_ranks(job, exchanges);
 }
 
-/* A root may be through with what it gives to all before they come to it, and leave; their streams take their time. */
+/* A broadcast's root may finish its part before the others reach theirs, and leave. Their streams take their time. */
 static void who_has_given_its_part_may_leave(void **state)
 {
     (void)state;
@@ -309,7 +309,7 @@ static void who_has_given_its_part_may_leave(void **state)
     trib_host_world_free(world);
 }
 
-/* Who leaves has not heard yet that its device is through; the others' devices are not. */
+/* The leaving rank has not yet seen that its device is done. The others' devices are not done. */
 static void what_is_over_is_not_missed(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
 /*
- * test_last_rounds.c - a tensor has only so many rounds, as their numbers have 32 bits: the last ones are summed as all others, a
- * further one is refused, and nothing else of the job is touched. They are reached by moving the counts of everybody on.
+ * test_last_rounds.c - round numbers have 32 bits, so a tensor has a last round. The last rounds are summed like all
+ * others, one more is rejected, and the rest of the job goes on. The test moves all members' counts forward to reach
+ * them.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +38,7 @@ static void await_sums(sim_job *job)
     }
 }
 
-/* All that the engine knows of rounds between two operations. */
+/* Moves all of an engine's round counts, between two operations. */
 static void move_on(const trib_engine *engine, uint32_t done)
 {
     for (uint32_t i = 0; i < engine->tensor_count; i++) {

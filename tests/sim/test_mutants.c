@@ -1,8 +1,10 @@
 /*
- * test_mutants.c - a test of the test: bugs are planted in the engine, one at a time, and the seeds must find each.
+ * test_mutants.c - a test of the torture test: bugs are planted in the engine, one at a time, and the seeds must find
+ * each.
  *
- * The linker puts a function of ours (__wrap_x) before one of the engine's (__real_x); planted says which misbehaves.
- * Each bug runs in a child process, since an assertion of the engine's that ends it has found the bug as well.
+ * The linker puts a function of the test (__wrap_x) before one of the engine's (__real_x); planted says which
+ * misbehaves. Each bug runs in a child process, because an engine assertion that ends the process has found the bug as
+ * well.
  */
 #include <signal.h>
 #include <stdlib.h>
@@ -24,7 +26,7 @@
 #include "tests/sim/torture.h"
 
 #define SEEDS 500u
-#define CPU_SECONDS 30u         /* a bug may make it turn for ever; all the others together take less */
+#define CPU_SECONDS 30u         /* a bug may loop forever; the other bugs together take less */
 #define CPU_SECONDS_OF_ALL 400u /* all seeds, under a sanitizer */
 
 typedef enum bug {
@@ -84,7 +86,7 @@ static bool strikes(bug which, uint32_t one_in)
     return planted == which && ++calls % one_in == 0;
 }
 
-/* ---- The bugs. The types are those of what is replaced: the compiler sees when one changes. ---- */
+/* ---- The bugs. Their types are those of the replaced functions, so the compiler notices when one changes. ---- */
 
 __typeof__(trib_summation_sent) __real_trib_summation_sent, __wrap_trib_summation_sent;
 void __wrap_trib_summation_sent(trib_summation *summation, trib_sum_buffer *sum)
@@ -268,9 +270,9 @@ uint32_t __wrap_trib_group_carried_out(const trib_core *core)
     return carried_out > 0 && strikes(BUG_DEPARTED_FORGETS, 1) ? carried_out - 1 : carried_out;
 }
 
-/* ---- Looking for them ---- */
+/* ---- The search ---- */
 
-/* Shared with the child: the seed that runs, the one that found something (0: none yet), and what. */
+/* Shared with the child: the seed that runs, the seed that found something (0: none yet), and the finding. */
 typedef struct finding {
     uint64_t running, found;
     char why[256];
@@ -299,7 +301,7 @@ static void hunt_apart(bug which, finding *shared)
     fflush(stdout);
     pid_t child = fork();
     if (child == 0) {
-        /* A planted bug may well be a loop without end; how busy the machine is does not matter. */
+        /* A planted bug may loop forever. CPU time is limited, so a busy machine does not matter. */
         const rlim_t seconds = which == BUG_NONE ? CPU_SECONDS_OF_ALL : CPU_SECONDS;
         const struct rlimit limit = {.rlim_cur = seconds, .rlim_max = seconds};
         setrlimit(RLIMIT_CPU, &limit);

@@ -1,4 +1,4 @@
-/* test_rebalance.c - shares that follow what links carry, in virtual time; rate_estimator.h has what is learned of what. */
+/* test_rebalance.c - shares that follow what links carry, in virtual time (see rate_estimator.h). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -7,7 +7,7 @@
 
 enum { LIGHT = 1 << 10, WARM = 256 << 10, HEAVY = 1536 << 10 };
 
-/* One server's link carries half of what the others' do, and nobody said so. */
+/* One server's link carries half of what the others' do, and no configuration says so. */
 static void slow_one(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     const uint32_t *slow = job->config.user;
@@ -39,10 +39,10 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
     return trib_sim_now(job->sim) - from_ns;
 }
 
-/* Shares follow what links carry: of four servers one is slow, or of four workers that sum one is. With four reactors
- * the servers that are not slow are through with their part of a round early: a round has to be looked at whole. The
- * least times are 1.0435 and 2 times what a link of the others takes for the tensor; equal shares take 2 and 3. On
- * links as slow as the last a member's chunks take longer than from one look at them to the next. */
+/* One of four servers, or one of four workers that sum, has a slow link, and shares follow. With four reactors the fast
+ * servers finish their part of a round early, so a round must be measured as a whole. The least times are 1.0435 and 2
+ * times what another link takes for the tensor; equal shares take 2 and 3 times. On the slowest links a chunk takes
+ * longer than the time between two measurements. */
 static void shares_follow_a_slow_link(void **state)
 {
     (void)state;
@@ -50,7 +50,7 @@ static void shares_follow_a_slow_link(void **state)
     const struct {
         uint32_t servers, slow, reactors, mbits, count;
         double least;
-        bool is_found; /* all links are slow, and TCP has found that: it tells how busy they are */
+        bool is_found; /* TCP has found all links slow, so the transport reports how busy they are */
         double most;
     } cases[] = {{4, 5, 1, FAST, 16 << 20, 1.0435, false, 1.2}, {4, 5, 4, FAST, 16 << 20, 1.0435, false, 1.2},
                  {0, 1, 1, FAST, 16 << 20, 2.0, false, 1.2},    {4, 5, 1, 8, 4 << 20, 1.0435, false, 1.2},
@@ -107,7 +107,7 @@ static void deal(trib_reactor *reactor, trib_post *post)
     self->dealt = trib_rebalance_deal(core->engine->coordinator, self->weights);
 }
 
-/* All partitions of all tensors go to one of the two servers; it takes some messages to and fro. */
+/* Moves all partitions of all tensors to one of the two servers. The move takes some messages to and fro. */
 static void deal_to(sim_job *job, uint32_t server)
 {
     dealing one = {.post.run = deal, .weights = {[2] = server == 0, [3] = server == 1}};
@@ -127,8 +127,9 @@ static void light_round(sim_job *job, exchange light[2])
     assert_int_equal(light[1].status, TRIB_OK);
 }
 
-/* A round is given up, and its owner's connections are full, so that it hears of that late. The next round is another
- * owner's; the one after that must not come to the first by its second connection before it has heard. */
+/* A round is cancelled while its owner's connections are full, so the owner hears of it late. The next round has
+ * another owner. The round after that must not reach the first owner by its second connection before the cancellation
+ * does. */
 static void a_share_comes_back(void **state)
 {
     (void)state;
@@ -150,10 +151,10 @@ static void a_share_comes_back(void **state)
     for (uint32_t rank = 0; rank < 2; rank++) {
         sim_bed_submit(job, rank, "warm", WARM, &heavy[rank], 0);
     }
-    light_round(job, light); /* wants second connections */
+    light_round(job, light); /* opens second connections */
     sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, sim_bed_all_done, heavy);
     assert_int_equal(heavy[0].done + heavy[1].done, 2);
-    /* On the first connection, and with nobody else's to complete it. */
+    /* The push takes the first connection, and no other contribution completes it. */
     trib_op *ops[2];
     sim_bed_begin(job, 0, "light", LIGHT, &light[0], 1, &ops[0]);
     sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, NULL, NULL);
@@ -183,7 +184,7 @@ static void a_share_comes_back(void **state)
     }
 }
 
-/* What the links of a worker's way out have to carry is what the shares are now, however long they were others. */
+/* The load of a worker's outgoing links follows the present shares, however long other shares applied. */
 static void the_way_out_follows(void **state)
 {
     (void)state;

@@ -1,7 +1,4 @@
-/*
- * test_recording.c - what engines record: jobs in virtual time and a real one write traces, which are read back and put
- * together.
- */
+/* test_recording.c - engines record traces, in virtual time and in a real job. The files are read back and merged. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,7 +20,7 @@
 #define SERVERS 1u
 #define MEMBERS (WORKERS + SERVERS)
 #define ROUNDS 3u
-#define TENSOR_BYTES 4300000u /* more than 64 whole partitions: it is not cut finer */
+#define TENSOR_BYTES 4300000u /* more than 64 whole partitions, so it is not cut finer */
 #define CHUNK_BYTES 16384u
 #define PARTITION_BYTES 65536u
 
@@ -104,7 +101,7 @@ static void set_trace(sim_job *job, uint32_t member, trib_config *config, trib_s
     config->trace = pattern;
 }
 
-/* A clock of its own for each: rank 0, which the others are compared with, is not the one that shows the least. */
+/* Each member's clock differs. Rank 0, the reference for the others, is not the one with the earliest clock. */
 static int64_t ahead_of(uint32_t member)
 {
     return (int64_t)((member * 7 + 3) % 5) * 1000 * SECOND + (int64_t)member * 12345;
@@ -118,13 +115,13 @@ static sim_job *open_job(void (*tweak)(sim_job *, uint32_t, trib_config *, trib_
     config.engine.push_credit_bytes = config.engine.pull_credit_bytes = PARTITION_BYTES;
     config.engine.reactors = 2;
     config.engine.colocate = TRIB_COLOCATE_OFF;
-    config.engine.join_timeout_ns = 100000 * SECOND; /* the clocks jump meanwhile */
+    config.engine.join_timeout_ns = 100000 * SECOND; /* the clocks jump while members join */
     config.tweak = tweak;
     trib_error error = {.status = TRIB_OK};
     sim_job *job = sim_job_open(&config, &error);
     if (job == NULL) {
         fail_msg("%s", error.text);
-        return NULL; /* not reached; for readers that do not know fail_msg */
+        return NULL; /* not reached; for analysers that do not know fail_msg */
     }
     for (uint32_t i = 0; i < MEMBERS; i++) {
         trib_sim_process_jump(job->members[i].process, ahead_of(i));
@@ -142,7 +139,7 @@ static void run_rounds(sim_job *job, uint32_t rounds)
             submit(job->members[rank].engine, buffers + (size_t)rank * TENSOR_BYTES);
         }
         assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, are_done, &wanted));
-        sim_job_run(job, trib_sim_now(job->sim) + SECOND / 1000, NULL, NULL); /* that turn is over */
+        sim_job_run(job, trib_sim_now(job->sim) + SECOND / 1000, NULL, NULL); /* the current turn is over */
     }
     free(buffers);
 }
@@ -172,7 +169,7 @@ static uint32_t count_kind(const trace_file *file, trib_trace_kind kind)
     return count;
 }
 
-/* One partition in one round went through its stages in their order. */
+/* Checks that one partition in one round went through its stages in order. */
 static void check_partition(const trace_file *file, uint32_t tag, uint32_t partition, uint32_t round)
 {
     static const struct {
@@ -359,7 +356,7 @@ static void on_one_clock(void **state)
     trace_run_free(run);
 }
 
-/* ---- On and off, and the bound ---- */
+/* ---- On and off, and the size limit ---- */
 
 static void at_run_time(void **state)
 {
@@ -382,14 +379,14 @@ static void at_run_time(void **state)
     assert_int_equal(count_kind(file, TRIB_TRACE_SUBMIT), 2);
     assert_true(file->sample_count > 0);
     trace_file_free(file);
-    /* Again, and what was before is forgotten. */
+    /* A new start forgets the earlier recording. */
     assert_int_equal(trib_trace_start(engine, 0, &error), TRIB_OK);
     run_rounds(job, 1);
     assert_int_equal(trib_trace_write(engine, pattern, &error), TRIB_OK);
     file = load(paths[1]);
     assert_int_equal(count_kind(file, TRIB_TRACE_SUBMIT), 1);
     trace_file_free(file);
-    /* A name that is completed; a place that is not there. */
+    /* The engine fills in a path's placeholders, and rejects a path that does not exist. */
     char path[128];
     snprintf(path, sizeof path, "%s/%%r-%%p-%%h%%%%", folder);
     assert_int_equal(trib_trace_write(engine, path, &error), TRIB_OK);

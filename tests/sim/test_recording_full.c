@@ -1,7 +1,6 @@
 /*
- * test_recording_full.c - a trace that is written to a disk without room for all of it: there is no file then, and it is said
- * why; also where there is room again for what comes later, as when another process of the job has removed what it could
- * not write.
+ * test_recording_full.c - a disk without room for a whole trace. No file is left then, and the error says why. The same
+ * holds if there is room again for later writes, for example when another process removed its own file.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -19,9 +18,9 @@
 
 #include "tools/trace/trace_stats.h"
 
-#define ROUNDS 200 /* more than a buffer of the C library's */
+#define ROUNDS 200 /* more than the C library's buffer */
 
-static uint32_t until_full; /* that write finds no room, and those after it do; 0: none does not */
+static uint32_t until_full; /* that write fails and later ones succeed; 0: all succeed */
 static struct rlimit room;
 
 __typeof__(fwrite) __real_fwrite, __wrap_fwrite;

@@ -1,4 +1,5 @@
-/* test_sim.c - whole jobs in virtual time: they join, sum exactly, close and leave nothing; the same seed is the same run. */
+/* test_sim.c - whole jobs in virtual time. They join, sum exactly, close and leave nothing, and the same seed gives the
+ * same run. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,7 +16,7 @@ static void submit_urgent(sim_job *job, uint32_t rank, const char *name, uint32_
     sim_bed_submit(job, rank, name, count, what, 1000);
 }
 
-/* Answers the world's time at the end, and how many events it took. */
+/* Returns the world's time at the end, and how many events it took. */
 static int64_t run_sums(const sim_job_config *config, uint32_t count, uint64_t *steps)
 {
     sim_job *job = sim_bed_open(config);
@@ -71,7 +72,7 @@ static void a_seed_is_a_run(void **state)
 
 enum { FLOOD_TENSORS = 8, FLOOD_COUNT = 4096 };
 
-/* A caller's thread: keeps two operations going on every tensor, between any two events. */
+/* A caller's thread that keeps two operations in flight on every tensor, between any two events. */
 typedef struct flood {
     trib_engine *engine;
     trib_tensor *tensors[FLOOD_TENSORS];
@@ -134,8 +135,8 @@ static bool flood_goes_on(sim_job *job, void *argument)
     return job->members[0].ended_told && !busy;
 }
 
-/* Operations that find the connection to a killed server gone before the job's end has reached them say what happened, and
- * not that a member has left. */
+/* Operations may find the connection to a killed server gone before the job's end reaches them. They report a lost
+ * peer, not one that left. */
 static void a_killed_server_is_lost(void **state)
 {
     (void)state;
@@ -168,7 +169,7 @@ static bool is_ready(sim_job *job, void *member)
     return ((const sim_member *)member)->ready_told;
 }
 
-/* Members may come at any time until the join timeout: those who are there are not lost because they wait in silence. */
+/* Members may join at any time until the join timeout. Members that wait in silence for the others are not lost. */
 static void the_first_wait_for_the_last(void **state)
 {
     (void)state;
@@ -182,7 +183,7 @@ static void the_first_wait_for_the_last(void **state)
     assert_false(sim_job_run(job, 8 * SECOND, is_ready, &job->members[0]));
     trib_sim_node_regroup(job->members[2].node, 0);
     assert_true(sim_job_run(job, 60 * SECOND, sim_job_all_ready, NULL));
-    sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, NULL, NULL); /* nor when nobody has anything to do */
+    sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, NULL, NULL); /* idle members are not lost either */
     for (uint32_t i = 0; i < job->member_count; i++) {
         assert_int_equal(job->members[i].ready.status, TRIB_OK);
         assert_false(job->members[i].ended_told);
@@ -198,7 +199,7 @@ static bool has_no_outbox(void *argument, size_t size)
            size != TRIB_MIN_HEAP_CAPACITY_FIRST * sizeof(trib_min_heap_slot); /* an outbox's first */
 }
 
-/* A server that has no memory to queue a sum says so: nobody waits for it until a deadline. */
+/* A server without memory to queue a sum reports it, so no worker waits for its deadline. */
 static void a_sum_that_cannot_wait_is_told(void **state)
 {
     (void)state;
@@ -221,7 +222,7 @@ static void a_sum_that_cannot_wait_is_told(void **state)
     sim_job_free(job);
 }
 
-/* Signs of life come through while the links are full for many times the limit of silence. */
+/* Heartbeats arrive while the links are full for many times the peer timeout. */
 static void heavy_traffic_is_no_silence(void **state)
 {
     (void)state;
@@ -248,7 +249,7 @@ static void heavy_traffic_is_no_silence(void **state)
     }
 }
 
-/* How long something urgent takes on every worker. */
+/* Returns how long an urgent operation takes until every worker has it. */
 static int64_t time_urgent(sim_job *job, exchange light[2], uint32_t count)
 {
     const int64_t from_ns = trib_sim_now(job->sim);
@@ -261,8 +262,8 @@ static int64_t time_urgent(sim_job *job, exchange light[2], uint32_t count)
     return trib_sim_now(job->sim) - from_ns;
 }
 
-/* What is urgent overtakes what was handed in before it, on the way in and on the way out; the narrow place is one or the
- * other. Once there is a second connection for it, it also overtakes what has been sent. */
+/* An urgent operation overtakes what was submitted before it, towards the server and back; either direction may be the
+ * bottleneck. With a second connection it also overtakes what has been sent. */
 static void the_urgent_overtakes(void **state)
 {
     (void)state;
@@ -282,7 +283,8 @@ static void the_urgent_overtakes(void **state)
             light[rank].buffer = calloc(LIGHT, sizeof(int32_t));
             submit(job, rank, "heavy", HEAVY, &heavy[rank]);
         }
-        /* 16 MiB from each of two take at least 268 ms. By then half of it is summed, and its sums queue up. */
+        /* 16 MiB from each of two workers take at least 268 ms. After 125 ms almost half is summed, and its sums queue
+         * up. */
         sim_job_run(job, trib_sim_now(job->sim) + SECOND / 8, NULL, NULL);
         const int64_t first_ns = time_urgent(job, light, LIGHT), second_ns = time_urgent(job, light, LIGHT);
         print_message("# narrow way %s: urgent after %.1f ms, then %.1f ms\n", narrow == 0 ? "out" : "in",
@@ -307,7 +309,8 @@ static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, tr
     link->ingress_bits = member == 1 ? UINT64_C(10000000) : link->ingress_bits;
 }
 
-/* A notice that rank 2 is waited for lies behind sums on a narrow way to rank 1 while rank 2 does its part and leaves. */
+/* A stall notice that names rank 2 is queued behind sums on a slow link to rank 1. Meanwhile rank 2 contributes and
+ * leaves. */
 static void an_old_notice_harms_nobody(void **state)
 {
     (void)state;
@@ -351,7 +354,8 @@ static bool four_are_done(sim_job *job, void *argument)
     return exchanges[0].done + exchanges[1].done + exchanges[2].done + exchanges[3].done == 4;
 }
 
-/* Machines that sum first disagree, and one never comes to it: nobody stays to tell that one when all close. */
+/* Machines that sum first disagree, and one machine never submits. When all close, no member stays to notify that
+ * one. */
 static void closing_waits_for_nobody_who_has_left(void **state)
 {
     (void)state;
@@ -388,7 +392,7 @@ static void nothing(trib_sim *sim, trib_sim_event *event)
     (void)event;
 }
 
-/* Also where nobody has anything to do until then. */
+/* Runs until that time even if no event happens before. */
 static void pass(sim_job *job, int64_t time_ns)
 {
     trib_sim_event end = {.fired = nothing};
@@ -398,7 +402,7 @@ static void pass(sim_job *job, int64_t time_ns)
     assert_int_equal(trib_sim_now(job->sim), until_ns);
 }
 
-/* Its loop runs once in half a second, as one that computes in between; each of its timers comes late. */
+/* The member's loop runs once in half a second, as if it computed in between, so each of its timers is late. */
 static void run_now_and_then(sim_job *job, uint32_t member, uint32_t times)
 {
     trib_sim_process *process = job->members[member].process;
@@ -410,7 +414,8 @@ static void run_now_and_then(sim_job *job, uint32_t member, uint32_t times)
     }
 }
 
-/* Either notices that the other stands still: rank 0, which keeps the membership, and rank 1. But who lives stays. */
+/* The slow member, rank 0 or rank 1, still notices that the other one stands still, and does not declare a live one
+ * lost. */
 static void who_is_always_late_judges_too(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_slow.c - what is done where links have been found to be slow (egress.h, load_report.h, tensor.c), in virtual time. */
+/* test_slow.c - the engine's behaviour on links that were found to be slow (egress.h, load_report.h, tensor.c), in
+ * virtual time. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,8 +27,8 @@ static sim_job *open_job(uint32_t workers, uint32_t servers, uint32_t reactors, 
 }
 
 typedef struct round_of {
-    exchange exchanges[WORKERS_MAX]; /* first: sim_bed_all_done looks at them */
-    uint64_t most;                   /* that a worker's core had with the transport at once */
+    exchange exchanges[WORKERS_MAX]; /* sim_bed_all_done reads them */
+    uint64_t most;                   /* most bytes that a worker's core had with the transport at once */
 } round_of;
 
 static bool watch_all(sim_job *job, void *argument)
@@ -43,7 +44,7 @@ static bool watch_all(sim_job *job, void *argument)
     return sim_bed_all_done(job, self->exchanges);
 }
 
-/* Sums the tensor once; answers how long that took, and what was with the transport at most. */
+/* Sums the tensor once. Returns how long that took, and the most bytes that were with the transport. */
 static int64_t sum(sim_job *job, const char *name, uint32_t count, uint64_t *most_out)
 {
     const uint32_t workers = job->config.workers;
@@ -77,7 +78,7 @@ static void end(sim_job *job)
     sim_job_free(job);
 }
 
-/* The most that is handed over at a time, of a tensor of 4 MiB. */
+/* Returns the most bytes that are with the transport at once, for a tensor of 4 MiB. */
 static uint64_t most_at_once(uint32_t reactors, bool is_slow)
 {
     sim_job *job = open_job(4, 1, reactors, is_slow);
@@ -87,7 +88,7 @@ static uint64_t most_at_once(uint32_t reactors, bool is_slow)
     return most;
 }
 
-/* Each core has a quarter of the tensor, as much as its own credit would be. The last chunk may exceed what it has. */
+/* Each core has a quarter of the tensor, as much as its own credit would be. The last chunk may exceed the credit. */
 static void cores_share_one_credit(void **state)
 {
     (void)state;
@@ -95,7 +96,7 @@ static void cores_share_one_credit(void **state)
     assert_in_range(most_at_once(4, true), 1, CREDIT / 4 + CHUNK);
 }
 
-/* Eight chunks are enough. */
+/* Eight chunks in flight are enough. */
 static void little_is_on_its_way(void **state)
 {
     (void)state;
@@ -103,7 +104,7 @@ static void little_is_on_its_way(void **state)
     assert_in_range(most_at_once(1, true), 1, 8 * (CHUNK + TRIB_HEADER_SIZE));
 }
 
-/* And as much as before when they are not slow any more. */
+/* The amount in flight is restored when the links are no longer slow. */
 static void as_much_as_before_when_they_are_fast_again(void **state)
 {
     (void)state;
@@ -131,15 +132,15 @@ static const trib_tensor *tensor_of(const sim_job *job, const char *name)
     return engine->tensors[i];
 }
 
-/* Times in units of the least one. */
+/* Returns a time as a multiple of the least possible one. */
 static double over_least(const sim_job *job, int64_t took_ns, uint32_t count)
 {
     const double rate = (double)LINK_BITS * job->config.net.goodput / 8 / 1e9;
     return (double)took_ns * rate / ((double)count * sizeof(int32_t) * job->members[0].engine->roster->t_opt_factor);
 }
 
-/* 5 + 3: what is declared when links are known to be slow is cut as fine as is of use, and what was declared before is
- * there sooner, too. */
+/* With 5 workers and 3 servers: a tensor declared on slow links is cut as fine as is useful. A tensor declared earlier
+ * finishes sooner, too. */
 static void the_end_is_short(void **state)
 {
     (void)state;
@@ -161,8 +162,8 @@ static void the_end_is_short(void **state)
     assert_true(late[1] < late[0] && late[1] < 1.3);
 }
 
-/* 6 + 2: two full links of eight would stand out if the others seemed idle, as a worker's way to a peer with a small
- * share does where credit is little, if only what has credit counts. */
+/* With 6 workers and 2 servers: two full links of eight would stand out if the others seemed idle. A worker's link to a
+ * peer with a small share seems idle if credit is little and only credited bytes count. */
 static void equal_links_stay_as_they_are(void **state)
 {
     (void)state;

@@ -1,12 +1,12 @@
-/* test_steps.c - training steps in virtual time: how long they take, and what is said of those that do not end. */
+/* test_steps.c - training steps in virtual time: how long they take, and the errors of steps that do not end. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/sim_bed.h"
 
-/* Tensors that are all ready at once, and more bytes than latencies matter for: what the links allow is reached,
- * whoever sums. In virtual time this is arithmetic, not a race. */
+/* All tensors are ready at once and bytes matter more than latencies, so the links are full, whoever sums. In virtual
+ * time this is arithmetic, not a race. */
 static void links_are_full(void **state)
 {
     (void)state;
@@ -57,7 +57,7 @@ static void kill_all(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
-/* No deadline passes, as nobody is left to whom one could. */
+/* No deadline passes, because no member is left. */
 static void steps_that_stand_still_are_told(void **state)
 {
     (void)state;
@@ -90,7 +90,7 @@ static study_memory look_at_nothing(void)
     return (study_memory){.taken = UINT64_C(1) << 34, .left = fine ? UINT64_C(1) << 34 : UINT64_C(1) << 28};
 }
 
-/* While the members come together, while they declare, and in the midst of steps. */
+/* Memory runs out while the members join, while they declare, and during steps. */
 static void steps_that_take_too_much_memory_are_told(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_subflow.c - members with two links, in virtual time: what has to go takes the link that has room (link_subflow.h). */
+/* test_subflow.c - members with several links, in virtual time: bytes take the link that has room (link_subflow.h). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -21,7 +21,7 @@ static sim_job_config two_links(uint32_t servers, uint32_t reactors, uint64_t se
     return config;
 }
 
-/* How long a round takes in the end, in units of what the tensor takes over one first link. */
+/* Returns how long a late round takes, as a multiple of the tensor's time over one first link. */
 static double settled(const sim_job_config *config)
 {
     enum { ROUNDS = 3 };
@@ -57,8 +57,8 @@ static double settled(const sim_job_config *config)
     return took_ns / (COUNT * sizeof(int32_t) * 8.0 / (double)LINK_BITS / config->net.goodput * 1e9);
 }
 
-/* The second link of everybody is as fast as the first, or carries half or a quarter of it, and nobody says so. Divided by count
- * the slow one would take half: 1 and 2 times what is least where it carries as much, 1.5 times where half of it. */
+/* Every second link is as fast as the first, or carries half or a quarter of it, and no configuration says so. If bytes
+ * were divided equally, the slow link would take half of them: 1, 1.5 or 2.5 times the least time. */
 static void what_has_room_takes_it(void **state)
 {
     (void)state;
@@ -75,7 +75,7 @@ static void what_has_room_takes_it(void **state)
     }
 }
 
-/* Three further links, of a half, a quarter and an eighth; an address holds four. */
+/* Three further links carry a half, a quarter and an eighth. An address list holds four. */
 static void four_links(void **state)
 {
     (void)state;

@@ -1,9 +1,9 @@
 /*
- * test_torture.c - runs many seeds (torture.h). Speaks TAP, one line for the lot and one for each seed that fails.
+ * test_torture.c - runs many seeds (torture.h). Prints TAP: one line for all seeds and one for each seed that fails.
  *
  *   test_torture                      seeds 1 to 1000
  *   test_torture FIRST LAST           those seeds
- *   test_torture SEED                 one seed, saying what happens
+ *   test_torture SEED                 one seed, with a description
  */
 #include <signal.h>
 #include <stdio.h>
@@ -15,7 +15,7 @@
 
 #define LAST_DEFAULT 1000
 
-/* What runs now, for the handler of signals that end the program. */
+/* Describes the seed that runs now, for the handler of signals that end the program. */
 static char current[2048];
 
 static void on_fatal(int signal_number)

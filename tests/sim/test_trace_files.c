@@ -1,4 +1,4 @@
-/* test_trace_files.c - a stored trace is read, damaged ones are refused, and samples of clocks become one. */
+/* test_trace_files.c - a stored trace is read, damaged ones are rejected, and samples of clocks become one clock. */
 #include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +13,7 @@
 #include "tools/trace/trace_run.h"
 
 #define SECOND INT64_C(1000000000)
-#define STORED "tests/fuzz/corpus/trace/worker" /* version 1.0; later readers must take it */
+#define STORED "tests/fuzz/corpus/trace/worker" /* version 1.0, which later readers must still read */
 #define STORED_RELAY "tests/fuzz/corpus/trace/relay"
 
 static trace_file *load(const char *path)
@@ -42,7 +42,7 @@ static void a_stored_file(void **state)
     trace_file_free(file);
 }
 
-/* Version 1.0 says nothing of machines, 1.1 does. */
+/* Version 1.0 does not record machines; 1.1 does. */
 static void who_shares_a_machine(void **state)
 {
     (void)state;
@@ -86,7 +86,8 @@ static void a_damaged_file(void **state)
     trace_file *file = NULL;
     trib_error error = {.status = TRIB_OK};
     for (size_t cut = 0; cut < size; cut += cut < 600 ? 1 : 61) {
-        unsigned char *exact = malloc(cut > 0 ? cut : 1); /* reading on is seen by the sanitizer */
+        /* An exact size, so that the sanitizer sees reads past the end. */
+        unsigned char *exact = malloc(cut > 0 ? cut : 1);
         memcpy(exact, bytes, cut);
         assert_int_equal(trace_file_parse(exact, cut, "short", &file, &error), TRIB_INVALID);
         assert_non_null(strstr(error.text, "short: "));
@@ -97,7 +98,7 @@ static void a_damaged_file(void **state)
         copy[at] ^= (unsigned char)(1u << (at % 8));
         trib_status status = trace_file_parse(copy, size, "flipped", &file, &error);
         if (status == TRIB_OK) {
-            assert_int_equal(bytes[at], 0); /* between two sections */
+            assert_int_equal(bytes[at], 0); /* padding between two sections */
             trace_file_free(file);
         } else {
             assert_int_equal(status, TRIB_INVALID);
@@ -110,7 +111,7 @@ static void a_damaged_file(void **state)
     free(copy);
 }
 
-/* A clock that drifts by 100 millionths, seen through round trips of which few are short. */
+/* A clock drifts by 100 parts per million. Few of the round trips that show it are short. */
 static void a_clock_that_drifts(void **state)
 {
     (void)state;
@@ -118,7 +119,7 @@ static void a_clock_that_drifts(void **state)
     for (uint32_t i = 0; i < 200; i++) {
         const int64_t at_ns = i * SECOND / 4;
         const int64_t rtt_ns = i % 20 == 3 ? 40000 : 40000 + (int64_t)(i * 7919 % 13) * 100000;
-        const int64_t lopsided_ns = (rtt_ns - 40000) / 2; /* all of the delay was on one way */
+        const int64_t lopsided_ns = (rtt_ns - 40000) / 2; /* all of the delay is in one direction */
         samples[i] = (trib_clock_sample){
             .at_ns = at_ns, .offset_ns = 5 * SECOND + at_ns / 10000 + lopsided_ns, .rtt_ns = (uint64_t)rtt_ns};
     }
@@ -128,11 +129,11 @@ static void a_clock_that_drifts(void **state)
     for (int64_t at_ns = 0; at_ns < 50 * SECOND; at_ns += SECOND / 7) {
         int64_t error_ns = 0;
         const int64_t off_ns = trace_clock_map(&clock, at_ns, &error_ns) - at_ns - 5 * SECOND - at_ns / 10000;
-        assert_in_range(error_ns, 0, 60000); /* though most round trips say less than that */
+        assert_in_range(error_ns, 0, 60000); /* although most round trips allow a larger error */
         assert_true(off_ns <= error_ns && -off_ns <= error_ns);
     }
     free(clock.knots);
-    samples[100].offset_ns += SECOND; /* it jumped */
+    samples[100].offset_ns += SECOND; /* the clock jumped */
     assert_true(trace_clock_make(&clock, samples, 200));
     assert_true(clock.broken);
     free(clock.knots);

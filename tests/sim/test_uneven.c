@@ -1,4 +1,4 @@
-/* test_uneven.c - links of one recording that are not alike: a replay, which gives all of them one rate, says so. */
+/* test_uneven.c - the links of one recording differ. A replay gives all links one rate, and warns of it. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -38,7 +38,7 @@ static int remove_folder(void **state)
     return rmdir(folder);
 }
 
-/* What is said of the links, in user. */
+/* Configures the links; passed as `user`. */
 typedef struct weather {
     bool is_slow, is_told;
 } weather;

@@ -1,16 +1,17 @@
 /*
- * torture_blame.c - who is named must have done it; see torture.h. Checked where only one member can be meant: who was killed,
- * who left, who disagrees, whose contribution is late.
+ * torture_blame.c - checks that errors name the right member; see torture.h. Only errors with one possible cause are
+ * checked: a killed, departed, disagreeing or late member.
  */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/torture_internal.h"
 
-/* What was handed in so long ago is where it is summed, in a job that nothing holds up. */
+/* A contribution this old has arrived, in a job that nothing holds up. */
 #define LONG_AGO_NS (300 * MS)
 
-/* Where, by its place, which tools/study/job.c makes: which server is which is the order in which they came. NULL: nowhere. */
+/* Finds the member's name in a text by its address, which tools/study/job.c makes. Server numbers follow the order of
+ * joining, so they do not help. NULL: not found. */
 static const char *find_name(uint32_t member, const char *text)
 {
     char place[16];
@@ -18,7 +19,7 @@ static const char *find_name(uint32_t member, const char *text)
     return strstr(text, place);
 }
 
-/* The member that is named first; TORTURE_NOBODY: none is. */
+/* Returns the member that the text names first, or TORTURE_NOBODY. */
 static uint32_t named_first(const run *self, const char *text)
 {
     const char *first = NULL;
@@ -33,8 +34,8 @@ static uint32_t named_first(const run *self, const char *text)
     return member;
 }
 
-/* Nothing but deaths, and what ends no job, is done to this one, and it had come together: who gives up a connection before
- * that says nothing over it. */
+/* Returns true if only deaths and harmless faults happened, after the job had formed. Before that, a member that closes
+ * a connection does not say why. */
 static bool is_lost_by_death(const run *self)
 {
     const torture_plan *plan = self->plan;
@@ -53,18 +54,18 @@ void torture_blame_lost(run *self, uint32_t member, const char *text)
 {
     const uint32_t named = named_first(self, text);
     if (is_lost_by_death(self) && (named == TORTURE_NOBODY || !self->job->members[named].killed)) {
-        torture_broken(self, "member %u was told of a loss that does not name who died first: %s", member, text);
+        torture_broken(self, "member %u: the error does not name the member that died first: %s", member, text);
     }
 }
 
-/* The rank that a text names behind those words; TORTURE_NOBODY: they are not in it. */
+/* Returns the rank that the text names after those words, or TORTURE_NOBODY. */
 static uint32_t rank_behind(const char *text, const char *words)
 {
     const char *at = strstr(text, words);
     return at == NULL ? TORTURE_NOBODY : (uint32_t)strtoul(at + strlen(words), NULL, 10);
 }
 
-/* Its contribution to that round was on its way long ago, and nothing holds it up. */
+/* Returns true if the rank sent its contribution to that round long ago. */
 static bool has_contributed(run *self, uint32_t rank, const attempt *what)
 {
     const uint32_t index = what->tensor, round = what->round;
@@ -81,12 +82,12 @@ static void blame_late(attempt *what, const char *text)
     const uint32_t late = rank_behind(text, "still lacked the contribution of rank ");
     const uint32_t left = self->plan->early_leaver == 0 ? TORTURE_NOBODY : rank_behind(text, ": rank ");
     if (late < self->plan->job.workers && has_contributed(self, late, what)) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is named, which handed it in long ago: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: the error names rank %u, which contributed long ago: %s",
                        what->driver->rank, what->tensor, what->round, late, text);
     }
     if (left < self->plan->job.workers && strstr(text, "left the job without contributing") != NULL &&
         !self->job->members[left].closing) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u is said to have left, and is there: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: the error says that rank %u has left, but it has not: %s",
                        what->driver->rank, what->tensor, what->round, left, text);
     }
 }
@@ -97,14 +98,14 @@ void torture_blame(attempt *what, const trib_result *result)
     const torture_plan *plan = self->plan;
     char name[16];
     if (plan->job.per_machine > 0 || plan->local_size > 1) {
-        return; /* any worker of a machine may be meant */
+        return; /* the text may mean any worker of a machine */
     }
     if (result->status == TRIB_PEER_LOST && !self->job->members[what->driver->rank].killed) {
         torture_blame_lost(self, what->driver->rank, result->text);
     }
     snprintf(name, sizeof name, "rank %u ", plan->odd_rank);
     if (result->status == TRIB_MISMATCH && strstr(result->text, name) == NULL) {
-        torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, and is not named: %s",
+        torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, but the error does not name it: %s",
                        what->driver->rank, what->tensor, what->round, plan->odd_rank, result->text);
     }
     if (torture_is_calm(plan) || (plan->fault_count == 0 && plan->narrow == TORTURE_NOBODY)) {

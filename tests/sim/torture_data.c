@@ -1,4 +1,4 @@
-/* torture_data.c - what workers contribute, and what must come of it; computed here without any of the engine's code. */
+/* torture_data.c - what workers contribute and the results they must get, computed without any of the engine's code. */
 #include <string.h>
 
 #include "tests/sim/torture.h"
@@ -11,7 +11,8 @@ int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
     return (int)(mixed % 21u) - 10;
 }
 
-/* Contributions to unsigned types are not negative. Those of which sums are rounded differ by orders of magnitude. */
+/* Contributions to unsigned types are not negative. If sums are rounded, contributions differ by orders of
+ * magnitude. */
 static double value_for(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
 {
     const int value = torture_value(tensor, round, rank, i);
@@ -28,7 +29,8 @@ void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, u
     }
 }
 
-/* The sum over ranks first .. first + width - 1, width a power of two: both halves, rounded where they meet. */
+/* The sum over `width` ranks starting at `first`; width is a power of two. Both halves are summed, and their sum is
+ * rounded. */
 static double tree_sum(const double *values, uint32_t first, uint32_t width, uint32_t workers, bool single)
 {
     double sum = values[first];

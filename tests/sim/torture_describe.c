@@ -1,4 +1,4 @@
-/* torture_describe.c - says in one line what a seed has drawn. */
+/* torture_describe.c - describes in one line what a seed has drawn. */
 #include <stdarg.h>
 #include <string.h>
 

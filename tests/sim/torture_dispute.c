@@ -1,4 +1,4 @@
-/* torture_dispute.c - a worker that disagrees about what is done with a tensor on devices: with its own machine's, and the others. */
+/* torture_dispute.c - draws a worker that disagrees with all others about an operation on a device tensor. */
 #include "tests/sim/torture.h"
 
 static uint32_t below(trib_sim_stream *stream, uint32_t end)
@@ -6,13 +6,14 @@ static uint32_t below(trib_sim_stream *stream, uint32_t end)
     return (uint32_t)trib_sim_draw_below(stream, end);
 }
 
-/* May the odd one ask for the next reduction? It is refused a mean that is none, and one that its machine could not make. */
+/* Returns true if the odd worker may ask for the next reduction: a mean only of floats, and none that its machine
+ * cannot compute. */
 static bool has_next_reduction(const torture_tensor *what)
 {
     return what->root >= 0 || what->reduce != TRIB_SUM || what->dtype == TRIB_FLOAT32 || what->dtype == TRIB_FLOAT64;
 }
 
-/* Last, and from a stream of its own. */
+/* Drawn last and from a stream of its own, so that older seeds keep their other draws. */
 void torture_draw_dispute(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 71};

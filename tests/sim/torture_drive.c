@@ -1,4 +1,4 @@
-/* torture_drive.c - what the workers of a tortured job do: declare, submit, cancel, check what comes back. */
+/* torture_drive.c - the workers of a tortured job: they declare, submit, cancel, and check results. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -24,7 +24,8 @@ static size_t size_of(const attempt *what)
     return tensor.count * trib_dtype_size(tensor.dtype);
 }
 
-/* The buffers are ours again: who still reads the input adds nonsense, who still writes the output is seen. */
+/* The buffers are the caller's again. A late read of the input adds nonsense, and a late write to the output is
+ * detected. */
 static void poison(attempt *what)
 {
     memset(what->input, 0x5a, size_of(what));
@@ -111,7 +112,7 @@ static void stream_end(attempt *what)
     }
 }
 
-/* Whether the input will be there later only. Nothing is read from it before. */
+/* Returns true if a stream fills the input later. The engine must not read it before. */
 static bool stream_begin(driver *self, attempt *what)
 {
     const torture_plan *plan = self->run->plan;
@@ -152,7 +153,7 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
-    const bool swaps = is_odd && plan->odd_exchange; /* by exchange alone, where that can be */
+    const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {
         const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
         params->root = swaps ? 0 : is_odd ? other : tensor.root;
@@ -167,7 +168,7 @@ static void begin(driver *self, uint32_t index)
     run *whole = self->run;
     const torture_plan *plan = whole->plan;
     attempt *what = torture_attempt(self, index, self->next_round[index]);
-    if (what->op != NULL) { /* done before its time to be cancelled came */
+    if (what->op != NULL) { /* the operation completed before its time to be cancelled */
         trib_sim_clear(whole->job->sim, &what->cancel);
         trib_op_release(what->op);
         what->op = NULL;
@@ -239,7 +240,8 @@ static bool may_begin(driver *self, uint32_t index)
     return round < rounds_of(self, index) && !torture_attempt(self, index, round)->busy;
 }
 
-/* The next in an order that is the same on every worker: first rounds of all tensors, second rounds, ... */
+/* Begins the next operation in an order that is the same on every worker: all first rounds, then all second rounds, and
+ * so on. */
 static bool begin_next(driver *self)
 {
     const torture_plan *plan = self->run->plan;
@@ -257,7 +259,8 @@ static bool begin_next(driver *self)
     return true;
 }
 
-/* Any that can be begun. With less than all of them in flight workers would wait for each other. */
+/* Begins any operation that can begin. Every tensor must be in flight, because workers would else wait for each
+ * other. */
 static bool begin_any(driver *self)
 {
     const uint32_t count = self->run->plan->tensor_count;
@@ -271,7 +274,7 @@ static bool begin_any(driver *self)
     return false;
 }
 
-/* May it leave, with operations under way? */
+/* Returns true if the worker may leave with operations in flight. */
 static bool is_in_haste(driver *self)
 {
     const torture_plan *plan = self->run->plan;
@@ -287,7 +290,7 @@ static bool is_in_haste(driver *self)
     return trib_sim_now(sim) >= self->leaves_at_ns;
 }
 
-/* Not from the callback of the last operation alone: a worker with nothing to do leaves as well. */
+/* Called not only from the last operation's callback, because a worker with nothing to do leaves as well. */
 static void leave_if_done(driver *self)
 {
     const torture_plan *plan = self->run->plan;
@@ -349,7 +352,7 @@ static void late_fired(trib_sim *sim, trib_sim_event *event)
 
 /* ---- Life ---- */
 
-/* A device often does what it is given in no time that counts; where its process stands still it may be held up as well. */
+/* A device often takes no time. It may also be held up while its process stands still. */
 static int64_t device_takes_ns(void *user, int32_t machine, int32_t rank)
 {
     run *self = user;
@@ -367,7 +370,7 @@ static void open_attempt(driver *mine, attempt *what, uint32_t index)
 {
     *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
     const size_t size = size_of(what);
-    what->output = malloc(size + SPARE); /* the odd one's tensor has one element more */
+    what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
     what->input = mine->run->plan->in_place ? what->output : malloc(size + SPARE);
 }
 

@@ -1,5 +1,5 @@
-/* torture_internal.h - a run of torture.h: torture_run.c (faults, checks at the end), torture_drive.c (what workers do), and
- * torture_judge.c, torture_blame.c, torture_watch.c (what is checked meanwhile). */
+/* torture_internal.h - a run of torture.h: torture_run.c (faults, final checks), torture_drive.c (the workers), and
+ * torture_judge.c, torture_blame.c, torture_watch.c (checks during the run). */
 #ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 #define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 
@@ -8,7 +8,7 @@
 #define MS INT64_C(1000000)
 #define SECOND (1000 * MS)
 #define TABLE_MAX (TORTURE_TENSORS_MAX + TORTURE_CROWD_MAX)
-#define SLOTS 2u /* rounds of a tensor that a worker has in flight at most */
+#define SLOTS 2u /* most rounds of a tensor that a worker has in flight */
 
 struct run;
 
@@ -19,17 +19,17 @@ typedef struct attempt {
     uint32_t tensor, round;
     unsigned char *input, *output;
     bool busy;
-    bool poisoned; /* the output holds what no result is, and shall keep it */
+    bool poisoned; /* the output holds a pattern that nothing may overwrite */
     uint32_t callbacks;
     int64_t submit_clock_ns, timeout_ns;
     int64_t submit_ns, done_ns; /* the world's time */
-    trib_op *op;                /* while it is to be cancelled */
+    trib_op *op;                /* set until the operation is cancelled */
     trib_sim_event cancel;
-    trib_host_stream *stream; /* that fills the input of a tensor on a device */
-    trib_sim_event ready;     /* when it has */
+    trib_host_stream *stream; /* fills the input of a tensor on a device */
+    trib_sim_event ready;     /* fires when the input is filled */
 } attempt;
 
-/* What one worker does. */
+/* One worker. */
 typedef struct driver {
     struct run *run;
     uint32_t rank;
@@ -37,10 +37,10 @@ typedef struct driver {
     attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
     attempt crowd[TORTURE_CROWD_MAX];
     uint32_t in_flight, crowd_in_flight;
-    trib_sim_event begin; /* of one that is late */
-    trib_sim_event leave; /* looks again whether it can */
-    int64_t leaves_at_ns; /* one that does not wait for its last operations; 0: not known yet */
-    bool refused;         /* the engine takes nothing any more */
+    trib_sim_event begin; /* starts a late worker */
+    trib_sim_event leave; /* checks again whether the worker may leave */
+    int64_t leaves_at_ns; /* when it leaves with operations in flight; 0: not known yet */
+    bool refused;         /* the engine rejects new operations */
     trib_sim_stream stream;
 } driver;
 
@@ -50,9 +50,9 @@ typedef struct running_fault {
     trib_sim_event begin, end;
 } running_fault;
 
-/* Allocations of the member of which one fails, by size. */
+/* Counts a member's allocations by size, to fail one of them. */
 typedef struct torture_miss {
-    uint64_t left; /* of rare sizes, with the one that fails; 0: none will */
+    uint64_t left; /* allocations of rare sizes up to the one that fails; 0: none fails */
     uint32_t size_count, counts[TORTURE_SITES];
     size_t sizes[TORTURE_SITES];
 } torture_miss;
@@ -60,62 +60,62 @@ typedef struct torture_miss {
 typedef struct run {
     const torture_plan *plan;
     sim_job *job;
-    trib_host_world *world; /* of its devices; NULL: none */
+    trib_host_world *world; /* the world of its devices; NULL: none */
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
     trib_sim_event absence;
     trib_sim_event restless;
-    trib_post restless_post; /* on the coordinator's reactor */
+    trib_post restless_post; /* runs on the coordinator's reactor */
     bool restless_posted;
     trib_sim_stream weights;
-    uint64_t deals; /* that were begun */
-    bool rests;     /* nothing is dealt any more */
-    int64_t grace_extended_ns
-        [TORTURE_MEMBERS_MAX]; /* time by which a member's callbacks may be late: it stood still, or jumped */
-    uint32_t frozen[TORTURE_MEMBERS_MAX]; /* nested */
+    uint64_t deals; /* moves that were begun */
+    bool rests;     /* no more moves */
+    /* How late each member's callbacks may be, because it stood still or its clock jumped. */
+    int64_t grace_extended_ns[TORTURE_MEMBERS_MAX];
+    uint32_t frozen[TORTURE_MEMBERS_MAX]; /* a count, because freezes nest */
     uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
     trib_sim_stream alloc_failures;
     trib_sim_stream pace;
-    bool lost_one; /* a member was killed after the job had come together */
-    bool is_last;  /* every tensor is summed once more, by all, and nothing may fail */
+    bool lost_one; /* a member was killed after the job had formed */
+    bool is_last;  /* all workers sum every tensor once more, and nothing may fail */
     torture_verdict verdict;
 } run;
 
-/* The first thing that did not hold is the verdict. */
+/* Records the first violation as the verdict; later ones are ignored. */
 void torture_broken(run *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Does what is done to the job explain that an operation, or the job itself, ends like that? */
+/* Returns true if the drawn faults explain that an operation or the job ends with this status. */
 bool torture_may_end_so(const run *self, trib_status status);
 bool torture_may_leave_early(const torture_plan *plan);
-/* Nothing is done to the job that holds up what is on its way. */
+/* Returns true if nothing in the plan delays messages. */
 bool torture_is_calm(const torture_plan *plan);
-/* torture_watch.c: books that must balance whenever no reactor is in a turn. */
+/* torture_watch.c: checks the counts that must balance between the turns of the reactors. */
 void torture_watch(run *self);
-/* Has every member that lives joined, or given up? Before that operations that were given up are still kept. */
+/* Returns true once every live member has joined or given up. Cancelled operations are kept until then. */
 bool torture_has_begun(sim_job *job, void *unused);
-/* In a job that lives and has nothing to do: no operation is kept that workers have no handle of. */
+/* Checks a live, idle job: no operation is kept unless its worker has a handle. */
 void torture_watch_rest(run *self);
-/* After all engines have been closed: nothing is kept from the pools. */
+/* Checks after all engines are closed that nothing is missing from the pools. */
 void torture_watch_closed(run *self);
 
-/* torture_judge.c: an operation may end so, then, and with that result. */
+/* torture_judge.c: checks an operation's status, time and result. */
 void torture_judge(attempt *what, const trib_result *result);
 torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index);
-/* Is that an operation about which the workers disagree? */
+/* Returns true if the workers disagree about that operation. */
 bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t round);
-/* torture_blame.c: who is named has done it. */
+/* torture_blame.c: checks that the error names the member that caused it. */
 void torture_blame(attempt *what, const trib_result *result);
 void torture_blame_lost(run *self, uint32_t member, const char *text);
 
-/* torture_drive.c: workers begin; they go on from their callbacks. */
+/* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
-/* Everybody sums every tensor once more. */
+/* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
-/* Of operations that the worker still has handles of. */
+/* Returns how many operations the worker still has handles of. */
 uint32_t torture_drive_handles(const driver *self);
-/* Nothing may have been written to what was given back. */
+/* Checks that no buffer was written after it had been given back. */
 void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);
 

@@ -1,10 +1,10 @@
-/* torture_judge.c - may an operation of a tortured job end like that? See torture.h. */
+/* torture_judge.c - decides whether an operation of a tortured job may end the way it did. See torture.h. */
 #include <string.h>
 
 #include "tests/sim/torture_internal.h"
 
-#define SLACK_NS (5 * SECOND)      /* from a deadline to the callback: the grace that landings have, and queues */
-#define SLACK_CALM_NS (1 * SECOND) /* where nothing holds up what is on its way */
+#define SLACK_NS (5 * SECOND) /* from a deadline to its callback: receives get a grace period, and queues take time */
+#define SLACK_CALM_NS (1 * SECOND) /* where nothing delays messages */
 
 torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index)
 {
@@ -15,15 +15,15 @@ torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index)
                      .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
 }
 
-/* Is that an operation about which the workers disagree? */
+/* Returns true if the workers disagree about that operation. */
 bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t round)
 {
     return plan->odd_rank != TORTURE_NOBODY && index == plan->odd_tensor &&
            (plan->odd_round < 0 || (uint32_t)plan->odd_round == round);
 }
 
-/* Rank 0 leaves with the others, and waits for them; its clock may jump past the end of that time. Then the job ends for those who
- * are still at work as if it had deserted them. */
+/* Rank 0 closes and waits for the others, but its clock may jump past the close timeout. For members that still work,
+ * the job then ends as if rank 0 had left early. */
 bool torture_may_leave_early(const torture_plan *plan)
 {
     for (uint32_t i = 0; i < plan->fault_count; i++) {
@@ -49,17 +49,17 @@ static bool grace_extended(const run *self, trib_status status)
         return true;
     }
     if (plan->haste_ns > 0 && status == TRIB_CANCELLED) {
-        return true; /* it withdrew from what it had begun */
+        return true; /* the leaving worker withdrew from operations that it had begun */
     }
     if (torture_may_leave_early(plan) && status == TRIB_PEER_LEFT) {
         return true;
     }
     if (plan->early_leaver == 0 && status == TRIB_PEER_LOST) {
-        return true; /* it takes the membership along, and the news comes by several ways */
+        return true; /* the coordinator leaves, and the others hear of it in several ways */
     }
     return torture_may_end_so(self, status) || (plan->cancels > 0 && status == TRIB_CANCELLED) ||
            (plan->hurried > 0 && status == TRIB_TIMEOUT) ||
-           (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* one gave up its last round, and has gone */
+           (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* another worker gave up its last round and left */
 }
 
 static void check_result(attempt *what, const trib_result *result)
@@ -79,7 +79,7 @@ static void check_result(attempt *what, const trib_result *result)
         return;
     }
     self->verdict.succeeded++;
-    /* The root's payload goes out before all have asked, and with it what agrees with the root. */
+    /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
     const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
     if (disputed && !may_win) {
         torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
@@ -92,7 +92,7 @@ static void check_result(attempt *what, const trib_result *result)
     }
     const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
     if (wrong != UINT32_MAX) {
-        torture_broken(self, "rank %u, tensor %u, round %u: element %u is not what the oracle says", what->driver->rank,
+        torture_broken(self, "rank %u, tensor %u, round %u: element %u differs from the oracle's", what->driver->rank,
                        what->tensor, what->round, wrong);
     }
 }
@@ -112,7 +112,7 @@ static void check_time(attempt *what, const trib_result *result)
         result->status != TRIB_OK && result->status != TRIB_TIMEOUT && took_ns >= what->timeout_ns;
     if (is_late_news && what->timeout_ns > SECOND && torture_is_calm(self->plan) && !self->plan->may_end) {
         torture_broken(self,
-                       "rank %u, tensor %u, round %u: it failed long ago, and was called back at its deadline: %s",
+                       "rank %u, tensor %u, round %u: it failed early, but was called back only at its deadline: %s",
                        mine->rank, what->tensor, what->round, result->text);
     }
 }

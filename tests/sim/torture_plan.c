@@ -11,7 +11,7 @@ static uint32_t between(trib_sim_stream *stream, uint32_t low, uint32_t high)
     return low + (uint32_t)trib_sim_draw_below(stream, high - low + 1);
 }
 
-/* Of every order of magnitude alike. */
+/* Draws every order of magnitude with the same probability. */
 static int64_t spread(trib_sim_stream *stream, int64_t low, int64_t high)
 {
     int64_t top = low;
@@ -79,7 +79,7 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
         .member = between(stream, 0, plan->job.workers + plan->job.servers - 1),
         .at_ns = (int64_t)trib_sim_draw_below(stream, (uint64_t)horizon_ns),
     };
-    /* What lasts longer than the limit of silence may end the job; a quarter of it may not. */
+    /* A fault that lasts longer than the peer timeout may end the job. One that lasts a quarter of it may not. */
     const int64_t limit_ns = plan->job.engine.peer_timeout_ns;
     const int64_t longest_ns = may_end ? 3 * limit_ns : limit_ns / 4;
     switch (fault.kind) {
@@ -89,7 +89,7 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
     case TORTURE_RELINK:
         fault.amount = (double)spread(stream, 20, 20000) * 1e6;
         break;
-    case TORTURE_JUMP: /* nobody is lost by it, however far */
+    case TORTURE_JUMP: /* no member is lost by a jump, however far */
         fault.for_ns = spread(stream, 1000, 3 * limit_ns);
         break;
     case TORTURE_ALLOC_FAILURE:
@@ -103,7 +103,7 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
     return fault;
 }
 
-/* Last, so that what else a seed draws does not depend on it. */
+/* Drawn last, so that a seed's other draws do not depend on it. */
 static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t horizon_ns)
 {
     const uint32_t workers = plan->job.workers, local_size = between(stream, 1, workers);
@@ -124,7 +124,7 @@ static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t ho
     }
 }
 
-/* Some tensors are averaged, and some sums are rounded, in the order that only a tree over ranks makes certain. */
+/* Some tensors are averaged. Some sums are rounded, and only a fixed tree over ranks makes their order certain. */
 static void draw_arithmetic(trib_sim_stream *stream, torture_plan *plan)
 {
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
@@ -142,7 +142,7 @@ static void draw_arithmetic(trib_sim_stream *stream, torture_plan *plan)
     }
 }
 
-/* A worker that disagrees with the others, about a tensor or about what is done with it in one round. */
+/* Draws a worker that disagrees with the others, about a tensor or about one of its rounds. */
 static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
 {
     plan->odd_rank = TORTURE_NOBODY;
@@ -158,7 +158,8 @@ static void draw_odd(trib_sim_stream *stream, torture_plan *plan)
         plan->odd_rank = rank;
         plan->odd_round = whole ? -1 : (int32_t)round;
         plan->odd_exchange = plan->seed % 2 == 0;
-        if (whole && plan->late_ns[rank] == 0) { /* the others are in the midst of it when they hear of it */
+        /* Late, so that the others are busy with the tensor when they hear of the dispute. */
+        if (whole && plan->late_ns[rank] == 0) {
             plan->late_ns[rank] = spread(stream, MS, plan->leaves ? SECOND : 5 * SECOND);
         }
     }
@@ -175,7 +176,7 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
     }
     const bool waits = trib_sim_draw_one_in(stream, 2);
     for (uint32_t i = 0; i < plan->job.workers; i++) {
-        /* Who leaves waits for the others for less than 3 s. */
+        /* A worker that closes waits for the others for less than 3 s. */
         const int64_t late_ns = spread(stream, MS / 10, plan->leaves ? SECOND : 5 * SECOND);
         plan->late_ns[i] = waits && trib_sim_draw_one_in(stream, 2) ? late_ns : 0;
     }
@@ -184,7 +185,7 @@ static void draw_members(trib_sim_stream *stream, torture_plan *plan)
     plan->early_leaver_rounds = between(stream, 1, 3);
 }
 
-/* Nothing but broadcasts of one root: the others have theirs and leave, while one has yet to ask. */
+/* Only broadcasts of one root: the others have their bytes and leave, while one has yet to ask. */
 static void draw_broadcasts(trib_sim_stream *stream, torture_plan *plan)
 {
     const uint32_t workers = plan->job.workers, root = between(stream, 0, workers - 1);
@@ -197,7 +198,7 @@ static void draw_broadcasts(trib_sim_stream *stream, torture_plan *plan)
     plan->late_ns[(root + 1) % workers] = spread(stream, 20 * MS, SECOND);
 }
 
-/* What came later to this test, from a stream of its own. */
+/* Newer parts of this test draw from a stream of their own. */
 static void draw_more(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 5};
@@ -210,7 +211,7 @@ static void draw_more(torture_plan *plan)
     }
     draw_arithmetic(&stream, plan);
     draw_odd(&stream, plan);
-    /* Some so large that tables and heaps grow. */
+    /* Some crowds are so large that tables and heaps grow. */
     const uint32_t crowd = trib_sim_draw_one_in(&stream, 2) ? TORTURE_CROWD_MAX : between(&stream, 30, 150);
     plan->crowd = trib_sim_draw_one_in(&stream, 6) ? crowd : 0;
     const uint32_t absent = between(&stream, 0, plan->job.workers + plan->job.servers - 1);
@@ -222,7 +223,8 @@ static void draw_more(torture_plan *plan)
     if (plan->cancels == 0 && trib_sim_draw_one_in(&stream, 3)) {
         plan->cancels = between(&stream, 2, 8);
     }
-    if (plan->crowd > 0 && trib_sim_draw_one_in(&stream, 2)) { /* many wait, and some are taken out from among them */
+    /* Many operations wait, and some of them are cancelled. */
+    if (plan->crowd > 0 && trib_sim_draw_one_in(&stream, 2)) {
         plan->cancels = between(&stream, 2, 4);
         plan->job.engine.push_credit_bytes = 4096;
     }
@@ -232,17 +234,17 @@ static void draw_more(torture_plan *plan)
     plan->job.net.ahead = trib_sim_draw_one_in(&ahead, 3) ? between(&ahead, 1, TRIB_AHEAD_MAX - 1) : 0;
     plan->hurry_ns = 20 * MS;
     for (uint32_t i = 0; i < plan->job.workers; i++) {
-        if (plan->late_ns[i] > 2 * SECOND) { /* who waits for it has a deadline long before */
+        if (plan->late_ns[i] > 2 * SECOND) { /* a worker that waits for the late one has a deadline long before */
             plan->hurried = plan->hurried > 0 ? plan->hurried : 3;
         }
-        if (plan->late_ns[i] >= SECOND && plan->seed % 4 > 0) { /* or has been told by then whom it waits for */
+        if (plan->late_ns[i] >= SECOND && plan->seed % 4 > 0) { /* or it has been told by then whom it waits for */
             plan->hurry_ns = 2 * SECOND;
         }
     }
-    if (plan->may_end && trib_sim_draw_one_in(&stream, 3)) { /* while much is on its way */
+    if (plan->may_end && trib_sim_draw_one_in(&stream, 3)) { /* while many messages are on their way */
         plan->faults[0] = (torture_fault){.kind = TORTURE_RESET, .at_ns = spread(&stream, MS, 300 * MS)};
     }
-    /* While the job comes together, and while it is young, a fault meets other states than later. */
+    /* A fault meets other states while the job forms, and soon after, than later. */
     for (uint32_t i = 0; i < plan->fault_count; i++) {
         const int64_t early_ns = spread(&stream, MS / 100, 30 * MS);
         plan->faults[i].at_ns = trib_sim_draw_one_in(&stream, 3) ? early_ns : plan->faults[i].at_ns;
@@ -252,8 +254,8 @@ static void draw_more(torture_plan *plan)
     }
 }
 
-/* One thing happens and no other, so that nothing else ends the job, or is to blame: an allocation fails, a process dies, or
- * a connection is reset, perhaps while the job comes together. */
+/* Exactly one fault, so that nothing else ends the job or is its cause: an allocation fails, a process dies, or a
+ * connection is reset, perhaps while the job forms. */
 static void draw_single(torture_plan *plan)
 {
     static const torture_kind kinds[] = {TORTURE_MISS, TORTURE_MISS, TORTURE_MISS, TORTURE_KILL, TORTURE_RESET};
@@ -272,8 +274,8 @@ static void draw_single(torture_plan *plan)
     }
 }
 
-/* Workers share machines, and sum there first; more than were drawn before, so that who was drawn stays. From a stream of
- * its own. With three a machine the bits of rounded sums are others. */
+/* Workers share machines and sum there first. Workers are only added, so that earlier draws of a worker stay valid, and
+ * the draws have a stream of their own. With three workers a machine the bits of rounded sums differ. */
 static void draw_machines(torture_plan *plan)
 {
     static const struct {
@@ -291,7 +293,7 @@ static void draw_machines(torture_plan *plan)
     plan->job.engine.local_sum = TRIB_LOCAL_SUM_AUTO;
 }
 
-/* All sums that a worker of this job is to have. */
+/* Returns the size of all sums that a worker of this job gets. */
 static uint64_t sum_bytes(const torture_plan *plan)
 {
     uint64_t bytes = 1;
@@ -302,10 +304,10 @@ static uint64_t sum_bytes(const torture_plan *plan)
     return bytes;
 }
 
-/* Sums pile up before one worker, in the servers' kernels: what it is told comes late, by deadlines some of an operation is
- * there and some is not, and a connection that is reset nearly always is so in the midst of a payload. Two things meet it: a
- * worker that begins with its last tensor when the others wait for that already, does it and leaves; or short deadlines, or
- * a reset. Or one comes late and disagrees about a tensor that all cores have to do with. Nothing else is to be excused. */
+/* Sums for one worker pile up in the servers' kernels or engines. Messages to it come late, a deadline finds parts of
+ * an operation, and a reset nearly always hits the middle of a payload. One of these is added: a worker that starts its
+ * last tensor when the others already wait for it, contributes and leaves; short deadlines; or a reset. In another
+ * variant one worker comes late and disagrees about a tensor that is on all cores. Nothing else may go wrong. */
 static void draw_narrow(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
@@ -331,13 +333,13 @@ static void draw_narrow(torture_plan *plan)
     }
     plan->tensors[0].count = size;
     job->link.egress_bits = job->link.ingress_bits = UINT64_C(1000000000);
-    job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* what piles up leaves room for signs of life */
+    job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* the backlog leaves room for heartbeats */
     job->net.quantum_bytes = job->net.window_bytes / 4;
     const bool is_left = variant == 0 || variant > 3,
-               in_engine = is_left && plan->seed % 2 == 1; /* else in the kernel */
+               in_engine = is_left && plan->seed % 2 == 1; /* otherwise sums pile up in the kernel */
     job->net.unsent_bytes = in_engine ? 1 << 15 : 1 << 20;
     job->engine.pull_credit_bytes = in_engine ? 1 << 14 : 4 << 20;
-    if (in_engine) { /* who leaves has some, and the time to bring them */
+    if (in_engine) { /* the leaving worker sums too, and has time to send its sums */
         job->engine.colocate = TRIB_COLOCATE_ON;
         job->engine.close_timeout_ns = 10 * SECOND;
     }
@@ -370,7 +372,7 @@ static void draw_narrow(torture_plan *plan)
     }
 }
 
-/* Partitions are dealt to other members again and again; what is measured would do so too seldom. */
+/* Moves partitions to other members again and again. Measurements alone would do so too seldom. */
 static void draw_restless(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 7};
@@ -378,7 +380,7 @@ static void draw_restless(torture_plan *plan)
     plan->job.engine.shares = plan->restless_ns > 0 ? TRIB_SHARES_FOLLOW : TRIB_SHARES_FIXED;
 }
 
-/* They need the same number of reactors. */
+/* Machines that sum first need the same number of reactors. */
 static void even_machines(torture_plan *plan)
 {
     bool rounds = false;
@@ -391,7 +393,7 @@ static void even_machines(torture_plan *plan)
     }
 }
 
-/* Further links for everybody, each in a network of its own, that may be faster or slower. */
+/* Draws further links for all members, each in a network of its own, with other rates. */
 static void draw_networks(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd1342543de82ef95) + 23};
@@ -403,7 +405,7 @@ static void draw_networks(torture_plan *plan)
     }
 }
 
-/* Tensors whose buffers stay, on all workers or on some. */
+/* Draws tensors whose buffers stay the same, on all workers or on some. */
 static void draw_staying(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xbf58476d1ce4e5b9) + 53};
@@ -414,7 +416,7 @@ static void draw_staying(torture_plan *plan)
     }
 }
 
-/* Devices are through with the same collective at different times; a rank may leave in the midst of it. */
+/* Devices finish the same collective at different times. A rank may leave in the middle of it. */
 static void draw_pace(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x94d049bb133111eb) + 61};
@@ -428,7 +430,8 @@ static void draw_pace(torture_plan *plan)
     }
 }
 
-/* Chunks of the sizes that real jobs have, which hosts cut finer for most tensors; most of these jobs have several networks. */
+/* Draws chunks of the sizes of real jobs, which the engine cuts finer for most tensors. Most of these jobs have several
+ * networks. */
 static void draw_large(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xda942042e4dd58b5) + 47};
@@ -457,7 +460,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
                                            .delay_one_in = between(&stream, 2, 100),
                                            .delay_ns = spread(&stream, 1000, 20 * MS)};
     }
-    const uint32_t sort = between(&stream, 0, 3); /* no faults; such that end no job; any, twice as often */
+    const uint32_t sort = between(&stream, 0, 3); /* no faults; harmless ones; any, twice as often */
     plan->may_end = sort >= 2;
     plan->fault_count = sort == 0 ? 0 : between(&stream, 1, plan->may_end ? 3 : TORTURE_FAULTS_MAX);
     const int64_t horizon_ns = spread(&stream, MS, SECOND);

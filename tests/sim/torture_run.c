@@ -1,4 +1,4 @@
-/* torture_run.c - runs what was drawn, lets the faults happen, and checks what is left; see torture.h. */
+/* torture_run.c - runs a drawn job, triggers its faults, and checks what is left at the end; see torture.h. */
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,7 +12,7 @@
 #define WATCH_EVERY 16u /* events */
 #define RARE 8u
 #define CALM_BITS UINT64_C(1000000000)
-#define LIMIT_NS (4000 * SECOND) /* by then everything has succeeded or failed */
+#define LIMIT_NS (4000 * SECOND) /* every operation has ended by then */
 
 void torture_broken(run *self, const char *format, ...)
 {
@@ -60,7 +60,7 @@ bool torture_may_end_so(const run *self, trib_status status)
         return true;
     case TRIB_NO_MEMORY:
         return has_fault(self->plan, TORTURE_ALLOC_FAILURE) || has_fault(self->plan, TORTURE_MISS);
-    case TRIB_CANCELLED: /* how the others hear of either */
+    case TRIB_CANCELLED: /* the other members' status after any of these faults */
         return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_ALLOC_FAILURE) ||
                has_fault(self->plan, TORTURE_MISS);
     case TRIB_SYSTEM:
@@ -73,7 +73,7 @@ bool torture_may_end_so(const run *self, trib_status status)
 
 /* ---- Faults ---- */
 
-/* Is it the allocation that fails? Not one of a size that comes with every message. */
+/* Returns true if this allocation fails. Sizes that come with every message never fail. */
 static bool misses(torture_miss *self, size_t size)
 {
     uint32_t site = 0;
@@ -175,7 +175,7 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
     }
 }
 
-/* Any shares, of those who can sum; often nobody's, or one's alone. */
+/* Deals random shares to the members that can sum. Often a member gets nothing, and sometimes one gets everything. */
 static void deal_anew(trib_reactor *reactor, trib_post *post)
 {
     run *self = (run *)((char *)post - offsetof(run, restless_post));
@@ -238,7 +238,7 @@ static void set_faults(run *self)
     }
 }
 
-/* Is every fault over, and nothing of any worker that lives under way? */
+/* Returns true if every fault is over and no live worker has an operation in flight. */
 static bool is_settled(sim_job *job, void *argument)
 {
     run *self = argument;
@@ -279,7 +279,7 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     if (core->op_cores != NULL || core->entries_waiting > 0) {
         torture_broken(self, "at rest, member %u has operations or sums left", member);
     }
-    /* A round of a tensor about which the workers disagree waits for those who will never take part. */
+    /* A round of a disputed tensor waits for workers that never contribute. */
     const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
     for (uint32_t i = 0; i < core->sum_count; i++) {
         const trib_aggregator *aggregator = core->sums[i].aggregator;
@@ -293,7 +293,8 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     }
 }
 
-/* What goes without saying is under way for a moment yet: on a narrow link the partitions of operations that were given up. */
+/* Messages without an acknowledgement are on their way for a moment: on a slow link, the partitions of cancelled
+ * operations. */
 static int64_t moment_ns(const torture_plan *plan)
 {
     if (plan->narrow == TORTURE_NOBODY) {
@@ -342,11 +343,11 @@ static void check_all_told(run *self)
 {
     const int64_t until_ns = trib_sim_now(self->job->sim) + 5 * self->plan->job.engine.peer_timeout_ns;
     if (!sim_job_run(self->job, until_ns, all_told, NULL)) {
-        torture_broken(self, "a member was lost, and not every other has been told");
+        torture_broken(self, "a member was lost, but not every other member heard of it");
     }
 }
 
-/* A control connection that is reset before the job begins is made again. */
+/* A control connection that is reset before the job forms is made again. */
 static bool should_have_joined(const run *self)
 {
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {
@@ -357,14 +358,14 @@ static bool should_have_joined(const run *self)
     return true;
 }
 
-/* A job ends for a reason that there was. */
+/* Checks that each member's job ended for a reason that exists. */
 static void check_ends(run *self)
 {
     uint32_t not_joined = 0;
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         not_joined += self->job->members[i].ready.status == TRIB_JOIN_FAILED;
     }
-    /* Unless the job had just begun: the roster was on that very connection. */
+    /* The exception: the job had just formed, and the roster was on that connection. */
     const bool had_begun = strstr(self->job->members[0].ready.text, "when the job had already begun") != NULL;
     if (not_joined == self->job->member_count && should_have_joined(self) && !had_begun) {
         torture_broken(self, "nobody has joined: %s", self->job->members[0].ready.text);
@@ -373,7 +374,7 @@ static void check_ends(run *self)
         const sim_member *member = &self->job->members[i];
         const bool deserted = self->plan->early_leaver != TORTURE_NOBODY;
         const trib_status status = member->ended.status;
-        /* Where rank 0 deserts, who hears of it first from others takes them for lost. */
+        /* If rank 0 leaves early, a member that hears of it from others first takes them for lost. */
         const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
                              (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
                              (status == TRIB_PEER_LOST && self->plan->early_leaver == 0);
@@ -388,7 +389,7 @@ static void check_ends(run *self)
     }
 }
 
-/* Nobody has left and nothing may have ended the job: it can stand idle, and then every tensor can be summed. */
+/* No member has left and nothing may have ended the job, so it can stay idle, and every tensor can be summed again. */
 static void sum_once_more(run *self)
 {
     sim_job *job = self->job;
@@ -431,11 +432,11 @@ static void finish(run *self)
     trib_sim_clear(job->sim, &self->restless);
     if (!sim_job_close(job, 60 * SECOND)) {
         torture_broken(self, "not every engine could be closed");
-        return; /* its memory is lost: there is no way to free what still runs */
+        return; /* the memory is leaked, because what still runs cannot be freed */
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         if (self->drivers[rank].in_flight + self->drivers[rank].crowd_in_flight > 0) {
-            torture_broken(self, "rank %u was closed, and an operation has not been called back", rank);
+            torture_broken(self, "rank %u was closed, but an operation's callback has not run", rank);
         }
     }
     self->verdict.steps = trib_sim_steps(job->sim);

@@ -1,9 +1,9 @@
 /*
- * torture_watch.c - books that must balance whenever no reactor is in a turn, whatever has happened; see torture.h.
+ * torture_watch.c - counts that must balance between the turns of the reactors, whatever has happened; see torture.h.
  *
- * Each is counted again here from what it is about: credit from the messages that links have with the transport, memory
- * from what rounds and receives hold, open rounds from the rounds. And what waits for a credit must not be there when the
- * credit is. A fault in these shows at once, where the operation that it will hold up, or never, is far off.
+ * Each count is computed again from its source: credit from the messages that links have with the transport, memory
+ * from what rounds and receives hold, open rounds from the rounds. Nothing may wait for a credit that is available. A
+ * wrong count shows at once here, long before an operation hangs because of it, if it ever does.
  */
 #include "engine/local_group/group_internal.h"
 #include "engine/base/container_of.h"
@@ -51,7 +51,7 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
         in_flight += link->flow.egress == egress ? link->in_flight : 0;
     }
     if (in_flight != egress->in_flight || (in_flight == 0) != (egress->messages == 0)) {
-        return "the credit of pushes is not what the links have under way";
+        return "the credit of pushes is not what the links have in flight";
     }
     for (uint32_t i = 0; i < egress->waiting.count; i++) {
         const trib_link *link = trib_egress_waiting_link(egress, i);
@@ -92,12 +92,12 @@ static const char *round_fault(const trib_summation *self, const sum_round *roun
     }
     if (references != round->references || receives != round->receives || round->holds > 0 ||
         partials_out != round->partials_out) {
-        return "a round is held by more or less than what it has handed out and what lands";
+        return "a round's references, receives, holds or partial sums are miscounted";
     }
     return NULL;
 }
 
-/* Parts: is a round complete or reported, and an older one neither? */
+/* For partial sums: returns true if a round is complete or reported before an older one. */
 static bool is_out_of_turn(const sum_round *round)
 {
     const sum_round *before = round->next;
@@ -121,7 +121,7 @@ static const char *keys_fault(const trib_summation *self)
             }
         }
         if (key != NULL && (open != key->open_count || live != key->live_count)) {
-            return "a key counts rounds that are not there";
+            return "a key's counts do not match its rounds";
         }
         rounds += live;
     }
@@ -149,7 +149,8 @@ static const char *summation_fault(const trib_summation *self, uint32_t *receivi
 
 /* ---- Cores ---- */
 
-/* Sums that are being received; UINT32_MAX: a task waits with another priority than its operation's. */
+/* Returns the number of sums that are being received, or UINT32_MAX if a task waits with another priority than its
+ * operation's. */
 static uint32_t task_receives(const trib_engine *engine, uint32_t core)
 {
     uint32_t receives = 0;
@@ -167,7 +168,7 @@ static uint32_t task_receives(const trib_engine *engine, uint32_t core)
     return receives;
 }
 
-/* Of its sums, those that somebody is still to get. */
+/* Returns how many sums the members have yet to get. */
 static uint64_t sums_owed(const trib_summation *self)
 {
     uint64_t owed = 0;
@@ -194,7 +195,7 @@ static bool are_sums_kept(const trib_core *core)
     return core->relay == NULL && owed != core->entries_waiting;
 }
 
-/* Does the device do something with the operation's buffers that no core does? */
+/* Returns true if the device uses the operation's buffers and no core does. */
 static bool has_job(const trib_op *op)
 {
     const trib_device_op *device = op->tensor->on_device ? op->device : NULL;
@@ -213,13 +214,13 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         const trib_link_upcalls *upcalls = link->main != NULL ? link->main->upcalls : link->upcalls;
         for (uint32_t i = 0; i < link->arrival_count; i++) {
             const trib_recv_claim *recv_claim = &trib_link_arrival(link, i)->recv_claim;
-            /* The sum of a partial sum has an owner, which counts its references; a task's has none. */
+            /* The sum of a partial sum has an owner, which counts its references. A task's sum has none. */
             to_worker += recv_claim->what != NULL && recv_claim->owner == NULL;
             to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls;
         }
     }
     if (fault == NULL && are_sums_kept(core)) {
-        fault = "a sum is kept that no link brings to anybody";
+        fault = "a sum is kept that no link delivers";
     }
     for (uint32_t i = 0; i < core->sum_count && fault == NULL; i++) {
         const trib_summation *summation = summation_at(core, i);
@@ -229,12 +230,12 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
         fault = "memory waits for a payload that no link brings";
     }
     if (fault == NULL && to_worker != task_receives(engine, core->reactor->index)) {
-        fault = "a task waits for a sum that no link brings, or in another order than it was told";
+        fault = "a task waits for a sum that no link receives, or with another priority than its operation's";
     }
     for (trib_op_core *at = core->op_cores; fault == NULL && at != NULL; at = at->next) {
         fault = atomic_load(&at->op->cores_left) > engine->core_count + has_job(at->op) ||
                         atomic_load(&at->op->cores_booked) == 0
-                    ? "an operation counts more or less than its cores"
+                    ? "an operation's count of cores is wrong"
                     : NULL;
     }
     for (const trib_task *at = core->stages[TRIB_STAGE_COPY_D2H].head; fault == NULL && at != NULL;
@@ -261,7 +262,7 @@ void torture_watch(run *self)
     }
 }
 
-/* Operations that somebody holds on to. */
+/* Returns how many operations are referenced. */
 static uint32_t kept_ops(const trib_engine *engine, bool with_cancelled)
 {
     uint32_t kept = 0;
@@ -291,7 +292,7 @@ void torture_watch_rest(run *self)
         const uint32_t kept = kept_ops(self->job->members[i].engine, true),
                        held = torture_drive_handles(&self->drivers[i]);
         if (kept > held) {
-            torture_broken(self, "at rest, %u operations of rank %u are kept by somebody", kept - held, i);
+            torture_broken(self, "at rest, %u operations of rank %u have references but no handle", kept - held, i);
         }
     }
 }
@@ -300,10 +301,10 @@ void torture_watch_closed(run *self)
 {
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        /* One that was cancelled after the end waits for posts that nobody runs any more. */
+        /* An operation that was cancelled after the job's end waits for posts that no reactor runs any more. */
         const uint32_t kept = kept_ops(engine, false);
         if (kept > 0) {
-            torture_broken(self, "member %u is closed, and %u of its operations are kept by somebody", i, kept);
+            torture_broken(self, "member %u is closed, but %u of its operations have references", i, kept);
         }
         for (uint32_t c = 0; c < engine->core_count; c++) {
             const trib_core *core = &engine->cores[c];

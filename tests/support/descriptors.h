@@ -1,11 +1,11 @@
-/* descriptors.h - how many descriptors a test's process has open. */
+/* descriptors.h - counts the descriptors that a test's process has open. */
 #ifndef TRIB_TESTS_DESCRIPTORS_H
 #define TRIB_TESTS_DESCRIPTORS_H
 
 #include <dirent.h>
 #include <stdint.h>
 
-/* The one that counts among them, and the two that stand for folders: for comparing. */
+/* For comparing only: the count includes the directory that is being read, and the entries "." and "..". */
 static inline uint32_t descriptors_open(void)
 {
     uint32_t count = 0;

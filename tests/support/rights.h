@@ -1,4 +1,4 @@
-/* rights.h - a message at a Unix socket that brings a descriptor along. */
+/* rights.h - sends a message with a descriptor on a Unix socket. */
 #ifndef TRIB_TESTS_RIGHTS_H
 #define TRIB_TESTS_RIGHTS_H
 
@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-/* fd: -1, or which. */
+/* fd: the descriptor, or -1 for none. */
 static inline void say_with(int to, const void *bytes, size_t size, int fd)
 {
     struct iovec part = {.iov_base = (void *)(uintptr_t)bytes, .iov_len = size};

@@ -1,5 +1,5 @@
-/* seal.h - a second writing of the frame header's checksum: it pins the format, and makes headers that are wrong in nothing
- * but what a test wants. */
+/* seal.h - a second implementation of the frame header's checksum. It pins the format, and lets tests make headers with
+ * exactly one error. */
 #ifndef TRIB_TESTS_SUPPORT_SEAL_H
 #define TRIB_TESTS_SUPPORT_SEAL_H
 

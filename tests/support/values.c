@@ -21,7 +21,7 @@ double values_round(trib_dtype dtype, double value)
     }
 }
 
-/* What a type can hold has one pattern of bits in it; half precision by way of float. */
+/* Values that a type can hold have exactly one bit pattern. Half precision goes by way of float. */
 static uint16_t to_half(float value)
 {
     uint32_t bits = 0;
@@ -30,7 +30,7 @@ static uint16_t to_half(float value)
         return (uint16_t)(bits >> 16);
     }
     const float size = value < 0 ? -value : value;
-    if (size < 0x1p-14f) { /* in steps of 2^-24 */
+    if (size < 0x1p-14f) { /* subnormal: in steps of 2^-24 */
         return (uint16_t)((bits >> 16 & 0x8000u) | (uint32_t)(size * 0x1p24f));
     }
     const uint32_t exponent = ((bits >> 23) & 0xffu) - 127u + 15u;

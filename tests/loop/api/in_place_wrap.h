@@ -34,7 +34,7 @@ ssize_t __wrap_process_vm_readv(pid_t pid, const struct iovec *local, unsigned l
     return got;
 }
 
-/* It has gone before this process goes on, so that the connection ends with the lease. */
+/* The victim is dead before this process goes on, so its connection ends while the lease is held. */
 static inline void kill_now(const shm_conn *conn)
 {
     struct pollfd end = {.fd = conn->io.fd};

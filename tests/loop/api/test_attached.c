@@ -1,4 +1,4 @@
-/* test_attached.c - an engine on a loop of the caller's, which another thread runs, or a callback. */
+/* test_attached.c - engines attached to the caller's loop, run from another thread or from inside a callback. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -17,7 +17,7 @@ enum { TENSORS = 8 };
 typedef struct run_loop {
     struct ev_loop *loop;
     ev_async end;
-    ev_idle turns; /* the loop does not sleep, so it is always being run */
+    ev_idle turns; /* the loop never sleeps, so some thread always runs it */
     atomic_bool runs;
 } run_loop;
 
@@ -68,7 +68,7 @@ static void destroyed_from_another_thread(void **state)
     assert_int_equal(pthread_join(thread, NULL), 0);
     ev_async_stop(self.loop, &self.end);
     ev_idle_stop(self.loop, &self.turns);
-    assert_int_equal(trib_engine_destroy(engine), TRIB_OK); /* nobody runs the loop any more */
+    assert_int_equal(trib_engine_destroy(engine), TRIB_OK); /* the loop no longer runs here */
     ev_loop_destroy(self.loop);
 }
 
@@ -94,7 +94,7 @@ static void run_the_loop(const trib_result *result, void *user)
     ev_run(self->loop, EVRUN_NOWAIT);
 }
 
-/* Which runs the loop until that one is closed; by then the other operations are complete. */
+/* The call runs the loop until the other engine is closed. By then the other operations are complete. */
 static void destroy_the_other(const trib_result *result, void *user)
 {
     pair *self = user;

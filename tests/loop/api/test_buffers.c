@@ -42,7 +42,7 @@ static void several_reactors(trib_config *config, int member)
     config->reactors = 2;
 }
 
-/* On the root of a broadcast, too: what it gets of its own comes after the sum that was asked for before. */
+/* This holds on the root of a broadcast, too: its own output is written after the sum that was submitted before. */
 static void one_after_the_other(void **state)
 {
     const bool reads = *(const bool *)*state;
@@ -54,7 +54,7 @@ static void one_after_the_other(void **state)
     for (int i = WORKERS - 1; i >= 0; i--) {
         trib_tensor *tensor = job_declare(jobs.engines[i], "both", TRIB_FLOAT32, COUNT);
         fill(data[i], (float)(i + 1));
-        /* The second writes where the first does, or where that reads. */
+        /* The second operation writes what the first one writes, or what the first one reads. */
         float *sum = reads ? sums[i] : data[i];
         ops[i][0] = job_push_pull(jobs.engines[i], tensor, data[i], sum, TRIB_SUM);
         assert_int_equal(broadcast(jobs.engines[i], tensor, given, data[i], &ops[i][1]), TRIB_OK);
@@ -96,7 +96,7 @@ static void who_is_refused_keeps_them(void **state)
     job_close(&jobs);
 }
 
-/* Of an empty tensor there is nothing to give. */
+/* A broadcast of an empty tensor writes nothing. */
 static void nothing_is_given(void **state)
 {
     (void)state;

@@ -39,7 +39,7 @@ static void destroy_when_ready(trib_engine *engine, const trib_error *error, voi
     ((seen *)user)->ready++;
 }
 
-/* On the caller's loop, where nothing but the callback itself tells that one runs. */
+/* On the caller's loop nothing but the callback itself shows that a callback is running. */
 static void attached(void **state)
 {
     (void)state;
@@ -71,7 +71,7 @@ static void attached(void **state)
     ev_loop_destroy(loop);
 }
 
-/* Handles that are not given back count, and the refusal says so. */
+/* Handles that the caller has not released count towards ops_max, and the error says so. */
 static void four_at_once(trib_config *config, int member)
 {
     (void)member;
@@ -110,7 +110,7 @@ typedef struct waiting {
     pthread_t thread;
     trib_op *op;
     trib_status status;
-    int64_t cpu_ns; /* of the thread that waits */
+    int64_t cpu_ns; /* CPU time of the waiting thread */
 } waiting;
 
 static int64_t cpu_time_ns(void)
@@ -129,7 +129,7 @@ static void *wait_for_it(void *user)
     return NULL;
 }
 
-/* While this takes its time, the next operation completes, and another thread waits for that one. */
+/* While this callback runs, the next operation completes and another thread waits for it. */
 static void take_long(const trib_result *result, void *user)
 {
     waiting *self = user;
@@ -175,7 +175,7 @@ static void waiting_is_no_spinning(void **state)
 /* ---- The engine's own callbacks in a queue ---- */
 
 typedef struct told {
-    pthread_t thread; /* that all of it has to come on */
+    pthread_t thread; /* all callbacks must run on this thread */
     char order[8];    /* r: ready, e: ended, c: closed */
     trib_status ready_status, ended_status;
 } told;
@@ -233,7 +233,7 @@ static void await_fd(trib_engine *engine)
     assert_true(poll(&fd, 1, -1) == 1);
 }
 
-/* Each waits until it is dispatched, and comes on the thread that does. */
+/* Each callback waits until it is dispatched, and runs on the dispatching thread. */
 static void queued_ready_and_closed(void **state)
 {
     (void)state;
@@ -296,7 +296,7 @@ static void *wait_often(void *user)
     for (int i = 0; i < WAITS; i++) {
         trib_op *op = NULL;
         assert_int_equal(trib_barrier(engine, NULL, &op, NULL), TRIB_OK);
-        /* TRIB_WRONG_THREAD: that another thread is in a callback was taken for its own being in one. */
+        /* TRIB_WRONG_THREAD here means that another thread's callback was mistaken for one of this thread's. */
         assert_int_equal(trib_op_wait(op, -1, NULL), TRIB_OK);
         trib_op_release(op);
     }
@@ -333,7 +333,7 @@ static void count_one(const trib_result *result, void *user)
     atomic_fetch_add((atomic_int *)user, 1);
 }
 
-/* Nothing of the engine's is written by all of them: what watches over races sees it. */
+/* The race detector shows whether all reactors write the same memory of the engine. */
 static void callbacks_side_by_side(void **state)
 {
     (void)state;
@@ -362,7 +362,8 @@ static void callbacks_side_by_side(void **state)
 /* ---- The log's callback ---- */
 
 typedef struct logging {
-    pthread_mutex_t lock; /* that the program holds while it submits, and its log takes too, as an interpreter's */
+    /* The program holds it while it submits, and its log callback takes it, as an interpreter's lock. */
+    pthread_mutex_t lock;
     atomic_bool is_in;
     atomic_int got, missed;
 } logging;
@@ -393,7 +394,7 @@ static void the_log_waits_for_who_submits(void **state)
     job_free_address(address, sizeof address);
     trib_config config;
     trib_config_init(&config, sizeof config);
-    config.worker_count = 2; /* the other one never comes */
+    config.worker_count = 2; /* the other worker never joins */
     config.coordinator = address;
     config.join_timeout_ns = CALLBACK_NS;
     config.log_cb = log_with_lock;
@@ -410,7 +411,7 @@ static void the_log_waits_for_who_submits(void **state)
     desc.name = "t";
     desc.count = 1;
     trib_tensor *tensor = NULL;
-    assert_int_not_equal(trib_barrier(engine, NULL, NULL, NULL), TRIB_OK); /* as the job is over */
+    assert_int_not_equal(trib_barrier(engine, NULL, NULL, NULL), TRIB_OK); /* the job is over */
     assert_int_not_equal(trib_tensor_declare(engine, &desc, &tensor, NULL), TRIB_OK);
     assert_int_equal(atomic_load(&self.missed), 0);
     pthread_mutex_unlock(&self.lock);

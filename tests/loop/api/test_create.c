@@ -1,4 +1,4 @@
-/* test_create.c - an engine whose threads are not to be had is refused with an error, and leaves nothing behind. */
+/* test_create.c - creating an engine fails with an error and leaves nothing behind if the system refuses a thread. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -14,10 +14,10 @@
 
 enum { REACTORS = 3 };
 
-static int threads_left = REACTORS; /* how many the system still gives */
+static int threads_left = REACTORS; /* how many threads the system still gives */
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *user);
-/* To be seen from outside: the sanitizers' libraries refer to it. */
+/* The function is visible because the sanitizers' libraries refer to it. */
 __attribute__((visibility("default"))) int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes,
                                                                  void *(*run)(void *), void *user);
 int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *), void *user)
@@ -25,7 +25,7 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
     if (threads_left-- > 0) {
         return __real_pthread_create(thread, attributes, run, user);
     }
-    const struct timespec time = {.tv_nsec = 50000000}; /* in which those that are there might begin to work */
+    const struct timespec time = {.tv_nsec = 50000000}; /* the threads that exist could begin to work in this time */
     nanosleep(&time, NULL);
     return EAGAIN;
 }
@@ -46,7 +46,7 @@ static void without_threads(void **state)
         threads_left = there;
         trib_engine *engine = NULL;
         trib_error error = {.status = TRIB_OK};
-        if (there == REACTORS) { /* so many it needs; the address is free again */
+        if (there == REACTORS) { /* this many threads are enough, and the address is free again */
             assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
             assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
         } else {
@@ -59,7 +59,7 @@ static void without_threads(void **state)
     }
 }
 
-/* Found out now, and not when the job is over. */
+/* The engine finds this out at once, not when the job is over. */
 static void without_the_trace_s_folder(void **state)
 {
     (void)state;

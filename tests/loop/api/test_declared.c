@@ -15,7 +15,7 @@
 #include "engine/worker/op.h"
 #include "tests/loop/job.h"
 
-/* The number that all tensors are told they have; UINT32_MAX: their own. */
+/* The number that every tensor is given; UINT32_MAX leaves each its own. */
 static atomic_uint number;
 
 __typeof__(trib_link_send_copy) __real_trib_link_send_copy, __wrap_trib_link_send_copy;
@@ -37,7 +37,7 @@ static void declare_and_sum(uint32_t wrong, const char *bad_tensor)
     trib_error error = {.status = TRIB_OK};
     job_open(&jobs, 1, 0, NULL);
     assert_int_equal(trib_barrier(jobs.engines[0], NULL, &barrier, &error), TRIB_OK);
-    assert_int_equal(job_wait(barrier, &error), TRIB_OK); /* its tensor is the engine's own, and has its number now */
+    assert_int_equal(job_wait(barrier, &error), TRIB_OK); /* the barrier's internal tensor has its number now */
     atomic_store(&number, wrong);
     for (int i = 0; i < 2; i++) {
         trib_tensor_desc desc;
@@ -56,7 +56,7 @@ static void declare_and_sum(uint32_t wrong, const char *bad_tensor)
             }
         }
     }
-    /* By now, or with the second at the latest, the job is over. */
+    /* The job is over now, or at the latest with the second tensor. */
     char words[64];
     snprintf(words, sizeof words, "tensor \"%s\" has the number %u", bad_tensor, wrong);
     if (strstr(error.text, words) == NULL) {
@@ -79,7 +79,7 @@ static void impossible_numbers(void **state)
 static void one_number_for_two(void **state)
 {
     (void)state;
-    declare_and_sum(0, "first"); /* the one for barriers has it */
+    declare_and_sum(0, "first"); /* the barrier's tensor has number 0 */
     declare_and_sum(TRIB_TENSORS_MAX - 1, "second");
 }
 

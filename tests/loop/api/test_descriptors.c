@@ -1,5 +1,5 @@
-/* test_descriptors.c - a process that has few file descriptors left: an engine is refused with a text that says so, or
- * works, in every mode, and leaves none behind. Each case is a process of its own. */
+/* test_descriptors.c - a process has few file descriptors left. In every mode an engine works or fails with a text that
+ * names the shortage, and leaks no descriptor. Each case is a process of its own. */
 #include <errno.h>
 #include <fcntl.h>
 #include <setjmp.h>
@@ -19,8 +19,8 @@
 
 enum { LIMIT = 100, LEFT_MAX = 32, REACTORS = 2, GUARD_S = 60 /* ends a case that hangs */ };
 
-/* How a case ends. What is refused, or could not join, must have lacked descriptors, and say so: both ends of its
- * connections are in this process. */
+/* How a case ends. An engine that was rejected or could not join must report the lack of descriptors, because both ends
+ * of its connections are in this process. */
 typedef enum outcome { WORKED, REFUSED, JOINED_NOT, WRONG, LEAKED, WRONG_START } outcome;
 
 static bool says_so(const trib_error *error)
@@ -28,7 +28,7 @@ static bool says_so(const trib_error *error)
     return strstr(error->text, strerror(EMFILE)) != NULL;
 }
 
-/* Opens all that there are; how many that was. */
+/* Opens every descriptor that is left; returns their number. */
 static int take_all(int *fds)
 {
     int count = 0;
@@ -41,7 +41,7 @@ static int take_all(int *fds)
 static outcome use(trib_engine *engine, trib_mode mode, struct ev_loop *loop)
 {
     trib_error error = {.status = TRIB_OK};
-    if (mode == TRIB_MODE_ATTACHED) { /* whether it joins is for the other modes to tell */
+    if (mode == TRIB_MODE_ATTACHED) { /* the other modes test whether the engine joins */
         for (int i = 0; i < 20; i++) {
             ev_run(loop, EVRUN_NOWAIT);
         }
@@ -105,7 +105,7 @@ static void few_are_left(void **state)
             assert_int_equal(how, REFUSED);
         }
     }
-    assert_int_equal(how, WORKED); /* so many are enough */
+    assert_int_equal(how, WORKED); /* LEFT_MAX descriptors are enough */
     assert_true(said > 0 || mode == TRIB_MODE_ATTACHED);
 }
 

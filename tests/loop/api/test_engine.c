@@ -1,4 +1,4 @@
-/* test_engine.c - whole jobs over loopback TCP: sums, broadcast, barrier, order, disagreement, cancel, deadlines,
+/* test_engine.c - whole jobs over loopback TCP: sums, broadcast, barrier, order, disagreement, cancellation, deadlines,
  * leaving. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -17,8 +17,8 @@ static float value_of(int rank, size_t index)
     return (float)((int)(index % 1000) - 500) * (float)(rank + 1) * 0.37f;
 }
 
-/* The reference, computed another way: the same fixed tree, element by element, on values this function makes itself.
- * */
+/* The reference sum, computed independently: the same fixed tree, element by element, on values that this function
+ * makes. */
 static float tree_sum(int low, int span, int workers, size_t index)
 {
     if (span == 1) {
@@ -151,7 +151,7 @@ static void broadcast_and_barrier(void **state)
     job_close(&jobs);
 }
 
-/* Many tensors, declared and used in another order on each worker, empty ones among them. */
+/* Each worker declares and uses many tensors in an order of its own; some are empty. */
 static void orders_differ(void **state)
 {
     (void)state;
@@ -243,7 +243,7 @@ static void cancel_and_deadline(void **state)
     trib_op_cancel(op);
     assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
 
-    /* The other worker's half of that round is told, not left to wait for its deadline. */
+    /* The other worker hears of the cancelled round; it does not wait for its deadline. */
     op = job_push_pull(jobs.engines[1], tensors[1], data[1], data[1], TRIB_SUM);
     trib_status status = job_wait(op, &error);
     assert_true(status == TRIB_CANCELLED || status == TRIB_OK);
@@ -267,12 +267,12 @@ static void listen_on_two(trib_config *config, int member)
     config->reactors = 2;
 }
 
-/* The first address alone does not make it a loopback's affair. */
+/* One loopback address does not exempt the other address from needing a token. */
 static void several_addresses_want_a_token(void **state)
 {
     (void)state;
     job jobs;
-    job_open(&jobs, 2, 1, listen_on_two); /* they reach each other by both */
+    job_open(&jobs, 2, 1, listen_on_two); /* the members reach each other by both addresses */
     trib_error error;
     job_close(&jobs);
     trib_config config;
@@ -365,8 +365,9 @@ static uint64_t allocations_of(const job *jobs)
     return sum;
 }
 
-/* After warm-up nothing is allocated per operation on any member. Pools may still grow when more happens at once than
- * ever before, so it is enough that a hundred rounds are without; were there one per operation, none would be. */
+/* After warm-up no member allocates memory per operation. Pools may still grow when more happens at once than ever
+ * before, so one stretch of a hundred rounds without an allocation is enough: an allocation per operation would leave
+ * none. */
 static void steady_state_allocates_nothing(void **state)
 {
     (void)state;
@@ -395,7 +396,7 @@ static void steady_state_allocates_nothing(void **state)
     job_close(&jobs);
 }
 
-/* A worker that leaves in good order ends the others' later operations with its name, not their engines. */
+/* A worker that closes normally ends the others' later operations with its name, but not their engines. */
 static void worker_leaves(void **state)
 {
     (void)state;

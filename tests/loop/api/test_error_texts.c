@@ -1,4 +1,4 @@
-/* test_error_texts.c - what the texts of failures say to whom: whoever they are about, and whoever else may be. */
+/* test_error_texts.c - the error texts of failures name the right member, or all members that may be the cause. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,8 @@ static void must_say(const char *text, const char *what)
     }
 }
 
-/* Before the server says whose contribution it lacks: it alone can be named, but it need not be to blame. */
+/* The deadline passes before the server reports whose contribution is missing. The server alone can be named, but it
+ * need not be the cause. */
 static void a_deadline_too_short_for_blame(void **state)
 {
     (void)state;
@@ -81,7 +82,7 @@ static trib_engine *join(const char *coordinator, int rank, struct ev_loop *loop
     return engine;
 }
 
-/* Whose loop does other things for too long is lost. The others read its name, it reads that it is meant. */
+/* A member whose loop is busy for too long is lost. The others read its name; its own text says that it was the one. */
 static void a_loop_that_was_kept_busy(void **state)
 {
     (void)state;
@@ -96,7 +97,7 @@ static void a_loop_that_was_kept_busy(void **state)
     float data[16] = {0};
     trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
     trib_error error = {.status = TRIB_OK};
-    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* this thread does not run its loop meanwhile */
     must_say(error.text, "lost rank 1 (");
     must_say(error.text, "no sign of life");
     while (mine.ended.status == TRIB_OK) {
@@ -109,7 +110,7 @@ static void a_loop_that_was_kept_busy(void **state)
     ev_loop_destroy(loop);
 }
 
-/* The process that keeps the membership stands still: that it is rank 0's, and which process that is, is said. */
+/* The coordinator's process stands still. The text says that it was rank 0's process, and which process that is. */
 static void a_coordinator_that_stands_still(void **state)
 {
     (void)state;
@@ -124,7 +125,7 @@ static void a_coordinator_that_stands_still(void **state)
     float data[16] = {0};
     trib_op *op = job_push_pull(other, job_declare(other, "t", TRIB_FLOAT32, 16), data, data, TRIB_SUM);
     trib_error error = {.status = TRIB_OK};
-    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* meanwhile this thread does not run its loop */
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* this thread does not run its loop meanwhile */
     must_say(error.text, "lost rank 0 (");
     must_say(error.text, ", which keeps the membership at 127.0.0.1:");
     must_say(error.text, ": no sign of life for ");
@@ -139,7 +140,7 @@ static void note_line(trib_log_level level, const char *line, void *user)
     snprintf((char *)user, 512, "%s", line);
 }
 
-/* The status alone does not say what there is too little of. The limit of the test's is none that it meets. */
+/* The status alone does not say which resource is short. The limit that the test sets is never reached. */
 static void memory_that_is_not_there(void **state)
 {
     (void)state;
@@ -167,7 +168,7 @@ static void memory_that_is_not_there(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-/* ---- Before the job has come together ---- */
+/* ---- Before the job has formed ---- */
 
 static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_timeout_ns)
 {
@@ -185,7 +186,7 @@ static trib_engine *join_alone(const char *coordinator, int rank, int64_t join_t
     return engine;
 }
 
-/* Whoever waits until it is ready hears at last what it waits for. */
+/* A caller that waits for the engine to be ready reads in the end which members are missing. */
 static void await_text(trib_engine *engine, const char *what)
 {
     trib_error error = {.text = ""};
@@ -244,9 +245,9 @@ static void others_know_why_it_is_not_reached(void **state)
     assert_int_equal(trib_engine_destroy(first), TRIB_OK);
 }
 
-/* ---- How servers are called ---- */
+/* ---- Numbers of servers ---- */
 
-static const int32_t *asked; /* of servers, in turn */
+static const int32_t *asked; /* the numbers that the servers ask for, in turn */
 
 static void ask(trib_config *config, int member)
 {
@@ -254,7 +255,8 @@ static void ask(trib_config *config, int member)
     config->rank = member == 0 ? 0 : asked[member - 1];
 }
 
-/* So whoever starts them calls them as others do. One that nobody can have, or somebody has, is no error. */
+/* A server gets the number it asks for, so a launcher and the job agree on its name. A number out of range or already
+ * taken is no error. */
 static void servers_have_the_numbers_that_they_ask_for(void **state)
 {
     (void)state;
@@ -276,7 +278,7 @@ static void servers_have_the_numbers_that_they_ask_for(void **state)
     }
 }
 
-/* A server that was told nothing of the counts serves any job, and one that was told others is refused with both. */
+/* A server without a count serves any job. A server with another count is rejected, and the text gives both counts. */
 static void servers_are_told_the_right_count_or_none(void **state)
 {
     (void)state;

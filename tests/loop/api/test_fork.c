@@ -49,7 +49,7 @@ static trib_engine *make(const char *address, int rank)
     return engine;
 }
 
-/* Both ranks in this process: one sum. */
+/* Both ranks are in this process and compute one sum. */
 static void sum(trib_engine *engines[2])
 {
     static float data[2][COUNT];
@@ -94,7 +94,7 @@ static int end_of(pid_t child)
 
 /* ---- The parent goes on ---- */
 
-/* What processes of the machine may map is a child's own like all other memory. */
+/* The child gets its own copy of memory that other processes may map, as of all other memory. */
 static void writes_to_memory_of_its_own(void **state)
 {
     (void)state;
@@ -143,14 +143,14 @@ static void restarts_where_it_was(void **state)
     (void)state;
     char address[32];
     job_free_address(address, sizeof address);
-    const uint32_t before = sockets_open(); /* with what keeps that address ours */
+    const uint32_t before = sockets_open(); /* includes the socket that reserves the address */
     trib_engine *engines[2] = {make(address, 0), make(address, 1)};
     sum(engines);
     int until[2];
     assert_int_equal(pipe(until), 0);
     const pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) { /* as a data loader's: it computes, and never calls the engine */
+    if (child == 0) { /* the child acts like a data loader: it computes and never calls the engine */
         char none;
         close(until[1]);
         const bool clean = sockets_open() == before;
@@ -235,7 +235,8 @@ static void call_everything(trib_engine *engine, trib_tensor *tensor, trib_op *o
     EXPECT(trib_engine_destroy(engine) == TRIB_OK);
 }
 
-/* The sanitizers keep locks that other threads may have held at the fork: under one a child must make no threads. */
+/* The sanitizers keep locks that other threads may have held at the fork, so under one a child must not create
+ * threads. */
 #if !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
 #define CHILD_MAKES_ENGINES 1
 #else
@@ -273,7 +274,7 @@ static void answers_in_the_child(void **state)
     assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
     trib_tensor *tensor = job_declare(engine, "waits", TRIB_FLOAT32, COUNT);
     float data[COUNT] = {0};
-    trib_op *op = job_push_pull(engine, tensor, data, data, TRIB_SUM); /* rank 1 has not come */
+    trib_op *op = job_push_pull(engine, tensor, data, data, TRIB_SUM); /* rank 1 has not joined */
     void *memory = NULL;
     assert_int_equal(trib_alloc(engine, 4096, &memory), TRIB_OK);
     fflush(NULL);
@@ -324,7 +325,7 @@ static void a_host_loop_in_the_child(void **state)
     ev_run(loop, EVRUN_NOWAIT);
     const pid_t child = fork();
     assert_true(child >= 0);
-    if (child == 0) { /* the host's watchers go on */
+    if (child == 0) { /* the host's own watchers go on */
         alarm(GUARD_S);
         ev_loop_fork(loop);
         EXPECT(trib_engine_destroy(engine) == TRIB_OK);
@@ -345,7 +346,7 @@ static void a_host_loop_in_the_child(void **state)
 
 /* ---- The parent is killed ---- */
 
-/* Rank 1, in a process of its own, with a child that outlives it. */
+/* Rank 1 in a process of its own, with a child that outlives it. */
 static void be_rank_1(const char *address, int ready, int until)
 {
     trib_engine *engine = make(address, 1);
@@ -381,7 +382,7 @@ static void is_missed_at_once(void **state)
     close(until[0]);
     trib_config config;
     fill(&config, address, 0);
-    config.peer_timeout_ns = 3600 * SECOND_NS; /* only its connections' end can tell */
+    config.peer_timeout_ns = 3600 * SECOND_NS; /* only the end of its connections can reveal the loss */
     trib_engine *engine = NULL;
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
@@ -390,7 +391,7 @@ static void is_missed_at_once(void **state)
     assert_int_equal(read(ready[0], &byte, 1), 1);
     assert_int_equal(kill(peer, SIGKILL), 0);
     assert_int_equal(end_of(peer), -1);
-    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* at its deadline it would be TRIB_TIMEOUT */
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LOST); /* a missed loss would give TRIB_TIMEOUT at the deadline */
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     close(until[1]);
     close(ready[0]);
@@ -400,7 +401,7 @@ static void is_missed_at_once(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(is_missed_at_once), /* first: rank 1 is forked from a process without threads */
+        cmocka_unit_test(is_missed_at_once), /* first: rank 1 must be forked from a process without threads */
         cmocka_unit_test(restarts_where_it_was),
         cmocka_unit_test(writes_to_memory_of_its_own),
         cmocka_unit_test_prestate(answers_in_the_child, (void *)TRIB_MODE_THREADS),

@@ -22,10 +22,10 @@
 #include "tests/loop/api/in_place_wrap.h"
 #include "tests/loop/job.h"
 
-#define KERNEL_BYTES 65536u /* what looking for memory may read, far below any tensor that matters */
-#define STEPS_MAX 2000      /* until somebody is killed */
+#define KERNEL_BYTES 65536u /* reads that look for memory stay below this, far below any tensor's size */
+#define STEPS_MAX 2000      /* enough steps until a member is killed */
 
-static bool are_copied; /* processes may not read each other here */
+static bool are_copied; /* the kernel forbids processes to read each other here */
 
 static in_place_table *table_of(in_place_table with, int *fd_out)
 {
@@ -40,7 +40,7 @@ static in_place_table *table_of(in_place_table with, int *fd_out)
     return self;
 }
 
-/* Runs it; what became of its members, as waitpid says. What was counted is left, to be unmapped. */
+/* Runs a job and stores its members' wait statuses in how. The caller unmaps the table with the counts. */
 static in_place_table *run(in_place_table with, int how[IN_PLACE_MEMBERS_MAX])
 {
     int fd = -1;
@@ -73,7 +73,7 @@ static void check_exit(const in_place_table *self, int member, int how, int want
     }
 }
 
-/* That payloads were read in place, and were leased; and by the kernel only those that lie elsewhere. */
+/* Checks that payloads were read in place and leased, and that the kernel copied only memory outside the engines. */
 static void check_way(const in_place_table *self)
 {
     const unsigned long by_kernel = atomic_load(&self->by_kernel);
@@ -160,13 +160,14 @@ static void test_who_gives_up_takes_its_memory_back(void **unused)
     }
 }
 
-/* Its payloads are leased when it goes: the others learn of it, and what they are told is right is right. */
+/* The victim dies while its payloads are leased. The others hear of the loss, and every sum that they report as
+ * complete is right. */
 static void test_who_is_killed_ends_the_job(void **unused)
 {
     static const uint32_t counts[] = {1, 2, 8};
     (void)unused;
     if (are_copied) {
-        skip(); /* nobody leases anything */
+        skip(); /* no member leases anything */
     }
     for (int i = 0; i < 6; i++) {
         int how[IN_PLACE_MEMBERS_MAX];

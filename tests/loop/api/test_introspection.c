@@ -24,9 +24,9 @@ static void assert_says(const char *text, const char *words)
     }
 }
 
-/* ---- What is waited for ---- */
+/* ---- Waiting operations ---- */
 
-/* Asks until an entry is in that stage and its peer is named so; op is one that is not complete meanwhile. */
+/* Asks until an entry has this stage and this peer. op stays incomplete meanwhile. */
 static void expect_waiting(trib_engine *engine, trib_op *op, const char *stage, const char *peer)
 {
     trib_waiting entries[4];
@@ -83,7 +83,7 @@ static void what_is_waited_for(void **state)
     job_close(&jobs);
 }
 
-/* Where there is not room for all, what has waited for longest is what is told. */
+/* Where there is no room for all entries, the oldest are reported. */
 static void the_oldest_come_first(void **state)
 {
     (void)state;
@@ -109,7 +109,7 @@ static void the_oldest_come_first(void **state)
     job_close(&jobs);
 }
 
-/* A worker whose job does not come together. */
+/* A worker whose job never forms. */
 static trib_engine *make_alone_of_two(void)
 {
     char address[32];
@@ -127,7 +127,7 @@ static trib_engine *make_alone_of_two(void)
     return engine;
 }
 
-/* Where there is room for all, all are told. */
+/* Where there is room for all entries, all are reported. */
 static void thousands(void **state)
 {
     (void)state;
@@ -331,7 +331,7 @@ static void ask_from_callback(const trib_result *result, void *user)
     self->unregistered = trib_memory_unregister(self->engine, self, NULL);
 }
 
-/* The same with every transport, so that a wrong call is found on any. */
+/* Every transport gives the same answers, so a wrong call is found on any. */
 static void memory_of_the_caller(void **state)
 {
     (void)state;
@@ -351,16 +351,17 @@ static void memory_of_the_caller(void **state)
 
     trib_tensor *tensor = job_declare(mine, "weights", TRIB_FLOAT32, COUNT);
     trib_tensor *yours = job_declare(jobs.engines[1], "weights", TRIB_FLOAT32, COUNT);
-    trib_op *op = job_push_pull(mine, tensor, data[1], data[0] + COUNT, TRIB_SUM); /* only its second half is in use */
+    /* The operation uses only the second half of data[0]. */
+    trib_op *op = job_push_pull(mine, tensor, data[1], data[0] + COUNT, TRIB_SUM);
     unregister_as(mine, data[0], TRIB_STATE, "tensor \"weights\": an operation in flight");
-    register_as(jobs.engines[1], data[0], sizeof data[0], TRIB_OK, ""); /* each engine has its own */
+    register_as(jobs.engines[1], data[0], sizeof data[0], TRIB_OK, ""); /* each engine has its own registrations */
     unregister_as(jobs.engines[1], data[0], TRIB_OK, "");
     assert_int_equal(job_wait(job_push_pull(jobs.engines[1], yours, data[2], data[2], TRIB_SUM), NULL), TRIB_OK);
     assert_int_equal(job_wait(op, NULL), TRIB_OK);
     unregister_as(mine, data[0] + 1, TRIB_INVALID, "no memory is registered that begins at");
     unregister_as(mine, data[0], TRIB_OK, "");
     unregister_as(mine, data[0], TRIB_INVALID, "no memory is registered that begins at");
-    register_as(mine, data, sizeof data, TRIB_OK, ""); /* stays so until the end */
+    register_as(mine, data, sizeof data, TRIB_OK, ""); /* stays registered until the end */
 
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);

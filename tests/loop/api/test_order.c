@@ -12,7 +12,7 @@
 
 #include "tests/loop/job.h"
 
-/* Order of completion on rank 0, as callbacks saw it. */
+/* Order of completion on rank 0, as the callbacks saw it. */
 typedef struct finish_line {
     _Atomic int next;
     int big, small;
@@ -49,7 +49,7 @@ static trib_op *submit_with(trib_engine *engine, trib_tensor *tensor, float *dat
     return op;
 }
 
-/* A tensor handed in later with a higher priority comes back before a large one that was handed in first. */
+/* A tensor that is submitted later with a higher priority completes before a large one that was submitted first. */
 static void urgent_overtakes(void **state)
 {
     (void)state;
@@ -190,7 +190,7 @@ static void all_rounds_that_are_taken(void **state)
 }
 
 #ifdef TRIB_SLOW_CHECKS
-enum { MANY = 2000 }; /* these count all there is again and again */
+enum { MANY = 2000 }; /* slow checks count all rounds again and again */
 #else
 enum { MANY = ROUNDS };
 #endif

@@ -31,7 +31,8 @@ static void ready(trib_engine *engine, const trib_error *error, void *user)
 static void done(pair *self, const trib_result *result, int rank)
 {
     assert_int_equal(result->status, TRIB_OK);
-    assert_int_equal(trib_engine_dispatch(self->engines[rank], 0), 0); /* which is its own */
+    /* The callback runs inside a call of the same engine. */
+    assert_int_equal(trib_engine_dispatch(self->engines[rank], 0), 0);
     self->done++;
 }
 
@@ -94,12 +95,12 @@ static void without_turns_of_the_loop(void **state)
     pair self = {.ready = 0};
     join(&self);
     submit(&self);
-    while (self.done < 2) { /* it is declared in passing, which other sockets tell of */
+    while (self.done < 2) { /* the first round also declares the tensor, which other sockets report */
         ev_run(self.loop, EVRUN_ONCE);
     }
     for (int round = 0; round < 10; round++) {
         submit(&self);
-        assert_int_equal(self.done, 0); /* nothing comes back inside a call that submits */
+        assert_int_equal(self.done, 0); /* no operation completes inside a call that submits */
         const unsigned turns = ev_iteration(self.loop);
         for (int i = 0; i < TRIES && self.done < 2; i++) {
             (void)trib_engine_dispatch(self.engines[i % 2], 0);
@@ -114,7 +115,7 @@ static void without_turns_of_the_loop(void **state)
     for (int i = 0; i < TRIES && silent < 2; i++) {
         silent = trib_engine_dispatch(self.engines[i % 2], 0) == 0 ? silent + 1 : 0;
     }
-    assert_int_equal(silent, 2); /* nothing is left to do, and that is said */
+    assert_int_equal(silent, 2); /* dispatch reports that nothing is left to do */
     for (int i = 1; i >= 0; i--) {
         trib_engine_close(self.engines[i], NULL, NULL);
     }

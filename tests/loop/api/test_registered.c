@@ -69,7 +69,7 @@ typedef struct exchange {
     job jobs;
     trib_engine *engine;
     trib_tensor *tensor;
-    float *input, *output; /* neither begins with a page */
+    float *input, *output; /* neither is page-aligned */
     void *blocks[2];
     int round;
 } exchange;
@@ -112,13 +112,14 @@ static uint64_t copied(const exchange *self)
     return stats.bytes_copied;
 }
 
-/* The chunks that are copied while the worker pushes its values and gets them back. Small messages always are. */
+/* Counts the chunks that are copied while the worker pushes its values and gets them back. Small messages are always
+ * copied. */
 static uint64_t copied_by(exchange *self, float *input, float *output)
 {
     const uint64_t before = copied(self);
     const float first = (float)(++self->round * 1000);
     for (size_t i = 0; i < COUNT; i++) {
-        output[i] = -1; /* before the input, which may lie there too */
+        output[i] = -1; /* before the input is written, which may be the same memory */
         input[i] = first + (float)(i % 1000);
     }
     assert_int_equal(job_wait(job_push_pull(self->engine, self->tensor, input, output, TRIB_SUM), NULL), TRIB_OK);
@@ -153,11 +154,12 @@ static void is_copied_until_registered(void **state)
     assert_int_equal(copied_by(self, self->output, self->output), 0);
     assert_int_equal(trib_memory_unregister(self->engine, self->output, NULL), TRIB_OK);
     assert_int_equal(copied_by(self, self->input, self->output), CHUNKS);
-    register_all(self, self->output, BYTES - 1); /* all but the last chunk as a whole */
+    register_all(self, self->output, BYTES - 1); /* all but the last chunk are registered whole */
     assert_int_equal(copied_by(self, self->input, self->output), 1);
 }
 
-/* As an allocator does: a block comes, buffers are cut from it, it goes, and another lies in its place. */
+/* Blocks come and go as in an allocator: buffers are cut from a block, the block is freed, and another takes its
+ * address. */
 static void blocks_come_and_go(void **state)
 {
     exchange *self = *state;
@@ -171,7 +173,7 @@ static void blocks_come_and_go(void **state)
     }
 }
 
-/* A child has its own copy, and the parent keeps the pages that the device knows. */
+/* The child has its own copy, and the parent keeps the pages that the device knows. */
 static void stays_registered_over_a_fork(void **state)
 {
     exchange *self = *state;
@@ -192,7 +194,7 @@ static void stays_registered_over_a_fork(void **state)
     }
 }
 
-/* This thread's right to lock what it likes. */
+/* Sets this thread's right to lock any amount of memory. */
 static void may_lock_anything(bool may)
 {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
@@ -226,7 +228,7 @@ static void is_copied_where_it_cannot_be_registered(void **state)
     assert_int_equal(trib_memory_register(self->engine, constant, 4096, &error), TRIB_SYSTEM);
     assert_int_equal(munmap(constant, 4096), 0);
     assert_int_equal(trib_memory_register(self->engine, constant, 4096, &error), TRIB_SYSTEM);
-    register_all(self, self->input, BYTES); /* with the limit that there was */
+    register_all(self, self->input, BYTES); /* the original limit is back */
     assert_int_equal(copied_by(self, self->input, self->output), CHUNKS);
 }
 

@@ -26,14 +26,14 @@ static void set_reactors(trib_config *config, int member)
     config->reactors = REACTORS;
 }
 
-/* One of the files about a thread of this process; its text is cut to what fits. */
+/* Reads a file about a thread of this process, cut to size. */
 static void read_about(const char *thread, const char *name, char *text, size_t size)
 {
     char path[300];
     snprintf(path, sizeof path, "/proc/self/task/%s/%s", thread, name);
     FILE *file = fopen(path, "r");
     text[0] = '\0';
-    if (file != NULL) { /* else it has ended meanwhile: it is not an engine's */
+    if (file != NULL) { /* otherwise the thread has ended, so it is not an engine's */
         text[fread(text, 1, size - 1, file)] = '\0';
         fclose(file);
     }

@@ -1,4 +1,5 @@
-/* test_waits.c - who waits in TRIB_MODE_QUEUE runs callbacks meanwhile, and not for longer than it wanted to wait. */
+/* test_waits.c - a caller that waits in TRIB_MODE_QUEUE runs callbacks meanwhile, and never waits longer than it asked
+ * for. */
 #include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -65,7 +66,7 @@ static void there_is_always_more(void **state)
     job_close(&jobs);
 }
 
-/* The longest time that can be asked for is none that overflows when somebody looks how much of it is left. */
+/* The longest time that a caller can ask for does not overflow when the engine computes what is left of it. */
 static void contribute(const trib_result *result, void *user)
 {
     chain *self = user;
@@ -95,7 +96,7 @@ static void as_long_as_can_be_expressed(void **state)
     trib_op_params params = other.params;
     params.tensor = first[0];
     params.input = params.output = &values[1];
-    params.done_cb = contribute; /* inside the wait, so that this looks what is left */
+    params.done_cb = contribute; /* it runs inside the wait, so the wait computes what is left */
     params.user = &other;
     trib_op *op = job_push_pull(jobs.engines[0], second[0], &values[2], &values[2], TRIB_SUM);
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, NULL), TRIB_OK);

@@ -1,6 +1,6 @@
 /*
- * ahead_bed.h - sums on devices in plain memory that say what they are given and whom they wake, hold what goes ahead, or fail it. For
- * one source of a program.
+ * ahead_bed.h - sums on devices in plain memory that count their jobs and wake-ups, and can hold or fail a copy that is
+ * started early. One source file of a program may include it.
  */
 #ifndef TRIB_TESTS_LOOP_AHEAD_BED_H
 #define TRIB_TESTS_LOOP_AHEAD_BED_H
@@ -13,22 +13,22 @@
 
 enum { RANKS_MAX = 4, AHEAD_BYTES = 1 << 20 };
 
-/* ---- What the devices are given ---- */
+/* ---- Jobs of the devices ---- */
 
 static trib_device_ops ops;
 static pthread_t caller;
 
 static struct {
     pthread_mutex_t mutex;
-    int ahead, waits;                /* jobs of callers */
-    uint64_t ahead_bytes, all_bytes; /* copied to the host */
-    bool fails, holds;               /* the next one that goes ahead */
-    bool lets_go_late;               /* what is held is let go when the next bytes are about to go to a device */
+    int ahead, waits;                /* jobs that the calling thread submitted */
+    uint64_t ahead_bytes, all_bytes; /* bytes copied to the host */
+    bool fails, holds;               /* applies to the next copy that is started early */
+    bool lets_go_late;               /* the held copy goes on when the next bytes are about to go to its device */
     trib_device_job *held;
     trib_device *held_by;
 } seen = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
-/* NULL: any device's. */
+/* Lets the held copy of a device go on; NULL: of any device. */
 static inline void let_go(const trib_device *of)
 {
     pthread_mutex_lock(&seen.mutex);
@@ -81,14 +81,14 @@ static inline void watch(trib_device *device, trib_device_job *one)
     }
 }
 
-/* As all jobs it comes back then. */
+/* The held job is returned too, as all jobs are when the device stops. */
 static inline void stop(trib_device *device, bool orderly)
 {
     trib_device_host_ops.stop(device, orderly);
     let_go(device);
 }
 
-/* ---- Who is woken ---- */
+/* ---- Wake-ups ---- */
 
 static struct {
     pthread_mutex_t mutex;
@@ -145,7 +145,7 @@ static inline void bed_open_with(bed *self, int ranks, int servers, int on_one, 
     ops.stop = stop;
     ops.wake = wake;
     watched = &ops;
-    pthread_mutex_lock(&seen.mutex); /* a case that failed has left something */
+    pthread_mutex_lock(&seen.mutex); /* a failed case may have left something */
     seen.fails = seen.holds = seen.lets_go_late = false;
     seen.held = NULL;
     pthread_mutex_unlock(&seen.mutex);

@@ -1,6 +1,6 @@
 /*
  * device_wrap.h - jobs on devices in plain memory: engines of one process stand for the local ranks of a few machines.
- * For one source of a program.
+ * One source file of a program may include it.
  */
 #ifndef TRIB_TESTS_LOOP_DEVICE_WRAP_H
 #define TRIB_TESTS_LOOP_DEVICE_WRAP_H
@@ -21,7 +21,7 @@
 /* The machines' devices of the test that runs now, and how many are on one. */
 static trib_host_world *world;
 static int local_size;
-static const trib_device_ops *watched; /* used instead of those devices', if there is one */
+static const trib_device_ops *watched; /* replaces the host devices' functions; NULL: no replacement */
 
 trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
@@ -55,7 +55,7 @@ static inline void close_job(job *jobs)
     trib_host_world_free(world);
 }
 
-/* Where `refusal` is an error a job that has ended so already may refuse; NULL then. */
+/* Returns NULL if the call failed with `refusal`, which a job that has ended may return. */
 static inline trib_tensor *declare_on_device(trib_engine *engine, const char *name, uint64_t count, int32_t priority,
                                              trib_status refusal)
 {
@@ -75,7 +75,7 @@ static inline trib_tensor *declare_on_device(trib_engine *engine, const char *na
     return tensor;
 }
 
-/* As above. */
+/* Returns NULL if the call failed with `refusal`. */
 static inline trib_op *push_pull_or(trib_engine *engine, trib_op_params *params, trib_status refusal)
 {
     trib_op *op = NULL;

@@ -1,6 +1,6 @@
 /*
- * test_device.c - tensors on devices, with threads: engines of one process stand for the processes of a few machines, and
- * plain memory stands in for their GPUs. What seeds do to the same code in virtual time is in tests/sim.
+ * test_device.c - tensors on devices, with threads. Engines of one process stand for the processes of a few machines,
+ * and plain memory for their GPUs. Seeds drive the same code in virtual time in tests/sim.
  */
 #include <pthread.h>
 
@@ -33,7 +33,7 @@ static trib_op *submit(trib_engine *engine, trib_tensor *tensor, const void *inp
     return push_pull_or(engine, &params, TRIB_OK);
 }
 
-/* Every rank takes the tensors in an order of its own. */
+/* Every rank submits the tensors in an order of its own. */
 static void race(job *jobs, uint32_t seed)
 {
     int32_t *data[WORKERS_MAX][TENSORS];
@@ -82,7 +82,7 @@ static void one_device_a_machine(void **state)
     run_race(3, 0, 1);
 }
 
-/* Of small tensors a share is a fraction of a chunk. */
+/* A share of a small tensor is a fraction of a chunk. */
 static void default_sizes(void **state)
 {
     (void)state;
@@ -106,7 +106,7 @@ static void one_machine_alone(void **state)
     run_race(4, 0, 4);
 }
 
-/* Everybody gets the root's bytes; the root keeps its own, with an output or without. */
+/* Every rank gets the root's bytes. The root keeps its own, with or without an output. */
 static void broadcast_from(job *jobs, int root, int round)
 {
     static int32_t data[WORKERS_MAX][TENSORS][262147], copy[TENSORS][262147];
@@ -166,7 +166,7 @@ static void broadcasts(void **state)
     run_broadcasts(4, 1, 2);
 }
 
-/* Local ranks that want different things of one operation are told so. */
+/* Local ranks that disagree about an operation get TRIB_MISMATCH. */
 static void local_sizes_disagree(void **state)
 {
     (void)state;
@@ -194,7 +194,7 @@ static void local_sizes_disagree(void **state)
     close_job(&jobs);
 }
 
-/* Nothing is read from the input before the caller's stream has come to the call. */
+/* The engine reads nothing from the input before the caller's stream has reached the call. */
 static void waits_for_the_stream(void **state)
 {
     (void)state;
@@ -225,7 +225,7 @@ static void waits_for_the_stream(void **state)
     trib_host_stream_free(stream);
 }
 
-/* A device that does not work fails the operation everywhere, with a text that says where. */
+/* A device that fails makes the operation fail on every rank, with a text that names the device. */
 static void a_device_fails(void **state)
 {
     (void)state;
@@ -245,14 +245,14 @@ static void a_device_fails(void **state)
     close_job(&jobs);
 }
 
-/* Long enough for small messages to arrive; if they do not, less is tested. */
+/* Long enough for small messages to arrive. The test covers less if they do not. */
 static void let_messages_arrive(void)
 {
     const struct timespec time = {.tv_nsec = 300000000};
     nanosleep(&time, NULL);
 }
 
-/* Who waits for a local rank that has left in good order, or needs one that left before, is told who it is. */
+/* A rank that waits for a departed local rank, or needs one that left earlier, reads its name. */
 static void one_leaves(int who, bool later)
 {
     job jobs;
@@ -288,7 +288,7 @@ static void one_leaves(int who, bool later)
 static void a_local_rank_leaves(void **state)
 {
     (void)state;
-    for (int who = 0; who < 3; who++) { /* rank 0 keeps the membership, too */
+    for (int who = 0; who < 3; who++) { /* rank 0 also coordinates the job */
         one_leaves(who, false);
         one_leaves(who, true);
     }
@@ -323,7 +323,7 @@ static void refuses_what_cannot_be(void **state)
     close_job(&jobs);
 }
 
-/* Threads of one process hand in operations on tensors of their own. */
+/* Threads of one process submit operations on tensors of their own. */
 static void *hand_in_many(void *argument)
 {
     static atomic_int threads;

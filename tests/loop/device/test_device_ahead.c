@@ -1,10 +1,11 @@
 /*
- * test_device_ahead.c - the first bytes of a sum that is alone in its engine go to the host while its cores wake up
- * (engine/device/device_op.c): which, what becomes of the others, of sums that are not alone, and of those whose copy fails or is late.
+ * test_device_ahead.c - the first bytes of a sum go to the host early, while the cores wake up, if no other sum is in
+ * flight (engine/device/device_op.c). The cases check which sums copy early, and what follows when a copy fails or is
+ * late.
  */
 #include "engine/device/device_task.h"
 #include "tests/loop/device/ahead_bed.h"
-#include "tests/loop/device/device_wrap.h" /* here as well: what it puts before the library's is looked for in this file */
+#include "tests/loop/device/device_wrap.h" /* included here because the functions it wraps are called in this file */
 
 static uint64_t lesser(uint64_t a, uint64_t b)
 {
@@ -18,7 +19,7 @@ static void the_first_bytes_go_ahead(void **state)
     for (size_t k = 0; k < sizeof sizes / sizeof *sizes; k++) {
         bed self;
         bed_open(&self, 2 + (int)k % 2, k % 3 == 0 ? 1 : 0, 1, sizes[k]);
-        sum_all(&self, 0); /* where it has its place is known now */
+        sum_all(&self, 0); /* the tensor has its placement now */
         for (int round = 1; round < 4; round++) {
             const uint64_t each = sizes[k] * sizeof(int32_t), ranks = (uint64_t)self.ranks;
             forget();
@@ -51,7 +52,7 @@ static void others_do_not(void **state)
         trib_host_stream_free(streams[rank]);
     }
 
-    /* Another is under way in both engines. */
+    /* Another sum is in flight in both engines. */
     trib_tensor *beside[2];
     trib_op *under_way[2];
     int32_t memory[2] = {1, 2};
@@ -62,7 +63,7 @@ static void others_do_not(void **state)
     forget();
     hand_in(&self, 2, 0, NULL);
     assert_int_equal(seen.ahead, 0);
-    hand_in(&self, 2, 1, NULL); /* nothing is under way there */
+    hand_in(&self, 2, 1, NULL); /* no other sum is in flight there */
     check(&self, 2);
     expect(1, 20000, 40000);
     under_way[1] = job_push_pull(self.jobs.engines[1], beside[1], &memory[1], &memory[1], TRIB_SUM);
@@ -72,7 +73,7 @@ static void others_do_not(void **state)
     }
     bed_close(&self);
 
-    bed_open(&self, 4, 1, 2, 5000); /* NCCL comes first */
+    bed_open(&self, 4, 1, 2, 5000); /* NCCL runs first, so nothing is copied early */
     sum_all(&self, 0);
     forget();
     sum_all(&self, 1);
@@ -102,7 +103,7 @@ static void a_copy_that_fails_fails_its_sum(void **state)
     bed_close(&self);
 }
 
-/* Rank 0's operation is cancelled while its copy is under way, and has said so to the other. */
+/* Rank 0's operation is cancelled while its copy is in flight, and rank 1 hears of it. */
 static void give_up_early(bed *self, int round)
 {
     seen.holds = true;
@@ -112,7 +113,7 @@ static void give_up_early(bed *self, int round)
     assert_int_not_equal(job_wait(self->ops[1], NULL), TRIB_OK);
 }
 
-/* The caller gets its buffer back when the device does not read it any more, and the next sum its own bytes. */
+/* The caller gets its buffer back when the device no longer reads it. The next sum reads its own bytes. */
 static void a_late_copy_keeps_the_buffer(void **state)
 {
     (void)state;
@@ -129,7 +130,7 @@ static void a_late_copy_keeps_the_buffer(void **state)
     bed_close(&self);
 }
 
-/* A later round lands where the bytes of the one that was given up are still to be copied. */
+/* A later round receives into memory that the cancelled round's copy still has to write. */
 static void a_late_copy_overwrites_no_later_round(void **state)
 {
     (void)state;
@@ -156,7 +157,8 @@ static void a_late_copy_overwrites_no_later_round(void **state)
         pthread_mutex_unlock(&seen.mutex);
         assert_int_equal(trib_broadcast(self.jobs.engines[rank], &params, &ends[rank], &error), TRIB_OK);
     }
-    /* It waits for the copy; one that did not would have its bytes by now, and let the copy go when it takes them. */
+    /* The broadcast waits for the copy. Without that wait it would be complete by now, and taking its bytes would let
+     * the copy go on. */
     assert_int_equal(trib_op_wait(ends[0], 100 * INT64_C(1000000), NULL), TRIB_TIMEOUT);
     let_go(NULL);
     for (int rank = 0; rank < 2; rank++) {
@@ -175,7 +177,7 @@ static void a_late_copy_overwrites_no_later_round(void **state)
     free(data[1]);
 }
 
-/* Its own deadline is over before its device has done anything. */
+/* The operation's deadline passes before its device has done anything. */
 static void a_late_copy_outlasts_a_deadline(void **state)
 {
     (void)state;
@@ -205,7 +207,7 @@ static void short_wait(trib_config *config, int member)
     config->peer_timeout_ns = 500 * INT64_C(1000000);
 }
 
-/* Nobody waits for ever for a device that does not work: its job ends, and says why. */
+/* A device that never finishes ends its job with a text that says so. */
 static void a_copy_that_never_ends_ends_the_job(void **state)
 {
     (void)state;
@@ -215,7 +217,8 @@ static void a_copy_that_never_ends_ends_the_job(void **state)
     seen.holds = true;
     hand_in(&self, 1, 0, NULL);
     trib_op_cancel(self.ops[0]);
-    assert_int_equal(job_wait(self.ops[0], NULL), TRIB_CANCELLED); /* when all was given back */
+    /* The handle is complete once every job is returned. */
+    assert_int_equal(job_wait(self.ops[0], NULL), TRIB_CANCELLED);
     assert_false(is_held());
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
@@ -228,7 +231,7 @@ static void a_copy_that_never_ends_ends_the_job(void **state)
     bed_close(&self);
 }
 
-/* A sum over both ranks that goes through each core 0, behind what was posted there before. */
+/* A sum over both ranks passes through both cores 0, behind everything that was posted there before. */
 static void pass_through(bed *self)
 {
     trib_op *ends[2];
@@ -244,15 +247,15 @@ static void pass_through(bed *self)
     }
 }
 
-/* Nor does one end that has its copy back in time: whoever looked for that looks no more. Both are core 0's doing: the one before
- * what passes through it, the other before the operation is complete. */
+/* A copy that is returned in time ends nothing, and the timer that watched it is stopped. Core 0 arms the timer before
+ * the sum that passes through, and stops it before the operation completes. */
 static void a_copy_that_came_back_ends_nothing(void **state)
 {
     (void)state;
     bed self;
     bed_open(&self, 2, 1, 1, 5000);
     sum_all(&self, 0);
-    for (int round = 1; round < 5; round += 2) { /* the second with what the first has left in the operation */
+    for (int round = 1; round < 5; round += 2) { /* the second time the operation still holds the first time's state */
         give_up_early(&self, round);
         pass_through(&self);
         assert_true(self.ops[0]->device->grace.armed);
@@ -286,10 +289,10 @@ static void the_device_wakes_the_cores(void **state)
         wakes.calls = 0;
         seen.holds = true;
         hand_in(&self, 1, 0, NULL);
-        expect_wake(3, false); /* both cores, for what goes ahead */
+        expect_wake(3, false); /* both cores, for the early copy */
         trib_host_stream *stream = trib_host_stream_create(false);
         hand_in(&self, 1, 1, stream);
-        expect_wake(3, false); /* and for a stream */
+        expect_wake(3, false); /* both cores, for a stream */
         trib_host_stream_open(stream);
         int32_t *memory = malloc(self.count * sizeof *memory);
         trib_op *ends[2];
@@ -301,8 +304,8 @@ static void the_device_wakes_the_cores(void **state)
             memory[rank] = rank;
             wakes.calls = 0;
             ends[rank] = push_pull_or(self.jobs.engines[rank], &params, TRIB_OK);
-            expect_wake(1,
-                        true); /* it is there already, and not alone; it lies on core 0, and so far that alone knows */
+            /* The input is ready, another sum is in flight, and only core 0 knows the tensor so far. */
+            expect_wake(1, true);
         }
         let_go(NULL);
         check(&self, 1);

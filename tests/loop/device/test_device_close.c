@@ -1,6 +1,6 @@
 /*
- * test_device_close.c - engines that are closed while a call hands in an operation on a device: in the middle of what the call does
- * without the engine's mutex; and while what was handed in waits. And what goes when.
+ * test_device_close.c - an engine is closed while a call submits an operation on a device, and while a submitted
+ * operation waits. The last case checks in which order the parts are freed.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -23,12 +23,12 @@ enum { COUNT = 1000 };
 trib_status __real_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 
-/* What a test does inside calls of the device's; else NULL. */
+/* A test's hook inside calls of the device; else NULL. */
 static const trib_device_ops *device_real;
 static trib_device_ops device_held;
 static void (*when_semaphore_is_made)(void);
 
-/* Reactors that have gone, and of these those that had when the device went. */
+/* Reactors freed so far, and how many of them before the device. */
 static unsigned reactors_freed, freed_before;
 static void (*reactor_free_real)(trib_reactor *reactor);
 
@@ -86,7 +86,7 @@ static void closing_closed(trib_engine *engine, void *user)
     (void)sem_post(&closing.closed);
 }
 
-/* Where the call is not heeded the engine has closed long before this gives up. */
+/* The wait ends when the engine is closed. The limit only matters if the call ignores the close. */
 static void close_now(void)
 {
     struct timespec until;
@@ -121,7 +121,7 @@ static trib_status submit_and_close(job *jobs, trib_op **op_out)
     return trib_push_pull(jobs->engines[0], &params, op_out, &error);
 }
 
-/* Nothing is handed in any more when it has closed. */
+/* The call submits nothing once the engine is closed. */
 static void a_call_notices_the_close(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void a_call_notices_the_close(void **state)
     sem_destroy(&closing.closed);
 }
 
-/* Only what the operation may be waiting for is said of it: this one has no other ranks. */
+/* The text names only what the operation can wait for. This job has no other ranks. */
 static void what_waits_says_for_what(void **state)
 {
     (void)state;
@@ -152,7 +152,7 @@ static void what_waits_says_for_what(void **state)
     trib_op *op = NULL;
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, &error), TRIB_OK);
-    assert_int_equal(job_wait(op, &error), TRIB_OK); /* it has been placed */
+    assert_int_equal(job_wait(op, &error), TRIB_OK); /* the tensor has its placement now */
     trib_host_stream *late = trib_host_stream_create(false);
     params.stream = late;
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, &op, &error), TRIB_OK);
@@ -166,7 +166,7 @@ static void what_waits_says_for_what(void **state)
     trib_host_stream_free(late);
 }
 
-/* A thread of the device's that has given its last job back may still be about to wake the reactor. */
+/* The device is freed first: its thread may still wake a reactor after it has returned its last job. */
 static void a_device_goes_before_reactors(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_device_staging.c - the host memory that a large tensor on a device passes through: taken by who declares it, not by the
- * core that learns where it is placed.
+ * test_device_staging.c - the host memory that a large tensor on a device passes through. The declaring call allocates
+ * it, not the core that learns the placement.
  */
 #include <pthread.h>
 #include <semaphore.h>
@@ -11,7 +11,7 @@
 #define MIB ((size_t)1 << 20)
 enum { LARGE = 16 << 20, BLOCKS = 64 };
 
-/* ---- Large blocks: who took them, and which are there ---- */
+/* ---- Large blocks: allocations of each kind, and those in use ---- */
 
 typedef struct taken {
     void *memory;
@@ -21,10 +21,10 @@ typedef struct taken {
 static struct {
     pthread_mutex_t mutex;
     taken blocks[BLOCKS];
-    int count;                /* there now */
-    int blocking, hurried;    /* taken so far */
-    void (*when_taken)(void); /* with patience; NULL: nothing else happens */
-    bool is_gone;             /* there is none for who has patience */
+    int count;                /* in use now */
+    int blocking, hurried;    /* allocated so far, by calls that may block and by others */
+    void (*when_taken)(void); /* called in a blocking allocation; NULL: no hook */
+    bool is_gone;             /* blocking allocations fail */
 } large = {.mutex = PTHREAD_MUTEX_INITIALIZER};
 
 static void note(void *memory, size_t size, bool blocking)
@@ -40,7 +40,7 @@ static void note(void *memory, size_t size, bool blocking)
     pthread_mutex_unlock(&large.mutex);
 }
 
-/* One of the numbers, which reactors may be changing. */
+/* Reads one of the counts, which reactors may be changing. */
 static int look(const int *number)
 {
     pthread_mutex_lock(&large.mutex);
@@ -98,7 +98,7 @@ static int prepare(void **state)
     return 0;
 }
 
-/* Where all is freed again. */
+/* Checks that every large block has been freed. */
 static int check_freed(void **state)
 {
     (void)state;
@@ -108,14 +108,14 @@ static int check_freed(void **state)
 
 /* ---- Jobs ---- */
 
-/* Only servers sum, so that nobody but who declares takes large memory for long. */
+/* Only servers sum, so only the declaring call keeps large memory for long. */
 static void on_devices_served(trib_config *config, int member)
 {
     on_devices(config, member);
     config->colocate = TRIB_COLOCATE_OFF;
 }
 
-/* Sums it once: it has been placed then. */
+/* One sum, after which the tensor has its placement. */
 static void exchange(job *jobs, trib_tensor **tensors, uint64_t count)
 {
     int32_t *data[4];
@@ -172,7 +172,7 @@ static void it_is_taken_by_who_declares(void **state)
     close_job(&jobs);
 }
 
-/* The job cuts as rank 0 was told: there the others' guess may be too small. */
+/* Rank 0's configuration decides the partitions, so the other ranks may guess too small a size. */
 static void coarse_for_rank_0(trib_config *config, int member)
 {
     on_devices_served(config, member);
@@ -185,12 +185,12 @@ static void another_is_taken_where_it_is_too_small(void **state)
     job jobs;
     open_job(&jobs, 4, 1, 2, coarse_for_rank_0);
     trib_tensor *tensors[4];
-    const uint64_t count = 34 * MIB / sizeof(int32_t); /* a share of 17 MiB, in three partitions */
+    const uint64_t count = 34 * MIB / sizeof(int32_t); /* a share of 17 MiB in three partitions */
     declare_all(&jobs, tensors, count);
     assert_int_equal(look(&large.blocking), 4);
     exchange(&jobs, tensors, count);
     assert_int_equal(look(&large.hurried), 3);
-    assert_int_equal(look(&large.count), 4); /* the first ones were given back */
+    assert_int_equal(look(&large.count), 4); /* the blocks that were too small are freed */
     pthread_mutex_lock(&large.mutex);
     for (int i = 0; i < large.count; i++) {
         assert_true(large.blocks[i].size >= 24 * MIB);
@@ -199,7 +199,7 @@ static void another_is_taken_where_it_is_too_small(void **state)
     close_job(&jobs);
 }
 
-/* Many partitions are as large as they may be, and nothing is taken beside them. */
+/* A tensor of many partitions uses the largest ones, and no second block is allocated. */
 static void a_very_large_one_needs_no_guess(void **state)
 {
     (void)state;
@@ -227,7 +227,7 @@ static void not_for_small_ones_nor_on_one_machine(void **state)
     close_job(&jobs);
 }
 
-/* Who declares is told, and may try again; the engine goes on. */
+/* The declaring call gets the error and may try again. The engine goes on. */
 static void without_memory_it_is_refused(void **state)
 {
     (void)state;
@@ -246,7 +246,7 @@ static void without_memory_it_is_refused(void **state)
     close_job(&jobs);
 }
 
-/* The other worker never comes, so it is never placed. */
+/* The other worker never joins, so the tensor never gets a placement. */
 static void it_is_freed_where_it_is_never_placed(void **state)
 {
     (void)state;
@@ -292,7 +292,7 @@ static void wait_for_both(void)
     pthread_barrier_wait(&both);
 }
 
-/* Two threads that are both in the middle of it: one finds that the other was first, and gives back what it took. */
+/* Two threads declare the tensor at once. One finds that the other was first, and frees its block. */
 static void two_declare_it_at_once(void **state)
 {
     (void)state;

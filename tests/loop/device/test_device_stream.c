@@ -1,6 +1,6 @@
 /*
- * test_device_stream.c - a device that refuses to let streams wait for what it has not launched: then the call waits (trib_op_stream_wait),
- * for a launch or for the operation's end, whichever comes first.
+ * test_device_stream.c - a device may refuse to let streams wait for work that it has not launched. Then
+ * trib_op_stream_wait itself waits, for a launch or for the operation's end, whichever comes first.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -12,7 +12,7 @@ enum { RANKS = 2, COUNT = 1000 };
 /* ---- The devices ---- */
 
 static trib_device_ops ops;
-static trib_device_params told[RANKS]; /* by machine */
+static trib_device_params told[RANKS]; /* parameters, by machine */
 static atomic_bool refuses;
 static atomic_int asked, opened;
 
@@ -44,7 +44,7 @@ static void launch(int rank)
     told[rank].launched(told[rank].engine);
 }
 
-/* ---- Sums of which the second rank has not given its part ---- */
+/* ---- Sums that the second rank has not submitted ---- */
 
 typedef struct bed {
     job jobs;
@@ -52,7 +52,7 @@ typedef struct bed {
     int32_t data[RANKS][2][COUNT];
 } bed;
 
-static bool on_queue; /* TRIB_MODE_QUEUE */
+static bool on_queue; /* the engines run in TRIB_MODE_QUEUE */
 
 static void tweak(trib_config *config, int member)
 {
@@ -60,7 +60,7 @@ static void tweak(trib_config *config, int member)
     config->mode = on_queue ? TRIB_MODE_QUEUE : TRIB_MODE_THREADS;
 }
 
-/* All but the job. */
+/* Prepares everything but the job. */
 static void bed_prepare(bed *self, bool queue)
 {
     on_queue = queue;
@@ -137,7 +137,7 @@ static void await_count(atomic_int *count, int least)
 {
     for (int i = 0; atomic_load(count) < least; i++) {
         if (i == 30000) {
-            fail_msg("nothing happens for half a minute");
+            fail_msg("no progress for half a minute");
         }
         usleep(1000);
     }
@@ -155,7 +155,7 @@ static void until_something_is_launched(void **state)
     for (int i = 1; i < 5; i++) {
         usleep(5000);
         assert_false(atomic_load(&one.has_returned));
-        launch(0); /* something else: it is refused again */
+        launch(0); /* the device refuses again after an unrelated launch */
         await_count(&asked, 1 + i);
     }
     assert_false(atomic_load(&one.has_returned));
@@ -170,7 +170,8 @@ static void until_something_is_launched(void **state)
     bed_close(&self);
 }
 
-/* Also where nobody has announced that end, since the one thread that would is this. */
+/* The call also ends if the completion has not been dispatched, because the blocked thread is the only one that
+ * dispatches. */
 static void until_the_operation_is_over(void **state)
 {
     (void)state;
@@ -189,14 +190,15 @@ static void until_the_operation_is_over(void **state)
         assert_int_equal(one.status, TRIB_OK);
         assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
         trib_op *later = hand_in(&self, 0, 1, -1, NULL, NULL), *others = hand_in(&self, 1, 1, -1, NULL, NULL);
-        assert_int_equal(trib_op_stream_wait(later, NULL, &error), TRIB_OK); /* it succeeds */
+        assert_int_equal(trib_op_stream_wait(later, NULL, &error), TRIB_OK); /* the call succeeds */
         finish(later);
         finish(others);
         bed_close(&self);
     }
 }
 
-/* Streams that wait for an operation go on when it is over: who would announce it may wait for one of them. */
+/* Streams that wait for an operation go on when it is over, because the thread that dispatches the completion may wait
+ * for one of them. */
 static void semaphores_are_signalled_before_anybody_announces_it(void **state)
 {
     (void)state;
@@ -205,7 +207,7 @@ static void semaphores_are_signalled_before_anybody_announces_it(void **state)
     trib_error error = {.status = TRIB_OK};
     trib_op *op = hand_in(&self, 0, 0, INT64_C(100000000), NULL, NULL);
     await_count(&opened, 1);
-    assert_int_equal(trib_op_status(op), TRIB_PENDING); /* until it is dispatched */
+    assert_int_equal(trib_op_status(op), TRIB_PENDING); /* pending until it is dispatched */
     assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
     assert_int_equal(atomic_load(&opened), 1);
     bed_close(&self);
@@ -246,7 +248,7 @@ static void never_in_a_callback(void **state)
     bed_close(&self);
 }
 
-/* Nor before the job has come together, which a stream that waits could hold up. */
+/* A callback may not wait for a stream before the job has formed, because joining could then be held up. */
 static void never_in_a_callback_while_joining(void **state)
 {
     (void)state;
@@ -259,7 +261,7 @@ static void never_in_a_callback_while_joining(void **state)
     trib_config_init(&config, sizeof config);
     config.roles = TRIB_ROLE_WORKER;
     config.rank = 0;
-    config.worker_count = RANKS; /* the other one never comes */
+    config.worker_count = RANKS; /* the other worker never joins */
     config.coordinator = address;
     config.token = "a secret of the tests";
     config.log_level = TRIB_LOG_NONE;
@@ -281,7 +283,7 @@ static void never_in_a_callback_while_joining(void **state)
     assert_true(atomic_load(&about.done));
     assert_int_equal(about.status, TRIB_WRONG_THREAD);
     assert_non_null(strstr(about.error.text, "come together"));
-    assert_int_equal(atomic_load(&asked), 0); /* the device has not been */
+    assert_int_equal(atomic_load(&asked), 0); /* the device was not asked */
     trib_op_cancel(about.pending);
     assert_int_equal(job_wait(about.pending, &error), TRIB_CANCELLED);
     bed_close(&self);

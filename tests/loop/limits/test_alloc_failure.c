@@ -1,14 +1,14 @@
 /*
- * test_alloc_failure.c - every allocation of the library fails in turn, in a job that joins, declares, sums, broadcasts, waits
- * at a barrier and closes. Each run ends: every callback exactly once, right results or an error with a text, every
- * block given back.
+ * test_alloc_failure.c - every allocation of the library fails in turn, in a job that joins, declares, sums,
+ * broadcasts, waits at a barrier and closes. Each run ends with every callback made exactly once, right results or an
+ * error with a text, and every block freed.
  *
- * The members are attached to one loop, so that allocations come in much the same order in every run. The linker puts
- * the __wrap_ functions before the library's allocations; other libraries keep theirs (libev ends the process when
- * it has no memory).
+ * The members are attached to one loop, so allocations come in much the same order in every run. The linker puts the
+ * __wrap_ functions before the library's allocations. Other libraries keep theirs (libev ends the process when it has
+ * no memory).
  *
- *   test_alloc_failure                    all of it; each of JOBS processes takes its share of the runs
- *   test_alloc_failure colocated once 17  that run only, with the log
+ *   test_alloc_failure                    all runs, divided among JOBS processes
+ *   test_alloc_failure colocated once 17  only that run, with the log
  */
 #include <ev.h>
 #include <stdarg.h>
@@ -28,10 +28,10 @@
 #define WORKERS 2
 #define MEMBERS_MAX 3
 #define PATIENCE_S 20.0
-#define COUNT_MIN 50u /* allocations in a run; fewer, and the wrappers are not where they should be */
+#define COUNT_MIN 50u /* allocations in a run; a lower count means that the wrappers are not linked in */
 #define JOBS 12u
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define STRIDE 5u /* slow: every fifth */
+#define STRIDE 5u /* sanitizers are slow: every fifth allocation */
 #else
 #define STRIDE 1u
 #endif
@@ -172,9 +172,9 @@ static bool is_clean(trib_status status)
     case TRIB_PEER_LOST:
     case TRIB_PEER_LEFT:
     case TRIB_JOIN_FAILED:
-    case TRIB_TIMEOUT: /* the others', of an operation that one did not have the memory to take part in */
+    case TRIB_TIMEOUT: /* an operation that another member lacked the memory for */
     case TRIB_CANCELLED:
-    case TRIB_MISMATCH: /* of a tensor that could not be placed */
+    case TRIB_MISMATCH: /* a tensor that could not be placed */
     case TRIB_CLOSED:
         return true;
     default:
@@ -218,7 +218,8 @@ static void create(failure_run *self, const char *address, int index)
     config.server_count = self->members - self->workers;
     config.coordinator = address;
     config.token = "a secret of the tests";
-    /* Short where somebody may wait for what never comes, long where nothing is short: this machine may be busy. */
+    /* The timeouts are short where a member may wait in vain, and long where nothing fails, because this machine may be
+     * busy. */
     config.join_timeout_ns = config.op_timeout_ns = self->kind == SCARCITY_NONE ? 10000 * MS : 250 * MS;
     config.close_timeout_ns = 500 * MS;
     config.log_level = talks ? TRIB_LOG_INFO : TRIB_LOG_NONE;
@@ -314,7 +315,7 @@ static void close_all(failure_run *self)
     }
 }
 
-/* Answers how many allocations there were. */
+/* Returns the number of allocations. */
 static size_t run(const char *name, int workers, int servers, scarcity_kind kind, size_t nth)
 {
     failure_run self = {
@@ -366,10 +367,10 @@ static const struct {
     scarcity_kind kind;
 } kinds[] = {{"once", SCARCITY_ONCE}, {"lasting", SCARCITY_LASTING}};
 
-/* Shared with the children. */
+/* Shared with the child processes. */
 typedef struct progress {
     size_t count;
-    size_t running[JOBS]; /* which fails in it now */
+    size_t running[JOBS]; /* which allocation fails in each child now */
 } progress;
 
 static void take_share(size_t which, size_t kind, unsigned share, progress *shared)
@@ -382,7 +383,7 @@ static void take_share(size_t which, size_t kind, unsigned share, progress *shar
     }
 }
 
-/* True if all children ended well. */
+/* Returns true if all children ended well. */
 static bool run_each(size_t which, size_t kind, progress *shared)
 {
     fflush(stdout);

@@ -1,8 +1,8 @@
 /*
- * test_connection_flood.c - half-open connections hold every descriptor that a member has left, while another member is still to connect to it:
- * they are sent away, the other comes in, and the job goes on.
+ * test_connection_flood.c - half-open connections take every descriptor that a member has left, while another member
+ * has yet to connect. The member closes them, the other connects, and the job goes on.
  *
- * The process is both sides: the sockets of those who come are made before its limit is set.
+ * This process is both sides, so the sockets of the flood are made before its limit is set.
  */
 #include <fcntl.h>
 #include <setjmp.h>
@@ -22,13 +22,13 @@
 #include "tests/support/descriptors.h"
 
 #define LEFT 8
-#define CROWD (LEFT + 2) /* two of them wait before the door, and the member behind them */
+#define CROWD (LEFT + 2) /* two of them wait in the listen queue, and the member behind them */
 
 typedef struct bed {
     host host;
-    raw_peer control, taken, data; /* rank 1's */
+    raw_peer control, taken, data; /* the connections of rank 1 */
     raw_peer crowd[CROWD];
-    char address[TRIB_ADDRESS_MAX]; /* where rank 0 is connected to */
+    char address[TRIB_ADDRESS_MAX]; /* where rank 0 listens for data connections */
     unsigned char *payload;
     struct rlimit before;
 } bed;
@@ -99,7 +99,7 @@ static void half_open_connections_make_way(void **state)
     trib_frame frame = {.type = TRIB_FRAME_NONE};
     bed self;
     char address[32];
-    job_free_address(address, sizeof address); /* the descriptor that keeps an address ours is there from now on */
+    job_free_address(address, sizeof address); /* from now on this includes the socket that reserves the address */
     const uint32_t open = descriptors_open();
     bed_open(&self);
     for (int i = 0; i < CROWD; i++) {

@@ -1,9 +1,9 @@
 /*
- * test_half_open_limit.c - more half-open connections than the process has descriptors for: they say nothing, and the oldest make
- * room. The process keeps descriptors of its own, and who belongs to the job comes in.
+ * test_half_open_limit.c - more half-open connections than the process has descriptors for. They stay silent, the
+ * oldest are closed to make room, the process keeps spare descriptors, and a real member still joins.
  *
- * The process is both sides, so its limit is chosen such that it holds their sockets and as many of its own as it may keep,
- * but not one for each of theirs.
+ * This process is both sides, so its limit holds the peers' sockets and the spare descriptors, but not a descriptor for
+ * each peer.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -50,11 +50,12 @@ static void scene_close(scene *self)
     }
     host_close(&self->host);
     assert_int_equal(setrlimit(RLIMIT_NOFILE, &self->before), 0);
-    assert_null(strstr(self->host.log, "cannot accept connections for now")); /* nobody writes there any more */
+    /* The engine's thread no longer writes the log. */
+    assert_null(strstr(self->host.log, "cannot accept connections for now"));
     free(self);
 }
 
-/* All of them come, and the oldest have been ended. */
+/* Opens all connections, and checks that the engine has closed the oldest half. */
 static void come(scene *self)
 {
     struct sockaddr_in to = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
@@ -70,7 +71,7 @@ static void come(scene *self)
         char byte = 0;
         assert_int_equal(recv(self->crowd[i], &byte, 1, 0), 0);
     }
-    const int own = dup(0); /* the host opens a file */
+    const int own = dup(0); /* the process can still open a file */
     assert_true(own >= 0);
     close(own);
 }
@@ -87,7 +88,7 @@ static void links_make_room(void **state)
     scene_close(self);
 }
 
-/* Those have not even said that they want one. */
+/* These connections have not even asked for a session. */
 static void sessions_make_room(void **state)
 {
     (void)state;

@@ -1,7 +1,7 @@
 /*
- * test_huge.c - a tensor of more than 4 GiB, exact in every element that is looked at: two workers, each with a server.
+ * test_huge.c - a tensor of more than 4 GiB: two workers, each with a server, and every checked element is exact.
  *
- * Skipped where there is not the memory, and under sanitizers, whose shadow would need a multiple of it.
+ * The test is skipped where memory is short, and under sanitizers, whose shadow would need a multiple of it.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,11 +16,11 @@
 
 #include "tests/loop/job.h"
 
-#define COUNT ((UINT64_C(4) << 30) + (UINT64_C(96) << 20) + 12345u) /* bytes, and elements: uint8 */
+#define COUNT ((UINT64_C(4) << 30) + (UINT64_C(96) << 20) + 12345u) /* both bytes and elements, as the type is uint8 */
 #define NEEDED_KB (UINT64_C(13) << 20)
 
-/* The inputs repeat a piece of this size, mapped again and again, so that filling them costs nothing. It does not divide
- * 2^32: an offset that is cut to 32 bits shows. */
+/* The inputs repeat a piece of this size, mapped again and again, so filling them costs nothing. The size does not
+ * divide 2^32, so an offset that is cut to 32 bits shows. */
 #define PERIOD (UINT64_C(12345) * 4096)
 
 static uint8_t value_of(int rank, uint64_t index)

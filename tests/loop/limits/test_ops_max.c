@@ -1,5 +1,5 @@
-/* test_ops_max.c - what counts for ops_max is what the program knows of: an operation whose completion it has heard of, and
- * whose handle it does not hold, counts no more. */
+/* test_ops_max.c - ops_max counts the operations that the program knows of. An operation whose completion was delivered
+ * and whose handle is released no longer counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -41,7 +41,8 @@ static void one_after_the_other(job_tweak tweak)
     double data[4] = {1, 2, 3, 4};
     trib_tensor *tensor = job_declare(jobs.engines[0], "t", TRIB_FLOAT64, 4);
     for (int i = 0; i < TIMES; i++) {
-        trib_op *op = job_push_pull(jobs.engines[0], tensor, data, data, TRIB_SUM); /* taken, or the test fails */
+        /* Fails the test if the submit is rejected. */
+        trib_op *op = job_push_pull(jobs.engines[0], tensor, data, data, TRIB_SUM);
         assert_int_equal(job_wait(op, NULL), TRIB_OK);
     }
     job_close(&jobs);
@@ -115,7 +116,8 @@ static void from_the_callback_in_queue(void **state)
     chained(one_in_queue);
 }
 
-/* Whoever is refused waits for a completion, and then there is room: nothing else wakes it. */
+/* A caller that gets TRIB_BUSY waits for a completion, which is all that wakes it, and then the next submit
+ * succeeds. */
 static void after_dispatch(void **state)
 {
     (void)state;
@@ -137,10 +139,10 @@ static void after_dispatch(void **state)
     job_close(&jobs);
 }
 
-/* ---- What is given up ---- */
+/* ---- Cancelled operations ---- */
 
-/* Behind one that waits for the other worker, others are cancelled: they are over for the program, and yet take room until
- * their rounds are spent. That has a bound too, and the refusal says why. */
+/* Operations behind one that waits for the other worker are cancelled. The program is done with them, but their rounds
+ * still take room until they are complete. That number is bounded too, and the error says so. */
 static void given_up_and_waiting(void **state)
 {
     (void)state;
@@ -178,7 +180,7 @@ static void given_up_and_waiting(void **state)
         trib_op *op = job_push_pull(jobs.engines[1], tensors[1], data[1], data[1], TRIB_SUM);
         assert_int_equal(job_wait(op, NULL), TRIB_CANCELLED);
     }
-    /* The others are told when the rounds are spent here, so now there is room. */
+    /* Rank 1's operations fail when these rounds are complete here, so the next submit succeeds. */
     first = job_push_pull(jobs.engines[0], tensors[0], data[0], data[0], TRIB_SUM);
     assert_int_equal(job_wait(job_push_pull(jobs.engines[1], tensors[1], data[1], data[1], TRIB_SUM), NULL), TRIB_OK);
     assert_int_equal(job_wait(first, NULL), TRIB_OK);

@@ -1,6 +1,6 @@
 /*
- * test_coordinator_name.c - a coordinator that is given by its name: a name that is not known yet is looked up until it is, or the
- * time to join is over; what is no name ends at once.
+ * test_coordinator_name.c - the coordinator is given by name. A name that does not resolve yet is looked up again until
+ * the join timeout. Text that cannot be a name fails at once.
  */
 #include <netdb.h>
 #include <setjmp.h>
@@ -17,10 +17,10 @@
 #define NAME "coordinator.of-the-job.invalid"
 #define SECOND_NS INT64_C(1000000000)
 
-static int asked, known_after; /* how often the name was asked for, and from when on it is known */
-static int answer;             /* until then */
-static const char *other;      /* address that the name has, too */
-static char said[512];         /* in the log, last */
+static int asked, known_after; /* number of look-ups so far, and how many of them fail */
+static int answer;             /* the failing look-ups' result */
+static const char *other;      /* a second address of the name */
+static char said[512];         /* the last line of the log */
 
 int __real_getaddrinfo(const char *host, const char *service, const struct addrinfo *hints, struct addrinfo **found);
 __attribute__((visibility("default"))) int __wrap_getaddrinfo(const char *host, const char *service,
@@ -91,7 +91,7 @@ static void known_later(void **state)
     }
 }
 
-/* Who looks for the coordinator at the wrong one of its addresses is told that there is another. */
+/* A coordinator that listens at the wrong one of its name's addresses logs the others. */
 static void several_addresses(void **state)
 {
     (void)state;
@@ -130,7 +130,7 @@ static void never_known(void **state)
     has(error.text, "or DNS must know it");
 }
 
-/* With a deadline far away: that a look-up is not tried again is seen by the test's coming to an end. */
+/* The deadline is far away, so the test would hang if a look-up were tried again. */
 static void no_names(void **state)
 {
     (void)state;
@@ -145,7 +145,7 @@ static void no_names(void **state)
         assert_string_equal(said, "");
         has(error.text, strstr(addresses[i], "10.0.0.300") != NULL ? "10.0.0.300:" : addresses[i]);
     }
-    /* Nor is what has nothing to do with names. */
+    /* A failure that has nothing to do with names is not tried again either. */
     trib_engine *engine = NULL;
     trib_error error = {.text = ""};
     answer = EAI_MEMORY;

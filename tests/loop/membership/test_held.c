@@ -1,5 +1,6 @@
-/* test_held.c - a worker gives up round after round on one that is late: what it has pushed counts when that one comes, and
- * what it may not push yet waits for that, or for its own deadline. Nobody else's round fails. */
+/* test_held.c - a worker cancels round after round while another is late. Payloads that it has pushed count when the
+ * late worker contributes. What it may not push yet waits for that, or for its own deadline. No other worker's round
+ * fails. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -97,7 +98,7 @@ static bool is_all_in(trib_engine *engine, const char *stage)
     return all;
 }
 
-/* Gives a round of rank 1's up when all of it has gone and nothing has come back. */
+/* Cancels a round of rank 1 when all of it has been pushed and nothing has come back. */
 static void push_and_give_up(pair *self)
 {
     trib_engine *engine = self->jobs.engines[1];
@@ -108,7 +109,7 @@ static void push_and_give_up(pair *self)
     assert_int_equal(job_wait(op, NULL), TRIB_CANCELLED);
 }
 
-/* One round of both, then as many as may be kept that rank 1 gives up. */
+/* One round of both workers, then as many cancelled rounds of rank 1 as are kept. */
 static void give_up_on_rank_0(pair *self)
 {
     trib_op *op = submit_as(self, 0, 1, 0);
@@ -119,7 +120,7 @@ static void give_up_on_rank_0(pair *self)
     }
 }
 
-/* Looks until the tensor is seen waiting for rank 0, in the stage before anything of it goes. */
+/* Polls until the tensor waits for rank 0 in the stage before it is pushed. */
 static void await_blame(trib_engine *engine)
 {
     trib_waiting entries[WAITING_MAX];
@@ -149,7 +150,7 @@ static void the_next_one_waits(int servers)
     must_sum(self->other_data[1], 11);
     for (int i = 0; i < GIVEN_UP; i++) {
         assert_int_equal(job_wait(submit_as(self, 0, 1, 0), NULL), TRIB_OK);
-        must_sum(self->data[0], 11); /* what was given up had been pushed */
+        must_sum(self->data[0], 11); /* rank 1's cancelled rounds had been pushed */
     }
     assert_int_equal(job_wait(submit_as(self, 0, 1, 0), NULL), TRIB_OK);
     must_sum(self->data[0], 21);
@@ -170,7 +171,8 @@ static void held_until_the_late_one_comes_to_a_server(void **state)
     the_next_one_waits(1);
 }
 
-/* It does not come in time: the deadline counts as any, and says what it was. Then they are equal again. */
+/* The late worker does not contribute in time. The deadline applies as always, and the text names the cause. Later
+ * rounds match again. */
 static void held_until_its_deadline(void **state)
 {
     (void)state;
@@ -197,7 +199,7 @@ static void held_until_its_deadline(void **state)
     close_pair(self);
 }
 
-/* The late one gives up too: a refusal answers what was kept, as a sum does. */
+/* The late worker cancels too. A refusal answers the kept rounds just as a sum does. */
 static void held_until_the_late_one_gives_up(void **state)
 {
     (void)state;
@@ -217,7 +219,7 @@ static void held_until_the_late_one_gives_up(void **state)
     close_pair(self);
 }
 
-/* The late one leaves instead. */
+/* The late worker leaves instead. */
 static void held_until_the_late_one_leaves(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_join_failure.c - the job ends for one member's reason while connections are being made: that is the reason that all
- * give, also those whose connection has ended without a word, and those to whom it is only half made.
+ * test_join_failure.c - the job fails for one member's reason while connections are being made. All members report that
+ * reason, also those whose connection ended without a message and those whose connection is half-open.
  */
 #include <netinet/in.h>
 #include <setjmp.h>
@@ -22,7 +22,7 @@
 
 typedef struct bed {
     host host;
-    raw_peer control, data; /* rank 1's: to the coordinator, and from the worker of its process */
+    raw_peer control, data; /* rank 1's connections: to the coordinator, and from rank 0's worker */
     unsigned char *payload;
 } bed;
 
@@ -38,7 +38,7 @@ static void bed_open(bed *self)
     assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
 }
 
-/* Its answer comes behind all that the host's loop had to do when it was asked. */
+/* The answer comes after everything that the host's loop had to do when it was asked. */
 static void look_at_clock(bed *self)
 {
     trib_frame frame = {.type = TRIB_FRAME_NONE};
@@ -67,7 +67,7 @@ static void bed_close(bed *self)
     free(self->payload);
 }
 
-/* As of a process that ends before it has taken the connection. */
+/* The connection ends as if the process had died before it accepted it. */
 static void a_reason_is_waited_for(void **state)
 {
     (void)state;
@@ -95,7 +95,8 @@ static void can_be_closed_while_it_waits(void **state)
     free(self.payload);
 }
 
-/* For the peer the connection stands when it has the proof, and its end without a word is a loss. */
+/* The peer considers the connection open once it has the proof. If it ended without a message, the peer would report a
+ * loss. */
 static void last_words_follow_the_proof(void **state)
 {
     (void)state;
@@ -118,7 +119,7 @@ static void last_words_follow_the_proof(void **state)
     bed_close(&self);
 }
 
-/* Where rank 0's worker is connected to, before a roster tells. */
+/* Finds where rank 0's worker listens, before a roster says so. */
 static void find_door(const host *self, char *address, size_t size)
 {
     const unsigned known = (unsigned)strtoul(strrchr(self->address, ':') + 1, NULL, 10);
@@ -133,10 +134,10 @@ static void find_door(const host *self, char *address, size_t size)
             return;
         }
     }
-    fail_msg("nobody listens");
+    fail_msg("no data listener found");
 }
 
-/* Its roster may come first, and then it is a rank that speaks. */
+/* The peer's roster may arrive first, and then the early peer speaks as a rank. */
 static void who_is_early_bears_a_rank(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_late_worker.c - a worker that has contributed closes while another one is late: its server or relay stays for the round,
- * which succeeds, or fails for whom it must.
+ * test_late_worker.c - a worker that has contributed closes while another one is late. Its server or relay stays for
+ * the round, which then succeeds, or fails only for the members that miss a contribution.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -98,7 +98,7 @@ static void end(round_of_all *self)
     free(self);
 }
 
-/* Of its machine the other worker is late; or one of another machine is. */
+/* The late worker is on the closing worker's machine, or on another one. */
 static void run_machines(int closes, int late)
 {
     round_of_all *self = begin(4, two_a_machine);
@@ -112,7 +112,7 @@ static void run_machines(int closes, int late)
     }
     rest(300);
     trib_engine_close(self->jobs.engines[closes], NULL, NULL);
-    rest(1500); /* long enough for the members that wait to be told that somebody left */
+    rest(1500); /* long enough for the stall notices to arrive */
     hand_in(self, late);
     for (int rank = 0; rank < 4; rank++) {
         for (int i = 0; rank == closes && i < TENSORS; i++) {
@@ -133,7 +133,7 @@ static void of_a_machine(void **state)
     run_machines(1, 2);
 }
 
-/* The news of who leaves comes to core 0; the only round that is waited for may be on another core. */
+/* The news of a departure reaches core 0. The only round that is waited for may be on another core. */
 static void run_round(int which)
 {
     round_of_all *self = begin(4, two_reactors);
@@ -145,7 +145,7 @@ static void run_round(int which)
     rest(200);
     trib_engine_close(self->jobs.engines[1], NULL, NULL);
     rest(200);
-    trib_engine_close(self->jobs.engines[3], NULL, NULL); /* without having contributed; and rank 0 is late */
+    trib_engine_close(self->jobs.engines[3], NULL, NULL); /* rank 3 has not contributed, and rank 0 is late */
     trib_error error = {.status = TRIB_OK};
     assert_int_equal(job_wait(ops[2], &error), TRIB_PEER_LEFT);
     if (strstr(error.text, "rank 3 ") == NULL) {
@@ -158,7 +158,7 @@ static void run_round(int which)
 static void on_any_core(void **state)
 {
     (void)state;
-    for (int which = 0; which < 8; which++) { /* on both cores of each member */
+    for (int which = 0; which < 8; which++) { /* enough tensors to reach both cores of each member */
         run_round(which);
     }
 }
@@ -178,7 +178,7 @@ void *__wrap_trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment)
                                                                       : __real_trib_arena_alloc(arena, size, alignment);
 }
 
-/* That closes has to read on when there is memory again, as one that stays does. */
+/* A server that is closing resumes reading when memory is available again. */
 static void without_memory_for_a_while(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_leaving.c - a worker leaves in good order, and the others need it: all their operations fail, however many wait and
- * whoever else is late, with a text that names it. And its last words arrive.
+ * test_leaving.c - a worker leaves normally while the others need it. All their operations fail with its name, however
+ * many wait and whoever else is late, and its last messages arrive.
  */
 #include <arpa/inet.h>
 #include <setjmp.h>
@@ -28,7 +28,7 @@ static void tweak(trib_config *config, int member)
     config->op_timeout_ns = INT64_C(20000000000);
 }
 
-/* Long enough for small messages to arrive; if they do not, less is tested. */
+/* Long enough for small messages to arrive. The test covers less if they do not. */
 static void let_messages_arrive(void)
 {
     const struct timespec time = {.tv_nsec = 300000000};
@@ -44,7 +44,7 @@ static void must_name(trib_op *op, const char *who)
     }
 }
 
-/* More wait than are told at a time that somebody is late. */
+/* More operations wait than one stall notice can name. */
 static void however_many_wait(void **state)
 {
     (void)state;
@@ -68,7 +68,7 @@ static void however_many_wait(void **state)
     job_close(&jobs);
 }
 
-/* One with a lower rank is late meanwhile; and later rounds end for the same reason as the first. */
+/* A worker with a lower rank is late meanwhile. Later rounds fail for the same reason as the first. */
 static void whoever_else_is_late(void **state)
 {
     (void)state;
@@ -94,7 +94,7 @@ static void only_servers_sum(trib_config *config, int member)
     config->colocate = TRIB_COLOCATE_OFF;
 }
 
-/* A server leaves, and operations that begin when it has are told who it was. */
+/* A server leaves. Operations that start afterwards fail with its name. */
 static void a_server_has_left(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void a_server_has_left(void **state)
     job_close(&jobs);
 }
 
-/* stays waits for leaves, at the server of one that has contributed and closes as well. */
+/* Rank stays waits for rank leaves, at the server of a rank that has contributed and is closing. */
 static void run_closing_server(int closes, int stays, int leaves)
 {
     job jobs;
@@ -156,7 +156,7 @@ static void at_a_server_that_closes(void **state)
     run_closing_server(2, 0, 1);
 }
 
-/* ---- Last words ---- */
+/* ---- Last messages ---- */
 
 static void note_ready(trib_engine *engine, const trib_error *error, void *user)
 {
@@ -171,7 +171,7 @@ static void note_closed(trib_engine *engine, void *user)
     atomic_store((atomic_bool *)user, true);
 }
 
-/* Two that reach each other by two addresses each; rank 0 on the caller's loop. */
+/* Both members have two addresses. Rank 0 runs on the caller's loop. */
 static trib_engine *open_one(int rank, const char *coordinator, struct ev_loop *loop, bool *is_ready)
 {
     trib_config config;
@@ -208,8 +208,8 @@ static bool answers(const char *address)
     return is_there;
 }
 
-/* Rank 1 closes while rank 0, whose loop does not run, acknowledges nothing: should the way fail by which its last words go,
- * they come by the other one, and there rank 0 has to find it. */
+/* Rank 1 closes while rank 0, whose loop does not run, acknowledges nothing. Rank 1 still listens, because its last
+ * messages may need a connection by the other address. */
 static void who_closes_is_found_until_its_links_have_gone(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_listen.c - several addresses to listen on: which reactor has which as its own, and the others as further ways. */
+/* test_listen.c - with several addresses to listen on, each reactor has one as its own and the others as further
+ * paths. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ static void reactors_take_turns(void **state)
     job_close(&jobs);
 }
 
-/* What a launcher counts goes on where the process before it ended. */
+/* The assignment continues where the previous process of the same launcher ended. */
 static void processes_take_turns(void **state)
 {
     (void)state;

@@ -1,6 +1,7 @@
-/* test_pin_conflict.c - jobs that have pinned their reactors to the same core at the same moment: one of them goes elsewhere. */
+/* test_pin_conflict.c - two jobs have pinned reactors to the same core at the same moment, and one of them moves to
+ * another core. */
 #ifndef _GNU_SOURCE
-#define _GNU_SOURCE /* unshare */
+#define _GNU_SOURCE /* for unshare */
 #endif
 #include <net/if.h>
 #include <sched.h>
@@ -21,7 +22,7 @@
 #include "tests/loop/job.h"
 #include "tests/support/descriptors.h"
 
-/* A network namespace of its own, in which no engine of another program's says anything. */
+/* Enters a network namespace of its own, where no other program's engine announces cores. */
 static bool be_alone(void)
 {
     if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) {
@@ -34,7 +35,7 @@ static bool be_alone(void)
     return is_up;
 }
 
-/* The core that this process says it has pinned a reactor to; -1: none. */
+/* Returns the core that this process announces for its reactor; -1: none. */
 static int own_core(void)
 {
     char line[256], own[32];
@@ -63,7 +64,7 @@ static int socket_named(const char *text)
     return fd;
 }
 
-/* As another job's engine says it; its number is the lowest. */
+/* Announces the core as another job's engine would, with the lowest number. */
 static int say_of_another(int core)
 {
     char text[64];
@@ -90,7 +91,7 @@ static trib_engine *open_member(uint32_t roles, const char *coordinator)
     return engine;
 }
 
-/* The only process of its job waits for its coordinator when another job turns out to have its core, too. */
+/* The only process of its job waits for its coordinator, when another job turns out to have its core, too. */
 static void who_comes_second_goes_elsewhere(void **state)
 {
     (void)state;
@@ -110,14 +111,14 @@ static void who_comes_second_goes_elsewhere(void **state)
     const int other = say_of_another(core);
     trib_engine *keeps = open_member(TRIB_ROLE_COORDINATOR, coordinator);
     assert_int_equal(trib_engine_wait_ready(worker, -1, NULL), TRIB_OK);
-    while (own_core() == core) {} /* until it has read who else is here */
+    while (own_core() == core) {} /* until the engine has read the other announcement */
     assert_true(own_core() >= 0);
     assert_int_equal(trib_engine_destroy(worker), TRIB_OK);
     assert_int_equal(trib_engine_destroy(keeps), TRIB_OK);
     close(other);
 }
 
-/* With so many sockets about that an engine may well be destroyed before it has read all their names. */
+/* With so many sockets an engine may be destroyed before it has read all their names. */
 static void who_leaves_at_once_need_not_settle(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_raw_peer.c - an engine and members written by hand, which have the token and break the protocol behind it: each
- * is told apart by a reason that names what it did, and nobody else is held up.
+ * test_raw_peer.c - hand-written members have the token but break the protocol. The engine rejects each with a reason
+ * that names its error, and no other member is held up.
  */
 #include <arpa/inet.h>
 #include <netinet/in.h>
@@ -24,7 +24,7 @@ typedef struct bed {
     unsigned char *payload;
 } bed;
 
-/* more: of the coordinator's addresses, "", or the host of a second one. */
+/* more: the host part of a second coordinator address; "": none. */
 static void bed_open_at(bed *self, int workers, const char *more)
 {
     self->payload = malloc(TRIB_PAYLOAD_MAX);
@@ -50,7 +50,7 @@ static void assert_says(const char *text, const char *words)
     }
 }
 
-/* The engine says it on its own thread, when the connection is over. */
+/* The engine's own thread logs the line when the connection is over. */
 static void await_line(bed *self, const char *words)
 {
     for (int i = 0; i < 2000 && !host_has_said(&self->host, words); i++) {
@@ -73,7 +73,7 @@ static void expect_roster(bed *self, const raw_peer *peer)
     assert_int_equal(frame.epoch, 1);
 }
 
-/* Rank 0, of the roster that was received last. */
+/* Reads rank 0's entry of the roster that was received last. */
 static void take_first_member(const bed *self, trib_member_info *info)
 {
     trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
@@ -100,8 +100,8 @@ static void bytes_behind_a_join(void **state)
     assert_says(self.host.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
 }
 
-/* Who has another token learns it first, from our proof, and goes: the log says what it may have been. One whose own proof is
- * wrong is logged and counted as well. */
+/* A peer with another token finds out first, from our proof, and leaves; the log names the likely cause. A peer whose
+ * own proof is wrong is logged and counted as well. */
 static void another_token(void **state)
 {
     (void)state;
@@ -117,7 +117,7 @@ static void another_token(void **state)
     assert_says(self.host.log, "the peer could not prove the token of job \"default\"");
 }
 
-/* One that leaves before the job has begun gives its place back. */
+/* A member that leaves before the job has formed frees its place. */
 static void leaving_early(void **state)
 {
     (void)state;
@@ -136,7 +136,7 @@ static void leaving_early(void **state)
     bed_close(&self);
 }
 
-/* It is told why, in the words of an ended job. */
+/* The rejected peer reads why, as the text of an ended job. */
 static void expect_refusal(bed *self, const raw_peer *peer, const char *words)
 {
     trib_frame frame = {.type = TRIB_FRAME_NONE};
@@ -148,7 +148,7 @@ static void expect_refusal(bed *self, const raw_peer *peer, const char *words)
     assert_says(cause.detail, words);
 }
 
-/* Who has no place is refused, and the others come together all the same. */
+/* A member without a place is rejected, and the others still form the job. */
 static void members_too_many(void **state)
 {
     (void)state;
@@ -174,7 +174,7 @@ static void members_too_many(void **state)
     bed_close(&self);
 }
 
-/* A member of the job says that, and the job ends with those words. */
+/* A member of the job sends the frame, and the job ends with those words. */
 static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
 {
     bed self;
@@ -247,7 +247,7 @@ static void a_loss_that_is_none(void **state)
     ends_the_job(lost, payload, size + 1, "LOST with 1 bytes too many");
 }
 
-/* Both sides learn which versions there are, whoever is the newer one. */
+/* Both sides log both versions, whichever is newer. */
 static void another_version(void **state)
 {
     (void)state;
@@ -263,7 +263,7 @@ static void another_version(void **state)
     bed_close(&self);
 }
 
-/* The same where the coordinator has two addresses. */
+/* The same, but the coordinator has two addresses. */
 static void another_version_in_a_session(void **state)
 {
     (void)state;
@@ -309,7 +309,8 @@ static void a_coordinator_of_another_version(void **state)
     close(listener);
 }
 
-/* Rank 1's, which is not a worker's that has a first one; its second, and a third. Who is turned away has had no WELCOME. */
+/* Rank 1 asks for a second connection without a first one, then for a first, a second and a third. A rejected peer gets
+ * no WELCOME. */
 static void second_connections(void **state)
 {
     (void)state;
@@ -332,8 +333,8 @@ static void second_connections(void **state)
     bed_close(&self);
 }
 
-/* Up to three beside the first, each by another network; and what is wrong on one of them is wrong with the member, also if it
- * is the first that comes there. */
+/* A member may have up to three connections beside the first, each by another network. An error on one of them is the
+ * member's error, even if it is the first message there. */
 static void connections_by_other_networks(void **state)
 {
     (void)state;
@@ -365,7 +366,7 @@ static void connections_by_other_networks(void **state)
     bed_close(&self);
 }
 
-/* The links of data check too: a server refuses a contribution to another epoch. */
+/* Data links check the epoch too: a server rejects a contribution to another epoch. */
 static void a_contribution_to_another_epoch(void **state)
 {
     (void)state;
@@ -387,8 +388,8 @@ static void a_contribution_to_another_epoch(void **state)
     bed_close(&self);
 }
 
-/* Rank 1 begins the sum of a partition that is rank 2's and keeps its payload back: that ends the job with its name, before
- * rank 2's own sum comes. */
+/* Rank 1 starts the sum of rank 2's partition and withholds its payload. The job ends with rank 1's name, before rank
+ * 2's own sum comes. */
 static void a_sum_of_another_member(void **state)
 {
     (void)state;
@@ -406,13 +407,13 @@ static void a_sum_of_another_member(void **state)
         raw_peer_accept(&peers[i], &data[i], HOST_TOKEN);
     }
     assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_OK);
-    for (uint32_t i = 0; i < TENSORS; i++) { /* one for each member: shares are equal */
+    for (uint32_t i = 0; i < TENSORS; i++) { /* one for each member, because shares are equal */
         const char name[] = {(char)('a' + (char)i), '\0'};
         trib_tensor *tensor = job_declare(self.host.engine, name, TRIB_FLOAT32, COUNT);
         ops[i] = job_push_pull(self.host.engine, tensor, values[i], values[i], TRIB_SUM);
     }
     trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
-    assert_true(raw_peer_receive(&data[1], &push, self.payload)); /* to rank 2 */
+    assert_true(raw_peer_receive(&data[1], &push, self.payload)); /* pushed to rank 2 */
     assert_true(raw_peer_receive(&data[0], &other, self.payload));
     assert_true(push.type == TRIB_FRAME_PUSH && other.type == TRIB_FRAME_PUSH && push.tensor != other.tensor);
     push.type = TRIB_FRAME_SUM;

@@ -1,6 +1,7 @@
 /*
- * test_shm_name_taken.c - an engine listens on a TCP port that the kernel gives it and, for its own machine, on a name made
- * of that port. Another job may have the name without the port: one over shared memory alone. Peers would reach that one.
+ * test_shm_name_taken.c - an engine listens on a TCP port that the kernel chooses, and for its own machine on a name
+ * made from that port. Another job over shared memory alone may already have the name, and peers must not reach that
+ * job.
  */
 #include <errno.h>
 #include <netinet/in.h>
@@ -21,12 +22,12 @@
 
 #define COUNT 1000
 #define UNINVITED_MAX 8
-#define FIRST_DEALT_PORT 32768 /* below are the coordinators', which are known before anybody listens */
+#define FIRST_DEALT_PORT 32768 /* ports below are the coordinators', which the test chooses */
 
 static atomic_int uninvited_wanted, uninvited_count;
 static int uninvited_fds[UNINVITED_MAX];
 
-/* Before the library's: somebody else is a moment earlier, and listens. */
+/* Before the library binds a name, another socket takes it and listens. */
 int __real_bind(int fd, const struct sockaddr *address, socklen_t size);
 int __wrap_bind(int fd, const struct sockaddr *address, socklen_t size);
 int __wrap_bind(int fd, const struct sockaddr *address, socklen_t size)
@@ -68,7 +69,7 @@ static void peers_reach_each_other(void **state)
     }
     job_close(&jobs);
     for (int i = 0; i < atomic_load(&uninvited_count); i++) {
-        assert_int_equal(accept4(uninvited_fds[i], NULL, NULL, SOCK_CLOEXEC), -1); /* nobody has come to one */
+        assert_int_equal(accept4(uninvited_fds[i], NULL, NULL, SOCK_CLOEXEC), -1); /* no peer has connected to it */
         assert_int_equal(errno, EAGAIN);
         close(uninvited_fds[i]);
     }

@@ -1,5 +1,5 @@
-/* direct_wrap.h - a test's engines are created with devices whose copies are counted (direct_bed.h). For one source of a
- * program. */
+/* direct_wrap.h - creates a test's engines with devices that count their copies (direct_bed.h). One source file of a
+ * program may include it. */
 #ifndef TRIB_TESTS_LOOP_DIRECT_WRAP_H
 #define TRIB_TESTS_LOOP_DIRECT_WRAP_H
 

@@ -1,9 +1,9 @@
 /*
- * test_direct.c - which bytes of device tensors go past host memory (GPUDirect), over real verbs, and in which order with what
- * devices do. Copies are counted, sums compared bit by bit with those that went through the host.
+ * test_direct.c - which bytes of device tensors bypass host memory (GPUDirect) over real verbs, and in which order with
+ * the devices' own work. Copies are counted, and sums are compared bit by bit with those that went through the host.
  *
- * Where this machine has no RDMA device there is nothing to test: tests/rdma runs this program in a guest that has one. How it
- * ends is in test_direct_ends.c; what becomes of it when members and connections fail at any moment, in tests/sim.
+ * Without an RDMA device there is nothing to test; tests/rdma runs this program in a guest that has one.
+ * test_direct_ends.c tests how operations end, and tests/sim tests failures at any moment.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -16,9 +16,10 @@
 
 #include "tests/loop/transport/direct_wrap.h"
 
-/* ---- What goes which way ---- */
+/* ---- Paths of the bytes ---- */
 
-/* Each way by itself, as what it needs is registered. The last share's end is so small that a processor would touch it. */
+/* Registering a buffer switches its own direction only. The last share's end is so small that a processor would touch
+ * it. */
 static void goes_past_the_host(void **state)
 {
     (void)state;
@@ -48,7 +49,8 @@ static void goes_past_the_host(void **state)
     direct_close(&self);
 }
 
-/* Partitions of one's own server, and all where it is off or the connections are others. */
+/* Bytes go through the host for the partitions of a worker's own server, where GPUDirect is off, and on other
+ * connections. */
 static void what_a_processor_touches_does_not(void **state)
 {
     (void)state;
@@ -105,7 +107,7 @@ static void several_devices_a_machine(void **state)
     direct_close(&self);
 }
 
-/* With another device that a rail may lead to. */
+/* The connections may fail over to a second RDMA device. */
 static void goes_by_failover(void **state)
 {
     (void)state;
@@ -127,7 +129,8 @@ static void goes_by_failover(void **state)
     direct_close(&self);
 }
 
-/* Memory that only a dma-buf stands for, and an RDMA device that knows none: all goes through the host, and why is told. */
+/* The memory has only a dma-buf, and the RDMA device does not support one. All bytes go through the host, and the error
+ * says why. */
 static void is_refused_without_dmabuf(void **state)
 {
     (void)state;
@@ -156,7 +159,8 @@ static void is_refused_without_dmabuf(void **state)
 
 /* ---- Order ---- */
 
-/* Nothing is read before the reduction is over, and nothing is told before the device sees what was written. */
+/* Nothing is read before the reduction is over, and nothing completes before the device sees the bytes that were
+ * written. */
 static void waits_for_the_device(void **state)
 {
     (void)state;
@@ -178,7 +182,7 @@ static void waits_for_the_device(void **state)
             ops[rank] = direct_submit(&self, rank, SUMS, NULL);
         }
         usleep(500000);
-        int pending = 0; /* whose device it is, or everybody on that machine */
+        int pending = 0; /* one rank waits for its device, or all ranks of that machine do */
         for (int rank = 0; rank < self.workers; rank++) {
             const uint64_t pushed = direct_stats(self.jobs.engines[rank]).bytes_pushed - before[rank];
             least = pushed < least ? pushed : least;

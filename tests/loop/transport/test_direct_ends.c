@@ -1,8 +1,9 @@
 /*
- * test_direct_ends.c - how what goes past host memory (GPUDirect) ends, over real verbs: cancelled, on a device that fails, with
- * a server that is killed; and with connections that came to be RDMA's or TCP's.
+ * test_direct_ends.c - how operations that bypass host memory (GPUDirect) end over real verbs: cancelled, on a device
+ * that fails, with a server that is killed. The last case compares connections that chose RDMA with ones that chose
+ * TCP.
  *
- * As test_direct.c it runs where there is an RDMA device. With a role as its argument it is a member of a test's job.
+ * Like test_direct.c it needs an RDMA device. With a role as its argument it is a member of a test's job.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -21,7 +22,7 @@
 
 #include "tests/loop/transport/direct_wrap.h"
 
-/* What was given back is not written to any more. */
+/* Checks that a buffer that was given back is no longer written. */
 static void assert_left_alone(float *memory)
 {
     memset(memory, 0x5a, DIRECT_BYTES);
@@ -64,7 +65,8 @@ static void gives_up_in_the_middle(void **state)
 
 /* ---- Other processes ---- */
 
-/* A child of this program: "server", "stranger" (a server of another user's), "poor" (one that may lock no memory), "worker". */
+/* A child of this program, by role: "server", "stranger" (a server of another user), "poor" (a server that may lock no
+ * memory) or "worker". */
 static int be_member(const char *role, const char *transport, const char *address)
 {
     direct_shape shape = direct_default_shape();
@@ -110,7 +112,7 @@ static void bury(pid_t child)
     assert_int_equal(waitpid(child, &status, 0), child);
 }
 
-/* Who sums is killed while it is written to and writes. */
+/* The server is killed while peers write to it and it writes to them. */
 static void who_sums_is_killed(void **state)
 {
     (void)state;
@@ -127,7 +129,7 @@ static void who_sums_is_killed(void **state)
         usleep((useconds_t)turn * 5000);
         bury(server);
         trib_status status = job_wait(op, NULL);
-        for (op = NULL; status == TRIB_OK;) { /* it was over before */
+        for (op = NULL; status == TRIB_OK;) { /* the operation was over before the kill */
             trib_error error = {.status = TRIB_OK};
             op = direct_try(&self, 0, SUMS, NULL, &error);
             status = op != NULL ? job_wait(op, NULL) : error.status;
@@ -139,7 +141,7 @@ static void who_sums_is_killed(void **state)
     }
 }
 
-/* A connection of auto's is RDMA's for good, or it is TCP's. */
+/* A connection of transport "auto" stays with RDMA or with TCP, whichever it chose. */
 static void auto_goes_by_what_it_took(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_local_sum.c - the workers of a machine sum first: the same bits as without, and one contribution leaves a machine. */
+/* test_local_sum.c - the workers of a machine sum first. The result has the same bits as without, and one contribution
+ * leaves each machine. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -29,7 +30,7 @@ static trib_stats stats_of(trib_engine *engine)
 
 enum { COUNT = 30001, WORKERS_MAX = 8 };
 
-/* Numbers whose sums depend on the order in which they are added; small ones for types that overflow. */
+/* Fills a buffer with numbers whose sums depend on the order of adding. Types that overflow get small numbers. */
 static void fill(trib_dtype dtype, int rank, void *buffer)
 {
     uint32_t seed = 12345u + 977u * (uint32_t)rank;
@@ -48,7 +49,7 @@ static void fill(trib_dtype dtype, int rank, void *buffer)
         case TRIB_BFLOAT16:
             ((uint16_t *)buffer)[i] = (uint16_t)(bits >> 16);
             break;
-        case TRIB_FLOAT16: /* of moderate size */
+        case TRIB_FLOAT16: /* numbers of moderate size */
             ((uint16_t *)buffer)[i] = (uint16_t)((seed >> 16 & 0x83ff) | (12u + (seed & 3u)) << 10);
             break;
         default:
@@ -58,7 +59,7 @@ static void fill(trib_dtype dtype, int rank, void *buffer)
     }
 }
 
-/* Everybody's results of every type and reduction, one after the other. */
+/* Returns all workers' results of every type and reduction, one after the other. */
 static unsigned char *results_of(job *jobs, size_t *size_out)
 {
     const int n = jobs->worker_count;
@@ -137,7 +138,7 @@ static void bits_with_servers(void **state)
     compare_bits(4, 1, 2, TRIB_LOCAL_SUM_AUTO);
 }
 
-/* ---- What leaves a machine ---- */
+/* ---- Contributions that leave a machine ---- */
 
 static void one_contribution_leaves_a_machine(void **state)
 {
@@ -161,14 +162,15 @@ static void one_contribution_leaves_a_machine(void **state)
     }
     for (int i = 0; i < 8; i++) {
         const trib_stats stats = stats_of(jobs.engines[i]);
-        assert_true(stats.bytes_relayed > 0); /* the work is shared */
+        assert_true(stats.bytes_relayed > 0); /* every worker relays a part */
         relayed[i / 4] += stats.bytes_relayed;
         pushed += stats.bytes_pushed;
     }
     assert_true(pushed == UINT64_C(8) * BYTES);
-    /* Half of the bytes are summed on each machine, so each pushes the other's half, once. */
+    /* Each machine sums half of the bytes, so each pushes the other's half, once. */
     assert_true(relayed[0] + relayed[1] == BYTES);
-    assert_true(machines_info(jobs.engines[0]).t_opt_factor == 1.0); /* of two machines, not of eight workers */
+    /* The factor counts two machines, not eight workers. */
+    assert_true(machines_info(jobs.engines[0]).t_opt_factor == 1.0);
     job_close(&jobs);
 }
 
@@ -180,20 +182,20 @@ static void who_does_not(void **state)
     open_job(&jobs, 4, 0, 4, TRIB_LOCAL_SUM_ON); /* one machine */
     assert_int_equal(machines_info(jobs.engines[0]).local_sum, 0);
     job_close(&jobs);
-    open_job(&jobs, 5, 0, 2, TRIB_LOCAL_SUM_ON); /* 2, 2 and 1 */
+    open_job(&jobs, 5, 0, 2, TRIB_LOCAL_SUM_ON); /* machines of 2, 2 and 1 workers */
     assert_int_equal(machines_info(jobs.engines[0]).local_sum, 0);
     job_close(&jobs);
-    open_job(&jobs, 6, 0, 3, TRIB_LOCAL_SUM_AUTO); /* other bits than without */
+    open_job(&jobs, 6, 0, 3, TRIB_LOCAL_SUM_AUTO); /* a local sum would change the bits */
     assert_int_equal(machines_info(jobs.engines[0]).local_sum, 0);
     job_close(&jobs);
     open_job(&jobs, 6, 0, 3, TRIB_LOCAL_SUM_ON);
     assert_int_equal(machines_info(jobs.engines[5]).local_sum, 3);
     size_t size = 0;
-    free(results_of(&jobs, &size)); /* the same on all workers */
+    free(results_of(&jobs, &size)); /* results_of checks that all workers have the same bits */
     job_close(&jobs);
 }
 
-/* Members of a machine begin with different addresses of it, and of six a list has four. */
+/* Members of a machine start with different addresses of it. An address list holds only four of the six. */
 static void machines_with_several_addresses(void **state)
 {
     (void)state;
@@ -264,7 +266,7 @@ static void broadcasts_and_barriers(void **state)
     }
 }
 
-/* Every worker hands the tensors in in an order of its own, several rounds of each. */
+/* Each worker submits the tensors in an order of its own, several rounds of each. */
 static void orders_differ(void **state)
 {
     (void)state;

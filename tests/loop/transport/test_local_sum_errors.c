@@ -1,4 +1,4 @@
-/* test_local_sum_errors.c - where the workers of a machine sum first, errors are what they are without, for everybody. */
+/* test_local_sum_errors.c - where the workers of a machine sum first, every worker gets the same errors as without. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -74,11 +74,11 @@ static void everybody_sums(four *self)
     }
 }
 
-/* Two that disagree are of one machine, or of two: all four hear of it, and the next round is not touched. */
+/* The two workers that disagree are on one machine or on two. All four get the error, and the next round succeeds. */
 static void disagreements_reach_everybody(void **state)
 {
     (void)state;
-    four *self = open_four(1); /* with two, one may withdraw what the other has not begun */
+    four *self = open_four(1); /* with two reactors a worker may withdraw what another has not begun */
     for (int odd = 0; odd < 4; odd++) {
         trib_op *ops[4];
         for (int i = 0; i < 4; i++) {
@@ -95,7 +95,7 @@ static void disagreements_reach_everybody(void **state)
         }
         everybody_sums(self);
     }
-    /* Whole machines of different opinions. */
+    /* Whole machines disagree. */
     trib_op *ops[4];
     for (int i = 0; i < 4; i++) {
         ops[i] = submit(self, i, i < 2 ? TRIB_SUM : TRIB_MIN, 0);
@@ -115,8 +115,8 @@ static void a_cancelled_operation_fails_everywhere(void **state)
     four *self = open_four(2);
     for (int who = 0; who < 4; who++) {
         trib_op *ops[4];
-        /* Not before it has begun on the others, and not before it has a round of its own: who has not contributed
-         * withdraws by cancelling what waits behind an operation that lacks somebody. */
+        /* The operation must have begun on the others and have a round of its own. A worker that has not contributed
+         * withdraws by cancelling what waits behind an operation that misses a contribution. */
         for (int i = 0; i < 4; i++) {
             ops[i] = i == who ? NULL : submit(self, i, TRIB_SUM, 0);
         }
@@ -124,7 +124,7 @@ static void a_cancelled_operation_fails_everywhere(void **state)
         for (int i = 0; i < 4; i++) {
             trib_error error = {.status = TRIB_OK};
             const trib_status status = job_wait(ops[i], &error);
-            /* One nanosecond is over before anything is sent, or the round was complete all the same. */
+            /* One nanosecond passes before anything is sent, unless the round was complete already. */
             assert_true(status == TRIB_TIMEOUT || status == TRIB_OK);
         }
         everybody_sums(self);
@@ -161,7 +161,7 @@ static void who_is_late_is_named(void **state)
     close_four(self);
 }
 
-/* Rounds pile up on both machines while a worker is away; nobody breaks the protocol when it comes back. */
+/* Rounds pile up on both machines while a worker is away. No member breaks the protocol when it returns. */
 static void rounds_given_up_behind_one_that_is_late(void **state)
 {
     (void)state;
@@ -214,14 +214,15 @@ static void one_that_leaves_is_named(void **state)
     }
 }
 
-/* The only one that sums for the machines: their relays find it gone. */
+/* Only this server sums for the machines, and their relays find that it has left. */
 static void a_server_that_has_left_is_named(void **state)
 {
     (void)state;
     four *self = open_some(1, (machines_shape){.local = 2, .reactors = 1, .colocate = TRIB_COLOCATE_OFF});
     everybody_sums(self);
     trib_engine_close(self->jobs.engines[4], NULL, NULL);
-    const struct timespec time = {.tv_nsec = 300000000}; /* if it does not do, less is tested */
+    /* Long enough for the message to arrive; the test covers less if it does not. */
+    const struct timespec time = {.tv_nsec = 300000000};
     nanosleep(&time, NULL);
     trib_op *ops[4];
     for (int i = 0; i < 4; i++) {
