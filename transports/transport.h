@@ -210,7 +210,7 @@ struct trib_transport {
     const trib_transport_ops *ops;
     trib_reactor *reactor;
     const trib_transport_upcalls *upcalls;
-    void *user; /* set and read by the user */
+    void *user;   /* set and read by the user */
     bool is_slow; /* set by the transport when it measures that sent data waits long; read by the user */
 };
 
@@ -241,9 +241,9 @@ struct trib_conn {
     /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not
      * measured. */
     uint64_t busy_ns;
-    bool urgent; /* it carries little data, which must not wait behind that of others */
+    bool urgent;             /* it carries little data, which must not wait behind that of others */
     bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
-    bool refused;           /* the address answered, and nobody listens there */
+    bool refused;            /* the address answered, and nobody listens there */
 };
 
 /* The transport's `lease`; NULL without a connection, for a caller that has none (a process's messages to itself). */

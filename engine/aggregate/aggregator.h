@@ -12,7 +12,6 @@
 #include "engine/base/lease.h"
 #include "engine/base/limits.h"
 
-
 /* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 

@@ -196,7 +196,7 @@ static bool has_no_outbox(void *argument, size_t size)
 {
     const sim_member *member = argument;
     return member->index != 2 ||
-           size != TRIB_MIN_HEAP_CAPACITY_FIRST * sizeof(trib_min_heap_slot); /* an outbox's first */
+           size != TRIB_MIN_HEAP_CAPACITY_FIRST * sizeof(trib_min_heap_slot); /* this is the first heap of an outbox */
 }
 
 /* A server without memory to queue a sum reports it, so no worker waits for its deadline. */

@@ -272,7 +272,7 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
 {
     for (const trib_link *link = core->host.links; link != NULL; link = link->next) {
         if (link->outbox.count > 0 || link->in_flight > 0 || link->arrival_count > 0) {
-            torture_broken(self, "at rest, member %u has %u waiting and %u bytes under way on a link", member,
+            torture_broken(self, "at rest, member %u has %u requests waiting and %u bytes in flight on a link", member,
                            link->outbox.count, (unsigned)link->in_flight);
         }
     }

@@ -29,7 +29,7 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
 {
     for (uint32_t i = 0; i < link->outbox.count; i++) {
         if (request_at(link, i)->node.place != i + 1) {
-            return "a request of an outbox is not where it says";
+            return "a request is not at the heap index that it stores";
         }
         if (i > 0 && goes_before(request_at(link, i), request_at(link, (i - 1) / 2))) {
             return "an outbox is not in the order of priority and age";
@@ -37,10 +37,10 @@ static const char *outbox_fault(const trib_core *core, trib_link *link)
     }
     const bool has_credit = link->flow.egress == NULL && trib_scheduler_connection_with_credit(link) != NULL;
     if (link->outbox.count > 0 && has_credit && link->state == TRIB_LINK_READY && !link->pump_queued) {
-        return "something waits in an outbox though there is credit";
+        return "a request waits in an outbox though credit is available";
     }
     return link->pump_queued && !core->host.scheduler.wake_post.queued
-               ? "an outbox waits for a turn that nobody has asked for"
+               ? "an outbox waits for a turn that was not scheduled"
                : NULL;
 }
 
@@ -57,14 +57,14 @@ static const char *egress_fault(const trib_core *core, const trib_egress *egress
         const trib_link *link = trib_egress_waiting_link(egress, i);
         const trib_egress_flow *flow = &link->flow;
         if (flow->node.place != i + 1 || !trib_scheduler_has_work(link)) {
-            return "a link waits for its turn, and is not where it says, or has nothing to send";
+            return "a link waits for its turn at another heap index than it stores, or has nothing to send";
         }
         if (flow->at < egress->clock || flow->at < trib_egress_waiting_link(egress, i > 0 ? (i - 1) / 2 : 0)->flow.at) {
             return "a link is ahead of its turn";
         }
     }
     return egress->waiting.count > 0 && egress->in_flight < egress->limit && !core->host.scheduler.wake_post.queued
-               ? "a link waits for its turn though there is credit"
+               ? "a link waits for its turn though credit is available"
                : NULL;
 }
 
