@@ -169,7 +169,7 @@ def strangers_do_not_fill_the_log():
     while came < 60 and time.monotonic() < deadline and child.poll() is None:
         try:
             with socket.create_connection(('127.0.0.1', port), timeout=5) as stranger:
-                stranger.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n' + bytes(64))
+                stranger.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n' + bytes(96))
                 stranger.settimeout(5)
                 while stranger.recv(4096):
                     pass

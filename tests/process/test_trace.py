@@ -66,7 +66,7 @@ def summary():
     phases = said['phases']
     whole = sum(p['total_ms'] for p in phases.values())
     stages = sum(s['total_ms'] for s in said['stages'].values())
-    assert list(phases) == ['turn', 'credit', 'push', 'near', 'part', 'peers', 'pull', 'hand'] and list(said['stages']) == ['PUSH', 'PULL'], said
+    assert list(phases) == ['turn', 'credit', 'push', 'near', 'part', 'peers', 'pull', 'hand'] and list(said['stages']) == ['COMPRESS', 'PUSH', 'PULL', 'DECOMPRESS'], (list(phases), list(said['stages']))
     assert sum(phases[p]['total_ms'] for p in ('near', 'part', 'hand')) == 0 and said['one_host'] and steps['t_opt_ms'] == 0, said
     assert abs(whole - stages) <= 1e-3 * whole, (whole, stages)
     assert all(p['total_ms'] >= 0 for p in phases.values()), phases
