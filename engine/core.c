@@ -1,8 +1,9 @@
 /*
- * core.c - opens and closes what one reactor owns, sorts accepted links, and brings the job's beginning and end to it.
+ * core.c - opens and closes the state of one reactor, sorts accepted links, and brings the job's beginning and end
+ * to the core.
  *
- * The end of a job on a core: `ended` is set, every operation here fails, links are closed; when the last has gone
- * and the operations have settled the core reports closed. Nothing new starts on a core that has ended.
+ * At the end of the job a core sets `ended`, fails its operations, and closes its links. The core reports closed
+ * when the last link has gone and all operations have settled. Nothing new starts on a core that has ended.
  */
 #include "engine/core/core.h"
 
@@ -26,7 +27,7 @@
 
 #define TICK_NS (250 * INT64_C(1000000))
 #define CLOSING_TICK_NS (2 * INT64_C(1000000))
-#define LEAVE_MOST_NS (100 * INT64_C(1000000)) /* what a device is in the midst of may never end */
+#define LEAVE_MOST_NS (100 * INT64_C(1000000)) /* a bound is needed: work on a device may never end */
 
 /* ---- Accepted links ---- */
 
@@ -68,7 +69,7 @@ static void incoming_closed(trib_link *link, trib_status status, const char *rea
 {
     (void)link;
     (void)status;
-    (void)reason; /* link_handshake.c has logged it */
+    (void)reason; /* link_handshake.c has already logged the reason */
 }
 
 static const trib_link_upcalls incoming_upcalls = {
@@ -78,7 +79,7 @@ static const trib_link_upcalls incoming_upcalls = {
     .closed = incoming_closed,
 };
 
-/* The link to the server of one's own process: one link carries both ways, told apart by the frame's type. */
+/* A process's link to its own server carries both directions; the frame type tells them apart. */
 static trib_status self_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     return incoming_header(link, frame, target, error);
@@ -207,8 +208,8 @@ static void close_links(trib_core *core, bool flush)
     }
 }
 
-/* Sums that others wait for go out before the links do, and rank 0 waits for the others to leave; both until the
- * deadline: the core's tick asks again and again. */
+/* Sums that others wait for are sent before the links close, and rank 0 waits for the others to leave. Both waits
+ * end at the deadline; the core's tick repeats the check. */
 static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
@@ -219,13 +220,14 @@ static bool may_close_links(const trib_core *core)
         return false;
     }
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
-    /* The others hear of who leaves through this core. */
+    /* Core 0 tells the others which members leave, so it closes last. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
     return trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
-/* Who leaves in good order says how much its device has carried out. What that has ended by now is about to come back, and
- * others, whose devices are still at it, are not to miss it. */
+/* A member that leaves in good order reports how many device collectives it has carried out. Leaving waits until
+ * the device's jobs are back, so that the count includes collectives that have just ended. Other members' devices
+ * may still be busy with them. */
 static void leave(trib_core *core, bool at_once)
 {
     if (at_once || trib_group_is_through(core)) {
@@ -243,11 +245,11 @@ static void finish_ending(trib_core *core)
             trib_coordinator_end(engine->coordinator, &engine->cause);
         }
     }
-    /* An orderly end and a report of a loss both want their last words written out. */
+    /* Both an orderly end and a loss flush their last messages before the links close. */
     close_links(core, true);
 }
 
-/* Not before the last link has gone: last words whose way has failed come by another, and that is a new connection. */
+/* The listener closes after the last link: last messages whose path failed arrive over a new connection. */
 static void stop_listening(trib_core *core)
 {
     if (core->listener != NULL) {
@@ -278,7 +280,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     }
     if (!core->closing && trib_status_is_orderly(core->ended_status) && now_ns >= core->next_scan_ns) {
         core->next_scan_ns = now_ns + TICK_NS;
-        trib_server_sums_scan(core); /* rounds of others may miss somebody who has left */
+        trib_server_sums_scan(core); /* other members' rounds may lack the contribution of a member that left */
         trib_server_resume(core);
     }
     bool overdue = now_ns >= core->close_deadline_ns;
@@ -338,7 +340,7 @@ static trib_status listen_at(trib_core *core, const trib_address *at, trib_error
                                              &core->host.address, error);
 }
 
-/* Appends to the list, as an address with a port that is to be chosen. False: it does not fit. */
+/* Appends an address with port 0 to the list. Returns false if it does not fit. */
 static bool add_host(trib_address *list, const char *host, size_t size, const char *before)
 {
     const size_t length = strlen(list->text);
@@ -352,9 +354,9 @@ static bool add_host(trib_address *list, const char *host, size_t size, const ch
     return true;
 }
 
-/* Each listen address is the own one of as many reactors, and so of the partitions that live on them. What comes after its own is
- * where a reactor can be reached when that has failed; a transport that knows no such lists listens on the first that
- * it can have. */
+/* Each reactor has its own listen address, shared with other reactors if there are fewer addresses. The addresses
+ * after its own are alternatives if that one fails. A transport without address lists listens on the first address
+ * that works. */
 static trib_status listen_somewhere(trib_core *core, trib_error *error)
 {
     const char *listen_hosts = core->engine->listen_host;
@@ -371,7 +373,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
         }
         const bool fits = add_host(&list, host, strcspn(host, ","), list.text[0] == '\0' ? "" : ",");
         if (lists && !fits) {
-            next = NULL; /* the least have been taken */
+            next = NULL; /* the list is full; the remaining alternatives are dropped */
         }
         if (!lists || next == NULL) {
             status = listen_at(core, &list, error);
@@ -381,7 +383,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
                      core->reactor->index, error->text);
         }
     }
-    if (status == TRIB_SYSTEM && error != NULL) { /* it may be another machine's */
+    if (status == TRIB_SYSTEM && error != NULL) { /* the address may belong to another machine */
         const size_t used = strnlen(error->text, sizeof error->text - 1);
         snprintf(error->text + used, sizeof error->text - used,
                  " (listen \"%.80s\": TRIB_LISTEN, or trib_config.listen)", listen_hosts);

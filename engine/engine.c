@@ -1,6 +1,5 @@
 /*
- * engine.c - opens an engine in order, closes it in reverse, and carries the job's fate between the cores and the
- * callers.
+ * engine.c - opens the parts of an engine in order and frees them in reverse order.
  */
 #include "engine/engine.h"
 
@@ -42,7 +41,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.job = engine->job;
     engine->config.token = engine->token;
     engine->config.coordinator = engine->coordinator_address;
-    engine->config.device = NULL; /* the environment has what it stood for */
+    engine->config.device = NULL; /* the environment holds the device now */
     engine->config.listen = engine->listen_host;
     trib_auth_key(engine->token, engine->job, engine->key);
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
@@ -89,7 +88,7 @@ static trib_status open_membership(trib_engine *engine, trib_error *error)
         if (status != TRIB_OK) {
             return status;
         }
-        /* Port 0, the choice of a job of one process, is known now. */
+        /* A job of one process may ask for port 0; the real port is known now. */
         char *address = strdup(bound.text);
         if (address == NULL) {
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
@@ -210,7 +209,8 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
                            status == TRIB_SYSTEM ? trib_log_thread_reason(errno, why) : trib_status_text(status));
         }
     }
-    /* Until all threads are there none has done anything, such as to connect, that could not be taken back. */
+    /* Reactors begin only after all threads exist, so a failure to start one leaves nothing to undo, such as a
+     * connection. */
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count && engine->env.reactor_go != NULL; i++) {
         engine->env.reactor_go(engine, engine->cores[i].reactor);
     }
@@ -247,7 +247,7 @@ void trib_engine_free(trib_engine *engine)
             trib_core_close(&engine->cores[i]);
         }
     }
-    close_device(engine); /* its thread may still be about to wake a reactor, behind its last job */
+    close_device(engine); /* its thread may still wake a reactor after its last job, so reactors are freed later */
     for (uint32_t i = 0; i < engine->core_count && engine->cores != NULL; i++) {
         if (engine->cores[i].reactor != NULL) {
             engine->env.reactor_free(engine->cores[i].reactor);

@@ -1,6 +1,6 @@
 /*
- * report.c - see report.h. A question is an object of its own, shared by the asker and the cores and freed by the
- * last of them, so that an asker who gives up leaves nothing dangling.
+ * report.c - see report.h. A question object is shared by the asker and the cores. The last of them frees it, so an
+ * asker may give up at any time.
  */
 #include "engine/report.h"
 
@@ -48,7 +48,7 @@ static void report_task(trib_core *core, const trib_task *task, trib_waiting *en
     }
 }
 
-/* The core's list begins with what came last. */
+/* The core's list is newest first. */
 static trib_op_core *oldest_op_core(const trib_core *core)
 {
     trib_op_core *op_core = core->op_cores;
@@ -125,7 +125,7 @@ trib_status trib_report_engine(trib_engine *engine, int64_t timeout_ns, trib_wai
 {
     uint32_t cores = engine->core_count;
     question *self = calloc(1, sizeof *self + cores * sizeof self->asks[0]);
-    /* As much as the caller has: whoever is told of no more than that reads all of it. */
+    /* The cores write to a copy, because the asker may give up and free its own array. */
     trib_waiting *kept_entries = calloc(capacity > 0 ? capacity : 1, sizeof *kept_entries);
     if (self == NULL || kept_entries == NULL) {
         free(self);

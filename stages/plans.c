@@ -1,8 +1,8 @@
 /*
- * plans.c - read this file and know the engine: the stages of each way to carry out a collective, in order.
+ * plans.c - the stages of each plan, in order. Start here to learn how the engine carries out a collective.
  *
- * A plan says how, a collective says what: all-reduce and broadcast of a tensor take the same way. The sum is made on the server
- * between PUSH and PULL (engine/aggregate/summation.c).
+ * A plan defines how bytes move; all-reduce and broadcast of a tensor use the same plan. The server sums between
+ * PUSH and PULL (engine/aggregate/summation.c).
  */
 #include "stages/plans.h"
 

@@ -18,7 +18,7 @@ static bool is_coordinator(const trib_roster *roster, uint32_t member)
            (roster->members[member].roles & TRIB_ROLE_COORDINATOR) != 0;
 }
 
-/* The member that keeps the membership; TRIB_NO_MEMBER: none does, or the roster has not come. */
+/* Returns the member that coordinates; TRIB_NO_MEMBER if none does or the roster has not arrived. */
 static uint32_t find_coordinator(const trib_roster *roster)
 {
     for (uint32_t i = 0; roster != NULL && i < roster->member_count; i++) {
@@ -62,7 +62,8 @@ static void name_coordinator(const trib_cause_reader *reader, char name[NAME_SIZ
     snprintf(name, NAME_SIZE, "%.70s, which keeps the membership at %.60s", itself, reader->coordinator_address);
 }
 
-/* Returns the name for use in a sentence. A process that speaks of itself calls itself by its name. */
+/* Returns the name for use in a sentence. A process that reports about itself appears by name, not as "this
+ * process". */
 static const char *name_subject(const trib_cause *cause, const trib_cause_reader *reader, char name[NAME_SIZE])
 {
     if (cause->subject_kind == TRIB_SUBJECT_MEMBER) {
@@ -113,7 +114,7 @@ static int render_kind(const trib_cause *cause, const trib_cause_reader *reader,
     }
 }
 
-/* A member that tells of itself, and a reader that found it, need no mention. */
+/* Returns true if the text must name the origin: a member other than the subject and the reader. */
 static bool is_hearsay(const trib_cause *cause, const trib_cause_reader *reader)
 {
     const bool of_itself = cause->subject_kind == TRIB_SUBJECT_MEMBER && cause->subject == cause->origin;
@@ -127,7 +128,7 @@ void trib_cause_render(const trib_cause *cause, const trib_cause_reader *reader,
     trib_assert(length >= 0);
     if (is_hearsay(cause, reader)) {
         name_member(reader, cause->origin, name);
-        /* A long detail gives way to the name of the origin. */
+        /* A long detail is cut to leave room for the origin's name. */
         const size_t most = TRIB_ERROR_TEXT_SIZE - sizeof ", as  says" - NAME_SIZE;
         const size_t at = (size_t)length < most ? (size_t)length : most;
         snprintf(text + at, TRIB_ERROR_TEXT_SIZE - at, ", as %s says", name);

@@ -35,7 +35,7 @@ void trib_departed_add(trib_departed *departed, uint32_t member, uint32_t carrie
 
 bool trib_departed_has(const trib_departed *departed, uint32_t member, int64_t *since_ns_out)
 {
-    /* Without a departure nothing is looked at: another core may read before the roster is here. */
+    /* Another core may call this before the roster arrives; `any` is false until the arrays exist. */
     *since_ns_out =
         trib_departed_any(departed) && member < departed->count ? atomic_load(&departed->since_ns[member]) : 0;
     return *since_ns_out != 0;

@@ -29,13 +29,15 @@ void trib_engine_wake(trib_engine *engine, uint32_t reactors)
 
 void trib_engine_notify(trib_engine *engine)
 {
-    /* The lock orders this behind a request's last look. Broadcasting inside it would wake threads to wait for it. */
+    /* Taking the lock orders this after a waiter's last check. A broadcast inside the lock would wake threads only
+     * to block on it. */
     pthread_mutex_lock(&engine->mutex);
     pthread_mutex_unlock(&engine->mutex);
     pthread_cond_broadcast(&engine->changed);
 }
 
-/* Called with the mutex held: soon the post runs where callbacks run, if there is something to call. */
+/* The caller holds the mutex. The post will run where callbacks run; the queue mode skips a post without a
+ * callback. */
 static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
 {
     if (engine->config.mode != TRIB_MODE_QUEUE) {
@@ -52,7 +54,7 @@ static void notify_ready(trib_reactor *reactor, trib_post *post)
     trib_engine *engine = trib_container_of(post, trib_engine, ready_post);
     trib_error fate = {.status = TRIB_OK};
     pthread_mutex_lock(&engine->mutex);
-    if (!engine->joined) { /* else whatever has come since is not what it is called for */
+    if (!engine->joined) { /* after joining, a later end belongs to ended_cb */
         fate = engine->fate;
     }
     pthread_mutex_unlock(&engine->mutex);
@@ -122,7 +124,7 @@ void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cau
     trib_cause_render(cause, &reader, text);
 }
 
-/* The process that keeps the membership advises what to look at. Where that process is lost, all others do. */
+/* The coordinator logs the advice. If the coordinator is lost, every other process logs it. */
 static bool advises(const trib_engine *engine, const trib_cause *cause)
 {
     return cause->status == TRIB_PEER_LOST &&
@@ -158,8 +160,8 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     const bool has_advice = advises(engine, cause);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
-    /* Not with the mutex held: log_cb may wait for a lock of the host's that a thread holds while it submits. And with a
-     * copy: from here on another thread may find the engine closed and destroy it. */
+    /* Logging happens without the mutex: log_cb may wait for a lock of the host's, held by a thread that submits.
+     * A copy of the logger is used because another thread may now destroy the engine. */
     trib_log(&logger, trib_status_is_orderly(cause->status) ? TRIB_LOG_INFO : TRIB_LOG_ERROR, "the job is over: %s",
              text);
     if (has_advice) {
@@ -204,13 +206,13 @@ static void notify_closed(trib_reactor *reactor, trib_post *post)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-/* Called with the mutex held, once both have happened: close was asked for, and every core has closed its links. */
+/* The caller holds the mutex. Close was asked for, and every core has closed its links. */
 static void post_closed(trib_engine *engine)
 {
     engine->closed_post.run = notify_closed;
     tell(engine, &engine->closed_post, engine->closed_cb != NULL);
     if (engine->config.mode == TRIB_MODE_QUEUE) {
-        set_closed(engine); /* also if nobody dispatches before trib_engine_destroy, which then does */
+        set_closed(engine); /* trib_engine_destroy dispatches the post if nobody else does */
     }
 }
 

@@ -1,6 +1,6 @@
 /*
- * device_hooks.h - what operations and tensors ask of the layer that knows devices. An engine without a device has none, and no
- * tensor of its lies on one.
+ * device_hooks.h - the functions that operations and tensors call in the device layer. An engine without a device
+ * has no hooks and no device tensors.
  */
 #ifndef TRIB_ENGINE_WORKER_DEVICE_HOOKS_H
 #define TRIB_ENGINE_WORKER_DEVICE_HOOKS_H
@@ -8,33 +8,35 @@
 #include "engine/worker/op.h"
 
 typedef struct trib_device_hooks {
-    /* ---- Operations. The caller's thread, in this order; `begin` and `wake` with the engine's mutex held. ---- */
-    /* Remembers where the stream is now; NULL in *marker_out: the stream is there already. */
+    /* ---- Operations. On the caller's thread, in this order; `begin` and `wake` run with the engine's mutex held.
+     * ---- */
+    /* Records the current position of the stream. *marker_out is NULL if the stream's work is already complete. */
     trib_status (*marker_record)(trib_engine *engine, void *stream, void **marker_out, trib_error *error);
     void (*marker_drop)(trib_engine *engine, void *marker);
-    /* Makes the operation's trib_device_op, before it is filled in. */
+    /* Makes the operation's trib_device_op. Called before the operation is filled in. */
     trib_status (*prepare)(trib_op *op, trib_error *error);
-    /* Turns an operation that was filled in as for host memory into one on devices. */
+    /* Turns an operation filled in for host memory into a device operation. */
     void (*fill)(trib_op *op);
-    /* Before the cores are posted to: waits for the marker, or copies bytes ahead. Takes the marker over. */
+    /* Waits for the marker, or copies bytes ahead. Called before the posts to the cores. Takes ownership of the
+     * marker. */
     void (*begin)(trib_op *op, void *marker);
-    /* After the posts: wakes those reactors, bit i for that with index i, and starts a copy ahead. */
+    /* Wakes the reactors whose bits are set (bit i: index i) and starts a copy ahead. Called after the posts. */
     void (*wake)(trib_op *op, uint32_t reactors);
-    /* Any core: the operation has failed here. */
+    /* Any core: the operation has failed on that core. */
     void (*failed)(trib_op *op);
-    /* The last core: the operation is complete; what waits for it on a stream goes on. */
+    /* The last core to finish: the operation is complete, and streams that wait for it continue. */
     void (*end)(trib_op *op);
-    /* The core: what an operation whose input stage has not ended waits for, as a noun for a text. */
+    /* The core: returns a noun phrase for what an operation in its input stage waits for. */
     const char *(*awaited)(const trib_op *op);
 
     /* ---- Tensors ---- */
-    /* Caller's thread, without the mutex, before the tensor is declared: takes its host memory if registering that would hold
-     * up a core; else *device_out is NULL. */
+    /* Caller's thread, without the mutex, before the tensor is declared: allocates host memory whose registration
+     * would delay a core. Else *device_out is NULL. */
     trib_status (*take_ahead)(trib_engine *engine, const char *name, uint64_t bytes,
                               struct trib_device_tensor **device_out, trib_error *error);
     /* `device` may be NULL. */
     void (*drop)(trib_engine *engine, struct trib_device_tensor *device);
-    /* Core 0: makes the tasks of this local rank. False: out of memory. */
+    /* Core 0: makes the tasks of this local rank. Returns false if memory runs out. */
     bool (*place)(trib_tensor *tensor);
     void (*free)(trib_tensor *tensor);
 } trib_device_hooks;

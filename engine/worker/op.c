@@ -1,11 +1,12 @@
 /*
- * op.c - operations between the caller and the cores: the pool, taking, failing, completing.
+ * op.c - operations between the caller and the cores: the pool, submitting, failing, completing.
  *
- * What ops_max limits is what the caller knows of: an operation counts until its completion is announced, and as long as
- * the caller has its handle. Its slot is in use for longer: while its callback runs, and while a core has yet to spend a
- * round that was given up. So there are more slots than that, made when they are needed, and used again.
+ * ops_max limits what the caller knows of: an operation counts until its completion is announced and the caller has
+ * returned its handle. The slot is in use for longer: while the callback runs, and while a core still has to use up
+ * a round that was given up. The pool therefore has more slots than ops_max, made on demand and reused.
  *
- * The mailbox needs no bound of its own: an operation is posted at most once to each core, and slots_max bounds them.
+ * The mailbox needs no bound of its own: an operation is posted at most once to each core, and slots_max bounds the
+ * operations.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,14 +19,14 @@
 #include "engine/worker/op.h"
 #include "engine/worker/task_trace.h"
 
-/* As many may have been given up behind rounds that still run as may be in flight, and some are in their last moments on
- * each core. */
+/* Given-up operations that wait behind running rounds may be as many as ops_max. The constant covers operations in
+ * their last steps on a core. */
 static uint64_t slots_max(const trib_engine *engine)
 {
     return 2 * (uint64_t)engine->config.ops_max + 1024;
 }
 
-/* Called with the mutex held. */
+/* The caller holds the mutex. */
 static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
     const uint32_t counted = (uint32_t)(trib_counter_get(&engine->ops_submitted) - atomic_load(&engine->ops_uncounted));
@@ -82,7 +83,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
     op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
     op->text[0] = '\0';
-    atomic_init(&op->has_text, false); /* nobody knows of it yet: its posts tell the cores of all this */
+    atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
     atomic_init(&op->cores_left, cores);
     atomic_init(&op->cores_booked, cores);
@@ -95,7 +96,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     }
 }
 
-/* With the mutex held. */
+/* The caller holds the mutex. */
 static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
 {
     return tensor->rounds < TRIB_ROUNDS_MAX
@@ -104,8 +105,8 @@ static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
                                 tensor->name, TRIB_ROUNDS_MAX);
 }
 
-/* Called with the mutex held: one with all that an operation on the tensor needs. What the device makes for it, the first times,
- * may take as long as the driver likes: the mutex is not held then. */
+/* Takes a slot for an operation on the tensor. The caller holds the mutex. The mutex is released while the device
+ * prepares the slot, as the driver may be slow the first times. */
 static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
 {
     trib_status status = take_op(engine, op_out, error);
@@ -114,7 +115,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     }
     trib_op *op = *op_out;
     trib_assert(op != NULL);
-    trib_counter_add(&engine->ops_submitted, 1); /* from now on it counts */
+    trib_counter_add(&engine->ops_submitted, 1); /* the operation counts for ops_max from here */
     if (tensor->on_device) {
         op->engine = engine;
         pthread_mutex_unlock(&engine->mutex);
@@ -122,7 +123,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
         pthread_mutex_lock(&engine->mutex);
     }
     if (status == TRIB_OK) {
-        status = trib_engine_check_open_locked(engine, error); /* nobody hears of it in one that has closed since */
+        status = trib_engine_check_open_locked(engine, error); /* the engine may have closed meanwhile */
     }
     if (status == TRIB_OK) {
         status = check_rounds(tensor, error);
@@ -135,7 +136,7 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     return status;
 }
 
-/* From the last post on the operation may be over at any time. */
+/* After the last post the operation may complete at any time. */
 static void post_op_cores(trib_op *op)
 {
     trib_engine *engine = op->engine;
@@ -185,15 +186,14 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     if (device != NULL) {
         device->begin(op, marker);
     }
-    /* Posting under the mutex keeps the rounds of a tensor in order on core 0, where they may wait for the placement. */
+    /* Posting under the mutex keeps a tensor's rounds in order on core 0, where they may wait for the placement. */
     post_op_cores(op);
     pthread_mutex_unlock(&engine->mutex);
     return TRIB_OK;
 }
 
-/* Takes what the caller has of a count off; true for who takes the last. Whoever has all that is left of it is alone with it,
- * as only they who have a part of a count add to it or take from it: what an operation on one core has of its counts it need not
- * take off in competition with others. */
+/* Subtracts the caller's share of a count and returns true if none is left. A caller whose share is the whole
+ * count is its only user, so a plain store suffices. */
 static bool take_last(atomic_uint *count, uint32_t mine)
 {
     if (atomic_load_explicit(count, memory_order_acquire) == mine) {
@@ -219,7 +219,7 @@ void trib_op_give_back(trib_op *op)
 {
     trib_engine *engine = op->engine;
     const bool counts_no_more = take_last(&op->counts, 1);
-    trib_op_unref(op); /* first: then there is a slot for the one that may be submitted instead */
+    trib_op_unref(op); /* first, so that the slot is free before the operation stops counting */
     if (counts_no_more) {
         atomic_fetch_add(&engine->ops_uncounted, 1);
     }
@@ -265,8 +265,8 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     }
 }
 
-/* The caller's thread or a core's: the callback runs here, once, and then the completion's reference goes. From before the
- * callback on it does not count: who hears of the completion may submit another operation instead. */
+/* The callback runs here once, on a core or in trib_engine_dispatch. The operation stops counting for ops_max
+ * before it, so the callback may submit another operation. */
 static void complete(trib_op *op)
 {
     trib_engine *engine = op->engine;
@@ -333,7 +333,8 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
     if (op->tensor->on_device) {
-        engine->device_hooks->end(op); /* now: who is to announce it may wait for a stream that waits for it */
+        /* This precedes the callback, whose thread may wait for a stream that waits for this operation. */
+        engine->device_hooks->end(op);
     }
     op->done_post.run = complete_posted;
     if (engine->config.mode == TRIB_MODE_QUEUE) {
@@ -352,7 +353,8 @@ void trib_op_unbook_cores(trib_op *op, uint32_t count)
 
 void trib_ops_free(trib_engine *engine)
 {
-    /* Not from the free list: one that was cancelled when its engine had closed has posts that nobody runs any more. */
+    /* The list of all slots is used: an operation cancelled after its engine closed has posts that never run, so
+     * it is not free. */
     while (engine->all_ops != NULL) {
         trib_op *op = engine->all_ops;
         engine->all_ops = op->made_next;

@@ -1,4 +1,4 @@
-/* pipeline.c - the one place where a partition goes from stage to stage. */
+/* pipeline.c - the only file that moves a partition from stage to stage. */
 #include "engine/worker/pipeline.h"
 
 #include "engine/base/assert.h"
@@ -29,7 +29,7 @@ bool trib_pipeline_waits_in(const trib_task *task, trib_stage_id id)
 
 #define FROM(state) (1u << TRIB_TASK_##state)
 
-/* From which states a task comes to each. */
+/* The states from which a task may enter each state. */
 static const uint32_t predecessors[TRIB_TASK_STATES] = {
     [TRIB_TASK_IDLE] = FROM(IDLE) | FROM(SETTLED),
     [TRIB_TASK_QUEUED] = FROM(RUNNING),
@@ -40,7 +40,7 @@ static const uint32_t predecessors[TRIB_TASK_STATES] = {
     [TRIB_TASK_SETTLED] = FROM(RUNNING) | FROM(RESUMED) | FROM(WAITING) | FROM(FAILING),
 };
 
-/* Inline, as the state is a constant wherever it is set. */
+/* Inlined because the state is a constant at every call. */
 static inline __attribute__((always_inline)) void set_state(trib_core *core, trib_task *task, trib_task_state state)
 {
     const trib_task_state before = task->state;
@@ -55,7 +55,7 @@ static inline __attribute__((always_inline)) void set_state(trib_core *core, tri
     }
 }
 
-/* ---- Credit, and what takes how long ---- */
+/* ---- Credit and durations ---- */
 
 static void count_time(trib_stage_times *times, int64_t ns)
 {
@@ -119,7 +119,8 @@ static void admit_queued(trib_core *core, const trib_stage *stage);
 
 static void settle(trib_core *core, trib_task *task)
 {
-    const trib_stage *stage = task->has_credit ? trib_pipeline_stage(task) : NULL; /* it failed there */
+    /* A task that settles with credit has failed in that stage. */
+    const trib_stage *stage = task->has_credit ? trib_pipeline_stage(task) : NULL;
     trib_assert(task->holds == 0);
     set_state(core, task, TRIB_TASK_SETTLED);
     if (stage != NULL) {
@@ -148,9 +149,9 @@ void trib_task_release(trib_core *core, trib_task *task, trib_hold reason)
 
 /* ---- Stages ---- */
 
-/* The operation has failed by this worker alone: what its other partitions wait for, on this core and on others, may come at
- * its deadline only, or never. By a post, as those of this core may not have begun yet. Once the job is over every core gives up
- * all by itself. */
+/* The operation failed on this worker alone. Its other partitions, here and on other cores, might wait until the
+ * deadline or for ever. A post is used because tasks of this core may not have begun yet. After the job's end
+ * every core gives up by itself. */
 static void give_up_soon(trib_core *core, trib_op *op)
 {
     if (!core->ended) {
@@ -178,11 +179,11 @@ static void fail_by_itself(trib_core *core, trib_task *task, const trib_error *e
     settle_if_free(core, task);
 }
 
-/* What its stage answered, is it done? */
+/* Acts on the stage's verdict. Returns true if the stage is done. */
 static bool take_verdict(trib_core *core, trib_task *task, trib_verdict verdict, const trib_error *error)
 {
     if (!trib_task_is_open(task)) {
-        return false; /* what the stage did has made somebody give it up */
+        return false; /* the task was given up inside its stage function */
     }
     if (verdict == TRIB_VERDICT_FAILED) {
         fail_by_itself(core, task, error);
@@ -214,7 +215,7 @@ static void leave_stage(trib_core *core, trib_task *task)
     task->stage++;
 }
 
-/* Begins stages until one waits or fails, or the plan ends; bounded by the length of the plan. */
+/* Starts stages until one waits or fails, or the plan ends. The plan's length bounds the loop. */
 static void run_stages(trib_core *core, trib_task *task)
 {
     trib_error error;
@@ -223,7 +224,7 @@ static void run_stages(trib_core *core, trib_task *task)
         set_state(core, task, TRIB_TASK_RUNNING);
         const trib_verdict verdict = stage->start(core, task, &error);
         if (verdict == TRIB_VERDICT_DONE && task->state == TRIB_TASK_RUNNING) {
-            /* At once: that is no time, and the clock need not be asked. */
+            /* Done without waiting: the time counts as zero, and the clock is not read. */
             trib_counter_add(&core->stages[stage->id].stayed.buckets[0], 1);
             task->stage++;
         } else if (take_verdict(core, task, verdict, &error)) {
@@ -235,12 +236,12 @@ static void run_stages(trib_core *core, trib_task *task)
     settle(core, task);
 }
 
-/* Those that wait for the stage's credit go on as far as there is some. */
+/* Starts queued tasks of the stage while there is credit. */
 static void admit_queued(trib_core *core, const trib_stage *stage)
 {
     trib_stage_state *state = &core->stages[stage->id];
     if (state->is_admitting) {
-        return; /* further up: it goes on there */
+        return; /* an outer call on the stack continues the loop */
     }
     state->is_admitting = true;
     while (state->head != NULL && has_credit(core, stage, state)) {
@@ -277,7 +278,7 @@ void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
 
 void trib_pipeline_begin(trib_core *core, trib_task *task)
 {
-    if (task->state == TRIB_TASK_IDLE) { /* else it has been given up since it was prepared */
+    if (task->state == TRIB_TASK_IDLE) { /* otherwise the task was given up after it was prepared */
         task->since_ns = trib_now_fast(core->reactor);
         run_stages(core, task);
     }
@@ -306,7 +307,7 @@ void trib_pipeline_fail(trib_core *core, trib_task *task)
     }
     const trib_stage *stage = trib_pipeline_stage(task);
     const bool has_begun = task->state != TRIB_TASK_IDLE, is_queued = task->state == TRIB_TASK_QUEUED;
-    trib_task_hold(task, TRIB_HOLD_DRIVER); /* else it could settle in the middle of this */
+    trib_task_hold(task, TRIB_HOLD_DRIVER); /* keeps the task from settling inside this function */
     task->gave_up = true;
     if (is_queued) {
         dequeue(&core->stages[stage->id], task);

@@ -1,8 +1,8 @@
-/* shard_size.c - how fine a device tensor is cut: the size of one local rank's shard of a slice. */
+/* shard_size.c - the size of a device tensor's shards. A shard is one local rank's part of a slice. */
 #include "engine/worker/op.h"
 
-/* Small shards overlap better: one is summed while the next travels. But each slice of several GPUs costs two collectives,
- * and each shard two copies. */
+/* Small shards overlap better: a shard is summed while the next is sent. But each slice of several GPUs costs two
+ * collectives, and each shard two copies. */
 #define PARTITIONS_EACH 8u
 #define PARTITIONS_EACH_MIN 2u
 #define PARTITION_MIN (128u << 10)
@@ -28,7 +28,7 @@ uint32_t trib_shard_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chu
     const uint64_t least = (bytes + parts - 1) / parts;
     uint64_t fine = chunk_bytes < PARTITION_MIN || summers == 0 ? chunk_bytes : PARTITION_MIN;
     while (fine < chunk_bytes && fine < least) {
-        fine *= 2; /* less than a chunk: a power of two, as chunks are */
+        fine *= 2; /* below the chunk size: a power of two, because chunk sizes are */
     }
     const uint64_t part = (least + fine - 1) / fine * fine;
     const uint64_t wanted = part < most ? part : most;

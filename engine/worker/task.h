@@ -1,9 +1,9 @@
 /*
- * task.h - one partition of a tensor on its way through the pipeline: where it stands, and what holds it.
+ * task.h - one partition of a tensor on its way through the pipeline: its state and its holds.
  *
- * pipeline.c alone writes a task's stage and state. A hold is a use of the caller's buffers that the task waits for before it
- * settles: whoever lets somebody use them takes one, and releases it when that use is over. So a task that fails settles with
- * its last hold, whatever that was for.
+ * Only pipeline.c writes a task's stage and state. A hold stands for one use of the caller's buffers, and a task
+ * cannot settle while it has holds. The code that lets another party use the buffers takes a hold and releases it
+ * when the use is over. A failed task therefore settles with its last hold.
  */
 #ifndef TRIB_ENGINE_TASK_H
 #define TRIB_ENGINE_TASK_H
@@ -18,75 +18,76 @@ typedef enum trib_task_state {
     TRIB_TASK_IDLE,    /* no round has begun, or one is about to */
     TRIB_TASK_QUEUED,  /* in its stage's queue, for credit */
     TRIB_TASK_RUNNING, /* inside a function of its stage */
-    TRIB_TASK_RESUMED, /* inside it still, and the stage is done already */
-    TRIB_TASK_WAITING, /* its stage is under way */
-    TRIB_TASK_FAILING, /* given up, as long as something holds it */
+    TRIB_TASK_RESUMED, /* still inside the function, but the stage is already done */
+    TRIB_TASK_WAITING, /* the stage is PENDING */
+    TRIB_TASK_FAILING, /* given up, and something still holds it */
     TRIB_TASK_SETTLED,
     TRIB_TASK_STATES
 } trib_task_state;
 
 typedef enum trib_hold {
-    TRIB_HOLD_SEND,    /* a chunk that the link has and has not reported sent */
-    TRIB_HOLD_RECEIVE, /* a sum that is being received where the task wants it */
-    TRIB_HOLD_DEVICE,  /* what a device or its group may still do */
+    TRIB_HOLD_SEND,    /* a chunk given to the link and not yet reported sent */
+    TRIB_HOLD_RECEIVE, /* a sum that is being received into the task's buffer */
+    TRIB_HOLD_DEVICE,  /* work that a device or its group may still do */
     TRIB_HOLD_DRIVER,  /* the pipeline is about to give it up */
     TRIB_HOLD_COUNT
 } trib_hold;
 
-/* A round of a partition that was given up here when all of it had gone, as long as its owner has not answered. */
+/* A round of a partition that was given up here after all its chunks were sent. The entry lasts until the owner
+ * answers. */
 typedef struct trib_kept_round {
-    const trib_link *link; /* to the owner; only compared */
+    const trib_link *link; /* link to the owner; compared, never followed */
     uint32_t round;
-    uint32_t chunks; /* whose sums have not come; 0: none is kept */
+    uint32_t chunks; /* chunks whose sums have not arrived; 0: the entry is free */
 } trib_kept_round;
 
-/* Bytes of a partition, in one of their forms. */
+/* The bytes of a partition in one of their forms. */
 typedef struct trib_view {
-    unsigned char *data; /* NULL: there are none */
+    unsigned char *data; /* NULL: no bytes */
     uint32_t bytes;
-    uint32_t chunk_bytes; /* of each chunk but the last, and from one to the next */
+    uint32_t chunk_bytes; /* size of every chunk but the last, and distance between chunks */
 } trib_view;
 
-/* Where the bytes of the round are. Stages put others in place: a copy to the host that of the source, a codec those of what
- * travels. Memory of a device that the network reads and writes is a view as any other. */
+/* The places of the round's bytes. Stages redirect the views: a copy to the host redirects the source, a codec the
+ * encoded bytes. Device memory that the network accesses directly is a view like any other. */
 typedef struct trib_task_io {
     trib_view source;      /* this worker's contribution, only read */
-    trib_view encoded;     /* what PUSH sends */
-    trib_view received;    /* where the sum lands, as it travels */
-    trib_view destination; /* where the sum is when it has been decoded */
+    trib_view encoded;     /* the bytes that PUSH sends */
+    trib_view received;    /* place of the sum as received */
+    trib_view destination; /* place of the decoded sum */
 } trib_task_io;
 
-/* One partition of a tensor and where it stands. */
+/* A partition of a tensor and its place in the pipeline. */
 typedef struct trib_task {
-    trib_send_request request; /* first: in its link's outbox while it is being pushed */
+    trib_send_request request; /* must be the first field; in the link's outbox while the task is pushed */
     struct trib_tensor *tensor;
-    struct trib_op_core *op_core; /* the operation it works for; NULL: none */
-    trib_link *link;              /* to the core that sums it */
+    struct trib_op_core *op_core; /* the current operation; NULL: none */
+    trib_link *link;              /* link to the core that sums the partition */
     uint64_t offset;              /* in the tensor, bytes */
     uint32_t size;
     uint32_t partition;
-    uint8_t connection;     /* of the link, that its contributions took (link_priority.h, link_subflow.h) */
-    trib_place_owner owner; /* of the partition, in the round that runs or is next; not of an absent share */
+    uint8_t connection;     /* link connection that carried its contributions (link_priority.h, link_subflow.h) */
+    trib_place_owner owner; /* owner in the running or next round; unset for an absent share */
     uint32_t chunk_count;
-    uint32_t chunks_sent; /* given to the link */
+    uint32_t chunks_sent; /* chunks given to the link */
     uint32_t chunks_received;
-    struct trib_self_lease *self_held; /* chunks that the server of this process reads where they are */
+    struct trib_self_lease *self_held; /* chunks that this process's own server reads in place */
     trib_task_io io;
-    struct trib_device_task *device; /* NULL: the tensor lies in host memory */
+    struct trib_device_task *device; /* NULL: the tensor is in host memory */
     trib_task_state state;
     uint32_t stage; /* index into the plan */
     uint32_t holds; /* the sum of held */
     uint32_t held[TRIB_HOLD_COUNT];
-    bool has_credit;                               /* its bytes count as its stage's in flight */
+    bool has_credit;                               /* its bytes count against the credit of its stage */
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
-    /* Since the last round that began one was given up: what its server was told may be on its way still. */
+    /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
-    bool in_order;  /* what the server was told of the last round may still be on its way: this one goes behind it */
-    bool refused;   /* by the owner, in this round: it need not be told that the round is given up */
-    bool held_back; /* in PUSH, until its owner has answered a round that was given up (worker_held.c) */
+    bool in_order;  /* this round uses the same connection as the messages of the given-up round before it */
+    bool refused;   /* the owner refused this round and need not be told that it is given up */
+    bool held_back; /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
-    uint32_t missing_rank; /* last heard reason of waiting; TRIB_NO_MEMBER: none */
-    int64_t since_ns;      /* in this stage */
+    uint32_t missing_rank; /* rank last reported missing; TRIB_NO_MEMBER: none */
+    int64_t since_ns;      /* time of entry into the stage */
     uint64_t *received;    /* one bit per chunk */
 } trib_task;
 
@@ -101,7 +102,7 @@ static inline uint32_t trib_view_chunk_size(const trib_view *view, uint32_t chun
     return left < view->chunk_bytes ? (uint32_t)left : view->chunk_bytes;
 }
 
-/* Neither given up nor over: of a round that has been prepared. */
+/* Returns true if the task is neither given up nor settled. */
 static inline bool trib_task_is_open(const trib_task *task)
 {
     return task->state <= TRIB_TASK_WAITING;

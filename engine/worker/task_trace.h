@@ -1,15 +1,15 @@
-/* task_trace.h - records what happens to partitions and operations of a worker. */
+/* task_trace.h - trace records of a worker's partitions and operations. */
 #ifndef TRIB_ENGINE_TASK_TRACE_H
 #define TRIB_ENGINE_TASK_TRACE_H
 
 #include "engine/core/core_trace.h"
 #include "engine/worker/op.h"
 
-/* While something is recorded. */
+/* Called only while a trace is recorded. */
 void trib_trace_task_put(trib_core *core, trib_trace_kind kind, const trib_task *task, int64_t at_ns, uint32_t value);
 void trib_trace_op_put(trib_core *core, trib_trace_kind kind, const struct trib_op *op, int64_t at_ns);
 
-/* What happened to a partition now. */
+/* Records an event of a partition at the current time. */
 static inline void trib_trace_task(trib_core *core, trib_trace_kind kind, const trib_task *task, uint32_t value)
 {
     if (trib_trace_on(core)) {
@@ -17,7 +17,7 @@ static inline void trib_trace_task(trib_core *core, trib_trace_kind kind, const 
     }
 }
 
-/* It entered its stage at task->since_ns. */
+/* Records that the task entered its stage at task->since_ns. */
 static inline void trib_trace_enter(trib_core *core, const trib_task *task)
 {
     if (trib_trace_on(core)) {

@@ -1,7 +1,7 @@
 /*
- * tensor.c - the table of tensors, and what happens to one when the coordinator has placed it.
+ * tensor.c - the table of tensors, and the placement of a tensor.
  *
- * A tensor's partitions, tasks and bit maps are made in one go at placement; operations then allocate nothing.
+ * A tensor's partitions, tasks and bit maps are allocated once, at placement; operations allocate nothing.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,19 +11,19 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 
-#define PARTITIONS_EACH 64u /* for each who sums, of a tensor that has the bytes: nobody has much more than its part */
-#define PARTITIONS_EACH_NEAR 16u /* ... within one host */
+#define PARTITIONS_EACH 64u      /* partitions for each owner of a large tensor, to balance the load */
+#define PARTITIONS_EACH_NEAR 16u /* partitions for each owner within one host */
 #define PARTITION_MIN (32u << 10)
-#define PARTITION_FEW (64u << 10) /* smaller ones are for few workers */
-#define CHUNKS_EACH 128u          /* for each core that sums */
-#define CHUNKS_EACH_SMALL 32u     /* ... of less than CHUNK_SMALL: what a message costs counts for more */
+#define PARTITION_FEW (64u << 10) /* smaller partitions are for jobs of few workers */
+#define CHUNKS_EACH 128u          /* chunks for each core that sums */
+#define CHUNKS_EACH_SMALL 32u     /* chunks below CHUNK_SMALL for each core, where the cost of a message weighs more */
 #define CHUNK_SMALL (64u << 10)
 #define CHUNK_MIN (16u << 10)
-#define PARTITION_ONE_WAY (128u << 10) /* at most, where there are several networks to choose from */
+#define PARTITION_ONE_WAY (128u << 10) /* largest partition where members have several networks */
 
 /*
- * All cores that sum are sent to at the same time. So the first sums are complete, and may go back, when each has got a chunk, and
- * a tensor takes longer than its bytes by as much as that takes: by one part in CHUNKS_EACH, if it has the bytes.
+ * A worker sends to all cores that sum at the same time. The first sums can return when each core has received one
+ * chunk. A tensor therefore takes longer than its bytes by that time, one part in CHUNKS_EACH if it is large enough.
  */
 static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster)
 {
@@ -42,13 +42,19 @@ uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
 }
 
 /*
- * Smaller partitions than were asked for if those would not go round: a tensor of one partition has all workers push to
- * one server, over one link, while the others stand idle; and where a link takes long for one, its sum is late on its way
- * back. But every worker sends and gets each of them: where they are small, the more workers there are, the fewer more there
- * may be. Within one host there are no links to share, and what a message costs counts for more: nothing is
- * cut finer than a chunk there. Where members have several networks they are smaller than one: all of a partition goes by the
- * network that had room for it, and what goes by a slow one last is what the others wait for.
- * Powers of two, so that those that are larger than a chunk consist of whole chunks.
+ * Partitions are smaller than configured if there would be too few for all owners. With one partition all workers
+ * push to one server over one link, and the sum of a large partition returns late.
+ *
+ * Every worker sends and receives each partition, so the number of small partitions is limited, more tightly with
+ * more workers.
+ *
+ * Within one host there are no links to share and the cost of a message weighs more, so partitions are not smaller
+ * than a chunk.
+ *
+ * Members with several networks use partitions no larger than a chunk. A whole partition goes over one network, and
+ * the others wait for the last one on a slow network.
+ *
+ * Sizes are powers of two, so a partition larger than a chunk consists of whole chunks.
  */
 static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
 {
@@ -70,7 +76,7 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
 {
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
-    const bool is_alone = local_size >= roster->worker_count; /* one machine: nobody sums */
+    const bool is_alone = local_size >= roster->worker_count; /* a job of one machine has no owners */
     const uint32_t wanted = local_size == 0
                                 ? fair_partition(bytes, roster, summing)
                                 : trib_shard_bytes(bytes, asked, roster->chunk_bytes, local_size,
@@ -78,13 +84,13 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
     if (bytes <= (uint64_t)TRIB_PARTITIONS_MAX * wanted) {
         return wanted;
     }
-    /* Larger ones, whole chunks, because those would be too many for one DECLARED frame. */
+    /* A DECLARED frame holds TRIB_PARTITIONS_MAX partitions, so larger ones of whole chunks are used. */
     return (uint32_t)(((bytes + TRIB_PARTITIONS_MAX - 1) / TRIB_PARTITIONS_MAX + chunk - 1) / chunk * chunk);
 }
 
 /*
- * On a slow link a message takes so long that what it costs the processors does not count. So there may be as many as
- * are of use, and of a small tensor there is something for everybody who sums.
+ * On a slow link a message takes so long that its processing cost does not count. Partitions may then be small
+ * enough for a small tensor to have some for every owner.
  */
 uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes)
 {
@@ -111,7 +117,7 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
     return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
 }
 
-/* FNV-1a. */
+/* The FNV-1a hash of the name. */
 static uint64_t key_of(const char *name)
 {
     uint64_t key = UINT64_C(14695981039346656037);
@@ -199,7 +205,8 @@ static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, 
     return TRIB_OK;
 }
 
-/* Called with the mutex held, which is given up meanwhile: somebody else may declare the tensor then, or close the engine. */
+/* The caller holds the mutex, which is released meanwhile: another thread may declare the tensor or close the
+ * engine. */
 static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes,
                               struct trib_device_tensor **device_out, trib_error *error)
 {
@@ -269,7 +276,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
     };
     task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
     if (task->size == 0 && partition < tensor->partition_count) {
-        task->chunk_count = 1; /* an empty tensor still takes part; an absent share of a slice does not */
+        task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
     }
     *bits += (task->chunk_count + 63) / 64;
 }
@@ -333,7 +340,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     tensor->owners = owners_owned;
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
-        /* The others wait for what this worker will never push. */
+        /* The other workers would wait for pushes that this worker will never send. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
         trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);

@@ -1,18 +1,18 @@
 /*
- * tensor_move.c - a worker's side of another placement: the partitions of a tensor get other owners, from one round on that
- * is the same for all workers.
+ * tensor_move.c - the worker's side of a move: a tensor's partitions get other owners, from a round that is the same
+ * for all workers.
  *
- * The coordinator proposes owners. The worker answers with the first round that its caller has not submitted yet. Earlier ones
- * go on; what is submitted from then on waits for the decision, which is the largest answer. That is a
- * message to and fro, in which a worker is rarely through with what it has to do.
+ * The coordinator proposes owners. The worker answers with the first round that its caller has not submitted yet.
+ * Earlier rounds continue; later rounds wait for the decision, which is the largest answer. The decision takes one
+ * round trip, and a worker is rarely idle before it arrives.
  *
- * Core 0 talks to the coordinator. What it decides comes to each core by a post, and a core's tasks take their new owners
- * before the round begins there; until all have, the next proposal is answered with "not now". A partition stays on its
- * core, so tasks stay where they are, and a partition has no state at its owner between rounds: nothing else has to move.
+ * Core 0 talks to the coordinator and posts the decision to each core. A core's tasks take their new owners before
+ * the round begins there. The next proposal is answered with "not now" until all cores have done so. A partition
+ * stays on its core and has no state at its owner between rounds, so nothing else has to move.
  *
- * Except where the last round before was given up: what the old owner was told of it may still be on its way, and a round
- * that came back to that owner over its second connection would overtake it. Nothing tells when that is over, so
- * such a tensor stays where it went.
+ * A given-up round is the exception: messages about it to the old owner may still be in flight. If the tensor moved
+ * back, a later round could overtake them on another connection. No event marks their arrival, so such a tensor
+ * never moves again.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,7 @@ void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owne
         return;
     }
     tensor->owners_next = owners_owned;
-    /* A round above that is submitted after this, so its core has seen these numbers when it asks whether it may begin. */
+    /* Later rounds are submitted under the mutex after this, so a core that checks one of them sees these numbers. */
     pthread_mutex_lock(&engine->mutex);
     *round_out = tensor->rounds + 1;
     atomic_store(&tensor->move_round, *round_out);
@@ -92,7 +92,7 @@ void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round)
 {
     trib_assert(tensor->owners_next != NULL && atomic_load(&tensor->move_cores_left) == 0);
     if (round > 0) {
-        pthread_mutex_lock(&tensor->engine->mutex); /* who writes a trace reads them */
+        pthread_mutex_lock(&tensor->engine->mutex); /* the trace writer reads the owners */
         memcpy(tensor->owners, tensor->owners_next, tensor->partition_count * sizeof *tensor->owners);
         pthread_mutex_unlock(&tensor->engine->mutex);
     }

@@ -1,8 +1,8 @@
 /*
- * worker.c - the worker's side of one core: operations arrive, their rounds run one after the other, their tasks settle.
+ * worker.c - the worker's side of one core: operations arrive, their rounds run in order, their tasks settle.
  *
- * Invariant: cores touch a caller's buffer only between the arrival of an operation and the settling of its last task. How a
- * round is given up is in worker_abort.c, what comes from the servers in worker_link.c.
+ * Invariant: cores touch a caller's buffer only between the arrival of an operation and the settling of its last
+ * task. See worker_abort.c for giving up a round, worker_link.c for frames from the servers.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -51,8 +51,8 @@ static void finish_op_core(trib_core *core, trib_op_core *op_core)
     trib_op_unbook_cores(op, 1);
 }
 
-/* It has failed and waits for its turn, or for the placement: its buffers are not in use and will not be, so the caller
- * need not wait for that too. The op_core stays, to spend its round. */
+/* The operation has failed before its turn or the placement. Its buffers will not be used, so the caller need not
+ * wait for the turn. The op_core stays linked to use up its round. */
 void trib_worker_release(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
@@ -70,7 +70,7 @@ void trib_worker_release(trib_core *core, trib_op_core *op_core)
     trib_op_core_done(op, core);
 }
 
-/* Core 0: an operation that was submitted before its tensor was placed goes to the other cores that have tasks now. */
+/* Core 0: posts an operation that was submitted before the placement to the other cores with tasks. */
 static void spread(trib_core *core, trib_op *op)
 {
     if (op->spread) {
@@ -88,7 +88,7 @@ static void spread(trib_core *core, trib_op *op)
     }
 }
 
-/* Ends an op_core that never started; if the operation never reached the other cores, theirs too. */
+/* Ends an op_core that never started. If the operation never reached the other cores, their op_cores end too. */
 static void drop_op_core(trib_core *core, trib_op_core *op_core)
 {
     const uint32_t others = core->engine->core_count - 1;
@@ -102,7 +102,7 @@ static void drop_op_core(trib_core *core, trib_op_core *op_core)
     finish_op_core(core, op_core);
 }
 
-/* A round that never started: says so to the servers, so that the others do not wait for it. */
+/* Skips a round that never started. The servers are told, so that the other workers do not wait. */
 static void skip_round(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
@@ -132,8 +132,9 @@ void trib_worker_prepare_op_core(trib_op_core *op_core)
     op_core->released = false;
 }
 
-/* There may be as many as ops_max, so nobody walks past all of them. Those that were submitted before the placement come by core 0,
- * in order, and here perhaps after later ones: each belongs right behind the one before. All others belong at the end. */
+/* Up to ops_max rounds may be pending, so a full search is avoided. Rounds submitted before the placement arrive
+ * through core 0, in order, but perhaps after later rounds: each belongs behind the one before. All other rounds
+ * belong at the end. */
 static void enqueue_by_round(trib_tensor_core *mine, trib_op_core *op_core)
 {
     const uint32_t round = op_core->op->round;
@@ -229,14 +230,14 @@ static void continue_tensor(trib_reactor *reactor, trib_post *post)
     trib_worker_start_next(core, tensor);
 }
 
-/* The next round starts from the loop, not from inside the last one's completion. */
+/* The next round starts from the event loop, not inside the last round's completion. */
 static void finish_round(trib_core *core, trib_op_core *op_core)
 {
     op_core->submit_post.run = continue_tensor;
     trib_reactor_defer(core->reactor, &op_core->submit_post);
 }
 
-/* Where the caller has the bytes, and wants them. */
+/* Points the task's views at the caller's buffers. */
 static void set_views(trib_task *task)
 {
     const trib_op *op = task->op_core->op;
@@ -276,7 +277,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
     }
 }
 
-/* Starts the next round of a tensor if the one before has settled; ends rounds that were given up while they waited. */
+/* Starts the next round of a tensor if the previous one has settled, and skips rounds that were given up while
+ * pending. */
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
@@ -365,7 +367,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         trib_tensor *tensor = op->tensor;
         char waiting[256];
         if (core->engine->roster == NULL) {
-            trib_op_fail(op, status, "%s", text); /* which says what there is to say */
+            trib_op_fail(op, status, "%s", text); /* before the roster there is nothing to add to the text */
         } else {
             trib_op_fail(op, status, "%s (%s)", text, trib_worker_waiting_text(core, op_core, waiting, sizeof waiting));
         }

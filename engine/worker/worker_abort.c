@@ -1,8 +1,8 @@
 /*
- * worker_abort.c - giving up: deadlines, cancellation, and what the servers are told of it.
+ * worker_abort.c - giving up: deadlines, cancellation, and the withdraws sent to servers.
  *
- * Invariant: a task that fails while bytes of it are with the transport settles when they come back; if they do not
- * within GRACE_NS the link that holds them is ended, which gives them back.
+ * Invariant: a task that fails while the transport holds its bytes settles when they come back. If they do not come
+ * back within GRACE_NS, the link that holds them is closed, which returns them.
  */
 #include <stdio.h>
 
@@ -18,7 +18,7 @@
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 
-/* Why a peer of this worker is lost, as the other workers read it. */
+/* Returns the reason for the loss of a peer, worded for the other workers. */
 static const char *loss_reason(const trib_op *op, char text[TRIB_ERROR_TEXT_SIZE])
 {
     const trib_engine *engine = op->engine;
@@ -29,8 +29,8 @@ static const char *loss_reason(const trib_op *op, char text[TRIB_ERROR_TEXT_SIZE
     return text;
 }
 
-/* What a WITHDRAW frame says. It may be the only message that explains a mismatch to the other workers, and a lost peer comes
- * first in it. */
+/* Builds the cause of a WITHDRAW frame. The frame may be the other workers' only explanation of a mismatch. The
+ * reason for a lost peer comes first in the text. */
 static trib_cause withdraw_cause(const trib_op *op, trib_status status)
 {
     const uint32_t me = op->engine->member_id;
@@ -68,7 +68,8 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
         .size = trib_worker_owner_code(core, task),
     };
     trib_link *connection = trib_link_connection_or_main(link, task->connection);
-    /* The next round comes behind it; the owner may be another one than it was. */
+    /* The next round follows on the same connection, so that it cannot overtake the withdraw. The owner may have
+     * changed since the last round. */
     task->connection = trib_link_connection_index(connection);
     trib_link_send_cause(connection, frame, &cause);
 }
@@ -77,7 +78,7 @@ void trib_worker_give_up_exchange(trib_core *core, trib_task *task)
 {
     trib_worker_withdraw(core, task);
     trib_worker_keep_round(task);
-    if (task->held[TRIB_HOLD_SEND] == 0) { /* else the last of them does that */
+    if (task->held[TRIB_HOLD_SEND] == 0) { /* otherwise the last send's completion recalls them */
         trib_self_leases_recall(&task->self_held);
     }
 }
@@ -89,8 +90,8 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
     bool held = false;
     if (!op_core->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
-        op_core->grace_extended =
-            true; /* this process stood still, or its clock jumped: they get their time once more */
+        /* This process was suspended or its clock jumped, so the bytes get the grace period again. */
+        op_core->grace_extended = true;
         trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS);
         return;
     }
@@ -103,7 +104,7 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     }
     const int64_t waited_ns = trib_now(reactor) - op_core->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
     if (held && waited_ns < GRACE_NS + limit_ns) {
-        /* A local rank that stands still holds collectives up, and is not lost before the peer timeout. */
+        /* A stopped local rank delays collectives and counts as lost only after the peer timeout. */
         trib_timer_arm(reactor, &op_core->grace, op_core->abort_ns + GRACE_NS + limit_ns);
     } else if (held) {
         char text[TRIB_ERROR_TEXT_SIZE];
@@ -144,7 +145,7 @@ static void abort_op_core(trib_core *core, trib_op_core *op_core)
     }
 }
 
-/* Has the owner all that this worker gives, and not had the time yet to say whose contribution is missing? */
+/* Returns true if the owner has all chunks of this worker and has had no time yet to name a missing contribution. */
 static bool may_wait_for_others(const trib_core *core, const trib_task *task)
 {
     return task->chunk_count > 0 && task->chunks_sent == task->chunk_count && task->held[TRIB_HOLD_SEND] == 0 &&
@@ -155,7 +156,7 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
 {
     trib_tensor *tensor = op_core->op->tensor;
     const trib_roster *roster = core->engine->roster;
-    if (!atomic_load(&tensor->placed)) { /* so this is core 0 */
+    if (!atomic_load(&tensor->placed)) { /* only core 0 has operations then */
         char awaited[TRIB_AWAITED_SIZE];
         if (roster == NULL) {
             snprintf(text, size, "the job has not come together yet: %s",
@@ -233,5 +234,5 @@ void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
         trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
         trib_worker_abort_active(core, mine->active);
     }
-    /* Those that wait fail when their turn comes, see worker.c. */
+    /* Pending operations fail at their turn (worker.c). */
 }

@@ -1,11 +1,14 @@
 /*
- * worker_held.c - rounds that were given up here after all of this worker's contribution had gone: their owner keeps it
- * until the others' are in, and answers then. It keeps TRIB_SUM_KEPT_ROUNDS_MAX such rounds of a partition, so a further
- * one is held back here, where it takes no memory and holds up nothing else, until one of them has been answered.
+ * worker_held.c - rounds that were given up here after all of this worker's contribution was sent. The owner keeps
+ * such a round until the other contributions arrive, and answers then.
+ *
+ * An owner keeps at most TRIB_SUM_KEPT_ROUNDS_MAX such rounds of a partition from one worker. A further round is
+ * held back here until one of them is answered. A held task takes no memory and delays nothing else.
  *
  * Invariants
- * - What is given up before all has gone is withdrawn, and so refused: it is never waited for.
- * - The owner has answered a round before this worker hears of it, so it never has more of them open than are counted here.
+ *
+ * - A round given up before all of it was sent is withdrawn, and so rejected: no answer is awaited.
+ * - The owner answers a round before this worker learns of it, so it never has more rounds open than are counted here.
  */
 #include <stdio.h>
 
@@ -49,7 +52,7 @@ static void let_go(trib_task *task)
     task->held_back = false;
     task->missing_rank = TRIB_NO_MEMBER;
     if (trib_scheduler_submit(link, &task->request, task->size) == TRIB_NO_MEMORY) {
-        /* Its server would wait for this round. A link that is closing fails its tasks when it has closed. */
+        /* The server would wait for this round. The closing link fails its tasks once it has closed. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
     }
 }

@@ -1,8 +1,8 @@
 /*
- * worker_link.c - a worker's links to the servers: which are there, and what arrives on them.
+ * worker_link.c - a worker's links to the servers, and the frames that arrive on them.
  *
- * A frame is checked against the round that runs before a byte of it lands; one that is about a round that is over is
- * let pass, because a peer cannot know yet.
+ * A frame is checked against the running round before any byte of it is stored. A frame about a finished round is
+ * accepted and ignored, because the peer cannot know yet.
  */
 #include <stdio.h>
 #include <string.h>
@@ -17,12 +17,12 @@
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 
-#define NONTEMPORAL_BYTES (UINT64_C(32) << 20) /* of a tensor: about what a machine's last cache holds */
+#define NONTEMPORAL_BYTES (UINT64_C(32) << 20) /* copies of larger tensors bypass the caches */
 
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
 {
     if (task->partition >= task->tensor->partition_count) {
-        return TRIB_NO_MEMBER; /* an absent share: nobody sums it */
+        return TRIB_NO_MEMBER; /* an absent share has no owner */
     }
     const trib_roster *roster = core->engine->roster;
     if (roster->local_size > 0 && task->device == NULL) {
@@ -61,7 +61,7 @@ static void worker_ready(trib_link *link)
     }
 }
 
-/* The operation has failed: what other partitions wait for may come at its deadline only, or never. */
+/* The operation has failed: its other partitions might wait until the deadline or for ever. */
 static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
 {
     if (core->engine->core_count > 1) {
@@ -70,7 +70,7 @@ static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
     trib_worker_abort_active(core, op_core);
 }
 
-/* A server that left in good order ends the operations that still need it, no others; see also trib_stage_push. */
+/* A server that left in good order fails only the operations that still need it; see also trib_stage_push. */
 static void detach_tasks(trib_core *core, trib_link *link, trib_status status, const char *text)
 {
     trib_op_core *next;
@@ -86,11 +86,11 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
             }
             task->link = NULL;
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
-                continue; /* it has its sum, and is on the way back to its device */
+                continue; /* the sum is complete and on its way to the device */
             }
             trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "%s",
                          text);
-            gives_up = link->bye && !core->ended; /* else the job is over, which every core hears of */
+            gives_up = link->bye && !core->ended; /* otherwise the job has ended, and every core learns of that */
             trib_pipeline_fail(core, task);
         }
         if (gives_up && mine->active == op_core) {
@@ -111,7 +111,8 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_cause cause;
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_link_end_cause(link, &cause);
-    /* The job ends before any operation does: a callback that submits another one learns of the loss at once. */
+    /* The job ends before any operation fails, so a callback that submits another operation learns of the loss at
+     * once. */
     if (!link->proved && status == TRIB_PEER_LOST) {
         trib_wireup_defer_failure(core, &cause);
     } else if (!link->bye && !core->ended) {
@@ -122,8 +123,8 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     detach_tasks(core, link, status, text);
 }
 
-/* The task a SUM, REFUSED or STALL frame is about; NULL without error: nobody waits for it any more. Only who the task is
- * pushed to has a say in it. */
+/* Finds the task of a SUM, REFUSED or STALL frame. NULL without an error: no open task waits for the frame. Frames
+ * are accepted only from the member that the task is pushed to. */
 static trib_status find_task(const trib_link *link, const trib_frame *frame, trib_task **task_out, trib_error *error)
 {
     trib_core *core = link->core;
@@ -150,7 +151,7 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
                                     trib_frame_name(frame->type), frame->round, tensor->name);
     }
     trib_task *task = &mine->tasks[index];
-    /* Of a round that is over another may have been the owner. */
+    /* The check follows the round check, because a finished round may have had another owner. */
     if (trib_worker_owner_link(core, task) != trib_link_main(link)) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for partition %u of tensor \"%s\", which is not pushed to it",
                               trib_frame_name(frame->type), frame->partition, tensor->name);
@@ -180,7 +181,7 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
                               task->tensor->name, frame->chunk);
     }
-    /* Every sum of a task comes on one link, over any of its connections. */
+    /* All sums of a task arrive on one link, over any of its connections. */
     trib_link *main = link->main != NULL ? link->main : link;
     bool is_receiving = false;
     for (uint32_t i = 0; i < trib_link_connections(main); i++) {
@@ -194,7 +195,8 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
     return TRIB_OK;
 }
 
-/* Tasks settle when the job's end reaches this core; their receive targets are void from here. */
+/* The link ended while it received: the receive target is invalid from here. The task settles when the job's end
+ * reaches this core. */
 static void sum_abandoned(trib_link *link, const trib_recv_claim *recv_claim)
 {
     trib_task_release(link->core, recv_claim->what, TRIB_HOLD_RECEIVE);
@@ -207,13 +209,13 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
         return trib_relay_header(link, frame, target, error);
     }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
-        return TRIB_OK; /* the text of a refusal lands in the link's memory */
+        return TRIB_OK; /* the payload of a refusal goes to the link's own memory */
     }
     if (frame->type != TRIB_FRAME_SUM) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a server", trib_frame_name(frame->type));
     }
     target->buffer = core->discard;
-    target->in_place = true; /* nobody reads what is thrown away */
+    target->in_place = true; /* discarded bytes may land anywhere */
     trib_task *task;
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK || task == NULL) {
@@ -228,7 +230,8 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     return status;
 }
 
-/* The root's own output, if it wants one. Here, and not when it submits: earlier operations may still use that memory. */
+/* Copies the root's own output, if it has one. Submit is too early for this: earlier operations may still use the
+ * output buffer. */
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
     const trib_view *source = &task->io.source, *destination = &task->io.destination;
@@ -253,7 +256,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     copy_given(core, task, frame->chunk);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
-    if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* else it is done */
+    if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* a task of one chunk is complete now */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
     if (task->chunks_received == task->chunk_count && trib_pipeline_waits_in(task, TRIB_STAGE_PULL)) {
@@ -261,7 +264,8 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     }
 }
 
-/* root: any worker of that machine may be meant; who has been named before is kept. */
+/* A nonzero root means that any worker of that machine may be missing. A worker of the same machine named before
+ * is kept. */
 static void take_missing(const trib_core *core, trib_task *task, const trib_frame *frame)
 {
     const uint32_t local_size = core->engine->roster->local_size;
@@ -271,7 +275,7 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
     }
 }
 
-/* Unless it has landed there already. */
+/* Copies the sum into the task's buffer, unless it was received there. */
 static trib_status store_sum(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
@@ -279,7 +283,8 @@ static trib_status store_sum(trib_link *link, const trib_task *task, const trib_
     trib_status status = TRIB_OK;
     unsigned char *at = trib_view_chunk(&task->io.received, frame->chunk);
     if (payload != at) {
-        /* What a device fetches, or is too much for caches to keep until somebody reads it, need not pass through them. */
+        /* Copies bypass the caches for data that a device reads, or that exceeds the caches before anyone reads
+         * it. */
         const trib_kernels *kernels = core->engine->env.kernels;
         const bool is_nontemporal = task->device != NULL || task->tensor->bytes >= NONTEMPORAL_BYTES;
         status = trib_link_copy(link, is_nontemporal ? kernels->copy_nontemporal : kernels->copy, at, payload,
@@ -294,7 +299,7 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
     trib_task *task = link->recv_claim.what;
     if (!in_place && task == NULL && frame->payload_size > 0) {
         trib_worker_hear_of_kept(link, frame);
-        return TRIB_OK; /* when it came nobody waited for it any more */
+        return TRIB_OK; /* no open task waited for this sum when it arrived */
     }
     if (task == NULL) {
         trib_status status = find_task(link, frame, &task, error);
@@ -345,11 +350,11 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     task->refused = true;
     trib_op_fail(task->op_core->op, cause.status, "%s", text);
     if (cause.status == TRIB_MISMATCH) {
-        trib_pipeline_fail(core, task); /* each partition's owner says so itself, and better than this worker could */
+        trib_pipeline_fail(core, task); /* the owners report the mismatch of the other partitions */
     } else {
         give_up_everywhere(core, task->op_core);
     }
-    trib_worker_hear_of_kept(link, frame); /* the owner keeps all of the round's partitions but this one */
+    trib_worker_hear_of_kept(link, frame); /* the owner keeps the round's other partitions, not this one */
     return TRIB_OK;
 }
 

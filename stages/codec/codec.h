@@ -1,7 +1,9 @@
 /*
- * codec.h - how the bytes of a partition travel: COMPRESS encodes them before PUSH, DECOMPRESS decodes the sum after PULL.
+ * codec.h - the encoding of a partition on the wire. COMPRESS encodes the bytes before PUSH, DECOMPRESS decodes the
+ * sum after PULL.
  *
- * A codec works on a task's views. It may put the encoded bytes into memory of its own, or hand on the view that is there.
+ * A codec works on a task's views. The codec may write the encoded bytes to its own memory, or pass on the existing
+ * view.
  */
 #ifndef TRIB_STAGES_CODEC_H
 #define TRIB_STAGES_CODEC_H
@@ -10,15 +12,15 @@
 
 typedef struct trib_codec {
     const char *name;
-    /* What so many bytes are encoded in at most. */
+    /* Returns the largest encoded size of `bytes` bytes. */
     uint32_t (*bound)(uint32_t bytes);
-    /* Fills in `encoded` from `source`, and `received`, where the encoded sum can land. */
+    /* Sets `encoded` from `source`, and `received` to memory for the encoded sum. */
     void (*encode)(trib_task_io *io);
-    /* `destination` gets what `received` has. */
+    /* Decodes `received` into `destination`. */
     void (*decode)(trib_task_io *io);
 } trib_codec;
 
-/* Bytes travel as they are. */
+/* The codec that changes nothing. */
 extern const trib_codec trib_codec_none;
 
 #endif

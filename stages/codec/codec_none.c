@@ -1,4 +1,4 @@
-/* codec_none.c - the codec that leaves bytes as they are, and where they are: no copy is made. */
+/* codec_none.c - the codec that changes nothing and copies nothing: the views are passed on. */
 #include "engine/base/assert.h"
 #include "stages/codec/codec.h"
 

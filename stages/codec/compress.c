@@ -1,4 +1,4 @@
-/* compress.c - COMPRESS: the contribution gets the form in which it travels, by the plan's codec. */
+/* compress.c - the COMPRESS stage: the plan's codec encodes the contribution. */
 #include "engine/base/assert.h"
 #include "stages/codec/codec.h"
 #include "stages/plans.h"

@@ -1,4 +1,4 @@
-/* decompress.c - DECOMPRESS: the sum, which is all there, gets the form in which it is wanted. */
+/* decompress.c - the DECOMPRESS stage: the plan's codec decodes the complete sum. */
 #include "stages/codec/codec.h"
 #include "stages/plans.h"
 

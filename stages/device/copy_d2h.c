@@ -1,13 +1,13 @@
 /*
- * copy_d2h.c - COPYD2H: the share's bytes go to host memory, by priority, while a credit of bytes is under way. In a
- * broadcast only those of the root's machine do.
+ * copy_d2h.c - the COPYD2H stage: copies the share's bytes to host memory, by priority, within a credit. In a
+ * broadcast only the root's machine copies.
  *
- * The copies of all cores share a stream, so each core waits for what the others have submitted. Each core has two copies at
- * least, so that one runs while the end of the other is reported.
+ * The copies of all cores share a stream, so each core also waits for the other cores' copies. Each core may always
+ * have two copies in flight, so that a copy runs while the end of the other is reported.
  *
- * Which way the bytes go is decided here for the whole round. Where the network's device reads them on the GPU nothing is
- * copied; but it waits for no stream, so the stage waits until the reduction has been seen to end. What went ahead
- * (engine/device/device_op.c) is there already.
+ * This stage decides the path of the bytes for the whole round. If the network device reads GPU memory directly,
+ * nothing is copied. The network device cannot wait for a stream, so the stage then waits for the end of the
+ * reduction. Bytes copied ahead (engine/device/device_op.c) are already in host memory.
  */
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"

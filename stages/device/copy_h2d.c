@@ -1,12 +1,12 @@
 /*
- * copy_h2d.c - COPYH2D: the sum of the share goes back to the device, into its place in the output.
+ * copy_h2d.c - the COPYH2D stage: copies the sum of the share to its place in the device's output.
  *
- * There are two of it. One is done when the copy has been given to the device, where what comes next can wait for it. The
- * other completes the partition: it is done when the device has nothing more to do, and signals the operation's semaphore.
- * The machine of a broadcast's root has all bytes where they belong, and copies nothing.
+ * The stage has two versions. The first is done when the device has the copy, and later device work waits for the
+ * copy there. The second completes the partition: the stage is done when the device's jobs have ended, and the
+ * operation's semaphore is signalled. In a broadcast the root's machine has its bytes in place and copies nothing.
  *
- * Sums that the network's device has written to their place need no copy, but a word to the GPU that they are there: that
- * job takes the copy's place, with all that waits for it.
+ * If the network device wrote the sum to its place directly, a job that makes the bytes visible to the GPU replaces
+ * the copy.
  */
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"

@@ -1,7 +1,8 @@
 /*
- * device_input.c - INPUT: a device tensor's bytes are there when the caller's stream has come to the call.
+ * device_input.c - the INPUT stage: waits until the caller's stream reaches the call, so that a device tensor's
+ * bytes are ready.
  *
- * The device tells (engine/device/device_op.c); then all partitions of the operation go on.
+ * The device reports this (engine/device/device_op.c), and all partitions of the operation continue.
  */
 #include "engine/device/device_task.h"
 #include "stages/plans.h"

@@ -1,9 +1,12 @@
 /*
- * nccl_broadcast.c - NCCL_BROADCAST: the GPUs of a machine give each other their shares of a slice: an all-gather in place.
+ * nccl_broadcast.c - the NCCL_BROADCAST stage: an in-place all-gather in which the GPUs of a machine exchange their
+ * shares of a slice.
  *
- * Announced when this rank's share is on its way to the device; ordered when all ranks have announced it. The task is
- * through when the gather is, and every job before it has been given back. The machine of a broadcast's root gathers
- * nothing: its ranks only wait for each other, so that none leaves while others still send.
+ * A rank announces the gather when its share is on the way to the device. The gather is ordered when all local ranks
+ * have announced it. The task is done when the gather and all jobs before it have ended.
+ *
+ * The machine of a broadcast's root gathers nothing: its ranks only wait for each other, so that none leaves while
+ * others still send.
  */
 #include "engine/local_group/group.h"
 #include "stages/plans.h"

@@ -1,10 +1,12 @@
 /*
- * nccl_reduce.c - NCCL_REDUCE: the GPUs of a machine sum a slice, and each gets its share of the sum. In a broadcast the
- * GPUs of the root's machine get the slice from the root; those of other machines do nothing.
+ * nccl_reduce.c - the NCCL_REDUCE stage: the GPUs of a machine sum a slice, and each gets its share of the sum. In a
+ * broadcast the root's GPU sends the slice to the GPUs of its machine; other machines do nothing.
  *
- * A reduce-scatter into the output: a rank's share of the slice lands where it belongs, so that the copy to the host and
- * the gather behind it need no memory of their own. The stage is done when the collective has been ordered and given to
- * the device; the copy waits for it there. Where there is no other machine it is an all-reduce, and waits for its end.
+ * The collective is a reduce-scatter into the output. A rank's share lands in its final place, so the copy to the
+ * host and the later gather need no extra memory. The stage is done when the device has the collective; the copy
+ * waits for it there.
+ *
+ * In a job of one machine the collective is an all-reduce, and the stage waits for its end.
  */
 #include "engine/base/container_of.h"
 #include "engine/local_group/group.h"
@@ -42,7 +44,7 @@ static void fill(trib_device_task *device, bool alone)
     device->reduce = (trib_device_job){
         .kind = alone ? TRIB_DEVICE_ALL_REDUCE : TRIB_DEVICE_REDUCE_SCATTER,
         .dtype = tensor->dtype,
-        .reduce = alone || op->reduce != TRIB_AVG ? op->reduce : TRIB_SUM, /* the server divides, once for all */
+        .reduce = alone || op->reduce != TRIB_AVG ? op->reduce : TRIB_SUM, /* the server divides the total for AVG */
         .source = op->input + device->slice_offset,
         .target = op->output + (alone ? device->slice_offset : task->offset),
         .bytes = device->slice_bytes,
@@ -51,7 +53,7 @@ static void fill(trib_device_task *device, bool alone)
     };
 }
 
-/* What was announced stays so until it is ordered or called off; the task holds on for that long. */
+/* An announcement lasts until the collective is ordered or called off, and holds the task until then. */
 static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)error;
@@ -67,7 +69,7 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     } else {
         fill(device, false);
     }
-    if (local_size == 1) { /* the root's: its own output gets the bytes, while they travel from where they are */
+    if (local_size == 1) { /* the root copies to its own output while the bytes are sent from the input */
         trib_device_submit(core, device, &device->reduce, job_back);
         return TRIB_VERDICT_DONE;
     }

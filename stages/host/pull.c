@@ -1,8 +1,8 @@
 /*
- * pull.c - PULL: the partition's sum comes back, each chunk as soon as the last contributor's chunk was in.
+ * pull.c - the PULL stage: waits for the rest of the partition's sum. A server sends each chunk as soon as it has
+ * summed it.
  *
- * Chunks land in the caller's buffer as they arrive, possibly while later ones are still being pushed; the stage only
- * waits for the rest of them.
+ * Chunks arrive in the caller's buffer, possibly while later chunks are still being pushed.
  */
 #include "engine/worker/worker.h"
 #include "stages/plans.h"

@@ -1,8 +1,9 @@
 /*
- * push.c - PUSH: a partition goes to its server, chunk by chunk, when its priority and the link's credit let it.
+ * push.c - the PUSH stage: sends a partition to its server, chunk by chunk, as its priority and the link's credit
+ * allow.
  *
- * Done when the transport has sent the last chunk. The request for the sum (PULL) rides with the chunk itself; in a
- * broadcast the receivers send chunks without payload, which ask and nothing more.
+ * The stage is done when the transport has sent the last chunk. A chunk also requests its sum (PULL). In a broadcast
+ * the receivers send chunks without payload, which only request.
  */
 #include "engine/base/assert.h"
 #include "engine/link/link_priority.h"
@@ -16,15 +17,15 @@ static void chunk_sent(trib_send_record *out, trib_status status)
     trib_task *task = out->context;
     trib_core *core = out->link->core;
     if (!trib_task_is_open(task)) {
-        if (task->held[TRIB_HOLD_SEND] == 1) { /* the last: no more of it comes to a server of this process */
+        if (task->held[TRIB_HOLD_SEND] == 1) { /* the last send: this process's server gets no further chunk */
             trib_self_leases_recall(&task->self_held);
         }
         trib_task_release(core, task, TRIB_HOLD_SEND);
         return;
     }
     trib_task_release(core, task, TRIB_HOLD_SEND);
-    /* A send that failed is followed by the link's end, which fails the task. But where the sum is there it did arrive, and
-     * who summed it may have left since. */
+    /* A failed send is followed by the link's end, which fails the task. If the sum is complete, the chunks did
+     * arrive; the server may have left since. */
     const bool arrived = status == TRIB_OK || task->chunks_received == task->chunk_count;
     if (arrived && task->held[TRIB_HOLD_SEND] == 0 && task->chunks_sent == task->chunk_count) {
         trib_pipeline_resume(core, task);
@@ -56,7 +57,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     };
     const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;
     if (chunk == 0) {
-        /* Before it goes: a peer on this machine may have it before the next line runs here. */
+        /* Recorded before the send, because a peer on this machine may receive the chunk at once. */
         trib_trace_task(link->core, TRIB_TRACE_START, task, task->size);
     }
     if (trib_link_send_held(link, &frame, payload, chunk_sent, task, &task->self_held) != TRIB_OK) {
@@ -73,8 +74,9 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     return task->chunks_sent < task->chunk_count;
 }
 
-/* Why there is no link to the server. One that was lost has ended the job, which this core may hear of only after the
- * operations that are queued before it: those fail by what happened. Only a server that said farewell has left. */
+/* Sets the error for a missing link to the server. A lost link has ended the job, but this core may learn of that
+ * after its queued operations; they fail with the reason of the loss. Only a server that said farewell has left
+ * the job. */
 static void notify_missing(trib_core *core, const trib_task *task, trib_status status, trib_error *error)
 {
     const trib_link *link = task->link;
@@ -115,7 +117,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     trib_status status =
         task->link == NULL ? TRIB_PEER_LEFT : trib_scheduler_submit(task->link, &task->request, task->size);
     if (status == TRIB_NO_MEMORY) {
-        /* Its server would wait for this round, and take the next for a mistake. */
+        /* The server would wait for this round and reject the next one. */
         trib_link_close(task->link, false, TRIB_NO_MEMORY, "out of memory for what waits to be pushed");
     }
     if (status != TRIB_OK) {

@@ -1,6 +1,6 @@
 /*
- * copy_nontemporal.c - a copy whose stores go past the caches: memory that this core will not read soon is not fetched to be overwritten,
- * which saves a third of the traffic.
+ * copy_nontemporal.c - a copy whose stores bypass the caches. The destination is not read before it is overwritten,
+ * which saves a third of the memory traffic.
  */
 #include "stages/kernels/sum_common.h"
 
@@ -26,7 +26,7 @@ void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t
         _mm_stream_si128(place + 2, c);
         _mm_stream_si128(place + 3, d);
     }
-    _mm_sfence(); /* whoever is told that it is there finds it */
+    _mm_sfence(); /* completes the stores before any later message about them */
     memcpy(to + at, from + at, size - at);
     return dst;
 }

@@ -1,6 +1,5 @@
 /*
- * kernels.c - chooses among the implementations of the kernels, by asking the processor each time: no state to set up,
- * none to share.
+ * kernels.c - chooses an implementation of the kernels. Each call asks the processor, so there is no shared state.
  */
 #include "stages/kernels/kernels.h"
 
@@ -12,8 +11,8 @@
 #include <cpuid.h>
 
 /*
- * __builtin_cpu_supports also asks whether the operating system keeps the registers. Not all compilers let it name
- * F16C. Every processor that has AVX2 has F16C and FMA, but virtual ones can have any combination.
+ * __builtin_cpu_supports also checks that the operating system saves the registers. Some compilers do not accept
+ * F16C there. Every physical processor with AVX2 has F16C and FMA, but virtual ones may have any combination.
  */
 static bool runs_avx2(void)
 {

@@ -1,8 +1,9 @@
 /*
  * sum_avx2.c - the kernels in vectors of 32 bytes, for x86-64 processors with AVX2 and F16C.
  *
- * Compiled with -mavx2 -mf16c: nothing here may run, nor be linked from elsewhere, before stages/kernels/kernels.c has asked
- * the processor. The primitives compute, lane by lane, what those of sum_scalar.c do.
+ * This file is compiled with -mavx2 -mf16c. No code here may run, or be linked from elsewhere, before
+ * stages/kernels/kernels.c has checked the processor. Each primitive computes, lane by lane, the same as in
+ * sum_scalar.c.
  */
 #include "stages/kernels/sum_common.h"
 
@@ -26,7 +27,7 @@ SUM_INLINE void store_64(unsigned char *at, sum_vec value)
     _mm256_storeu_si256((__m256i *)(void *)at, value);
 }
 
-/* Elements lie in a vector as they do in memory, whatever their size. */
+/* Elements have the same layout in a vector as in memory, whatever their size. */
 #define load_8 load_64
 #define load_16 load_64
 #define load_32 load_64
@@ -78,7 +79,8 @@ SUM_INLINE sum_vec widen_bf16(const unsigned char *at)
 
 SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
 {
-    const __m256i bits = canonical_f32(_mm256_castsi256_ps(value)); /* this NaN stays one: rounding only adds to it */
+    const __m256i bits =
+        canonical_f32(_mm256_castsi256_ps(value)); /* the canonical NaN survives the rounding, which only adds to it */
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
     const __m256i rounded = _mm256_srli_epi32(sum, 16);
@@ -166,7 +168,7 @@ SUM_INLINE sum_vec div_i32(sum_vec value, const sum_divisor *by)
     return _mm256_sub_epi32(_mm256_xor_si256(quotient, sign), sign);
 }
 
-/* There is no vector instruction that gives the high half of a 64-bit product. */
+/* AVX2 has no instruction for the high half of a 64-bit product. */
 SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 {
     const uint64_t lane_0 = sum_divide_i64((uint64_t)_mm256_extract_epi64(value, 0), by);
@@ -179,14 +181,15 @@ SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
 
 /*
- * vminps and vmaxps give their second operand if both are zeros or one is NaN. Asked both ways round, they give both
- * zeros, and the sign is what the two have in common (max) or what either has (min). All other results agree.
+ * vminps and vmaxps return their second operand if both are zeros or one is NaN. Called in both orders, they return
+ * both zeros. The sign is then the AND of the two (max) or the OR (min). All other results agree.
  */
 SUM_INLINE sum_vec min_f32(sum_vec left, sum_vec right)
 {
     const __m256 a = _mm256_castsi256_ps(left);
     const __m256 b = _mm256_castsi256_ps(right);
-    return canonical_f32(_mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a))); /* NaN or anything is a NaN */
+    /* A NaN ORed with anything is a NaN. */
+    return canonical_f32(_mm256_or_ps(_mm256_min_ps(a, b), _mm256_min_ps(b, a)));
 }
 
 SUM_INLINE sum_vec max_f32(sum_vec left, sum_vec right)
@@ -214,7 +217,7 @@ SUM_INLINE sum_vec max_f64(sum_vec left, sum_vec right)
     return _mm256_castpd_si256(_mm256_blendv_pd(larger, nan, _mm256_cmp_pd(a, b, _CMP_UNORD_Q)));
 }
 
-/* Turns 16-bit floats into signed integers of the same order, and back. */
+/* Converts 16-bit floats to signed integers of the same order, and back. */
 SUM_INLINE __m256i order_of_16(__m256i bits)
 {
     const __m256i negative = _mm256_srai_epi16(bits, 15);

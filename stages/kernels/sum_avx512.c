@@ -1,8 +1,9 @@
 /*
  * sum_avx512.c - the kernels in vectors of 64 bytes, for x86-64 processors with AVX-512 F, BW, DQ and VL.
  *
- * Compiled with the flags for those: nothing here may run, nor be linked from elsewhere, before stages/kernels/kernels.c has
- * asked the processor. The primitives compute, lane by lane, what those of sum_scalar.c do.
+ * This file is compiled with flags for those extensions. No code here may run, or be linked from elsewhere, before
+ * stages/kernels/kernels.c has checked the processor. Each primitive computes, lane by lane, the same as in
+ * sum_scalar.c.
  */
 #include "stages/kernels/sum_common.h"
 
@@ -26,7 +27,7 @@ SUM_INLINE void store_64(unsigned char *at, sum_vec value)
     _mm512_storeu_si512(at, value);
 }
 
-/* Elements lie in a vector as they do in memory, whatever their size. */
+/* Elements have the same layout in a vector as in memory, whatever their size. */
 #define load_8 load_64
 #define load_16 load_64
 #define load_32 load_64
@@ -81,10 +82,11 @@ SUM_INLINE sum_vec widen_bf16(const unsigned char *at)
     return _mm512_slli_epi32(_mm512_cvtepu16_epi32(load_half(at)), 16);
 }
 
-/* The instruction for this (AVX512_BF16) flushes denormals, so it is not used. */
+/* The AVX512_BF16 conversion flushes denormals, so it is not used. */
 SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
 {
-    const __m512i bits = canonical_f32(_mm512_castsi512_ps(value)); /* this NaN stays one: rounding only adds to it */
+    const __m512i bits =
+        canonical_f32(_mm512_castsi512_ps(value)); /* the canonical NaN survives the rounding, which only adds to it */
     const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
     const __m512i sum = _mm512_add_epi32(_mm512_add_epi32(bits, _mm512_set1_epi32(0x7fff)), odd);
     store_half(at, _mm512_cvtepi32_epi16(_mm512_srli_epi32(sum, 16)));
@@ -167,7 +169,7 @@ SUM_INLINE sum_vec div_i32(sum_vec value, const sum_divisor *by)
     return _mm512_sub_epi32(_mm512_xor_si512(quotient, sign), sign);
 }
 
-/* There is no vector instruction that gives the high half of a 64-bit product. */
+/* AVX-512 has no instruction for the high half of a 64-bit product. */
 SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 {
     uint64_t lanes[8];
@@ -181,11 +183,12 @@ SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
 
-/* What vrangeps selects: the smaller or larger by value, then by sign, and the sign of what was selected. */
+/* The selectors of vrangeps: the smaller or the larger, by value and then by sign, with the sign of the selected
+ * operand. */
 #define RANGE_MIN 0x4
 #define RANGE_MAX 0x5
 
-/* vrangeps passes over a quiet NaN, hence the comparison. */
+/* vrangeps ignores a quiet NaN, so an unordered comparison adds it. */
 SUM_INLINE sum_vec nan_unless_ordered_f32(__m512 value, __m512 left, __m512 right)
 {
     const __mmask16 is_nan = _mm512_cmp_ps_mask(left, right, _CMP_UNORD_Q);
@@ -226,7 +229,7 @@ SUM_INLINE sum_vec max_f64(sum_vec left, sum_vec right)
     return nan_unless_ordered_f64(_mm512_range_pd(a, b, RANGE_MAX), a, b);
 }
 
-/* Turns 16-bit floats into signed integers of the same order, and back. */
+/* Converts 16-bit floats to signed integers of the same order, and back. */
 SUM_INLINE __m512i order_of_16(__m512i bits)
 {
     const __m512i negative = _mm512_srai_epi16(bits, 15);

@@ -1,8 +1,8 @@
 /*
- * sum_common.h - what the implementations of the kernels share: their tables, and exact division by a constant.
+ * sum_common.h - shared by the kernel implementations: their tables, and exact division by a constant.
  *
- * Everything here is static or a declaration: the files that include it are compiled for different processors, and a
- * function with external linkage could be linked from the wrong one.
+ * Every function here is static. The including files are compiled for different processors, and the linker could
+ * pick an external function compiled for the wrong one.
  */
 #ifndef TRIB_STAGES_SUM_COMMON_H
 #define TRIB_STAGES_SUM_COMMON_H
@@ -15,7 +15,8 @@ extern const trib_kernels trib_kernels_scalar;
 #if defined(__x86_64__)
 extern const trib_kernels trib_kernels_avx2;
 extern const trib_kernels trib_kernels_avx512;
-void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t size); /* runs on all of them */
+void *trib_copy_nontemporal(void *restrict dst, const void *restrict src,
+                            size_t size); /* runs on every x86-64 processor */
 #endif
 
 #define SUM_INLINE static inline __attribute__((always_inline, unused))
@@ -30,9 +31,12 @@ void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t
 __extension__ typedef unsigned __int128 sum_u128;
 
 /*
- * The number of contributors in every shape that finishing needs. Integer quotients come from a multiplication with a
- * rounded-up reciprocal of one bit more than the operand has (Granlund and Montgomery, PLDI'94): high = (x * m) >> N,
- * quotient = (high + ((x - high) >> shift_first)) >> shift_last, exact for every unsigned x of N bits.
+ * The number of contributors in the forms that finishing needs. Integer quotients use multiplication by a rounded-up
+ * reciprocal (Granlund and Montgomery, PLDI'94). The reciprocal has one bit more than the operand, and the result is
+ * exact for every unsigned x of N bits:
+ *
+ * high = (x * m) >> N
+ * quotient = (high + ((x - high) >> shift_first)) >> shift_last
  */
 typedef struct sum_divisor {
     float f32;
@@ -45,7 +49,7 @@ typedef struct sum_divisor {
 
 static inline sum_divisor sum_divisor_of(uint32_t divisor)
 {
-    uint32_t bits = 0; /* the smallest that has 2^bits >= divisor */
+    uint32_t bits = 0; /* the smallest with 2^bits >= divisor */
     while (((uint64_t)1 << bits) < divisor) {
         bits++;
     }
@@ -61,7 +65,7 @@ static inline sum_divisor sum_divisor_of(uint32_t divisor)
     return result;
 }
 
-/* value, a signed 64-bit number, divided and truncated towards zero. */
+/* Divides value, a signed 64-bit number, truncating towards zero. */
 SUM_INLINE uint64_t sum_divide_i64(uint64_t value, const sum_divisor *by)
 {
     const uint64_t sign = (uint64_t)0 - (value >> 63);

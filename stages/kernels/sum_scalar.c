@@ -1,13 +1,13 @@
 /*
- * sum_scalar.c - the kernels in portable C, one element at a time: for processors without AVX2, and the plain statement
- * of what the others compute.
+ * sum_scalar.c - the kernels in portable C, one element at a time: for processors without AVX2, and the reference
+ * for the other implementations.
  *
- * Floats are handled as their bits: conversions, NaNs and the order of zeros are then explicit, and nothing depends on
- * what a compiler makes of a NaN.
+ * Floats are handled as bits, which makes conversions, NaNs and the order of zeros explicit. No result depends on a
+ * compiler's handling of a NaN.
  */
 #include "stages/kernels/sum_common.h"
 
-/* One element in the low bits; the bits above those are not looked at. */
+/* The low bits hold the element. The higher bits are ignored. */
 typedef uint64_t sum_vec;
 
 #define SUM_VECTOR_BYTES 0
@@ -97,7 +97,7 @@ SUM_INLINE sum_vec widen_f16(const unsigned char *at)
 {
     const uint32_t half = (uint32_t)load_16(at);
     const uint32_t magnitude = half & 0x7fff;
-    /* Exponent and fraction moved to their places mean a number 2^112 too small, denormals included. */
+    /* Exponent and fraction shifted to float32 positions represent a number 2^112 too small, denormals included. */
     const uint32_t finite = bits_of_f32(f32_of(magnitude << 13) * 0x1p112f);
     const uint32_t special = 0x7f800000u | (magnitude << 13);
     return (half & 0x8000) << 16 | (magnitude < SUM_F16_INFINITY ? finite : special);
@@ -107,11 +107,12 @@ SUM_INLINE void narrow_f16(unsigned char *at, sum_vec value)
 {
     const uint32_t bits = (uint32_t)value;
     const uint32_t magnitude = bits & 0x7fffffffu;
-    /* At 0.5 a float32 counts in steps of 2^-24, as a float16 does near zero: the addition rounds to them. */
+    /* A float32 near 0.5 has steps of 2^-24, as a float16 has near zero, so the addition rounds correctly. */
     const uint32_t denormal = bits_of_f32(f32_of(magnitude) + 0.5f) - bits_of_f32(0.5f);
     const uint32_t normal = (magnitude - (112u << 23) + 0xfff + ((magnitude >> 13) & 1)) >> 13;
     const uint32_t finite = magnitude < 0x38800000u ? denormal : normal;
-    const uint32_t rounded = magnitude < 0x477ff000u ? finite : SUM_F16_INFINITY; /* 65520 and above */
+    const uint32_t rounded =
+        magnitude < 0x477ff000u ? finite : SUM_F16_INFINITY; /* values of 65520 and above become infinity */
     store_16(at, magnitude > 0x7f800000u ? SUM_F16_NAN : (bits >> 16 & 0x8000) | rounded);
 }
 
@@ -123,7 +124,8 @@ SUM_INLINE sum_vec widen_bf16(const unsigned char *at)
 SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
 {
     const uint32_t bits = (uint32_t)value;
-    const uint32_t rounded = (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* past the largest: the bits of infinity */
+    const uint32_t rounded =
+        (bits + 0x7fff + (bits >> 16 & 1)) >> 16; /* rounding past the largest number gives the bits of infinity */
     store_16(at, (bits & 0x7fffffffu) > 0x7f800000u ? SUM_BF16_NAN : rounded);
 }
 
@@ -218,13 +220,13 @@ SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
 
-/* Floats in the order of signed integers: the magnitude of negative ones is turned round, so -0.0 is below +0.0. */
+/* Maps float bits to signed integers of the same order. Negative magnitudes are inverted, so -0.0 is below +0.0. */
 SUM_INLINE int64_t order_of(int64_t bits, int64_t magnitude_mask)
 {
     return bits < 0 ? bits ^ magnitude_mask : bits;
 }
 
-/* Signed bits of two floats; a magnitude above infinity's is a NaN. */
+/* Takes the signed bits of two floats. A magnitude above infinity's is a NaN. */
 SUM_INLINE sum_vec extreme_float(int64_t left, int64_t right, int64_t magnitude_mask, int64_t infinity, uint64_t nan,
                                  bool smaller)
 {

@@ -1,12 +1,12 @@
 /*
- * sum_template.h - the loops over chunks and the choice among them, written once for every implementation.
+ * sum_template.h - the loops over chunks and the dispatch among them, written once for every implementation.
  *
- * It is included at the end of sum_scalar.c, sum_avx2.c and sum_avx512.c, which before that define `sum_vec`, the
- * constant SUM_VECTOR_BYTES (0: sum_vec holds one element) and the primitives named below, all SUM_INLINE. The loops
- * take primitives as arguments; all is inlined, so that each call below becomes a loop of its own without any calls.
- * What does not fill a vector goes through the same primitives in a small buffer: the arithmetic exists once.
+ * sum_scalar.c, sum_avx2.c and sum_avx512.c include this file at their end. Before that they define `sum_vec`, the
+ * constant SUM_VECTOR_BYTES (0: sum_vec holds one element), and the primitives below, all SUM_INLINE. The loops take
+ * primitives as arguments. Everything is inlined, so each call becomes a loop without calls. Elements that do not
+ * fill a vector go through the same primitives in a small buffer.
  *
- *   load_8/16/32/64, store_...    elements of 8, 16, 32, 64 bits as they are
+ *   load_8/16/32/64, store_...    elements of 8, 16, 32, 64 bits, unchanged
  *   widen_f16, widen_bf16         loads to float32;  widen_i8, widen_u8: to int32;  widen_i32: to int64
  *   narrow_f16, narrow_bf16       stores from float32;  narrow_i8: from int32;  narrow_i32: from int64
  *   add_8/32/64/f32/f64, min_ and max_ i8/u8/i32/i64/f16/bf16/f32/f64
@@ -29,7 +29,7 @@ typedef struct sum_operands {
     size_t count;
 } sum_operands;
 
-/* No turn of the loop reads what another writes: a destination is exactly an operand, or apart from it. */
+/* Iterations are independent: a destination is exactly an operand, or disjoint from it. */
 #if defined(__clang__)
 #define SUM_TURNS_ARE_INDEPENDENT _Pragma("GCC unroll 4")
 #else
@@ -46,7 +46,7 @@ SUM_INLINE size_t lanes_of(size_t acc_size)
 
 /* ---- Combining --------------------------------------------------------------------------------------------------- */
 
-/* The sizes are bytes per element in memory; an accumulator's element fills its lane. */
+/* The sizes are bytes per element in memory. An accumulator's element fills its lane. */
 SUM_INLINE void zip_loop(const sum_operands *operands, sum_load load_left, size_t left_size, sum_load load_right,
                          size_t right_size, sum_store store, size_t acc_size, sum_zip zip)
 {
@@ -73,13 +73,13 @@ SUM_INLINE void zip_loop(const sum_operands *operands, sum_load load_left, size_
     }
 }
 
-/* Both forms are the same. */
+/* Both operands have the same form. */
 SUM_INLINE void zip_same(const sum_operands *operands, sum_load load, sum_store store, size_t size, sum_zip zip)
 {
     zip_loop(operands, load, size, load, size, store, size, zip);
 }
 
-/* Wire elements are widened as they are loaded. */
+/* Operands in wire form are widened as they are loaded. */
 SUM_INLINE void zip_wide(const sum_operands *operands, sum_load widen, size_t wire_size, sum_load load, sum_store store,
                          size_t acc_size, sum_zip zip)
 {
@@ -96,7 +96,7 @@ SUM_INLINE void zip_wide(const sum_operands *operands, sum_load widen, size_t wi
     }
 }
 
-/* MIN or MAX, neither of which has accumulators of another type. */
+/* MIN and MAX have no wider accumulator type. */
 SUM_INLINE void zip_extreme(const sum_operands *operands, trib_reduce reduce, sum_load load, sum_store store,
                             size_t size, sum_zip min, sum_zip max)
 {
@@ -137,7 +137,7 @@ static void combine_add(trib_dtype dtype, const sum_operands *operands)
     }
 }
 
-/* AVG adds as SUM does, but small integers in a wider type. */
+/* AVG adds as SUM does, but accumulates small integers in a wider type. */
 static void combine_average(trib_dtype dtype, const sum_operands *operands)
 {
     switch (dtype) {
@@ -210,15 +210,15 @@ SUM_INLINE sum_vec keep(sum_vec value, const sum_divisor *by)
 }
 
 /*
- * lanes says how many elements a vector holds while it is worked on. In place this goes upwards, and a result is never
- * wider than an accumulator, so it does not reach sources that are still to be loaded.
+ * `lanes` is the number of elements in a vector during the computation. An in-place run goes upwards and its results
+ * are not wider than accumulators, so it never overwrites sources not yet loaded.
  */
 SUM_INLINE void map_loop(const sum_operands *operands, sum_load load, size_t src_size, sum_map map, sum_store store,
                          size_t dst_size, size_t lanes, const sum_divisor *by)
 {
     unsigned char *dst = operands->dst;
     const unsigned char *src = operands->left;
-    const sum_divisor divisor = *by; /* a copy that the stores cannot reach stays in registers */
+    const sum_divisor divisor = *by; /* a local copy, which the stores cannot alias, stays in registers */
     const size_t vectors = operands->count / lanes;
     const size_t tail = operands->count % lanes;
 
@@ -235,7 +235,7 @@ SUM_INLINE void map_loop(const sum_operands *operands, sum_load load, size_t src
     }
 }
 
-/* Divides and narrows what is in either form. */
+/* Divides and narrows operands in either form. */
 SUM_INLINE void map_narrow(const sum_operands *operands, sum_load widen, size_t wire_size, sum_load load,
                            size_t acc_size, sum_map map, sum_store narrow, const sum_divisor *by)
 {
