@@ -1,9 +1,9 @@
 /*
- * aggregator.h - what a server does with contributions, behind one interface: contributions in, sums and refusals out.
+ * aggregator.h - the interface of an aggregator: contributions go in, sums and refusals come out.
  *
- * An aggregator knows contributors by number, and nothing of connections or the wire. It belongs to one reactor. Sums
- * and refusals leave it through upcalls that its implementation was opened with. From inside them it may be called
- * again, except for destroy.
+ * An aggregator knows contributors by number, and nothing of connections or the wire. It belongs to one reactor. It
+ * delivers sums and refusals through upcalls, which its implementation gets when it is opened. An upcall may call the
+ * aggregator again, but not destroy it.
  */
 #ifndef TRIB_ENGINE_AGGREGATOR_H
 #define TRIB_ENGINE_AGGREGATOR_H
@@ -12,21 +12,23 @@
 #include "engine/base/lease.h"
 #include "engine/base/limits.h"
 
-/* Rounds of a key that one contributor may have given up, all of it being here, before it begins a further one. */
+/* A contributor may have given up this many rounds of a key, each contributed in full, before it begins a further
+ * one. */
 #define TRIB_SUM_KEPT_ROUNDS_MAX 2u
 
-/* The operation that a round is. All contributors must agree on every member, or the round is refused to all. */
+/* The operation of a round. All contributors must agree on it, or the round is refused to all. */
 typedef enum trib_collective {
     TRIB_COLLECTIVE_ALL_REDUCE = 0,
     TRIB_COLLECTIVE_BROADCAST = 1,
-    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE =
-        2, /* push_pull of a device tensor: one contributor a machine; not inside summation */
-    TRIB_COLLECTIVE_DEVICE_ALONE = 3,     /* either, within one machine: never on the wire */
-    TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; not inside summation */
+    /* all-reduce of a device tensor, with one contributor per machine; the summation never sees it */
+    TRIB_COLLECTIVE_DEVICE_ALL_REDUCE = 2,
+    /* all-reduce or broadcast of a device tensor within one machine; never on the wire */
+    TRIB_COLLECTIVE_DEVICE_ALONE = 3,
+    TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; the summation never sees it */
 } trib_collective;
 
-/* The root in frames about device tensors: how many local ranks share the tensor, and the machine of the broadcast's
- * root. */
+/* The `root` field in frames about device tensors. It packs the number of local ranks that share the tensor, and the
+ * machine of the broadcast's root. */
 static inline uint32_t trib_device_root(uint32_t local_size, uint32_t machine)
 {
     return local_size | machine << 8;
@@ -42,7 +44,7 @@ static inline uint32_t trib_device_root_machine(uint32_t root)
     return root >> 8;
 }
 
-/* A share of a device tensor: each local rank contributes its own, for its machine. */
+/* True for the shards of a device tensor: each local rank contributes its own shard for its machine. */
 static inline bool trib_collective_is_sharded(uint32_t collective)
 {
     return collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE || collective == TRIB_COLLECTIVE_DEVICE_BROADCAST;
@@ -53,37 +55,40 @@ typedef struct trib_contribution {
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
-    uint32_t chunk_count; /* of the partition */
-    uint32_t size;        /* bytes of this chunk of the tensor, also when no payload travels (broadcast, not root) */
-    uint32_t contributor; /* its number among those of the aggregator */
+    uint32_t chunk_count; /* chunks of the partition */
+    uint32_t size;        /* bytes of this chunk in the tensor, even when no payload travels (broadcast, not root) */
+    uint32_t contributor; /* its number in the aggregator, from 0 */
     int32_t priority;
     trib_collective collective;
     trib_dtype dtype;
     trib_reduce reduce;
-    uint32_t root;  /* broadcast: a rank */
-    bool is_ahead;  /* asked about before its turn: what came before it is not in yet, so it does not jump (may_jump) */
-    uint32_t owner; /* of a partial sum (below): who sums those, as relay.h writes it; not looked at */
+    uint32_t root; /* the rank of a broadcast's root */
+    bool is_ahead; /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
+    /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it; not interpreted here */
+    uint32_t owner;
 } trib_contribution;
 
-/* A sum on its way to its receivers; shared by reference count. */
+/* A sum that is being sent to its receivers, which share it by reference count. */
 typedef struct trib_sum_buffer {
     void *data;
     uint32_t size;
     uint32_t references;
-    void *slot; /* the aggregator's own */
+    void *slot; /* for the aggregator alone */
 } trib_sum_buffer;
 
-/* A contribution's payload, as it has come. */
+/* The payload of a contribution, as it arrived. */
 typedef struct trib_arrived {
-    void *buffer; /* where it was to land, by recv_target; NULL: that was not asked */
-    const void
-        *payload; /* where it is: the buffer, or memory that is lent for the time of the call; NULL: none travels */
-    const trib_lender *lender; /* of a payload elsewhere; NULL: it is valid during the call only */
+    void *buffer; /* the buffer from recv_target; NULL if that was not called */
+    /* the payload's place: the buffer, or memory lent for the time of the call; NULL if no payload travels */
+    const void *payload;
+    /* lends a payload outside the buffer; NULL: such a payload is valid during the call only */
+    const trib_lender *lender;
 } trib_arrived;
 
-/* Why a contributor will not come: true, and why in text. user is that of the aggregator's upcalls. */
+/* Returns true, with the reason in `text`, if the contributor will never contribute. `user` belongs to the
+ * aggregator's upcalls. */
 typedef bool trib_is_gone(void *user, const trib_contribution *what, char *text, size_t size);
-/* A receiver waits for a round that misses contributors: the lowest of them, and how many. */
+/* Reports a receiver that waits for a round, with its lowest missing contributor and the number of missing ones. */
 typedef void trib_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count);
 typedef void trib_waits(void *user, uint32_t receiver, const trib_contribution *what);
@@ -93,33 +98,35 @@ typedef struct trib_aggregator trib_aggregator;
 typedef struct trib_aggregator_ops {
     const char *name;
     /*
-     * A contribution with a payload announces itself: *buffer_out is where it shall land. TRIB_AGAIN: no memory now
-     * (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol, disconnect it. Exactly one of
-     * arrived and abandon follows, with that buffer, which is the caller's to fill until then.
+     * The server asks where the payload of a contribution shall land, which *buffer_out answers. TRIB_AGAIN: there is
+     * no memory now, so the caller asks again later. TRIB_PROTOCOL with *error: the contributor broke the protocol, and
+     * the caller disconnects it. Exactly one call of arrived or abandon follows with the buffer, which the caller may
+     * fill until then.
      */
     trib_status (*recv_target)(trib_aggregator *self, const trib_contribution *what, void **buffer_out,
                                trib_error *error);
-    /* TRIB_NO_MEMORY, only without a buffer: nothing has changed, and it may be tried again. */
+    /* TRIB_NO_MEMORY is possible only without a buffer. Nothing has changed then, and the caller may try again. */
     trib_status (*arrived)(trib_aggregator *self, const trib_contribution *what, const trib_arrived *arrived,
                            trib_error *error);
-    void (*abandon)(trib_aggregator *self, void *buffer); /* the connection ended before the payload was there */
-    /* One reference of a sum that was handed out is given back: it was sent, or its receiver is gone. */
+    /* called instead of arrived when the connection ended before that */
+    void (*abandon)(trib_aggregator *self, void *buffer);
+    /* Gives back one reference of a sum that was handed out, after it was sent or its receiver is gone. */
     void (*sent)(trib_aggregator *self, trib_sum_buffer *sum);
-    /* The contributor takes no part in the round, which is then refused to all who are in it or come later. */
+    /* The contributor withdraws from the round, which is refused to all contributors, present or late. */
     trib_status (*withdraw)(trib_aggregator *self, const trib_contribution *what, trib_status why, const char *text);
-    /* Tells who waits for rounds older than that; at most limit calls, and the next scan goes on where this one
-     * ended. */
+    /* Reports the receivers that wait for rounds older than `older_than_ns`, with at most `limit` calls. The next
+     * scan continues where this one ended. */
     void (*scan)(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
     void (*refuse_gone)(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone);
-    /* Of one round: the receivers that wait, and have not been refused. */
+    /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);
-    /* Is there a round that this contributor is through with and others, who have not gone, are not? */
+    /* True if this contributor has finished a round that another one, which is not gone, has not. */
     bool (*owes)(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone);
     bool (*is_idle)(const trib_aggregator *self); /* nothing is being aggregated or sent */
-    void (*destroy)(trib_aggregator *self);       /* sums not yet sent are forgotten: their sent must not follow */
+    void (*destroy)(trib_aggregator *self);       /* unsent sums are dropped: no call of `sent` may follow for them */
 } trib_aggregator_ops;
 
-/* Embedded in what implements it. */
+/* The implementation embeds this as its base. */
 struct trib_aggregator {
     const trib_aggregator_ops *ops;
 };

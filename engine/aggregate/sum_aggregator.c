@@ -1,4 +1,4 @@
-/* sum_aggregator.c - the summation behind the interface of aggregators. */
+/* sum_aggregator.c - offers the summation as an aggregator (aggregator.h). */
 #include "engine/aggregate/sum_tree.h"
 #include "engine/base/container_of.h"
 

@@ -1,8 +1,8 @@
 /*
- * sum_memory.c - the summation's keys, blocks, trees and rounds: where they come from and where they go back to.
+ * sum_memory.c - the memory of the summation: its keys, blocks, trees and rounds.
  *
- * Everything is kept for the next one who needs it until the summation ends; what was given back last is taken first,
- * because it is the most likely to be in the cache still.
+ * Memory stays allocated for reuse until the summation is destroyed. The free lists are last-in-first-out, because the
+ * newest entry is the most likely to be in the cache.
  */
 #include <stdlib.h>
 #include <string.h>
@@ -37,7 +37,8 @@ static void *table_find(const sum_table *table, uint64_t id)
     return table->capacity == 0 ? NULL : table_slot(table, id)->value;
 }
 
-/* Room for one more, so that an insertion cannot fail. At most three quarters are used. */
+/* Makes room for one more entry, so that the next insertion cannot fail. At most three quarters of the slots are
+ * used. */
 static bool table_reserve(trib_summation *self, sum_table *table)
 {
     if (table->count < table->capacity / 4 * 3) {
@@ -215,7 +216,7 @@ static size_t arrived_words(const trib_summation *self, uint32_t chunk_count)
     return ((size_t)chunk_count * self->config.contributor_count + 63) / 64;
 }
 
-/* One piece of memory: the round, its chunks, then the marks by falling alignment. */
+/* One allocation holds the round, its chunks and its marks, in the order of falling alignment. */
 static sum_round *make_round(trib_summation *self, uint32_t class_index)
 {
     const uint32_t n = self->config.contributor_count, capacity = UINT32_C(1) << class_index;
@@ -262,7 +263,7 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
             return NULL;
         }
     }
-    /* The caller fills in all else. The text is long, so it is only ended where it begins. */
+    /* The caller sets all other fields. The text is long, so it is only terminated, not cleared. */
     round->chunk_count = chunk_count;
     round->next = round->report_next = NULL;
     round->refused = TRIB_OK;
@@ -290,7 +291,8 @@ static sum_round **bucket_of(const sum_round_table *table, const sum_key *key, u
     return &table->buckets[mixed >> 32 & (table->bucket_count - 1)];
 }
 
-/* As many buckets as rounds. Where there is no memory for more, more lie in each. */
+/* Keeps at least one bucket for each live round. Without memory the table stays as it is, and each bucket holds more
+ * rounds. */
 static void widen(trib_summation *self)
 {
     const sum_round_table old = self->by_number;
@@ -350,7 +352,8 @@ void trib_sum_round_take_out(trib_summation *self, sum_round *round)
 
 sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, uint32_t round)
 {
-    if (key->live == NULL || key->live->what.round <= round) { /* most often it is the newest, or yet to come */
+    /* most frames are about the newest round or one yet to come */
+    if (key->live == NULL || key->live->what.round <= round) {
         return key->live != NULL && key->live->what.round == round ? key->live : NULL;
     }
     sum_round *at = *bucket_of(&self->by_number, key, round);
@@ -371,7 +374,7 @@ void trib_sum_round_give(trib_summation *self, sum_round *round)
     self->free_rounds[round->class_index] = round;
 }
 
-/* ---- All of it ---- */
+/* ---- Opening and closing ---- */
 
 trib_status trib_sum_memory_init(trib_summation *self)
 {
@@ -386,7 +389,7 @@ void trib_sum_memory_free(trib_summation *self)
         sum_round *round = self->oldest;
         self->oldest = round->younger;
         for (uint32_t i = 0; i < round->chunk_count; i++) {
-            free(round->chunks[i].tree); /* its blocks are freed below, with all others */
+            free(round->chunks[i].tree); /* the loop over all_blocks frees its blocks */
         }
         free(round);
     }

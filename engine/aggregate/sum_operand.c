@@ -1,6 +1,7 @@
 /*
- * sum_operand.c - what becomes of a payload that was presented where it was: it is summed from there at once, stays
- * there under a lease until its partner comes, or is copied.
+ * sum_operand.c - decides where an operand of the sum lies when its payload is outside the block taken for it.
+ *
+ * The payload is summed at once where it lies, stays there under a lease until its partner arrives, or is copied.
  */
 #include "engine/aggregate/sum_tree.h"
 
@@ -22,7 +23,8 @@ static void copy_in(const trib_summation *self, const trib_contribution *what, u
     trib_charge(self->config.reactor, TRIB_COST_COPY, size);
 }
 
-/* The payload has to go from where it is, and is copied to the block that stood by. */
+/* The sender takes its memory back, so the payload is copied to the block reserved for it. If the copy was torn, the
+ * round is refused. */
 static void recalled(trib_lease *lease)
 {
     sum_block *block = lease->user;
@@ -40,7 +42,7 @@ static void recalled(trib_lease *lease)
     }
 }
 
-/* keeps: its partner has not come yet. */
+/* `keeps` is true while the partner has not arrived, so that the lease outlasts the call. */
 static bool take_lease(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
                        const trib_lender *lender, bool keeps)
 {
@@ -58,7 +60,7 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
     return true;
 }
 
-/* Whether it can be summed from where it is, now or when its partner comes. */
+/* True if the payload can be summed where it lies, now or when its partner arrives. */
 static bool stays(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
                   const trib_lender *lender, const sum_block *spare)
 {
@@ -72,7 +74,8 @@ static bool stays(trib_summation *self, const sum_round *round, const trib_contr
     const bool has_target =
         partner->form == TRIB_FORM_ACC || spare != NULL || trib_acc_is_wire(what->dtype, what->reduce);
     if (has_target) {
-        (void)take_lease(self, round, what, block, lender, false); /* none is needed if it is not the sender's memory */
+        /* a payload that is not the sender's memory needs no lease */
+        (void)take_lease(self, round, what, block, lender, false);
     }
     return has_target;
 }

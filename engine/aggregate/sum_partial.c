@@ -1,13 +1,16 @@
 /*
- * sum_partial.c - partial sums, of a larger sum: a chunk whose contributions are all in is given out as it is, not
- * rounded, and waits until the sum that it has become part of is written over it.
+ * sum_partial.c - gives out partial sums, which are parts of a larger sum.
+ *
+ * A chunk whose contributions have all arrived is given out unrounded. It then waits until the finished sum has been
+ * written over it.
  *
  * Invariants
- * - A chunk that is out holds its round and its block, until its sum is there or the round is refused.
- * - Whoever sums the partial sums expects this contributor's rounds of a key one after the other. So a refusal is
- *   reported upwards only when every older round of the key is complete or has been reported; partial sums come in that
- *   order anyway, because a chunk of round r + 1 is complete only when every contributor is through with round r.
- * - So where a round is complete or has been reported, all older ones of the key are, or have been.
+ * - A chunk that is out keeps its round and its block until its sum has arrived or the round is refused.
+ * - The owner expects this contributor's rounds of a key in order. So a refusal is reported to the owner only after
+ *   every older round of the key is complete or reported.
+ * - Partial sums are in order by themselves: a chunk of round r + 1 is complete only after every contributor has
+ *   finished round r.
+ * - If a round is complete or reported, then all older rounds of its key are too.
  */
 #include "engine/aggregate/sum_tree.h"
 
@@ -53,7 +56,7 @@ void trib_sum_partial_give_out(trib_summation *self, sum_chunk *chunk, sum_block
     chunk->result = block;
     chunk->is_out = true;
     round->partials_out++;
-    round->references++; /* the caller's; ours is counted in partials_out */
+    round->references++; /* this reference is the caller's; partials_out counts the summation's own */
     chunk->sum = (trib_sum_buffer){
         .data = carries ? block->data : NULL, .size = carries ? chunk->size : 0, .references = 2, .slot = chunk};
     const trib_contribution what = describe(chunk);
@@ -96,11 +99,11 @@ static bool is_settled(const sum_round *round)
 void trib_sum_partial_report(trib_summation *self, sum_round *round)
 {
     if (!gives_partials(self) || (round->next != NULL && !is_settled(round->next))) {
-        return; /* the older one does it when its turn has come */
+        return; /* the older round reports this one when its turn comes */
     }
-    sum_round *first = NULL, **last = &first; /* of those to be reported, oldest first */
+    sum_round *first = NULL, **last = &first; /* the rounds to report, oldest first */
     for (sum_round *at = round; at != NULL && (at->refused != TRIB_OK || is_settled(at)); at = at->newer) {
-        if (!is_settled(at)) { /* nothing younger than an open one */
+        if (!is_settled(at)) { /* the loop stops at an open round: no younger one is reported yet */
             *last = at;
             last = &at->report_next;
             at->report_next = NULL;
@@ -122,7 +125,7 @@ bool trib_sum_partial_may_end(const trib_summation *self, const sum_round *round
     return !gives_partials(self) || (round->partials_out == 0 && (round->refused == TRIB_OK || round->is_reported));
 }
 
-/* ---- What comes from above ---- */
+/* ---- Answers from the owner ---- */
 
 static sum_round *find_live(const trib_summation *self, const trib_contribution *what)
 {
@@ -167,7 +170,7 @@ void trib_summation_complete(trib_summation *self, const trib_contribution *what
     trib_sum_round_try_end(self, round);
 }
 
-/* Else nothing that happens above can matter to it: all its sums are here, and at most wait to be sent. */
+/* True while the round depends on its owner. Otherwise all its sums have arrived, and at most wait to be sent. */
 static bool needs_above(const sum_round *round)
 {
     return round->refused == TRIB_OK && (round->chunks_done < round->what.chunk_count || round->partials_out > 0);
@@ -175,7 +178,7 @@ static bool needs_above(const sum_round *round)
 
 static void refuse_from_above(trib_summation *self, sum_round *round, trib_status status, const char *text)
 {
-    round->is_reported = round->is_reported || round->refused == TRIB_OK; /* they know */
+    round->is_reported = round->is_reported || round->refused == TRIB_OK; /* the owner knows of the refusal already */
     round->holds++;
     trib_sum_round_refuse(self, round, status, text);
     round->holds--;
@@ -195,7 +198,7 @@ void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_stat
     for (sum_round *round = self->oldest; round != NULL;) {
         if (round->what.owner == owner && needs_above(round)) {
             refuse_from_above(self, round, status, text);
-            round = self->oldest; /* others may have gone with it */
+            round = self->oldest; /* the refusal may have ended other rounds too */
         } else {
             round = round->younger;
         }

@@ -1,7 +1,8 @@
 /*
- * sum_round.c - when a round ends, and how it is refused. A refused round holds no payloads, but stays until each
- * contributor has shown up and been told; then it is remembered, as far as it is the last in a row, for what may
- * still be on its way. Here too: who is told that it waits.
+ * sum_round.c - the end, the refusal and the stalls of a round.
+ *
+ * A refused round holds no payloads, but stays until every contributor has shown up and been told. Its key then
+ * remembers the newest run of consecutive refused rounds, so that late frames to them are dropped.
  */
 #include <stdio.h>
 
@@ -127,9 +128,10 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     }
 }
 
-/* ---- Looking ---- */
+/* ---- Scans of waiting rounds ---- */
 
-/* The lowest rank that has not contributed all, and how many there are; 0 if the round is complete. */
+/* Counts the contributors that have not contributed every chunk. *lowest is the lowest of them, unchanged if none is
+ * missing. */
 static uint32_t count_missing(const trib_summation *self, const sum_round *round, uint32_t *lowest)
 {
     uint32_t missing = 0;
@@ -142,7 +144,7 @@ static uint32_t count_missing(const trib_summation *self, const sum_round *round
     return missing;
 }
 
-/* Where the calls begin: at the round and the contributor that the limit kept the last ones from. */
+/* Begins with the round and the contributor at which the limit ended the previous scan. */
 static sum_round *first_to_notify(trib_summation *self, uint32_t *receiver)
 {
     sum_round *round = self->oldest;
@@ -206,7 +208,7 @@ void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
     }
 }
 
-/* Has a contributor yet to hear that the workers disagree, and will it? */
+/* True if a contributor that is not gone has yet to hear that the workers disagree. */
 static bool owes_refusal(const trib_summation *self, const sum_round *round,
                          bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {

@@ -1,10 +1,10 @@
 /*
- * sum_tree.c - sums a chunk along the tree (sum_tree.h) or on arrival, and hands the sum out. Nothing here can fail,
- * but what was taken back while it was read is refused.
+ * sum_tree.c - sums a chunk along the tree (sum_tree.h) or in order of arrival, and hands the sum out.
  *
- * Handing out is an upcall, from which anything may come back in: a reference at once, a refusal of the round. The
- * caller holds the round (holds), and what is handed out has a reference of its own, until the last receiver has been
- * served.
+ * No step here can fail, except that a payload taken back while it was read refuses its round.
+ *
+ * A sum is handed out by an upcall, which may call back at once: to return a reference, or to refuse the round. So the
+ * caller holds the round (holds), and the sum has a reference of its own until the last receiver is served.
  */
 #include "engine/aggregate/sum_tree.h"
 
@@ -22,7 +22,7 @@ void trib_sum_buffer_unref(trib_summation *self, trib_sum_buffer *sum)
     }
 }
 
-/* The sum as it is given out, held by one reference of ours. */
+/* Prepares the sum for its receivers. One reference belongs to the summation. */
 static void begin_handing(sum_chunk *chunk, trib_sum_buffer *sum, sum_block *block)
 {
     trib_assert(sum->references == 0);
@@ -80,13 +80,13 @@ const sum_node *trib_sum_partner(const trib_summation *self, const sum_chunk *ch
     return NULL;
 }
 
-/* An operand's own block, if accumulators can be written over it. */
+/* The operand's block if the result can overwrite it, else NULL. */
 static sum_block *reusable(const sum_node *node, bool acc_is_wire)
 {
     return acc_is_wire || node->form == TRIB_FORM_ACC ? node->block : NULL;
 }
 
-/* *left becomes the combination of both, and *right is empty. */
+/* Combines both operands into *left, and empties *right. */
 static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left, sum_node *right, sum_block **spare)
 {
     const trib_contribution *what = &chunk->round->what;
@@ -122,13 +122,13 @@ static void add_by_rank(trib_summation *self, sum_chunk *chunk, uint32_t rank, s
     const uint32_t n = self->config.contributor_count;
     trib_assert(nodes[rank].data == NULL);
     nodes[rank] = payload;
-    uint32_t index = rank; /* of the node at its level */
+    uint32_t index = rank; /* index of the node at its level */
     for (uint32_t level = 0; (UINT32_C(1) << level) < n; level++, index >>= 1) {
         uint32_t mine = index << level, sibling = (index ^ 1) << level;
         if (sibling < n) {
             if (nodes[sibling].data == NULL || nodes[sibling].level != level) {
                 trib_assert(nodes[mine].block != NULL);
-                return; /* its turn comes when the sibling does */
+                return; /* the sibling's arrival continues from here */
             }
             const uint32_t low = mine < sibling ? mine : sibling, high = mine < sibling ? sibling : mine;
             combine(self, chunk, &nodes[low], &nodes[high], spare);
@@ -149,7 +149,7 @@ static void add_on_arrival(trib_summation *self, sum_chunk *chunk, sum_node payl
     }
 }
 
-/* Everybody's contribution is in the tree's root. A partial sum is not rounded. */
+/* Called when the tree's root holds all contributions. A partial sum is not rounded. */
 static sum_block *finish(trib_summation *self, sum_chunk *chunk)
 {
     if (chunk->size == 0) {
@@ -196,7 +196,7 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
     }
 }
 
-/* By rank, but for who comes last. */
+/* Receivers are served in order of rank, except that receiver_last comes last. */
 static uint32_t receiver_of(const trib_summation *self, uint32_t turn)
 {
     const uint32_t last = self->config.receiver_last;
@@ -217,7 +217,7 @@ void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
             hand_to(self, chunk, &chunk->sum, i);
         }
     }
-    if (root < n) { /* it has it, and learns that all have asked */
+    if (root < n) { /* the root has the payload, and learns that all have asked */
         begin_handing(chunk, &chunk->nothing, NULL);
         hand_to(self, chunk, &chunk->nothing, root);
         trib_sum_buffer_unref(self, &chunk->nothing);
@@ -240,7 +240,7 @@ static bool has_asked(const trib_summation *self, const sum_chunk *chunk, uint32
     return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-/* The root's payload goes to those who have asked as soon as it is there; the root learns when all have asked. */
+/* The root's payload goes at once to the contributors that have asked for it. The root learns when all have asked. */
 static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_block *block)
 {
     const sum_round *round = chunk->round;
@@ -249,7 +249,8 @@ static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t ra
         begin_handing(chunk, &chunk->sum, block);
         chunk->is_open = true;
         for (uint32_t i = 0; i < n && chunk->is_open; i++) {
-            chunk->served = i + 1; /* who asks from inside the upcall is served here or there, never twice */
+            /* a request from inside the upcall is served by this loop or by that call, never by both */
+            chunk->served = i + 1;
             if (i != root && has_asked(self, chunk, i)) {
                 hand_to(self, chunk, &chunk->sum, i);
             }

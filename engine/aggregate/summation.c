@@ -1,10 +1,10 @@
 /*
- * summation.c - keys, rounds and who has contributed to them. The arithmetic along the tree is in sum_tree.c, the
- * memory in sum_memory.c; sum_tree.h has the invariants of all three.
+ * summation.c - accepts contributions to the rounds of keys. sum_tree.c has the arithmetic, and sum_memory.c the
+ * memory. sum_tree.h states the invariants of all three.
  *
- * A round ends when everybody has been handed every chunk's sum, or has been told of the refusal, and nothing of it
- * is on its way any more. Refused rounds may pile up behind one contributor that is late, because the others go on to
- * their next rounds; they hold no payloads. Of the rounds that do, a few may be open at once.
+ * A round ends when every contributor has been handed every sum or told of the refusal, and no buffer of it is in use.
+ * Refused rounds can pile up behind one late contributor, because the others go on to their next rounds. They hold no
+ * payloads. Only a few rounds that hold payloads may be open at once.
  */
 #include "engine/aggregate/summation.h"
 
@@ -14,17 +14,17 @@
 
 #include "engine/aggregate/sum_tree.h"
 
-#define LIVE_ROUNDS_MAX (1u << 17) /* above all the operations that a worker can have queued up and cancelled */
+#define LIVE_ROUNDS_MAX (1u << 17) /* more than the operations that a worker can have queued and cancelled */
 
-/* Ranks that a root may be. */
+/* The number of ranks that a root may have. */
 static uint32_t rank_count(const trib_summation *self)
 {
     return self->config.rank_limit == 0 ? self->config.contributor_count : self->config.rank_limit;
 }
 
-/* How many rounds of a key may miss contributions. Each has a worker that has done its part and waits: of a
- * broadcast that is the root, for those who have asked are served, and go on. A worker has given up a few such
- * rounds at most, and is at one more. */
+/* The limit of open rounds of a key, which miss contributions. Each has a worker that has contributed and waits. In
+ * a broadcast that is the root, because receivers get the payload at once and go on. A worker has given up at most
+ * TRIB_SUM_KEPT_ROUNDS_MAX such rounds, and waits in one more. */
 static uint32_t open_rounds_max(const trib_summation *self)
 {
     return (TRIB_SUM_KEPT_ROUNDS_MAX + 1) * rank_count(self);
@@ -65,8 +65,8 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     return TRIB_OK;
 }
 
-/* Whoever begins a round (NULL: a new one) has done its part in the one before that was here: contributed all of it,
- * withdrawn, or been told of a refusal. */
+/* True if the contributor has finished the live round before `round`, or the newest one if `round` is NULL. A
+ * finished contributor has contributed in full, withdrawn, or heard of a refusal. */
 static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
 {
     const sum_round *before = round == NULL ? key->live : round->next;
@@ -113,7 +113,7 @@ static trib_status check_duplicate(const trib_summation *self, const sum_round *
 
 /* ---- Contributions ---- */
 
-/* chunk_count: of which the round keeps records; a round that begins refused needs but one. */
+/* The round keeps records of chunk_count chunks. A round that begins refused needs only one. */
 static sum_round *begin_round(trib_summation *self, const trib_contribution *what, uint32_t chunk_count)
 {
     sum_key *key = trib_sum_key_find(self, what);
@@ -132,8 +132,8 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     return round;
 }
 
-/* The round of that contribution, begun if it is its turn. *round_out is NULL if it is over and was refused: then the
- * contribution, still on its way when that happened, is swallowed. */
+/* Finds the round of a contribution, and begins it if it is its turn. *round_out is NULL if the round is over and
+ * was refused. The contribution was still on its way then, and is dropped. */
 static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
                               trib_error *error)
 {
@@ -166,7 +166,8 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
     return TRIB_OK;
 }
 
-/* As above, for a contribution that is to be added: it fits what the others say, or the round is refused. */
+/* As find_round, for a contribution that is to be added. Refuses the round if the contribution contradicts the
+ * others. */
 static trib_status find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
                               sum_round **round_out, trib_error *error)
 {
@@ -195,7 +196,8 @@ static bool ensure_tree(trib_summation *self, const sum_round *round, const trib
     return chunk->tree != NULL;
 }
 
-/* The block that an operand in wire form may have to bring along; NULL if none is needed. False: out of memory. */
+/* Takes the spare block that an operand in wire form may need. *spare is NULL if none is needed. False: out of
+ * memory. */
 static bool take_spare(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block **spare)
 {
     *spare = NULL;
@@ -260,7 +262,7 @@ void trib_summation_abandon(trib_summation *self, void *buffer)
     }
 }
 
-/* All of the contribution is here. payload.data is NULL if none travels. */
+/* Accepts a contribution that has arrived completely. payload.data is NULL if no payload travels. */
 static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                     sum_block *spare)
 {
@@ -290,7 +292,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
     trib_sum_round_try_end(self, round);
 }
 
-/* No payload travels. */
+/* Accepts a contribution without a payload. */
 static trib_status empty_arrived(trib_summation *self, const trib_contribution *what, trib_error *error)
 {
     sum_round *round = NULL;
@@ -318,7 +320,8 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
         return TRIB_OK;
     }
     trib_assert(round->what.round == what->round);
-    trib_status status = check_duplicate(self, round, what, error); /* two may have landed at once */
+    /* the same contribution may have been received twice in parallel */
+    trib_status status = check_duplicate(self, round, what, error);
     if (status != TRIB_OK) {
         trib_sum_block_give(self, block);
         trib_sum_round_try_end(self, round);
@@ -340,7 +343,8 @@ trib_status trib_summation_presented(trib_summation *self, const trib_contributi
     return payload_arrived(self, what, buffer, payload, lender, error);
 }
 
-/* A payload received in place is combined from where it is if its partner is there; it stays or is copied otherwise. */
+/* A payload received in place is combined where it lies if its partner has arrived. Otherwise it is leased or
+ * copied. */
 static bool take_in_place(trib_summation *self, sum_round *round, const trib_contribution *what, const void *payload,
                           const trib_lender *lender, sum_node *node, sum_block **spare)
 {
@@ -409,7 +413,7 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
     }
     trib_sum_round_refuse(self, round, why, text);
     if (!round->notified[what->contributor]) {
-        round->notified[what->contributor] = 1; /* it knows */
+        round->notified[what->contributor] = 1; /* a contributor that withdraws needs no notice */
         round->notified_count++;
     }
     trib_sum_round_try_end(self, round);
@@ -425,7 +429,7 @@ void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
     trib_sum_round_try_end(self, round);
 }
 
-/* ---- Looking ---- */
+/* ---- Queries ---- */
 
 bool trib_summation_is_idle(const trib_summation *self)
 {
@@ -442,7 +446,7 @@ uint64_t trib_summation_bytes_out(const trib_summation *self)
     return self->bytes_out;
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 static void *zeroed(size_t size)
 {

@@ -1,21 +1,26 @@
 /*
- * summation.h - the aggregator that sums, for the keys of one reactor (aggregator.h).
+ * summation.h - the aggregator that sums the keys of one reactor (aggregator.h).
  *
- * Pure state and arithmetic: it knows nothing of connections or the wire. Its owner feeds it
- * checked-for-length contributions and gets sums and refusals back through the upcalls. All of it runs on one
- * reactor's thread.
+ * The summation is pure state and arithmetic, and knows nothing of connections or the wire. The server checks the
+ * lengths of contributions, passes them in, and receives sums and refusals through the upcalls. All calls run on the
+ * reactor's thread. The owner of a partial sum is the member that sums it with those of other machines.
  *
- * A key is (tensor, partition); it has rounds 1, 2, ...; a round of a key has chunk_count chunks, each summed for
- * itself. Usually at most two rounds of a key are alive: one whose sums are being sent, and the next one being summed.
- * A contributor goes on to round r + 1 only when it is through with round r: has contributed all of it, has withdrawn,
- * or has been refused. Anything else is a protocol violation of the contributor. Where keys move between servers
- * (may_jump) the rounds that are here have gaps. One that gives up waiting (a deadline) may thus run ahead of a late
- * one; two rounds wait for the late one, and workers hold further ones back (worker_held.c). So memory stays bounded; a
- * contributor that begins one too many all the same is refused with TRIB_BUSY.
+ * A key is a pair (tensor, partition), with rounds 1, 2 and so on. A round has chunk_count chunks, each summed
+ * separately. Usually at most two rounds of a key are live: one whose sums are being sent, and the next one being
+ * summed.
  *
- * Upcalls: from inside sum_ready, refused and stalled the summation may be called again, except for destroy.
+ * A contributor goes on to round r + 1 only after it has finished round r: it has contributed in full, withdrawn, or
+ * been refused. Any other contribution violates the protocol. Round numbers have gaps where keys move between servers
+ * (may_jump).
  *
- * Exactly once: (epoch, round, contributor) of a chunk counts once; a second one is refused with TRIB_PROTOCOL.
+ * A contributor that gives up waiting at a deadline can run ahead of a late one. Two such rounds of a key may wait for
+ * the late one, and workers hold further ones back (worker_held.c). So memory stays bounded. A contributor that begins
+ * one too many all the same is refused with TRIB_BUSY.
+ *
+ * The upcalls sum_ready, refused and stalled may call the summation again, but not destroy it.
+ *
+ * Each contributor counts once in each chunk of a round and epoch. A second contribution is rejected with
+ * TRIB_PROTOCOL.
  */
 #ifndef TRIB_ENGINE_SUMMATION_H
 #define TRIB_ENGINE_SUMMATION_H
@@ -30,118 +35,125 @@ typedef struct trib_summation_config {
     trib_reactor *reactor;
     const trib_kernels *kernels;
     trib_sum_order order;
-    uint32_t contributor_count; /* n: ranks 0..n-1 */
-    uint32_t weight;            /* workers whose sum each contribution is, for AVG; 0: one */
-    uint32_t chunk_bytes;       /* largest chunk on the wire */
-    /* Page-aligned buffers; may return NULL (out of memory). */
+    uint32_t contributor_count; /* n; contributors are numbered 0..n-1 */
+    uint32_t weight;            /* for AVG: workers that each contribution sums; 0 means one */
+    uint32_t chunk_bytes;       /* bytes of the largest chunk in a tensor */
+    /* Allocates a page-aligned buffer. Returns NULL when out of memory. */
     void *(*buffer_alloc)(void *user, size_t size);
     void (*buffer_free)(void *user, void *buffer, size_t size);
-    /* A chunk's sum is complete: send it to `receiver`, then trib_summation_sent once. Called once per receiver,
-     * holding one reference each. what describes the chunk (what->contributor == receiver). */
+    /* A chunk's sum is complete. The server sends it to `receiver` and then calls trib_summation_sent once. Called
+     * once for each receiver, with one reference each. `what` describes the chunk, and what->contributor is the
+     * receiver. */
     void (*sum_ready)(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *sum);
-    /* The round of this key is refused to `receiver`: tell it. Once per contributor that has shown up in the round. */
+    /* The round is refused, and the server tells `receiver`. Called once for each contributor that has shown up in
+     * the round. */
     void (*refused)(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text);
     void *user;
 
-    /* Where the contributors are not all the job's workers, each for itself: contributor i is rank rank_first, or
-     * begins there and stands for rank_step ranks (0: 1); roots are below rank_limit (0: the number of
-     * contributors). */
+    /* For contributors that are not simply all workers of the job: contributor i stands for rank_step ranks (0 means
+     * 1), from rank_first + i * rank_step on. Roots are below rank_limit (0 means the number of contributors). */
     uint32_t rank_first, rank_step, rank_limit;
-    uint32_t receiver_last; /* one more than the contributor that is handed a sum after all others; 0: none */
-    bool may_jump;          /* keys come and go: a round may be any number above those that were here before */
-    /* Contributions are partial sums, in accumulator form, of trib_sum_partial_bytes. */
+    uint32_t receiver_last; /* the contributor that is served last, plus one; 0 means none */
+    bool may_jump;          /* keys move between servers, so a round may be any number above the earlier ones */
+    /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. */
     bool takes_partials;
     /*
-     * Not NULL: what is summed here is a partial sum. When a chunk's contributions are all in this is called instead of
-     * sum_ready, once, with a reference for the caller's send: the partial sum is at sum->data in accumulator form
-     * (broadcast: the root's payload, if the root is one of the contributors). The chunk then waits until what it is a
-     * part of has been written over it and trib_summation_complete hands that out, or its round is refused.
+     * If set, the sums here are partial sums of a larger sum. The upcall then replaces sum_ready, once per chunk whose
+     * contributions have all arrived. The server gets one reference, for its send to the owner. sum->data has the
+     * partial sum in accumulator form; in a broadcast, the root's payload, if the root is a contributor. The chunk then
+     * waits until the finished sum has been written over it and trib_summation_complete hands it out, or until its
+     * round is refused.
      */
     void (*partial_ready)(void *user, const trib_contribution *what, trib_sum_buffer *sum);
-    /* With partial_ready: the round is refused, but not by trib_summation_refuse. Once, and only when this has been
-     * called for every older round of the key that was refused, and all others of them are complete. */
+    /* Used with partial_ready: the round is refused, except by trib_summation_refuse. Called once per round, after
+     * every older round of the key is complete or has been reported here. */
     void (*round_refused)(void *user, const trib_contribution *what, trib_status status, const char *text);
 } trib_summation_config;
 
 TRIB_CHECKED trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out);
-/* As an aggregator, and back. The ops answer as the functions below. */
+/* The summation as an aggregator, and the way back. Its ops behave as the functions below. */
 trib_aggregator *trib_sum_aggregator(trib_summation *self);
 trib_summation *trib_sum_aggregator_summation(trib_aggregator *aggregator);
-/* Gives everything back; sums not yet sent are forgotten (their sent must not follow). NULL is fine. */
+/* Frees everything. Unsent sums are dropped, and trib_summation_sent must not follow for them. NULL is fine. */
 void trib_summation_destroy(trib_summation *self);
 
 /*
- * A contribution with a payload announces itself: *buffer_out is where its size bytes shall land. TRIB_OK; TRIB_AGAIN:
- * no memory now (ask again later); TRIB_PROTOCOL with *error: the contributor broke the protocol (duplicate, impossible
- * round or chunk), disconnect it. A mere disagreement with the others is not an error here: the payload lands in a
- * scratch buffer, and `refused` follows on arrival. Between recv_target and arrived/abandoned the buffer is the
- * caller's to fill.
+ * Answers in *buffer_out where the payload of a contribution shall land. Until arrived or abandon, the caller may fill
+ * the buffer.
+ *
+ * - TRIB_AGAIN: there is no memory now, and the caller asks again later.
+ * - TRIB_PROTOCOL with *error: a duplicate, or an impossible round or chunk; the caller disconnects the contributor.
+ *
+ * A disagreement with other contributors is no error here: the payload lands in a scratch buffer, and `refused` follows
+ * on arrival.
  */
 TRIB_CHECKED trib_status trib_summation_recv_target(trib_summation *self, const trib_contribution *what,
                                                     void **buffer_out, trib_error *error);
-/* The payload has landed in that buffer (or size is 0, or no payload travels: buffer NULL, no recv_target call before).
- * TRIB_NO_MEMORY, only with buffer NULL: nothing has changed, and it may be tried again. */
+/* The payload has landed in the buffer. `buffer` is NULL without a payload, and recv_target was not called then.
+ * TRIB_NO_MEMORY is possible only with a NULL buffer. Nothing has changed then, and the caller may try again. */
 TRIB_CHECKED trib_status trib_summation_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
                                                 trib_error *error);
-/* The connection ended before the payload was there. */
+/* Called instead of arrived when the connection ended before the payload was complete. */
 void trib_summation_abandon(trib_summation *self, void *buffer);
-/* As arrived. payload: buffer, or where else the lender (NULL: none) presents it during this call: summed from there
- * if its partner is here, else leased if that can be had, else copied. */
+/* As arrived, but the payload may lie outside the buffer, where the lender (or NULL) presents it during this call.
+ * It is summed there if its partner has arrived, else leased if possible, else copied. */
 TRIB_CHECKED trib_status trib_summation_presented(trib_summation *self, const trib_contribution *what, void *buffer,
                                                   const void *payload, const trib_lender *lender, trib_error *error);
 
-/* A payload that was not asked about (in-process contributors), else as presented. Without a lender it is valid
- * during the call only. TRIB_NO_MEMORY: nothing has changed, and it may be tried again. */
+/* As presented, for a payload without recv_target (in-process contributors). Without a lender it is valid during the
+ * call only. After TRIB_NO_MEMORY nothing has changed, and the caller may try again. */
 TRIB_CHECKED trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_contribution *what,
                                                          const void *payload, const trib_lender *lender,
                                                          trib_error *error);
 
-/* One reference of a sum is given back: it was sent, or its receiver is gone. */
+/* Gives back one reference of a sum, after it was sent or its receiver is gone. */
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);
 
-/* A contributor withdraws from a round of a key (cancelled, timed out): the round is refused with status and text to
- * all who are in it or come later; no-op if its contribution to every chunk is already in. */
+/* A contributor withdraws from a round because it was cancelled or timed out. The round is refused to all
+ * contributors, present or late. No effect if its contribution to every chunk has arrived. */
 TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what,
                                                  trib_status status, const char *text);
 
-/* Calls stalled for each incomplete round older than older_than_ns with the lowest rank that has not contributed and
- * how many are missing; at most limit calls; `receiver` runs over those who wait. The next call goes on where the
- * limit ended this one, else with the oldest round. */
+/* Calls `stalled` for the receivers that wait for incomplete rounds older than `older_than_ns`. It names the lowest
+ * missing contributor and the number of missing ones. After `limit` calls it stops, and the next scan continues
+ * there; otherwise scans begin with the oldest round. */
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
 
-/* Refuses with TRIB_PEER_LEFT each incomplete round older than older_than_ns that misses a contributor of whom
- * is_gone says that it will not come, and why it cannot in *text. */
+/* Refuses with TRIB_PEER_LEFT each incomplete round older than `older_than_ns` that misses a contributor for which
+ * is_gone returns true. The refusal has the text of is_gone. */
 void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns, trib_is_gone *is_gone);
 
 /* ---- Partial sums (partial_ready) ---- */
 
-/* Bytes of a partial sum of that chunk. */
+/* The bytes of that chunk's partial sum. */
 uint32_t trib_sum_partial_bytes(const trib_contribution *what);
-/* The chunk whose partial sum is out and whose sum has not come; NULL: nobody waits for it (any more). */
+/* The buffer of a chunk whose partial sum is out and whose sum has not arrived. NULL if nothing waits for it any
+ * more. */
 trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_contribution *what);
-/* Takes a reference, to be given back as after a send, and says what the chunk is about. */
+/* Takes a reference, which trib_summation_sent gives back, and describes the chunk. */
 void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out);
-/* The sum has been written to what trib_summation_awaited named: hands it out. */
+/* Hands the sum out, after the caller has written it to the buffer of trib_summation_awaited. */
 void trib_summation_complete(trib_summation *self, const trib_contribution *what);
-/* The round is refused from above, to all who are in it or come later; no-op if nobody has begun it, or all its sums
- * are here. */
+/* The owner refuses the round to all contributors, present or late. No effect if no contribution has begun the
+ * round, or all its sums have arrived. */
 void trib_summation_refuse(trib_summation *self, const trib_contribution *what, trib_status status, const char *text);
-/* As trib_summation_refuse, all rounds whose partial sums go to that owner. */
+/* Refuses all rounds whose partial sums go to that owner, as trib_summation_refuse does. */
 void trib_summation_refuse_owner(trib_summation *self, uint32_t owner, trib_status status, const char *text);
-/* Whom the partial sums of that round go to; false: it is not there (any more). */
+/* The owner that gets the partial sums of the round. False if the round is not live. */
 bool trib_summation_find_owner(const trib_summation *self, const trib_contribution *what, uint32_t *owner_out);
-/* Has an older round of the key partial sums out? */
+/* True if the key has an older live round than this one. */
 bool trib_summation_is_behind(const trib_summation *self, const trib_contribution *what);
 /* Calls notify for each contributor that is in the round and has not been refused. */
 void trib_summation_each_waiting(trib_summation *self, const trib_contribution *what, trib_waits *notify, void *user);
 
-/* Nothing is being summed or sent. */
+/* True if nothing is being summed or sent. */
 bool trib_summation_is_idle(const trib_summation *self);
-/* Is there a round that this contributor is through with and others are not? One who leaves stays until there is none:
- * in a broadcast others may still have to ask for what it has long got. And that the workers disagree all are told, but
- * those of whom is_gone says that they have left: who comes last would else be told that this one has. */
+/* True if this contributor has finished a round that others have not. A member that leaves stays until this is
+ * false: in a broadcast, others may still have to ask for its payload. A disagreement of the workers also counts
+ * until all have heard of it, except those for which is_gone returns true. Otherwise a late contributor would hear
+ * of the departure instead. */
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor, trib_is_gone *is_gone);
-/* Bytes of contributions taken in, and of sums handed out. */
+/* Bytes of contributions accepted, and of sums handed out. */
 uint64_t trib_summation_bytes_in(const trib_summation *self);
 uint64_t trib_summation_bytes_out(const trib_summation *self);
 

@@ -1,4 +1,4 @@
-/* core.c - see core.h. */
+/* core.c - prepares a core before its reactor runs (core.h). */
 #include "engine/core/core.h"
 
 void trib_core_init(trib_core *core, trib_engine *engine, trib_reactor *reactor, const trib_link_upcalls *incoming)

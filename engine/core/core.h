@@ -1,7 +1,9 @@
 /*
- * core.h - what one reactor of an engine owns: its links, its share of every tensor's partitions, and the keys it
- * sums. Only the reactor's thread touches this. Statistics are the exception: any thread may read them, and the
- * reactor writes them.
+ * core.h - the state that one reactor of an engine owns: its links, its share of every tensor's partitions, and the
+ * keys it sums.
+ *
+ * Only the reactor's thread uses this state, except the statistics: the reactor writes them, and any thread may read
+ * them.
  */
 #ifndef TRIB_ENGINE_CORE_H
 #define TRIB_ENGINE_CORE_H
@@ -28,13 +30,13 @@ typedef struct trib_core {
     trib_listener *listener;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
-    trib_timer doubt;       /* one of them will not be (wireup.h) */
+    trib_timer doubt;       /* fires when the coordinator has not explained a failed data link (wireup.h) */
     trib_cause doubt_cause;
-    bool joined;  /* all data links are READY: operations may run */
-    bool ended;   /* the job is over for this core: ended_status and ended_text say why */
+    bool joined;  /* all data links are READY, so operations may run */
+    bool ended;   /* the job is over for this core; ended_status and ended_text hold the cause */
     bool closing; /* links are being closed */
     int64_t close_deadline_ns;
-    int64_t leave_by_ns; /* core 0: the latest time at which the coordinator is told */
+    int64_t leave_by_ns; /* core 0: the latest time to tell the coordinator that the member leaves */
     trib_status ended_status;
     char ended_text[TRIB_ERROR_TEXT_SIZE];
     trib_post roster_post, ended_post, report_post;
@@ -44,36 +46,37 @@ typedef struct trib_core {
     atomic_bool loads_are_open;
 
     /* Worker. */
-    trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor], those that this core speaks to */
+    trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor]; NULL where this core has no link */
     struct trib_tensor **tensors; /* by id */
     uint32_t tensors_capacity;
-    struct trib_op_core *op_cores; /* all that arrived and are not done, newest first */
-    unsigned char *discard;        /* target of payload that is no longer wanted */
+    struct trib_op_core *op_cores; /* operations that arrived and are not done, newest first */
+    unsigned char *discard;        /* receives payloads that are not needed any more */
 
-    struct trib_stage_state *stages; /* by trib_stage_id: what the dispatcher keeps for each (pipeline.h) */
+    struct trib_stage_state *stages; /* by trib_stage_id: the dispatcher's state for each stage (pipeline.h) */
 
-    /* server */
-    struct trib_server_sum
-        *sums; /* its aggregators (server_sum.h); NULL: the roster is not here, or the core has closed */
+    /* Server. */
+    /* its aggregators (server_sum.h); NULL before the roster is here and after the core has closed */
+    struct trib_server_sum *sums;
     uint32_t sum_count;
-    struct trib_relay *relay; /* it sums for the workers of its machine first (relay.h); NULL: for all at once */
+    struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
-    uint32_t wireup_missing;  /* workers that are to connect to this core and have not (wireup.h) */
-    int64_t next_scan_ns;     /* when rounds that wait are looked at next while the core ends */
+    uint32_t wireup_missing;  /* workers that have yet to connect to this core (wireup.h) */
+    int64_t next_scan_ns;     /* time of the next scan of waiting rounds while the core ends */
     trib_sum_entry *free_entries;
-    uint32_t entries_waiting;    /* sums not sent yet */
-    int64_t out_of_memory_at_ns; /* last check while contributions find no memory (server_memory.c); 0: they find it */
-    int64_t out_of_memory_ns;    /* how long so far, counted while this process ran */
-    bool out_of_memory_asks;     /* memory was asked for in vain since the last check */
+    uint32_t entries_waiting; /* sums not sent yet */
+    /* time of the last check while contributions find no memory (server_memory.c), else 0 */
+    int64_t out_of_memory_at_ns;
+    int64_t out_of_memory_ns; /* duration of the shortage so far, without time in which this process was stopped */
+    bool out_of_memory_asks;  /* a contribution found no memory since the last check */
     bool out_of_memory_logged;
 
     trib_core_stats stats;
     trib_trace_ring trace;
-    const void *traced_sum; /* the sum that was recorded last as complete; see server_plan.c */
+    const void *traced_sum; /* the sum whose completion was traced last (server_plan.c) */
 } trib_core;
 
-/* A member that waits for others to join says so once, after this long, if the join timeout is longer. The join
- * timers fire then, and again at the timeout. */
+/* A member that waits for others to join logs this once after this delay, if the join timeout is longer. The join
+ * timers fire then and again at the timeout. */
 #define TRIB_JOIN_NOTICE_NS (10 * INT64_C(1000000000))
 
 static inline int64_t trib_join_first_ns(int64_t timeout_ns)
@@ -94,7 +97,8 @@ TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, tr
 /* Frees what is left, after the core's reactor has stopped. */
 void trib_core_close(trib_core *core);
 
-/* Counted in stats.allocations; returns NULL when out of memory. Freed with free(). */
+/* Allocates zeroed memory, which is counted in stats.allocations and freed with free(). Returns NULL when out of
+ * memory. */
 static inline void *trib_core_zalloc(trib_core *core, size_t size)
 {
     return trib_link_zalloc(&core->host, size);

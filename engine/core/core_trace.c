@@ -1,4 +1,4 @@
-/* core_trace.c - see core_trace.h. */
+/* core_trace.c - writes a trace record about a sum (core_trace.h). */
 #include "engine/core/core_trace.h"
 
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,

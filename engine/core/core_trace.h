@@ -1,4 +1,4 @@
-/* core_trace.h - records what happens to sums on a core. A hook costs one predictable branch while recording is off. */
+/* core_trace.h - traces the sums of a core. A hook costs one predictable branch while tracing is off. */
 #ifndef TRIB_ENGINE_CORE_TRACE_H
 #define TRIB_ENGINE_CORE_TRACE_H
 
@@ -10,7 +10,7 @@ static inline bool trib_trace_on(const trib_core *core)
     return trib_trace_ring_is_on(&core->trace);
 }
 
-/* Called only while recording is on. */
+/* Called only while tracing is on. */
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
                         uint32_t value);
 

@@ -1,4 +1,4 @@
-/* wireup.c - see wireup.h. */
+/* wireup.c - the data links that a core makes and awaits, and its reports of failed ones (wireup.h). */
 #include "engine/core/wireup.h"
 
 #include <stdio.h>
@@ -6,8 +6,7 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_handshake.h"
 
-/* A shortage that is shorter than this ends nothing. Callers give up after 5 s over shared memory, and after 10 s
- * otherwise. */
+/* A shortage shorter than this ends nothing. Callers give up after 5 s over shared memory, and after 10 s otherwise. */
 #define SHORTAGE_MAX_NS (2 * INT64_C(1000000000))
 #define NS_PER_S 1e9
 #define VERDICT_NS INT64_C(1000000000)
@@ -17,8 +16,8 @@ static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
     return rank / roster->local_size;
 }
 
-/* True if that core of a worker connects to that core of a member. deals: the member sums, and its core shares keys
- * with the worker's. is_twin: the two cores have the same index. */
+/* True if a worker's core connects to a member's core. `deals` means that the member sums and the two cores share
+ * keys. `is_twin` means that the two cores have the same index. */
 static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member, bool deals, bool is_twin)
 {
     const trib_roster *roster = engine->roster;
@@ -71,7 +70,8 @@ void trib_wireup_check(trib_core *core)
         return;
     }
     if (trib_link_handshake_send_away(&core->host)) {
-        trib_reactor_end_shortage(core->reactor); /* closing them frees what other callers need */
+        /* closed half-open connections free the resource that other callers need */
+        trib_reactor_end_shortage(core->reactor);
         return;
     }
     char why[TRIB_REASON_MAX], detail[TRIB_ERROR_TEXT_SIZE];

@@ -1,4 +1,4 @@
-/* relay.c - see relay.h. */
+/* relay.c - sends a machine's partial sums and refusals to their owners, and takes the owners' answers (relay.h). */
 #include "engine/server/relay.h"
 
 #include <stdio.h>
@@ -12,21 +12,21 @@
 #include "engine/link/link_cause.h"
 #include "engine/server/server_sum.h"
 
-/* A partial sum on its way to its owner, or a refusal that must not overtake the partial sums of older rounds. */
+/* A partial sum on its way to its owner, or a refusal queued behind the partial sums of older rounds. */
 typedef struct relay_push {
     trib_send_request request;
     trib_core *core;
     trib_contribution what;
-    trib_sum_buffer *sum; /* NULL: a refusal */
+    trib_sum_buffer *sum; /* NULL for a refusal */
     trib_status status;
     char *text;
-    struct relay_push *next, *previous; /* those that wait in an outbox; next: in the free list */
+    struct relay_push *next, *previous; /* neighbours in the list of waiting pushes; the free list uses next alone */
 } relay_push;
 
 struct trib_relay {
     relay_push *waiting, *unused;
     uint32_t refusals_waiting;
-    trib_contribution stalled; /* the round that the owner was told of last */
+    trib_contribution stalled; /* the round of the last stall notice to an owner */
 };
 
 static uint32_t machine_of(const trib_core *core, uint32_t rank)
@@ -111,7 +111,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
 
 static void push_sent(trib_send_record *out, trib_status status)
 {
-    (void)status; /* a send that failed is followed by the link's end */
+    (void)status; /* the link closes after a failed send, and reports it */
     push_give(out->context);
 }
 
@@ -161,7 +161,8 @@ static void push_on_drop(trib_send_request *request)
     push_give(push);
 }
 
-/* A push is not more urgent than an older one of its key: owners expect a machine's rounds one after the other. */
+/* The owner expects a machine's rounds of a key in order. So a push gets no higher priority than an older waiting
+ * one of its key. */
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
@@ -185,7 +186,7 @@ static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
     }
 }
 
-/* Nothing of that round goes out any more. */
+/* Takes the round's partial sums out of the outboxes where they still wait. */
 static void drop_pushes(trib_core *core, const trib_contribution *what)
 {
     relay_push *next;
@@ -193,17 +194,17 @@ static void drop_pushes(trib_core *core, const trib_contribution *what)
         next = push->next;
         if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
             trib_link *link = core->owner_links[push->what.owner];
-            trib_assert(link != NULL); /* its end would have dropped it */
+            trib_assert(link != NULL); /* the end of a link drops the pushes that wait on it */
             trib_scheduler_withdraw(link, &push->request);
             list_remove(push);
             push->next = NULL;
             push_give(push);
-            next = core->relay->waiting; /* a reference given back may end a round, but add nothing */
+            next = core->relay->waiting; /* the reference given back can end a round, but adds no push */
         }
     }
 }
 
-/* ---- What the machine's summation says ---- */
+/* ---- Upcalls of the machine's summation ---- */
 
 void trib_relay_refuse_left(const trib_core *core, const trib_contribution *what)
 {
@@ -269,7 +270,8 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
     struct trib_relay *relay = core->relay;
     trib_link *link = core->owner_links[what->owner];
     const bool is_same = is_of_key(what, &relay->stalled) && what->round == relay->stalled.round;
-    const bool is_reported = is_same && what->contributor > relay->stalled.contributor; /* all who wait come in a row */
+    /* the waiting workers of a round are reported in ascending order */
+    const bool is_reported = is_same && what->contributor > relay->stalled.contributor;
     relay->stalled = *what;
     if (link != NULL && !is_reported) {
         trib_frame frame = frame_of(TRIB_FRAME_STALL, what);
@@ -286,7 +288,7 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
            machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
 }
 
-/* ---- What the machine's workers say ---- */
+/* ---- Frames from the machine's workers ---- */
 
 trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
@@ -306,7 +308,7 @@ trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, tri
     return TRIB_OK;
 }
 
-/* ---- What owners say ---- */
+/* ---- Frames from owners ---- */
 
 static trib_contribution key_of(const trib_frame *frame)
 {
@@ -314,7 +316,8 @@ static trib_contribution key_of(const trib_frame *frame)
         .tensor = frame->tensor, .partition = frame->partition, .round = frame->round, .chunk = frame->chunk};
 }
 
-/* Does this core relay, and does the round's owner say it? Of a round that is over nothing is known any more. */
+/* Accepts a frame only on a relay, and only from the round's owner. The summation keeps no owner of a round that is
+ * over, so its late frames pass. */
 static trib_status check_owner(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_core *core = link->core;
@@ -332,7 +335,8 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     return TRIB_OK;
 }
 
-/* *sum_out: whose sum it is; NULL: nobody waits for it any more. */
+/* The waiting partial sum that the frame completes goes to *sum_out. NULL means that nothing waits for the frame any
+ * more. */
 static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
 {
     trib_core *core = link->core;
@@ -366,10 +370,10 @@ trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_rec
     trib_core *core = link->core;
     trib_status status = check_owner(link, frame, error);
     if (status != TRIB_OK || frame->type != TRIB_FRAME_SUM) {
-        return status; /* the text of a refusal lands in the link's memory */
+        return status; /* the link's own memory receives the text of a refusal */
     }
     target->buffer = core->discard;
-    target->in_place = true; /* nobody reads what is thrown away */
+    target->in_place = true; /* the discard buffer is never read */
     trib_sum_buffer *sum = NULL;
     status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && frame->payload_size > 0) {
@@ -418,7 +422,8 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
     trib_server_notice(core, &extra, core->sums[TRIB_SUM_RANK].rank_first + receiver, what, NULL);
 }
 
-/* Which worker of a machine is missing its own relay knows best: one that has left may have contributed before. */
+/* The owner cannot name the missing worker of another machine for certain: a worker that left may have contributed
+ * before. Only the relay of that machine knows. */
 static void take_stall(trib_core *core, const trib_frame *frame)
 {
     stall_note note = {.core = core, .missing = frame->aux, .is_vague = frame->root, .chunk = frame->chunk};
@@ -456,13 +461,13 @@ void trib_relay_detach(trib_link *link, const char *text)
     if (core->relay == NULL || core->sums == NULL) {
         return;
     }
-    if (link->bye) { /* else the job ends, which all are told */
+    if (link->bye) { /* a link that ends without a BYE ends the job, which reports the cause */
         trib_summation_refuse_owner(summation_of(core), trib_relay_owner(link->peer, link->peer_reactor),
                                     TRIB_PEER_LEFT, text);
     }
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 trib_status trib_relay_open(trib_core *core)
 {

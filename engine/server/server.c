@@ -1,4 +1,5 @@
-/* server.c - the server's side of one core: its links from workers, its life, and what it looks at every tick. */
+/* server.c - the server's side of one core: its links from workers, its opening and closing, and its checks at every
+ * tick. */
 #include <stdlib.h>
 
 #include "engine/core/wireup.h"
@@ -10,7 +11,7 @@ void trib_server_tick(trib_core *core)
 {
     if (core->sums != NULL && !core->ended) {
         trib_server_sums_scan(core);
-        trib_server_resume(core); /* one that was out of memory asks again */
+        trib_server_resume(core); /* links that found no memory for a contribution ask again */
         trib_server_check_memory(core);
     }
 }
@@ -28,7 +29,7 @@ void trib_server_resume(trib_core *core)
 
 static void server_ready(trib_link *link)
 {
-    (void)link; /* trib_server_adopt has been called by the accepting side */
+    (void)link; /* the accepting side has called trib_server_adopt already */
 }
 
 void trib_server_adopt(trib_link *link)
@@ -39,7 +40,7 @@ void trib_server_adopt(trib_link *link)
     trib_counter_add(&core->stats.connections, 1);
     const trib_roster *roster = core->engine->roster;
     if (core->worker_links == NULL) {
-        return; /* trib_server_open finds it in the core's list */
+        return; /* trib_server_open finds the link in the core's list */
     }
     if (link->peer >= roster->worker_count || core->worker_links[link->peer] != NULL) {
         trib_link_close(link, false, TRIB_PROTOCOL, "a second connection for the same worker, or an unknown rank");
@@ -59,14 +60,14 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] = NULL;
     }
     if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
-        return; /* trib_server_sums_scan refuses the rounds that miss its contribution */
+        return; /* trib_server_sums_scan refuses the rounds that miss this worker's contribution */
     }
     trib_cause cause;
     trib_link_end_cause(link, &cause);
     trib_job_member_lost(core->engine, &cause);
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 trib_status trib_server_open(trib_core *core, trib_error *error)
 {

@@ -1,10 +1,12 @@
-/* server_departed.c - the members that have left the job, and when nothing can come from one any more. */
+/* server_departed.c - members that have left the job, and the moment from which no contribution of theirs can still
+ * arrive. */
 #include <stdio.h>
 
 #include "engine/server/server_sum.h"
 
-/* The coordinator's news of a departure overtakes what the member's own connections still bring. A member that also
- * sums for others keeps them for as long as it is owed something, so their end is not waited for: silence is enough. */
+/* The coordinator's news of a departure can overtake frames on the member's own connections. A member that also sums
+ * keeps its connections while it is owed something. So silence is enough here, and the end of the link is not
+ * awaited. */
 static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left_ns)
 {
     trib_link *link = core->worker_links[rank];

@@ -1,11 +1,12 @@
-/* server_frame.c - what a worker's frame says, and whether it may. What it means is checked by the aggregator. */
+/* server_frame.c - turns a worker's frame into a contribution, and checks its form. The aggregator checks it against
+ * the round. */
 #include "engine/aggregate/summation.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame)
 {
-    /* A shard of a device tensor is summed as any other tensor; its root is a machine. */
+    /* The aggregator sums a shard of a device tensor like any other tensor. Its root is a machine. */
     const bool is_shard = sum->level == TRIB_SUM_SHARD;
     return (trib_contribution){
         .tensor = frame->tensor,
@@ -36,7 +37,7 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
                      (machine == 0 || frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST);
 }
 
-/* Bytes of payload that a PUSH should bring; the frame is otherwise sound. */
+/* Bytes of payload that a PUSH must carry. The frame's other fields have been checked. */
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
     if (frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST) {

@@ -1,9 +1,9 @@
 /*
- * server_memory.c - a server that has no memory for contributions says so, and ends the job if that does not pass.
+ * server_memory.c - reports a lack of memory for contributions, and ends the job when the lack persists.
  *
- * A contribution that finds no memory waits on its link until sums have gone out and their blocks come back. Where no
- * sum is on its way out either, nothing in this process will give any back: what is here waits for contributions that
- * find no room, and workers would wait for their deadlines, with words about each other.
+ * A contribution that finds no memory waits on its link until sent sums give their blocks back. While no sum is being
+ * sent, no block can come back: the rounds here wait for contributions that find no room. The workers would then wait
+ * until their deadlines and blame each other. So the server ends the job after the peer timeout and names the cause.
  */
 #include <errno.h>
 #include <inttypes.h>
@@ -37,7 +37,7 @@ void trib_server_note_memory(trib_core *core, trib_status status, uint32_t size)
 
 void trib_server_check_memory(trib_core *core)
 {
-    /* Links ask again every tick. Where none does, the one that waited has ended. */
+    /* Waiting links ask again every tick. A tick without a request means that the waiting link has ended. */
     const bool asks = core->out_of_memory_asks;
     core->out_of_memory_asks = false;
     if (core->out_of_memory_at_ns == 0 || !asks) {
@@ -47,9 +47,10 @@ void trib_server_check_memory(trib_core *core)
     const int64_t now_ns = trib_now(core->reactor), limit_ns = core->engine->roster->peer_timeout_ns;
     const int64_t step_ns = now_ns - core->out_of_memory_at_ns;
     core->out_of_memory_at_ns = now_ns;
-    core->out_of_memory_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4; /* this process may have stood still */
+    /* the process may have been stopped, so a long step counts as a quarter of the limit */
+    core->out_of_memory_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4;
     if (core->entries_waiting > 0) {
-        core->out_of_memory_ns = 0; /* memory comes back as they go */
+        core->out_of_memory_ns = 0; /* sums that wait give memory back once they are sent */
     } else if (core->out_of_memory_ns >= limit_ns) {
         char detail[TRIB_ERROR_TEXT_SIZE];
         snprintf(detail, sizeof detail,

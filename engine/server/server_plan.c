@@ -1,14 +1,14 @@
 /*
- * server_plan.c - the way of a chunk through a server, step by step.
+ * server_plan.c - the steps of a chunk through a server.
  *
- *     RECEIVE    the header tells the aggregator, and that names the place where the payload lands
+ *     RECEIVE    the header goes to the aggregator, which names the buffer for the payload
  *     DECODE     a codec's bytes become a contribution; without a codec the payload is the contribution
- *     AGGREGATE  the aggregator takes the contribution in, and hands out each chunk's sum when it is complete
+ *     AGGREGATE  the aggregator takes the contribution in, and hands out each complete sum
  *     ENCODE     a sum becomes a codec's bytes; without a codec the sum is the payload
- *     SEND       the sum waits in the outbox of its receiver's link, and goes
+ *     SEND       the sum waits in the outbox of its receiver's link, and is sent
  *
- * RECEIVE begins with the header. What it finds is kept with the frame (link->recv_claim) until the payload is there.
- * The frames' lengths are checked here; what they mean is checked by the aggregator.
+ * RECEIVE begins with the header. The link keeps its result (link->recv_claim) until the payload has arrived. This file
+ * checks the lengths in frames, and the aggregator checks the rest.
  */
 #include <stdlib.h>
 
@@ -19,7 +19,7 @@
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 
-/* A contribution on its way in. */
+/* A contribution that is being received. */
 typedef struct server_chunk {
     trib_link *link;
     const trib_frame *frame;
@@ -29,7 +29,7 @@ typedef struct server_chunk {
     trib_arrived arrived;
 } server_chunk;
 
-/* A sum on its way out; also the context of its send. */
+/* A sum that waits or is being sent. The entry is also the context of the send. */
 struct trib_sum_entry {
     trib_send_request request;
     trib_contribution what;
@@ -73,10 +73,10 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
 {
     trib_core *core = link->core;
     if (core->sums == NULL) {
-        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_server_open resumes */
+        return TRIB_AGAIN; /* the roster has not reached this process yet: trib_server_open resumes the link */
     }
     if (core->relay != NULL && !core->joined) {
-        return TRIB_AGAIN; /* it cannot reach all owners yet: trib_server_resume */
+        return TRIB_AGAIN; /* this relay cannot reach all owners yet: trib_server_resume resumes the link */
     }
     trib_server_sum *sum = NULL;
     trib_status status = classify_frame(link, frame, &sum, error);
@@ -85,7 +85,7 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     }
     link->recv_claim.owner = sum;
     if (frame->type != TRIB_FRAME_PUSH || frame->payload_size == 0) {
-        return TRIB_OK; /* the text of a withdrawal lands in the link's memory */
+        return TRIB_OK; /* the link's own memory receives the text of a withdrawal */
     }
     trib_contribution what = trib_server_contribution(sum, link, frame);
     what.is_ahead = link->arrival_count > 0;
@@ -116,7 +116,7 @@ static void decode_payload(server_chunk *chunk, const void *payload, bool in_pla
 {
     const trib_frame *frame = chunk->frame;
     trib_core *core = chunk->link->core;
-    trib_assert(frame->codec == 0); /* the header's decoder takes no other */
+    trib_assert(frame->codec == 0); /* trib_frame_decode refuses any other codec */
     chunk->lender = trib_conn_lender(in_place ? &core->host.leases.conn : chunk->link->conn);
     chunk->arrived = (trib_arrived){.buffer = chunk->link->recv_claim.what,
                                     .payload = frame->payload_size > 0 ? payload : NULL,
@@ -149,13 +149,13 @@ static trib_status withdraw_contributor(const server_chunk *chunk, const void *p
     return chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
 }
 
-/* ---- The plan of what comes ---- */
+/* ---- All steps of a received frame ---- */
 
 trib_status trib_server_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
     server_chunk chunk = {.link = link, .frame = frame, .sum = link->recv_claim.owner};
-    trib_assert(in_place == (chunk.sum == NULL)); /* no header precedes what this process sends to itself */
+    trib_assert(in_place == (chunk.sum == NULL)); /* a process announces no header for frames to itself */
     trib_status status = in_place ? classify_frame(link, frame, &chunk.sum, error) : TRIB_OK;
     if (status != TRIB_OK) {
         return status;
@@ -240,7 +240,7 @@ static void sum_on_drop(trib_send_request *request)
     entry_recycle(trib_container_of(request, trib_sum_entry, request));
 }
 
-/* NULL: out of memory. */
+/* Returns NULL when out of memory. */
 static trib_sum_entry *entry_take(trib_core *core)
 {
     trib_sum_entry *entry = core->free_entries;
@@ -255,13 +255,14 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
 {
     trib_core *core = sum->core;
     trib_link *link = core->worker_links[rank];
-    if (buffer != core->traced_sum && !trib_server_sum_is_near(sum)) { /* once of all receivers, which come in a row */
+    /* traced once per sum: its receivers come in a row */
+    if (buffer != core->traced_sum && !trib_server_sum_is_near(sum)) {
         core->traced_sum = buffer;
         trib_trace_sum(core, TRIB_TRACE_SUM_COMPLETE, what, TRIB_NO_MEMBER, buffer->data == NULL ? 0 : buffer->size);
     }
     trib_sum_entry *entry = link == NULL ? NULL : entry_take(core);
     if (entry == NULL) {
-        sum->aggregator->ops->sent(sum->aggregator, buffer); /* the receiver is gone, or will be */
+        sum->aggregator->ops->sent(sum->aggregator, buffer); /* the receiver's link is closed, or closes now */
         if (link != NULL) {
             trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
         }
@@ -283,8 +284,8 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
         entry_recycle(entry);
     }
     if (status == TRIB_NO_MEMORY) {
-        /* Its receiver would wait for ever. One whose link is closing waits for nothing, but may have sent what
-         * others wait for. */
+        /* Without its sum the receiver would wait for ever, so its link closes. A link that is closing already is
+         * left alone: its receiver waits for nothing, but others may wait for the frames it has sent. */
         trib_link_close(link, false, TRIB_NO_MEMORY, "out of memory for a sum");
     }
 }

@@ -1,4 +1,5 @@
-/* server_sum.c - see server_sum.h. */
+/* server_sum.c - opens the aggregators of a core, finds the one for a frame, and answers their upcalls
+ * (server_sum.h). */
 #include "engine/server/server_sum.h"
 
 #include <stdlib.h>
@@ -25,7 +26,7 @@ static uint32_t own_contributor(const trib_server_sum *sum)
     return (sum->core->engine->member_id - sum->rank_first) / sum->rank_step;
 }
 
-/* ---- What aggregators say ---- */
+/* ---- Upcalls of aggregators ---- */
 
 static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *buffer)
 {
@@ -49,7 +50,8 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
     trib_server_notice(sum->core, &extra, rank, what, text);
 }
 
-/* Of a machine any worker may be meant, which root says. */
+/* The missing contributor of TRIB_SUM_HOST is a whole machine, any of whose workers may be the missing one. The
+ * notice's root says so. */
 static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count)
 {
@@ -65,7 +67,8 @@ static void round_stalled(void *user, uint32_t receiver, const trib_contribution
     }
 }
 
-/* Without its relay a machine has no say; and as long as the relay has a link, another of its frames may come. */
+/* A machine contributes only through its relay. While the relay has a link, another of its frames may come, so the
+ * machine is not gone. */
 static bool is_gone(void *user, const trib_contribution *what, char *text, size_t size)
 {
     const trib_server_sum *sum = user;
@@ -74,8 +77,9 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
            trib_server_is_gone(sum->core, rank, what->round, text, size);
 }
 
-/* No worker of that contributor will hear anything any more. A relay's link stays for as long as a worker is owed
- * something: one that this core has to itself goes when links are closed, and others wait for it in turn. */
+/* True if no worker of the contributor can hear anything any more. A relay keeps its link while a worker is owed
+ * something. This core's link to itself ends only when all links close, and other members wait for this one. So a
+ * machine whose workers have all left counts too. */
 static bool has_left(void *user, const trib_contribution *what, char *text, size_t size)
 {
     const trib_server_sum *sum = user;
@@ -101,7 +105,7 @@ static void buffer_free(void *user, void *buffer, size_t size)
     sum->core->engine->env.memory_free(sum->core->engine->env.memory, buffer);
 }
 
-/* ---- All of them ---- */
+/* ---- All aggregators of a core ---- */
 
 void trib_server_sums_scan(trib_core *core)
 {
@@ -148,7 +152,7 @@ void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *w
     sum->aggregator->ops->each_waiting(sum->aggregator, what, pass_on_stall, &note);
 }
 
-/* ---- Which one a frame is for ---- */
+/* ---- The aggregator of a frame ---- */
 
 static trib_status open_sum(trib_server_sum *sum)
 {
@@ -170,7 +174,7 @@ static trib_status open_sum(trib_server_sum *sum)
         .user = sum,
         .takes_partials = is_host,
     };
-    if (is_near || is_host) { /* roots are ranks of the job, and of shards machines */
+    if (is_near || is_host) { /* here roots are ranks of the job; for shards they are machines */
         config.rank_first = sum->rank_first;
         config.rank_step = sum->rank_step;
         config.rank_limit = roster->worker_count;
@@ -181,7 +185,7 @@ static trib_status open_sum(trib_server_sum *sum)
     }
     if (sum->level == TRIB_SUM_RANK) {
         config.may_jump = roster->follows;
-        /* The worker of this process comes last, as its sums need not travel. */
+        /* The worker in this process receives last, because its sums need no network. */
         config.receiver_last = me < roster->worker_count ? own_contributor(sum) + 1 : 0;
     }
     trib_summation *summation = NULL;
@@ -244,7 +248,7 @@ trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame,
     return core->engine->roster->local_size > 0 ? trib_relay_check(link, frame, error) : TRIB_OK;
 }
 
-/* ---- Life ---- */
+/* ---- Opening and closing ---- */
 
 trib_status trib_server_sums_open(trib_core *core)
 {

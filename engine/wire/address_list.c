@@ -1,9 +1,10 @@
-/* address_list.c - see address_list.h. */
+/* address_list.c - compares and walks comma-separated lists of hosts (address_list.h). */
 #include "engine/wire/address_list.h"
 
 #include <string.h>
 
-/* The host without brackets. Where there are none, but several colons, no port follows: it is an IPv6 address. */
+/* The host without brackets or port. A text without brackets and with several colons is an IPv6 address without a
+ * port. */
 static size_t host_of(const char *text, const char **begin_out)
 {
     *begin_out = text;
@@ -26,10 +27,10 @@ static size_t digits_of(const char *text, size_t length)
     return count;
 }
 
-/* Numbers by their values: of two networks the hosts of one come before all of the other's (link_subflow.h). */
+/* Compares numbers by value, so that the hosts of one network come before those of the next (link_subflow.h). */
 static int compare(const char *one, size_t length, const char *other, size_t other_length)
 {
-    size_t same = 0, number = 0; /* what both begin with, and where in it the last number begins */
+    size_t same = 0, number = 0; /* the length of the common beginning, and where its last number begins */
     while (same < length && same < other_length && one[same] == other[same]) {
         same++;
         number = digits_of(one + same - 1, 1) == 1 ? number : same;
@@ -51,7 +52,7 @@ int trib_address_list_compare(const char *one, const char *other)
     return compare(one, length, other, other_length);
 }
 
-/* NULL after the last. What is empty is none. */
+/* The next host of the list, or NULL after the last. Empty entries do not count. */
 static const char *after(const char *at)
 {
     at += strcspn(at, ",");
@@ -68,7 +69,7 @@ const char *trib_address_list_least(const char *list)
     return least;
 }
 
-/* A simulated host has its machine before a slash: "m0/n1". */
+/* The machine of a list: its least host. A simulated host names its machine before a slash, as in "m0/n1". */
 static size_t machine_of(const char *list, const char **begin_out)
 {
     const size_t length = host_of(trib_address_list_least(list), begin_out);

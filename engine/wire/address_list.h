@@ -1,10 +1,12 @@
 /*
- * address_list.h - lists with commas between: of the hosts that a member is told to listen on, and of the addresses
- * that it is reached at, where ports follow the hosts and a comma may follow the last. Pure.
+ * address_list.h - comma-separated lists of hosts or addresses. Pure functions.
  *
- * The processes of a machine are told the same hosts, yet each begins with another, and a list of addresses holds only
- * the first few. So the others come in an order that is the same for all: the least host is in every list, which tells
- * whose machine is the same.
+ * A list holds the hosts that a member listens on, or the addresses that it is reached at. In addresses a port follows
+ * the host, and a comma may follow the last one.
+ *
+ * The processes of a machine get the same hosts, but each begins with a different one. A list of addresses holds only
+ * the first few. So the remaining hosts come in an order that is the same for all. Every list then holds the least
+ * host, which identifies the machine.
  */
 #ifndef TRIB_ENGINE_ADDRESS_LIST_H
 #define TRIB_ENGINE_ADDRESS_LIST_H
@@ -12,21 +14,21 @@
 #include <stdbool.h>
 #include <stddef.h>
 
-/* Negative, 0, positive: how the hosts compare that the two texts begin with. */
+/* Negative, 0 or positive, as the first host of `one` compares with the first host of `other`. */
 int trib_address_list_compare(const char *one, const char *other);
 
-/* Where in the list the least host is. */
+/* Points to the least host in the list. */
 const char *trib_address_list_least(const char *list);
 
-/* Negative, 0, positive: how the machines compare that the two lists are reached at. A machine is told by its least
- * host. */
+/* Negative, 0 or positive, as the machines of the two lists compare. The least host of a list identifies its
+ * machine. */
 int trib_address_list_compare_machines(const char *one, const char *other);
 
-/* The host at that place, counted round. */
+/* The host at the index modulo the number of hosts. */
 const char *trib_address_list_at(const char *list, size_t index);
 
-/* In turns all different hosts of the list: previous is NULL and `own` comes, then it is what came last, and of the
- * others the least comes that is more. NULL: that was all. */
+/* Walks all different hosts of the list. With `previous` NULL it returns `own`; after that, the other hosts in
+ * ascending order. NULL after the last. */
 const char *trib_address_list_next(const char *list, const char *own, const char *previous);
 
 #endif

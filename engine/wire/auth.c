@@ -35,7 +35,7 @@ void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshak
 
 void trib_auth_seal(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size)
 {
-    const unsigned char use = 's'; /* a handshake's begins with its side */
+    const unsigned char use = 's'; /* separates seals from the proofs of handshakes, which begin with 'c' or 'a' */
     crypto_generichash_state state;
     crypto_generichash_init(&state, key, TRIB_KEY_SIZE, digest_size);
     crypto_generichash_update(&state, &use, 1);

@@ -1,4 +1,4 @@
-/* cause_wire.c - see cause_wire.h. */
+/* cause_wire.c - builds, encodes and decodes causes (cause_wire.h). */
 #include "engine/wire/cause_wire.h"
 
 #include <stdio.h>

@@ -1,4 +1,5 @@
-/* clock.c - see clock.h. Pure: the frames are sent by member.c and coordinator.c, the times are the reactor's. */
+/* clock.c - measures the offset of the coordinator's clock (clock.h). Pure: member.c and coordinator.c send the
+ * frames and pass the times in. */
 #include "engine/wire/clock.h"
 
 #include "engine/base/assert.h"

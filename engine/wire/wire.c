@@ -1,4 +1,4 @@
-/* wire.c - encoding and decoding of frames and control payloads. Pure, and fuzzed (tests/fuzz). */
+/* wire.c - encodes and decodes frames and control payloads. Pure functions, which tests/fuzz fuzzes. */
 #include "engine/wire/wire.h"
 
 #include <inttypes.h>
@@ -53,7 +53,7 @@ static uint64_t load_u64(const unsigned char *at)
 
 #define HEADER_WORDS (TRIB_HEADER_SIZE / 8)
 
-/* The fields follow one another without gaps, and none lies in two words. */
+/* The fields have no gaps, and no field crosses a border of 8 bytes. */
 typedef struct header_layout {
 #define LAYOUT(name, offset, bytes) unsigned char name[bytes];
     TRIB_HEADER_LIST(LAYOUT, LAYOUT, LAYOUT)
@@ -75,15 +75,16 @@ static uint64_t mix(uint64_t sum, uint64_t word)
     return sum ^ sum >> 32;
 }
 
-/* Each step is a bijection of the 64-bit sum, so that words which differ leave it different; the 32 bits of it that
- * travel miss an accident once in 2^32. Two sums, as a processor multiplies them side by side: every message waits
- * for this twice. It is no defence against intent: that is what the handshake is for. */
+/* Each step is a bijection of the 64-bit sum, so a difference in one word changes the sum. The 32 bits that travel
+ * miss an accidental change once in 2^32. Two sums run side by side for speed, because every message waits for the
+ * checksum twice. The handshake, not the checksum, protects against intent. */
 static uint32_t checksum(const uint64_t words[HEADER_WORDS])
 {
     uint64_t even = 0x9e3779b97f4a7c15u, odd = 0xc2b2ae3d27d4eb4fu;
     for (size_t i = 0; i < HEADER_WORDS; i += 2) {
         even = mix(even, words[i]);
-        odd = mix(odd, i + 1 < HEADER_WORDS - 1 ? words[i + 1] : (uint32_t)words[i + 1]); /* the last half is its own */
+        /* the upper half of the last word is the checksum itself */
+        odd = mix(odd, i + 1 < HEADER_WORDS - 1 ? words[i + 1] : (uint32_t)words[i + 1]);
     }
     return (uint32_t)mix(even, odd << 32 | odd >> 32);
 }
@@ -110,7 +111,7 @@ bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
     return load_u32(header) == TRIB_WIRE_MAGIC && header[offsetof(header_layout, version)] != TRIB_WIRE_VERSION;
 }
 
-/* Names the first field that has a value and no meaning. */
+/* Reports the first reserved field that is not 0. */
 static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *type, trib_error *error)
 {
     static const struct {
@@ -128,7 +129,7 @@ static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *
                                   fields[i].name, value);
         }
     }
-    trib_assert(false); /* asked for one that there is */
+    trib_assert(false); /* the caller has found such a field */
     return TRIB_PROTOCOL;
 }
 
@@ -174,8 +175,8 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
     return TRIB_OK;
 }
 
-/* A member that has no roster yet joins, ends its connection or gives up; and every connection begins with a
- * handshake. */
+/* A member without a roster joins, ends its connection or gives up. Every connection begins with a handshake before
+ * that. */
 static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;

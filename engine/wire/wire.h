@@ -1,9 +1,9 @@
 /*
- * wire.h - what travels: the frame header and the encoding of control payloads. Pure functions, no I/O
+ * wire.h - the format of frames: the header, and the encoding of control payloads. Pure functions, no I/O
  * (docs/protocol.md).
  *
- * Everything is little-endian at fixed offsets. Decoding never trusts: every length is checked before it is used, and a
- * frame whose magic, version, checksum, type or sizes are wrong is refused with a text.
+ * All fields are little-endian at fixed offsets. Decoding never trusts the peer: every length is checked before use. A
+ * frame with a wrong magic, version, checksum, type or size is rejected with a text.
  */
 #ifndef TRIB_ENGINE_WIRE_H
 #define TRIB_ENGINE_WIRE_H
@@ -12,10 +12,10 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 11u       /* of all that members say to each other, and their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 11u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
-/* X(name, payload_max): the most payload a frame of the type may carry. */
+/* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
 #define TRIB_FRAME_LIST(X)                                                                                             \
     /* handshake, either way of a connection being made */                                                             \
     X(HELLO, 64)                                                                                                       \
@@ -47,7 +47,7 @@
     X(GROUP_READY, 0)                                                                                                  \
     X(GROUP_ORDER, 0)                                                                                                  \
     X(GROUP_FAIL, 1024)                                                                                                \
-    /* shares that follow what links carry, between a member and the coordinator */                                    \
+    /* shares that follow the load of links, between a member and the coordinator */                                   \
     X(LOADS, 8192)                                                                                                     \
     X(MOVE, TRIB_PAYLOAD_MAX)                                                                                          \
     X(MOVE_READY, 0)                                                                                                   \
@@ -61,14 +61,14 @@ typedef enum trib_frame_type {
         TRIB_FRAME_COUNT
 } trib_frame_type;
 
-/* A bit of a frame's collective: it goes from or to a worker that speaks for its machine (relay.h). */
+/* A bit of `collective`: the frame goes from or to a worker that speaks for its machine (relay.h). */
 #define TRIB_COLLECTIVE_PARTIAL 0x80u
 
 /*
- * The header's fields, in the order of the wire: name, offset, bytes (docs/protocol.md).
- * OWN   is not in a trib_frame.
- * FIELD travels.
- * LATER has a place and no meaning yet: 0, and a frame that says otherwise is refused, since it would be misread.
+ * The header's fields in wire order: name, offset, bytes (docs/protocol.md).
+ * - OWN fields are not in a trib_frame.
+ * - FIELD fields are.
+ * - LATER fields are reserved and must be 0. A frame with another value is rejected, because it would be misread.
  */
 #define TRIB_HEADER_LIST(OWN, FIELD, LATER)                                                                            \
     OWN(magic, 0, 4)                                                                                                   \
@@ -100,31 +100,32 @@ typedef enum trib_frame_type {
     LATER(crc, 88, 4)                                                                                                  \
     OWN(checksum, 92, 4)
 
-/* A header, decoded. Which members mean something depends on the type; the others are 0. sender and epoch are filled by
- * the link that sends it. */
+/* A decoded header. The type decides which fields are used; all others are 0. The sending link fills in sender and
+ * epoch. */
 typedef struct trib_frame {
     trib_frame_type type;
     uint32_t payload_size;
     uint32_t sender; /* member id */
-    uint32_t epoch;  /* of the roster that the sender has; 0: it has none yet */
-    uint32_t term;   /* epoch in which the partition's owner got it */
-    uint32_t group;  /* of the workers that the tensor was declared in */
+    uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
+    uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
+    uint32_t group;  /* reserved for the group of workers in which the tensor was declared */
     uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
     uint32_t chunk_count;
     uint32_t size;         /* bytes of the chunk in the tensor */
-    uint32_t encoded_size; /* bytes of the chunk as its codec writes it */
+    uint32_t encoded_size; /* reserved for the bytes of the encoded chunk */
     int32_t priority;
     uint8_t collective, dtype, reduce, codec;
     uint16_t flags;
     uint32_t root;
-    uint32_t aux;          /* a status, a rank, an owner */
-    uint64_t acknowledged; /* frames that the sender has taken in from the receiver, or the sums that are safe */
-    uint32_t contributors; /* to a sum; nothing depends on it */
-    uint32_t step;         /* the caller's training step, for traces; nothing depends on it */
-    uint32_t crc;          /* CRC32C of header and payload */
+    uint32_t aux; /* a status, a rank or an owner, depending on the type */
+    /* reserved for the number of frames that the sender has received, or of sums that are safe */
+    uint64_t acknowledged;
+    uint32_t contributors; /* contributors to a sum, for information only */
+    uint32_t step;         /* the caller's training step, for traces only */
+    uint32_t crc;          /* reserved for a CRC32C of header and payload */
 } trib_frame;
 
 static inline bool trib_frame_is_partial(const trib_frame *frame)
@@ -136,31 +137,31 @@ const char *trib_frame_name(trib_frame_type type);
 uint32_t trib_frame_payload_max(trib_frame_type type);
 
 void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER_SIZE]);
-/* TRIB_PROTOCOL with *error naming what is wrong; *frame_out is written only on success. */
+/* TRIB_PROTOCOL, with the reason in *error, for a malformed header. *frame_out is written only on success. */
 TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
                                            trib_error *error);
 
-/* Is it of this protocol, in another version? Where its version stands, all have it. */
+/* True for a header of this protocol in another version. The version has the same place in all versions. */
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* See trib_transport_config. */
+/* The payload size of an encoded header; UINT32_MAX if it is malformed (see trib_transport_config). */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* The receiver's part: it has the roster of that epoch, 0 if none yet (then every frame passes: what may come before
- * the roster is its upper layers' business). TRIB_PROTOCOL for a frame that belongs to another epoch; frames that a
- * member may have sent before the roster reached it pass with 0. */
+/* Checks a frame's epoch against the receiver's roster. A receiver without a roster (epoch 0) accepts every frame,
+ * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another epoch, except for epoch 0 in
+ * frames that a member may send without a roster. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 
-/* aux of a frame that says why something failed. TRIB_PROTOCOL if it is not the number of an error. */
+/* Reads aux as the status of a failure. TRIB_PROTOCOL if it is not the number of an error. */
 TRIB_CHECKED trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error);
-/* The payload of a frame that is text, terminated and cut to the capacity; control bytes become '?'. It may be
- * `text` itself. */
+/* Copies a payload of text, terminated and cut to the capacity. Control bytes become '?'. The payload may be `text`
+ * itself. */
 void trib_frame_take_text(const trib_frame *frame, const void *payload, char *text, size_t capacity);
-/* What the others are told when an operation has failed at one worker with that status, aux of WITHDRAW: what
- * concerns them as it is, all else (its own memory, its own device) as TRIB_CANCELLED. */
+/* The status that a WITHDRAW reports in aux for an operation that failed at one worker. Failures of the worker
+ * alone, as of its memory or device, become TRIB_CANCELLED. */
 TRIB_CHECKED trib_status trib_frame_withdraw_reason(trib_status status);
 
-/* Control payloads: a cursor that remembers whether anything did not fit. */
+/* Writes a control payload. `overflow` stays set once a value did not fit. */
 typedef struct trib_writer {
     unsigned char *data;
     size_t size, capacity;
@@ -171,12 +172,12 @@ void trib_put_u8(trib_writer *writer, uint8_t value);
 void trib_put_u16(trib_writer *writer, uint16_t value);
 void trib_put_u32(trib_writer *writer, uint32_t value);
 void trib_put_u64(trib_writer *writer, uint64_t value);
-void trib_put_text(trib_writer *writer, const char *text); /* length and bytes, at most 1023 */
+void trib_put_text(trib_writer *writer, const char *text); /* writes the length and at most 1023 bytes */
 
 typedef struct trib_reader {
     const unsigned char *data;
     size_t left;
-    bool failed; /* something was read past the end or did not fit: every value read is then 0 or "" */
+    bool failed; /* a value was missing or did not fit; every later value is 0 or "" */
 } trib_reader;
 
 uint8_t trib_get_u8(trib_reader *reader);
@@ -184,8 +185,8 @@ uint16_t trib_get_u16(trib_reader *reader);
 uint32_t trib_get_u32(trib_reader *reader);
 uint64_t trib_get_u64(trib_reader *reader);
 void trib_get_text(trib_reader *reader, char *text, size_t capacity); /* terminated; control bytes become '?' */
-/* After the last value: TRIB_PROTOCOL if a value was missing or malformed, or if bytes are left over; the text names
- * what, "DECLARE" for example. */
+/* Called after the last value. TRIB_PROTOCOL if a value was missing or malformed, or if bytes are left over. The
+ * text names `what`, for example "DECLARE". */
 TRIB_CHECKED trib_status trib_get_end(const trib_reader *reader, const char *what, trib_error *error);
 
 #endif
