@@ -130,7 +130,7 @@ began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
 for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done; done
 export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_RANK=$RDMA_HOST TRIB_LOG=info
-says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 400 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
+says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
 rails() {
     export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8
     : > rank # or the output of the previous job would be read
@@ -343,7 +343,7 @@ def network_lost():
 @functools.lru_cache(maxsize=1)
 def with_two_cables():
     _, output = guest(RAILS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--hosts', '2', '--cables', '2', '--cpus', '1', '--file',
-                      DATA + '=t/digits.csv', programs=TOOLS, timeout=200)
+                      DATA + '=t/digits.csv', programs=TOOLS, timeout=400)
     return parts(output), output
 
 
