@@ -8,6 +8,16 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_handshake.h"
 
+/* True if the peer's BYE has come, or is on its way: nothing may follow it, and the link has room for one. */
+static bool has_said_bye(const trib_link *link)
+{
+    bool has = link->bye || link->has_farewell;
+    for (uint32_t i = 0; i < link->arrival_count; i++) {
+        has = has || trib_link_arrival(link, i)->frame.type == TRIB_FRAME_BYE;
+    }
+    return has;
+}
+
 /* The answer is final if the frame's turn has come; link->recv_claim is filled in if the answer is TRIB_OK. */
 static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
@@ -18,6 +28,9 @@ static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
     }
     if (frame->type == TRIB_FRAME_BYE) {
+        if (frame->payload_size > sizeof link->farewell || has_said_bye(link)) {
+            return trib_error_set(error, TRIB_PROTOCOL, "BYE with %u bytes, or a second BYE", frame->payload_size);
+        }
         target->buffer = link->farewell;
         return TRIB_OK;
     }

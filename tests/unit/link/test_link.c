@@ -438,6 +438,25 @@ static void no_memory_for_a_welcome(void **state)
     bed_close(&self);
 }
 
+/* A BYE that the link has no room for, or a second one, is rejected before its payload is read. */
+static void farewells_that_cannot_be_are_rejected(void **state)
+{
+    (void)state;
+    bed self;
+    trib_recv_target target;
+    bed_open(&self, 0);
+    trib_link *link = bed_link(&self, 1, &trib_worker_upcalls);
+    bed_link(&self, 2, &trib_worker_upcalls);
+    trib_frame bye = {.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_NO_MEMORY};
+    assert_int_equal(ask(&self, 1, bye, &target), TRIB_OK);
+    deliver_text(&self, 1, &target);
+    assert_true(link->has_farewell);
+    assert_int_equal(ask(&self, 1, bye, &target), TRIB_PROTOCOL);
+    bye.payload_size = sizeof link->farewell + 1;
+    assert_int_equal(ask(&self, 2, bye, &target), TRIB_PROTOCOL);
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -454,6 +473,7 @@ int main(void)
         cmocka_unit_test(a_partial_comes_once),
         cmocka_unit_test(strangers_do_not_refuse_partials),
         cmocka_unit_test(no_memory_for_a_welcome),
+        cmocka_unit_test(farewells_that_cannot_be_are_rejected),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
