@@ -7,8 +7,8 @@
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 
-#define PART_MIN (512u << 10) /* bytes of the credit, for each of several networks: two chunks */
-#define SLOW_MIN (128u << 10) /* bytes of the credit, for each of several reactors, by slow links */
+#define PART_MIN (512u << 10) /* least credit in bytes of each of several networks: two chunks */
+#define SLOW_MIN (128u << 10) /* least credit in bytes of each of several reactors with slow links */
 
 static void *allocate_waiting(void *user, size_t size)
 {
@@ -72,8 +72,8 @@ static inline void account_flow_bytes(trib_egress_flow *flow, uint64_t more, uin
     flow->egress->offered += more - less;
 }
 
-/* Adds bytes to, or takes them from, the weight of all of the link's connections. A subflow that is not ready yet gets
- * the whole sum when it is (trib_egress_join_in). */
+/* Adds bytes to the weight of all of the link's connections, or takes bytes from them. A subflow that is not ready yet
+ * gets the whole weight later, from trib_egress_join_in. */
 static inline void account_bytes(trib_link *link, uint64_t more, uint64_t less)
 {
     account_flow_bytes(&link->flow, more, less);
@@ -100,7 +100,7 @@ void trib_egress_wait(trib_link *link)
     trib_egress_flow *flow = &link->flow;
     trib_egress *egress = flow->egress;
     if (flow->node.place == 0) {
-        flow->at = flow->at > egress->clock ? flow->at : egress->clock; /* nobody saves up while it is idle */
+        flow->at = flow->at > egress->clock ? flow->at : egress->clock; /* an idle link saves up no share */
         trib_assert(egress->waiting.count < egress->link_count);
         trib_min_heap_insert(&egress->waiting, &flow->node, flow_key(flow));
     }
@@ -132,8 +132,8 @@ trib_link *trib_egress_waiting_link(const trib_egress *egress, uint32_t i)
     return trib_container_of(egress->waiting.slots[i].node, trib_link, flow.node);
 }
 
-/* A link may go by another transport than the others, which knows nothing of slow links: only the one that said it
- * takes it back. */
+/* A host may use several transports, and most of them never report slow links. So only the transport that reported slow
+ * links may report them fast again. */
 static inline void note_transport_speed(const trib_link_host *host, trib_egress *egress,
                                         const trib_transport *transport)
 {
@@ -161,7 +161,7 @@ trib_link *trib_egress_begin_turn(trib_link_host *host, trib_egress *egress)
 void trib_egress_end_turn(trib_link *link, uint64_t bytes)
 {
     trib_egress_flow *flow = &link->flow;
-    /* Tensors of no bytes weigh nothing, and are few. */
+    /* A weight of 0 occurs only for tensors without bytes. Such tensors are few, so they need no fair share. */
     const double weight = flow->offered > 0 ? (double)flow->offered / (double)flow->egress->offered : 1.0;
     flow->at += (double)bytes / weight;
     if (flow->node.place != 0) {

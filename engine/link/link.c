@@ -1,5 +1,5 @@
-/* link.c - frames over a connection, its states and its end. What goes next is decided in scheduler.c; the handshake in
- * link_handshake.c, and the link to this process's own server in link_self.c. */
+/* link.c - frames over a connection, the states of a link, and its end. The scheduler (scheduler.c) decides what is
+ * sent next. The handshake is in link_handshake.c, and the link to this process's own server in link_self.c. */
 #include "engine/link/link.h"
 
 #include <errno.h>
@@ -45,7 +45,7 @@ void trib_link_free(trib_link *link)
     free(link);
 }
 
-/* By which states each may be preceded: bit s stands for state s. */
+/* The states that may precede each state. Bit s stands for state s. */
 #define AFTER(state) (1u << TRIB_LINK_##state)
 static const uint32_t may_follow[TRIB_LINK_CLOSING + 1] = {
     [TRIB_LINK_CONNECTING] = 0,
@@ -89,7 +89,7 @@ trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib
     }
     status = host->transport->ops->connect(host->transport, to, link, &link->conn);
     if (status != TRIB_OK) {
-        const int number = errno; /* says why, if it is TRIB_SYSTEM */
+        const int number = errno; /* errno gives the reason if the status is TRIB_SYSTEM */
         trib_link_free(link);
         errno = number;
         return status;
@@ -141,7 +141,8 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     if (link->conn != NULL) {
         trib_frame_encode(&stamped, out->send.header);
     } else {
-        memcpy(out->send.header, &stamped, sizeof stamped); /* nobody else reads it */
+        /* the frame is not encoded, because only this process reads it */
+        memcpy(out->send.header, &stamped, sizeof stamped);
     }
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
@@ -193,7 +194,7 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
-/* No-op for a link that closes already: its last words may have found no memory, and ended it. */
+/* No-op if the link is closing already: sending BYE may have ended it for lack of memory. */
 static void begin_closing(trib_link *link)
 {
     if (link->state != TRIB_LINK_CLOSING) {
@@ -233,8 +234,8 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause)
 {
-    const trib_cause copy = *cause; /* it may be the `end` of a link that is closed here */
-    /* A second connection that never became ready may go alone. */
+    const trib_cause copy = *cause; /* the argument may be the `end` of a link that is closed here */
+    /* A second connection that never became ready ends without its main link. */
     if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
         link = link->main;
     }
@@ -291,7 +292,8 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
     return status;
 }
 
-/* A peer that greets in another version learns it from a frame in this one: without a word it would only try again. */
+/* A peer whose HELLO has another protocol version gets a BYE in this version. Without an answer the peer would only try
+ * again. */
 static trib_status send_away(trib_link *link, const trib_error *error)
 {
     trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
@@ -312,8 +314,8 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
-    if (link->main != NULL &&
-        !link->has_received) { /* whatever the frame is: requests may go by this connection from here on */
+    if (link->main != NULL && !link->has_received) {
+        /* A frame of any type shows that the peer knows the connection to be ready, so requests may use it now. */
         link->has_received = true;
         trib_scheduler_wake(link->main);
     }
@@ -366,7 +368,8 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     trib_send_record *out = trib_container_of(send, trib_send_record, send);
     trib_link *link = out->link;
     trib_link_send_finish(out, status);
-    if (status == TRIB_OK) { /* after a failure `closed` is near: what is sent now would only fail too */
+    if (status == TRIB_OK) {
+        /* After a failure `closed` follows soon, and another send would only fail, too. */
         trib_scheduler_credit_returned(link, send->payload_size);
     }
 }
@@ -377,7 +380,7 @@ static void finish_closed(trib_link *link)
     trib_link_free(link);
 }
 
-/* The main connection of a link has gone, and others are left. */
+/* The main connection of the link has gone, while others remain. */
 static void main_closed(trib_link *link)
 {
     link->conn = NULL;
@@ -386,11 +389,11 @@ static void main_closed(trib_link *link)
         if (other == NULL) {
             continue;
         }
-        /* Frames that an orderly peer has sent over it are still to come, and then its end. */
+        /* An orderly peer ends the other connection by itself, after frames that are still to come. */
         if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
             close_one(other, false, &link->end);
         } else if (other->state == TRIB_LINK_READY) {
-            trib_link_handshake_arm(other); /* not waited for without end */
+            trib_link_handshake_arm(other); /* bounds the wait for the peer's end */
         }
     }
 }
@@ -404,17 +407,17 @@ static void second_closed(trib_link *link, bool was_handshake)
         finish_closed(main);
     } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye &&
                (link->outgoing || link->has_received)) {
-        /* A second connection that the peer dropped before it knew it to be ready was not used. A main link that is
-         * closing has its own last words to write. */
+        /* A second connection that ended before the peer knew it to be ready was never used, so the main link lives on.
+         * A main link that is closing still has its own last frames to write. */
         trib_link_close_for(main, false, &link->end);
         main->end_from_peer = link->end_from_peer;
     }
     trib_link_free(link);
 }
 
-/* A peer that goes because the process that keeps the membership has left, or because workers disagree, says so, and
- * may be heard before that process is: the job ends for all with the same status. Whatever else a peer goes for, to
- * this one it is lost. */
+/* Returns the status with which a link ends. A peer may end because the coordinator has left, or because workers
+ * disagree. Its BYE may arrive before the coordinator's end does, and the job must end with the same status everywhere.
+ * A peer that ends for any other reason counts as lost. */
 static trib_status status_of_end(const trib_link *link, trib_status status)
 {
     if (link->bye) {

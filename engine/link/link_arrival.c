@@ -102,7 +102,8 @@ void trib_link_arrivals_abandon(trib_link *link)
     }
 }
 
-/* A peer that speaks another version says BYE without a payload. A cause without an origin is the peer's own. */
+/* A peer that speaks another version says BYE without a payload. A cause that names no origin originates from the peer
+ * itself. */
 static trib_status take_farewell(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
 {
     link->bye = frame->aux == 0;

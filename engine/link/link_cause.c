@@ -1,8 +1,9 @@
 /*
  * link_cause.c - see link_cause.h.
  *
- * A member that ends because it lost another one says so in its BYE, and may be heard before the end of that other one is seen.
- * So the cause that a BYE tells is passed on as it is: the lost member is its subject, and the peer is not lost but its origin.
+ * A member that ends because it lost another one says so in its BYE. The BYE may arrive before this process sees the
+ * end of the lost member. So this process passes the cause on unchanged: the lost member is its subject, and the peer
+ * is its origin, not lost itself.
  */
 #include "engine/link/link_cause.h"
 
@@ -19,7 +20,7 @@ void trib_link_send_cause(trib_link *link, trib_frame frame, const trib_cause *c
     trib_link_send_copy(link, frame, payload, trib_cause_encode(cause, payload));
 }
 
-/* The peer is lost, unless it announced an end of the whole job, or this process had no memory. */
+/* The peer counts as lost, unless it announced the end of the whole job, or this process ran out of memory. */
 static trib_status status_for_job(const trib_link *link)
 {
     const trib_status status = link->end.status;
@@ -28,7 +29,7 @@ static trib_status status_for_job(const trib_link *link)
     return is_everyones ? status : TRIB_PEER_LOST;
 }
 
-/* A connection that was never made was not lost: its address may be what is wrong. */
+/* A connection that was never made was not lost: its address may be wrong. */
 static void set_not_connected(const trib_link *link, trib_cause *cause)
 {
     const trib_roster *roster = link->host->engine->roster;
@@ -49,7 +50,7 @@ void trib_link_end_cause(const trib_link *link, trib_cause *cause_out)
     cause_out->origin = self;
     cause_out->subject_kind = TRIB_SUBJECT_MEMBER;
     cause_out->subject = link->peer;
-    if (link->end.status == TRIB_NO_MEMORY) { /* nobody was lost */
+    if (link->end.status == TRIB_NO_MEMORY) { /* no member was lost */
         cause_out->kind = TRIB_CAUSE_TROUBLE;
         cause_out->subject = self;
     } else if (!link->proved && link->outgoing) {
@@ -69,5 +70,6 @@ void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_k
     *cause_out = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, subject_kind, subject, TRIB_NO_MEMBER,
                                   link->end.detail);
     const int64_t silence_ns = trib_now(link->host->reactor) - link->last_received_ns;
-    cause_out->silence_ns = silence_ns > 0 ? silence_ns : 0; /* what came was noted by the fast clock */
+    /* negative if the fast clock, which noted the arrival, was ahead of this one */
+    cause_out->silence_ns = silence_ns > 0 ? silence_ns : 0;
 }

@@ -1,16 +1,18 @@
-/* link_cause.h - causes that travel over links, and what the end of a link tells the job: who is lost, why, and who says so. */
+/* link_cause.h - causes that travel over links, and the cause that the end of a link gives to the job: which member is
+ * lost, why, and which member says so. */
 #ifndef TRIB_ENGINE_LINK_CAUSE_H
 #define TRIB_ENGINE_LINK_CAUSE_H
 
 #include "engine/link/link.h"
 
-/* Sends the frame with the cause as its payload, and the status of the cause in aux. Otherwise as trib_link_send_copy. */
+/* Sends the frame with the cause as its payload, and the cause's status in aux. Failures are handled as in
+ * trib_link_send_copy. */
 void trib_link_send_cause(trib_link *link, trib_frame frame, const trib_cause *cause);
 
-/* In `closed` of a link between members: the cause of its end. */
+/* Makes the cause of a link's end. For `closed` of a link between members. */
 void trib_link_end_cause(const trib_link *link, trib_cause *cause_out);
-/* In `closed` of a control connection: its member is lost, or the coordinator, unless its BYE told another cause. The cause says when
- * something came from it last: pings tell that to the second. */
+/* Makes the cause of a control connection's end, for its `closed`. The member (or the coordinator) is lost, unless its
+ * BYE named another cause. The cause includes the time of silence, which pings keep exact to a second. */
 void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_kind, uint32_t subject,
                              trib_cause *cause_out);
 

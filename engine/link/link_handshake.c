@@ -1,7 +1,7 @@
 /*
- * link_handshake.c - HELLO, CHALLENGE, PROOF, WELCOME (auth.h says what they prove).
+ * link_handshake.c - HELLO, CHALLENGE, PROOF, WELCOME; auth.h explains what they prove.
  *
- * Until it is over only the one frame type that the state expects is let in, with its exact payload size, into a
+ * During the handshake only the frame type that the state expects is accepted, with its exact payload size, into a
  * fixed buffer.
  */
 #include "engine/link/link_handshake.h"
@@ -14,7 +14,7 @@
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
 
-#define REFUSED_LINES_MAX 20u /* of each reactor, in REFUSED_LINES_NS: a port scan does not fill a disk */
+#define REFUSED_LINES_MAX 20u /* of each reactor in REFUSED_LINES_NS, so that a port scan cannot fill a disk */
 #define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
@@ -84,12 +84,13 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
 static void become_ready(trib_link *link)
 {
     if (link->state == TRIB_LINK_CLOSING) {
-        return; /* there was no memory for the last message */
+        return; /* the last message found no memory */
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_link_set_state(link, TRIB_LINK_READY);
     link->proved = true;
-    /* A control link does not keep its place: until the job runs a rank is free again as soon as its link is gone. */
+    /* A control link does not survive the loss of its path. Until the job runs, a rank becomes free as soon as its link
+     * has gone. */
     link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
     link->upcalls->ready(link);
 }
@@ -144,7 +145,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->peer_reactor = handshake->reactor;
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = true; /* turned away, but not counted as half-open: the main link may be about to end */
+        link->proved = true; /* rejected, but not logged as half-open: the main link may have just ended */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
     send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
@@ -186,7 +187,8 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine)
     return (networks > 1 ? networks : 2) * members * engine->core_count;
 }
 
-/* Half-open links that this reactor keeps: its part of what the process can spare, and all members at once. */
+/* Returns the number of half-open links that this reactor keeps: its part of what the process can spare, plus room for
+ * all members at once. */
 static uint32_t most_unproved(const trib_link_host *host)
 {
     return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
@@ -229,7 +231,7 @@ bool trib_link_handshake_send_away(trib_link_host *host)
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
     trib_counter_add(&link->host->stats->peers_refused, 1);
-    /* A peer that finds this side's proof wrong goes without a word. */
+    /* A peer that rejects this side's proof closes the connection without a message. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
     char text[TRIB_REASON_MAX];
     snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end.detail,

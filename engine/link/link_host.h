@@ -1,9 +1,9 @@
 /*
- * link_host.h - the state that the links of one reactor share: its transport, its scheduler, its credits, and records
- * to use again.
+ * link_host.h - the state that all links of one reactor share: its transport, its scheduler, its credits, and records
+ * for reuse.
  *
- * It is embedded in what one reactor of an engine owns (engine/core/core.h), which fills in the first group when it
- * opens. Everything here belongs to the reactor's thread.
+ * The core of the reactor (engine/core/core.h) embeds it and fills in the first group when it opens. Everything here
+ * belongs to the reactor's thread.
  */
 #ifndef TRIB_ENGINE_LINK_LINK_HOST_H
 #define TRIB_ENGINE_LINK_LINK_HOST_H
@@ -20,40 +20,40 @@
 struct trib_core;
 
 struct trib_link_host {
-    struct trib_core *core; /* the owner, for the upper layers; not looked into here */
+    struct trib_core *core; /* owner of the host, for the upper layers; links never look into it */
     trib_engine *engine;
     trib_reactor *reactor;
-    const trib_link_upcalls *incoming; /* of accepted links, until the handshake tells what they are for */
+    const trib_link_upcalls *incoming; /* for accepted links, until the handshake tells their purpose */
     trib_core_stats *stats;
     trib_trace_ring *trace;
 
     trib_transport *transport;
-    trib_address address; /* where others reach this reactor */
-    uint32_t epoch;       /* of the roster that this reactor knows of, 0: none yet; in every frame that it sends */
-    bool is_closed;       /* the job is over: no connection is accepted */
+    trib_address address; /* where other members reach this reactor */
+    uint32_t epoch;       /* epoch of the roster that this reactor knows, 0: none yet; put into every frame */
+    bool is_closed;       /* the job is over and no connection is accepted */
 
-    trib_link *links; /* all that there are, newest first (utlist.h) */
+    trib_link *links; /* all links, newest first (utlist.h) */
     trib_scheduler scheduler;
     uint32_t push_credit, pull_credit; /* bytes */
-    trib_send_record *free_outs;       /* records that are used again */
+    trib_send_record *free_outs;       /* records for reuse */
     trib_self_leases leases;
-    trib_link_stats *loads; /* by member; NULL: nothing is counted */
+    trib_link_stats *loads; /* by member id; NULL: nothing is counted */
 
-    /* Log lines about connections that were turned away (link_handshake.c). */
-    int64_t refused_since_ns; /* when the minute began in which lines are counted; 0: none was turned away yet */
+    /* Log lines about rejected connections (link_handshake.c). */
+    int64_t refused_since_ns; /* start of the minute in which lines are counted; 0: none was logged yet */
     uint32_t refused_logged, refused_unlogged;
     char refused_last[TRIB_REASON_MAX]; /* "": none */
 };
 
-/* Before the transport is opened. The credits are the engine's settings. */
+/* Call before the transport is opened. The credits are the engine's settings. */
 void trib_link_host_open(trib_link_host *host);
-/* After the last link has gone and the transport is closed. */
+/* Call after the last link has gone and the transport is closed. */
 void trib_link_host_close(trib_link_host *host);
-/* Counted in stats.allocations; NULL when out of memory. Freed with free(). */
+/* Allocates zeroed memory, counted in stats.allocations. NULL: out of memory. The caller frees it with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);
 
-/* link_handshake.c: logs that a connection was turned away; a minute has a bounded number of lines, and then one with a
- * count. */
+/* Logs a rejected connection (link_handshake.c). The number of lines per minute is bounded, and one more line gives the
+ * count of the rest. */
 void trib_link_note_refused(trib_link_host *host, const char *what, const char *text);
 void trib_link_report_refused(trib_link_host *host, bool now);
 

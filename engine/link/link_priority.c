@@ -5,7 +5,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_subflow.h"
 
-/* ---- Upcalls of a second connection: frames are the main link's ---- */
+/* ---- Upcalls of a second connection, which gives its frames to the main link ---- */
 
 static void second_ready(trib_link *link)
 {
@@ -31,7 +31,7 @@ static void second_closed(trib_link *link, trib_status status, const char *reaso
 {
     (void)link;
     (void)status;
-    (void)reason; /* the main link tells */
+    (void)reason; /* the main link reports the end */
 }
 
 const trib_link_upcalls trib_link_second_upcalls = {
@@ -60,7 +60,7 @@ void trib_link_priority_connect(trib_link *link)
     link->priority_link = priority_link;
 }
 
-/* The main link's place for a second connection of that purpose; NULL: none is free. */
+/* Returns the main link's place for a second connection of that purpose; NULL: none is free. */
 static trib_link **free_place_in(trib_link *main, trib_purpose purpose)
 {
     if (purpose == TRIB_PURPOSE_PRIORITY) {

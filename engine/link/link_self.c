@@ -2,9 +2,10 @@
  * link_self.c - see link_self.h.
  *
  * Invariants
- * - A lease is in the list of the task whose chunk it is of until it ends.
- * - A chunk's lease ends before its sum is complete, as the sum is made of it. So only a task that fails has any to be
- *   recalled.
+ *
+ * - A lease is in the list of its chunk's task until it ends.
+ * - A chunk's lease ends before the chunk's sum is complete, because the sum is made from it. So only a task that fails
+ *   has leases to recall.
  */
 #include "engine/link/link_self.h"
 
@@ -21,8 +22,8 @@
 
 _Static_assert(sizeof(trib_frame) <= TRIB_HEADER_SIZE, "a frame to this process itself travels in place of its header");
 
-/* A chunk that is alone is copied while its partner is on its way: the reactor would wait otherwise, and so has it in
- * its cache. */
+/* A lone chunk is copied while its partner is on its way. The reactor would be idle otherwise, and the copy is in its
+ * cache. */
 static bool may_stay(const trib_link_host *host, const trib_send_record *next)
 {
     return next != NULL || host->leases.count > 0;
@@ -32,7 +33,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_link *link = trib_container_of(post, trib_link, self_post);
-    /* Only frames that were there at the beginning: answers go out in a later turn. */
+    /* The loop handles only the frames that were there at the beginning; answers go out in a later turn. */
     trib_send_record *out = link->self_head;
     link->self_head = link->self_tail = NULL;
     while (out != NULL) {
@@ -46,7 +47,8 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
             link->host->leases.held = NULL;
             if (status != TRIB_OK) {
-                /* As from any other peer: a frame that was not taken would be waited for. */
+                /* The link ends as a link to any other peer does, because somebody would wait for a frame that was not
+                 * taken. */
                 trib_link_close(link, false, status, error.text);
             }
         }
@@ -55,7 +57,8 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
     }
     if (link->state != TRIB_LINK_CLOSING) {
         trib_scheduler_credit_returned(link, 0);
-    } else if (!link->self_post.queued) { /* a link that was closed by a frame that it delivered comes here again */
+    } else if (!link->self_post.queued) {
+        /* A link that was closed by a frame that it delivered is called here again, and ends then. */
         trib_scheduler_drop_requests(link);
         link->upcalls->closed(link, link->end.status, link->end.detail);
         trib_link_free(link);
@@ -73,7 +76,8 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
     link->peer = member;
     link->peer_reactor = host->reactor->index;
     link->credit =
-        host->push_credit; /* one turn hands over no more, so that the loop soon looks at its other business */
+        /* bounds what one turn hands over, so that the loop soon looks at its other events */
+        host->push_credit;
     link->self_post.run = deliver_self;
     *link_out = link;
     return TRIB_OK;
@@ -93,9 +97,9 @@ void trib_link_self_hand_over(trib_link *link, trib_send_record *out)
 /* ---- Leases ---- */
 
 struct trib_self_lease {
-    trib_lease base; /* first */
+    trib_lease base; /* first member */
     trib_self_leases *leases;
-    trib_self_lease **list; /* head of the task's list, in which it is (utlist.h) */
+    trib_self_lease **list; /* head of the task's list, which holds the lease (utlist.h) */
     trib_self_lease *next, *previous;
 };
 
@@ -107,7 +111,7 @@ static bool lease_end(trib_lease *base)
     leases->count--;
     DL_DELETE2(*lease->list, lease, previous, next);
     LL_PREPEND(leases->unused, lease);
-    return true; /* the caller leaves its buffer alone until the operation is over */
+    return true; /* the lease was never invalid: the caller must not change its buffer until the operation is over */
 }
 
 static trib_lease *lease_begin(trib_conn *conn, bool keeps)

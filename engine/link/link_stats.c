@@ -25,8 +25,8 @@ void trib_link_stats_handed(trib_link *link)
     }
 }
 
-/* For how long (ns) the link was busy since the last call. Time that the transport had counted before the first call is
- * left out. */
+/* Returns for how many ns the link was busy since the last call. Time that the transport had counted before the first
+ * call is left out. */
 static uint64_t busy_since(trib_link *link)
 {
     const int64_t now_ns = trib_now(link->host->reactor), from_ns = link->busy_since_ns;

@@ -11,7 +11,7 @@
 
 /* ---- Networks of the peer ---- */
 
-/* The next entry of a list of addresses; NULL after the last. */
+/* Returns the next entry of a list of addresses; NULL after the last. */
 static const char *next_address(const char *at)
 {
     at += strcspn(at, ",");
@@ -19,7 +19,7 @@ static const char *next_address(const char *at)
     return *at != '\0' ? at : NULL;
 }
 
-/* The list with that entry first; by the others the connection can go on if that fails. */
+/* Returns the list with that entry first. The other entries follow, because the connection may fall back on them. */
 static trib_address rotate_address_list(const trib_address *list, uint32_t index)
 {
     trib_address turned = {.text = ""};
@@ -34,7 +34,7 @@ static trib_address rotate_address_list(const trib_address *list, uint32_t index
     return turned;
 }
 
-/* By how many networks of the peer's the link has a connection: 1..TRIB_NETWORKS_MAX. */
+/* Returns over how many of the peer's networks the link has a connection, 1..TRIB_NETWORKS_MAX. */
 static uint32_t networks_of(const trib_link *link)
 {
     const trib_roster *roster = link->host->engine->roster;
@@ -61,7 +61,7 @@ void trib_link_subflow_choose_rail(trib_link *link, const trib_address *to)
     trib_egress_divide(link->host, networks);
 }
 
-/* ---- Making them ---- */
+/* ---- Making subflows ---- */
 
 void trib_link_subflow_ready(trib_link *subflow)
 {

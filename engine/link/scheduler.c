@@ -10,16 +10,17 @@
 #include "engine/link/link_priority.h"
 #include "engine/link/link_trace.h"
 
-#define AT_ONCE_BYTES (16u << 10) /* a request up to this may be sent before the event ends, if nothing else waits */
-#define BULK_BYTES (16u << 10)    /* a smaller chunk is no reason to overtake */
-#define BULK_NS (5 * INT64_C(1000000)) /* so long what was sent may lie in the kernel */
+/* a request up to this size may be sent before the event ends, if nothing else waits */
+#define AT_ONCE_BYTES (16u << 10)
+#define BULK_BYTES (16u << 10)         /* a chunk below this size is no reason to overtake */
+#define BULK_NS (5 * INT64_C(1000000)) /* for this long, sent bytes may still lie in the kernel */
 #define PRIORITY_CREDIT                                                                                                \
-    TRIB_LINK_PRIORITY_BYTES_MAX /* bytes beyond which a priority link is no faster than its main one */
+    TRIB_LINK_PRIORITY_BYTES_MAX /* in bytes; with more in flight, a priority link is no faster than its main link */
 
 /* ---- Connections and requests ---- */
 
-/* Has the connection its handshake behind it? The side that accepted a second connection begins when the other has:
- * until then that may not know it to be ready, and give it up. */
+/* True if the connection is past its handshake and may carry requests. The side that accepted a second connection waits
+ * for a first frame on it. Before that the peer may not know that the connection is ready, and may give it up. */
 static bool may_carry(const trib_link *connection)
 {
     return connection->state == TRIB_LINK_READY &&
@@ -46,7 +47,7 @@ bool trib_scheduler_has_work(const trib_link *connection)
 
 /* ---- Step 1: a request that overtakes ---- */
 
-/* Is much that is less urgent ahead of a request of that priority? */
+/* True if many bytes of lower priority are ahead of a request of that priority. */
 static bool is_behind_bulk(const trib_link *link, int32_t priority)
 {
     const trib_bulk *bulk = &link->host->scheduler.bulk;
@@ -57,8 +58,8 @@ static bool is_behind_bulk(const trib_link *link, int32_t priority)
     return in_flight >= BULK_BYTES || trib_now(link->host->reactor) - bulk->sent_ns < BULK_NS;
 }
 
-/* The link's first request, if it is small and urgent, and the priority link has nothing in flight. So one message at a
- * time goes over that, and what comes later and is more urgent goes next. */
+/* Returns the link's first request if it is small and urgent, and the priority link has nothing in flight. The priority
+ * link carries one message at a time, so a later and more urgent request can go next. */
 static trib_send_request *find_overtaking(trib_link *link)
 {
     trib_send_request *first = first_request(link);
@@ -93,7 +94,8 @@ trib_link *trib_scheduler_connection_with_credit(trib_link *link)
     return best != NULL && best->in_flight < link->credit / ready ? best : NULL;
 }
 
-/* The network with room that is idle most; of several that are as much, the reactor's own. NULL: none has room. */
+/* Returns the network that has room and the fewest bytes in flight; the reactor's own network comes first among equals.
+ * NULL: no network has room. */
 static trib_egress *choose_network(trib_link_host *host)
 {
     trib_scheduler *self = &host->scheduler;
@@ -110,7 +112,7 @@ static trib_egress *choose_network(trib_link_host *host)
     return best;
 }
 
-/* A connection with something to send waits for its network's credit; one without does not. */
+/* Lets a connection wait for its network's credit while it has something to send. */
 static void update_waiting_connection(trib_link *connection)
 {
     if (connection->flow.egress == NULL) {
@@ -123,7 +125,7 @@ static void update_waiting_connection(trib_link *connection)
     }
 }
 
-/* Requests of the link have come or gone: all of its connections are looked at. */
+/* Updates all connections of the link after its requests have changed. */
 static void update_waiting(trib_link *link)
 {
     update_waiting_connection(link);
@@ -136,8 +138,7 @@ static void update_waiting(trib_link *link)
 
 /* ---- Step 4: the connection, and the request ---- */
 
-/* Over which of its connections the first request of a link without subflows goes, now that the link's turn has come.
- * */
+/* Chooses the connection for the first request of a link without subflows, when the link's turn has come. */
 static trib_link *route_connection(trib_link *link, const trib_send_request *request)
 {
     if (request->route == TRIB_ROUTE_PINNED) {
@@ -149,7 +150,7 @@ static trib_link *route_connection(trib_link *link, const trib_send_request *req
     return overtakes ? priority_link : link;
 }
 
-/* The request is one of the connection's own from now on: the first of those of its priority, or the last. */
+/* Puts the request into the connection's own list: first among those of its priority, or last. */
 static void begin_request(trib_link *connection, trib_send_request *request, bool is_first)
 {
     trib_send_request *at = connection->begun;
@@ -160,8 +161,9 @@ static void begin_request(trib_link *connection, trib_send_request *request, boo
     request->begun_on = connection;
 }
 
-/* The next request for a connection of a link that may have subflows, of those begun on it and the first of the outbox,
- * which is begun by this. NULL: that one must go by another connection, where it waits now. */
+/* Returns the next request for a connection of a link that may have subflows. The first request of the outbox is begun
+ * if it has a higher priority than those begun on the connection. NULL: that request is pinned to another connection,
+ * and waits there now. */
 static trib_send_request *begin_next_request(trib_link *main, trib_link *connection)
 {
     trib_send_request *first = first_request(main);
@@ -176,19 +178,19 @@ static trib_send_request *begin_next_request(trib_link *main, trib_link *connect
     return goes_by == connection ? connection->begun : NULL;
 }
 
-/* ---- The order ---- */
+/* ---- The order in which requests send ---- */
 
 /* The request that sends next. */
 typedef struct choice {
-    trib_link *link; /* main link that the request waits for */
+    trib_link *link; /* main link for which the request waits */
     trib_send_request *request;
-    trib_link *connection;  /* of the link: the frames go over it */
-    trib_link *payer;       /* connection whose share of its network's credit is used; NULL: the link's own credit is */
+    trib_link *connection; /* connection of the link over which the frames go */
+    trib_link *payer; /* connection whose share of its network's credit is used; NULL: the link uses its own credit */
     bool nothing_overtakes; /* step 1 is over for this run */
 } choice;
 
-/* The whole order. woken: the link for which the scheduler runs, NULL if that has gone. False: nothing may go until
- * credit returns, or something is submitted. */
+/* Decides the whole order. woken: the link for which the scheduler runs; NULL: it has gone. Returns false if no request
+ * may send until credit returns or a request is submitted. */
 static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
 {
     /* 1. A small urgent request of the woken link overtakes what is in flight, over the link's priority link. */
@@ -201,7 +203,8 @@ static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
         next->nothing_overtakes = true;
     }
     next->payer = NULL;
-    /* 2. A link with credit of its own sends its first request, over the connection with the least in flight. */
+    /* 2. A link with a credit of its own sends its first request, over the connection with the fewest bytes in
+     * flight. */
     if (woken != NULL && woken->flow.egress == NULL) {
         next->link = woken;
         next->request = first_request(woken);
@@ -211,14 +214,14 @@ static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
         }
         return next->connection != NULL;
     }
-    /* 3. Links that push share the credit of their network. The network with the least in flight is next, and by it the
-     *    connection that is furthest behind its share. */
+    /* 3. Links that push share the credit of their network. The network with the fewest bytes in flight is next. Of its
+     * connections the one that is furthest behind its share has the turn. */
     for (trib_egress *network; (network = choose_network(host)) != NULL;) {
         next->payer = trib_egress_begin_turn(host, network);
         next->link = next->payer->main != NULL ? next->payer->main : next->payer;
-        /* 4. Of the link the request of the highest priority, the oldest first. Where there are subflows a request goes
-         * on by    the connection on which it was begun, else over the one whose turn it is; a request that is pinned
-         * to another    connection waits for that one's turn. */
+        /* 4. The link's request of the highest priority sends, the oldest first. With subflows, a request stays on the
+         * connection that began it, and a new one takes the connection that has the turn. A request that is pinned to
+         * another connection waits for the turn of that one. */
         if (next->link->forks) {
             next->request = begin_next_request(next->link, next->payer);
             next->connection = next->payer;
@@ -233,7 +236,7 @@ static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
     return false;
 }
 
-/* Lets the request that is next send one chunk. */
+/* Lets the chosen request send one chunk. */
 static void send_chosen(const choice *next)
 {
     trib_link *link = next->link;
@@ -306,7 +309,8 @@ void trib_scheduler_wake(trib_link *link)
         link->pump_queued = true;
         if (link->conn != NULL) {
             LL_PREPEND2(self->woken, link, pump_next);
-        } else { /* the others first: what is for this process is here already */
+        } else {
+            /* Links to other members come first, because bytes for this process need no time to travel. */
             LL_APPEND2(self->woken, link, pump_next);
         }
     }
@@ -340,7 +344,7 @@ static void *allocate_outbox(void *user, size_t size)
     return trib_link_zalloc(user, size);
 }
 
-/* The transport is told where to look whether more is to come. */
+/* Tells the transport where to look whether more frames will follow. */
 static void set_awaits_sent(const trib_link *connection, const bool *waits)
 {
     if (connection->conn != NULL) {
@@ -348,8 +352,9 @@ static void set_awaits_sent(const trib_link *connection, const bool *waits)
     }
 }
 
-/* Nothing is with the transport and nothing else waits, so what is small can go at once: whatever is submitted next,
- * however urgent, comes behind no more than that. Where sends of one event share a system call they shall. */
+/* True if a small request can be sent at once, because nothing is with the transport and nothing else waits. A more
+ * urgent request that follows waits behind no more than this one. False where a priority link is possible, because
+ * the transport then shall send the frames of one event in one system call. */
 static bool may_go_at_once(const trib_link *link, uint64_t bytes)
 {
     const trib_egress *egress = link->flow.egress;
@@ -382,7 +387,7 @@ trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, u
     if (may_go_at_once(link, bytes)) {
         run_scheduler(link->host, link);
     } else {
-        /* Sending waits for the end of the event, so that all of a step's tensors are compared by priority. */
+        /* Sending waits for the end of the event, so that all tensors of a step are compared by priority. */
         trib_scheduler_wake(link);
     }
     return TRIB_OK;
