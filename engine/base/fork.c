@@ -15,22 +15,23 @@
 
 #include "engine/base/assert.h"
 
-/* Descriptors from this number on are not remembered, and a child keeps them. Linux gives the lowest numbers first. */
+/* Descriptors from this number on are not remembered, so a child keeps them. Linux gives out the lowest numbers
+ * first. */
 #define DESCRIPTORS_MAX (1u << 20)
-#define BITS 64u         /* of a word of the sets below */
-#define SHARED_MAX 4096u /* pieces of memory that are remembered */
+#define BITS 64u         /* bits in a word of the sets below */
+#define SHARED_MAX 4096u /* pieces of memory that can be remembered */
 
-/* State of the process, not of an engine; there is no other in the library. Pages that are never written take no
+/* State of the process, not of an engine; the library has no other such state. Pages that are never written take no
  * memory. */
 static _Atomic uint64_t owned[DESCRIPTORS_MAX / BITS];
-static _Atomic uint64_t watched[DESCRIPTORS_MAX / BITS]; /* those of owned that loops of the caller's watch */
-/* Memory that other processes map too. base 0: the place is free; 1: a thread is filling it. */
+static _Atomic uint64_t watched[DESCRIPTORS_MAX / BITS]; /* the owned ones that loops of the caller watch */
+/* Memory that other processes map, too. base 0: the place is free; 1: a thread is filling it. */
 static struct {
     _Atomic uintptr_t base;
     atomic_size_t size;
     atomic_int fd;
 } shared[SHARED_MAX];
-static atomic_uint shared_end; /* no place from here on was ever used */
+static atomic_uint shared_end; /* no place from this index on was ever used */
 static atomic_uint process;
 static atomic_bool watching;
 
@@ -44,7 +45,8 @@ static void give_up(int fd, int *stand_in, bool is_watched)
     }
 }
 
-/* If private memory cannot be had, an access to it shall rather end the child than reach the parent. */
+/* Maps the memory privately. If that fails, an access ends the child, which is better than reaching the parent's
+ * memory. */
 static void make_private(void *base, size_t size, int fd)
 {
     if (mmap(base, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_FIXED | MAP_NORESERVE, fd, 0) == MAP_FAILED) {
@@ -52,7 +54,7 @@ static void make_private(void *base, size_t size, int fd)
     }
 }
 
-/* The handler: runs in the child, before fork returns there. */
+/* The handler, which runs in the child before fork returns there. */
 static void forked(void)
 {
     const int error = errno;
@@ -82,8 +84,8 @@ static void forked(void)
 
 bool trib_fork_watch(void)
 {
-    /* Two threads may both get here first; that the handler then runs twice changes nothing. The C library forgets it
-     * when the library that this is in is unloaded. */
+    /* Two threads may both get here first. The handler then runs twice, which changes nothing. The C library forgets
+     * the handler when this library is unloaded. */
     if (!atomic_load(&watching)) {
         if (pthread_atfork(NULL, NULL, forked) != 0) {
             return false;
@@ -111,7 +113,7 @@ bool trib_fork_own_memory(void *base, size_t size, int fd)
     for (unsigned i = 0; i < SHARED_MAX; i++) {
         uintptr_t none = 0;
         if (atomic_compare_exchange_strong(&shared[i].base, &none, 1)) {
-            trib_fork_own(fd); /* first: a child between the two would keep it */
+            trib_fork_own(fd); /* owned first, because a child forked between the two steps would keep it */
             atomic_store(&shared[i].size, size);
             atomic_store(&shared[i].fd, fd);
             atomic_store(&shared[i].base, (uintptr_t)base);
@@ -161,6 +163,6 @@ void trib_fork_close(int fd)
 
 void trib_fork_close_socket(int fd)
 {
-    (void)shutdown(fd, SHUT_RDWR); /* fails if it is not connected: then there is nothing to end */
+    (void)shutdown(fd, SHUT_RDWR); /* fails on a socket that is not connected, which has no connection to end */
     trib_fork_close(fd);
 }

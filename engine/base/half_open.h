@@ -1,8 +1,10 @@
 /*
- * half_open.h - how many half-open connections a listener keeps: accepted ones whose peer has proved nothing yet.
+ * half_open.h - the number of half-open connections that a listener keeps: accepted ones whose peer has proved nothing
+ * yet.
  *
- * Each of them holds a descriptor of the process that embeds the engine. So every listener has a bound for them, and
- * when another comes the oldest is ended: a member of the job proves itself soon after it has connected.
+ * Each half-open connection holds a descriptor of the process that embeds the engine, so every listener bounds their
+ * number. When another one comes, the oldest ends. A member of the job is not affected, because it proves itself soon
+ * after it has connected.
  */
 #ifndef TRIB_ENGINE_BASE_HALF_OPEN_H
 #define TRIB_ENGINE_BASE_HALF_OPEN_H
@@ -12,7 +14,7 @@
 
 #include "engine/base/limits.h"
 
-/* An eighth of the descriptors that there can be, within those bounds. */
+/* Returns an eighth of the process's maximum of descriptors, within the bounds of limits.h. */
 static inline uint32_t trib_half_open_max(void)
 {
     struct rlimit limit;

@@ -1,5 +1,5 @@
-/* hash.h - uthash, which by default ends the process when memory runs out; here an element that was not added has
- * hh.tbl NULL. */
+/* hash.h - includes uthash. By default uthash ends the process when memory runs out. Here an element that could not be
+ * added has hh.tbl NULL instead. */
 #ifndef TRIB_ENGINE_BASE_HASH_H
 #define TRIB_ENGINE_BASE_HASH_H
 

@@ -1,10 +1,11 @@
 /*
- * heap.h - a binary heap of elements of any type, the least first, of which any can be taken out.
+ * heap.h - a binary heap of elements of any type, the least first. Any element can be taken out.
  *
- * An element embeds a trib_min_heap_node, which knows its place. Keys are kept beside the pointers, so that comparing
- * stays in one array. Equal keys have no order.
+ * An element embeds a trib_min_heap_node, which holds the element's place. Keys are kept beside the pointers, so that
+ * comparisons stay in one array. Equal keys have no order.
  *
  * Invariants
+ *
  * - slots[i].node->place == i + 1 for each i < count; the place of a node that is in no heap is 0.
  * - No slot's key is less than its parent's.
  * - Only trib_min_heap_reserve allocates.
@@ -21,12 +22,12 @@
 
 #define TRIB_MIN_HEAP_CAPACITY_FIRST 64u
 
-/* Embedded in an element; zeroed before first use. */
+/* Embedded in an element. It must be zeroed before its first use. */
 typedef struct trib_min_heap_node {
-    uint32_t place; /* in the heap, counted from 1; 0: in none */
+    uint32_t place; /* place in the heap, counted from 1; 0: in no heap */
 } trib_min_heap_node;
 
-/* The order: by major, then by minor, lower first. */
+/* The order of elements: by major, then by minor, lower first. */
 typedef struct trib_min_heap_key {
     uint64_t major, minor;
 } trib_min_heap_key;
@@ -36,18 +37,18 @@ typedef struct trib_min_heap_slot {
     trib_min_heap_node *node;
 } trib_min_heap_slot;
 
-/* Zeroed before first use. */
+/* The heap. It must be zeroed before its first use. */
 typedef struct trib_min_heap {
     trib_min_heap_slot *slots;
     uint32_t count, capacity; /* in slots */
 } trib_min_heap;
 
-/* A number that is not negative, as (part of) a key. */
+/* Makes a part of a key from a number, which must not be negative. */
 static inline uint64_t trib_min_heap_key_of_double(double number)
 {
     uint64_t bits;
     trib_assert(number >= 0);
-    memcpy(&bits, &number, sizeof bits); /* IEEE 754: the bits of such numbers are in the order of the numbers */
+    memcpy(&bits, &number, sizeof bits); /* the bits of such IEEE 754 numbers have the same order as the numbers */
     return bits;
 }
 
@@ -56,13 +57,14 @@ static inline bool trib_min_heap_key_is_less(const trib_min_heap_key *a, const t
     return a->major != b->major ? a->major < b->major : a->minor < b->minor;
 }
 
-/* NULL: the heap is empty. */
+/* Returns the least element. NULL: the heap is empty. */
 static inline trib_min_heap_node *trib_min_heap_first(const trib_min_heap *heap)
 {
     return heap->count > 0 ? heap->slots[0].node : NULL;
 }
 
-/* Has room for so many elements from now on. allocate: its memory is freed with free(). False: out of memory. */
+/* Makes room for that many elements. The memory from `allocate` is freed with free(). Returns false if there is no
+ * memory. */
 static inline bool trib_min_heap_reserve(trib_min_heap *heap, uint32_t count,
                                          void *(*allocate)(void *user, size_t size), void *user)
 {
@@ -110,7 +112,7 @@ static inline void trib_min_heap_sift_down(trib_min_heap *heap, uint32_t index, 
     trib_min_heap_put_slot(heap, index, slot);
 }
 
-/* The slot goes where it belongs, from that index, which is free. */
+/* Puts the slot where it belongs, beginning at that index, which must be free. */
 static inline void trib_min_heap_sift(trib_min_heap *heap, uint32_t index, trib_min_heap_slot slot)
 {
     const uint32_t from = index;
@@ -129,7 +131,7 @@ static inline void trib_min_heap_sift(trib_min_heap *heap, uint32_t index, trib_
     }
 }
 
-/* There is room for it, and it is in no heap. */
+/* Inserts a node that is in no heap. There must be room for it. */
 static inline void trib_min_heap_insert(trib_min_heap *heap, trib_min_heap_node *node, trib_min_heap_key key)
 {
     trib_assert(node->place == 0 && heap->count < heap->capacity);
@@ -137,7 +139,7 @@ static inline void trib_min_heap_insert(trib_min_heap *heap, trib_min_heap_node 
     trib_min_heap_sift(heap, heap->count - 1, (trib_min_heap_slot){.key = key, .node = node});
 }
 
-/* An element of the heap has another key from now on. */
+/* Gives an element of the heap another key. */
 static inline void trib_min_heap_update(trib_min_heap *heap, trib_min_heap_node *node, trib_min_heap_key key)
 {
     trib_assert(node->place > 0 && heap->slots[node->place - 1].node == node);
@@ -156,7 +158,7 @@ static inline void trib_min_heap_remove(trib_min_heap *heap, trib_min_heap_node 
     }
 }
 
-/* Frees its memory; elements that are left keep places that mean nothing any more. */
+/* Frees the heap's memory. Elements that are left keep places that are not valid any more. */
 static inline void trib_min_heap_close(trib_min_heap *heap)
 {
     free(heap->slots);

@@ -1,12 +1,12 @@
 /*
- * kernel_ops.h - how the engine calls the arithmetic that sums chunks, without knowing where it lives.
+ * kernel_ops.h - the table through which the engine calls the arithmetic that sums chunks.
  *
  * A contributor's chunk arrives in WIRE form: elements of the tensor's type. Chunks are combined two by two along a
- * tree; what comes out of a combination is in ACCUMULATOR form, whose elements may be wider, so that nothing overflows
- * or is rounded on the way. Finishing divides (AVG) and goes back to WIRE form, rounding once. Implementations, and the
- * exact rules for NaN, zeros and rounding, are in stages/kernels/kernels.h; the engine gets one table and passes it on.
+ * tree. A combination is in ACCUMULATOR form, whose elements may be wider, so that nothing overflows or is rounded on
+ * the way. Finishing divides (AVG) and returns to WIRE form, rounding once. stages/kernels/kernels.h has the
+ * implementations, and the exact rules for NaN, zeros and rounding. The engine gets one table and passes it on.
  *
- * THREADS  The tables are const and the functions keep no state: any thread.
+ * The tables are const and the functions keep no state, so any thread may call them.
  */
 #ifndef TRIB_ENGINE_BASE_KERNEL_OPS_H
 #define TRIB_ENGINE_BASE_KERNEL_OPS_H
@@ -21,18 +21,18 @@ typedef enum trib_form {
     TRIB_FORM_ACC = 1,  /* elements of trib_acc_dtype(dtype, reduce) */
 } trib_form;
 
-/* Buffers need no alignment. Counts are in elements; 0 is fine, and then no pointer is looked at. */
+/* Buffers need no alignment. Counts are in elements. With a count of 0 no pointer is read. */
 typedef struct trib_kernels {
     const char *name; /* "scalar", "avx2", "avx512" */
     void (*combine)(trib_dtype dtype, trib_reduce reduce, void *dst_acc, const void *left, trib_form left_form,
                     const void *right, trib_form right_form, size_t count);
     void (*finish)(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const void *src, trib_form src_form,
                    size_t count, uint32_t contributors);
-    trib_copy *copy;             /* payload that is not summed */
-    trib_copy *copy_nontemporal; /* and past the caches */
+    trib_copy *copy;             /* copies a payload that is not summed */
+    trib_copy *copy_nontemporal; /* the same past the caches */
 } trib_kernels;
 
-/* The type of the elements in accumulator form. */
+/* Returns the type of the elements in accumulator form. */
 static inline trib_dtype trib_acc_dtype(trib_dtype dtype, trib_reduce reduce)
 {
     const bool adds = reduce == TRIB_SUM || reduce == TRIB_AVG;
@@ -48,13 +48,13 @@ static inline trib_dtype trib_acc_dtype(trib_dtype dtype, trib_reduce reduce)
     return dtype;
 }
 
-/* True if both forms are the same, so that wire bytes can stand wherever accumulators can. */
+/* True if both forms are the same, so that wire bytes can serve as accumulators. */
 static inline bool trib_acc_is_wire(trib_dtype dtype, trib_reduce reduce)
 {
     return trib_acc_dtype(dtype, reduce) == dtype;
 }
 
-/* Bytes per element in accumulator form. */
+/* Returns the bytes of an element in accumulator form. */
 static inline size_t trib_acc_size(trib_dtype dtype, trib_reduce reduce)
 {
     static const unsigned char sizes[TRIB_DTYPE_COUNT] = {
@@ -66,9 +66,11 @@ static inline size_t trib_acc_size(trib_dtype dtype, trib_reduce reduce)
 }
 
 /*
- * dst_acc[i] = left[i] (+, min, max) right[i]. The bits depend on the two values alone: not on the implementation, nor
- * on where in the buffer they are, nor on which is left. dst_acc may be exactly an operand that is in accumulator
- * form (or either, if trib_acc_is_wire); otherwise it overlaps neither.
+ * Computes dst_acc[i] = left[i] (+, min, max) right[i]. The bits depend on the two values alone. The implementation,
+ * the place in the buffer and the order of the operands do not change them.
+ *
+ * dst_acc may be exactly an operand that is in accumulator form (or either, if trib_acc_is_wire). Otherwise it overlaps
+ * neither.
  */
 static inline void trib_kernel_combine(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, void *dst_acc,
                                        const void *left, trib_form left_form, const void *right, trib_form right_form,
@@ -81,10 +83,12 @@ static inline void trib_kernel_combine(const trib_kernels *kernels, trib_dtype d
 }
 
 /*
- * Turns the combination of all contributors' elements into what they get back: AVG is divided by contributors, and
- * accumulators become wire elements. dst_wire is exactly src (the result then lies at its beginning) or does not
- * overlap it. Where nothing is to be done the bytes are copied, or left alone in place: SUM, MIN and MAX of what is in
- * wire form, and AVG of one contributor in wire form.
+ * Turns the combination of all contributors' elements into their result: AVG is divided by contributors, and
+ * accumulators become wire elements.
+ *
+ * dst_wire is exactly src (the result then lies at its beginning) or does not overlap it. The bytes are copied, or left
+ * in place, where nothing is to be done: for SUM, MIN and MAX in wire form, and for AVG of one contributor in wire
+ * form.
  */
 static inline void trib_kernel_finish(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, void *dst_wire,
                                       const void *src, trib_form src_form, size_t count, uint32_t contributors)

@@ -1,4 +1,4 @@
-/* log.c - formats log lines and error texts; the only writer to standard error in the library. */
+/* log.c - formats log lines and error texts. No other file of the library writes to standard error. */
 #include "engine/base/log.h"
 
 #include <errno.h>
@@ -8,7 +8,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#undef trib_error_set /* the function itself is wanted here */
+#undef trib_error_set /* this file defines the function itself */
 
 static const char *const level_names[] = {"", "error", "warn", "info", "debug", "trace"};
 
@@ -25,7 +25,7 @@ void trib_logger_init(trib_logger *logger, const trib_config *config)
     }
 }
 
-/* With the date, and in UTC: logs of long-running servers on several machines are laid side by side. */
+/* Writes a line with the date in UTC, because people compare the logs of servers on several machines. */
 static void write_stderr(trib_log_level level, const char *line)
 {
     struct timespec now;
@@ -60,7 +60,7 @@ const char *trib_log_reason(int number, char text[TRIB_REASON_MAX])
     char buffer[128];
     const char *why = strerror_r(number, buffer, sizeof buffer);
     struct rlimit limit;
-    const int process = (int)getpid(); /* others may read it, too */
+    const int process = (int)getpid(); /* named, because people may read the text elsewhere */
     if (number == EMFILE && getrlimit(RLIMIT_NOFILE, &limit) == 0) {
         snprintf(text, TRIB_REASON_MAX,
                  "%s: process %d may have %llu (ulimit -n); raise it: ulimit -n 65536, LimitNOFILE= in a systemd unit, "

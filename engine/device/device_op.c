@@ -1,10 +1,10 @@
 /*
  * device_op.c - operations on tensors on a device: their state, and the wait for their input.
  *
- * A thread that has slept wakes up 20 to 200 us late, and the system call that wakes it takes the caller
- * microseconds. So where the cores have nothing to do before the device has, the caller wakes the device thread
- * alone, and that wakes the cores (op.c). In an engine that has nothing else to do the first bytes of a sum are
- * copied to the host at once, while the cores that push them wake up. These bytes go "ahead".
+ * A thread that has slept wakes up 20 to 200 us late, and the system call that wakes it costs the caller microseconds.
+ * If the cores have nothing to do before the device has, the caller wakes only the device thread, which wakes the
+ * cores. In an engine that has nothing else to do, the first bytes of a sum are copied to the host at once, while the
+ * cores that push them wake up. These bytes go "ahead".
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -52,7 +52,7 @@ void trib_device_op_fill(trib_op *op)
 
 /* ---- The input ---- */
 
-/* Core 0: the stream has reached the marker, or the copy ahead is over; or that has failed. */
+/* Core 0: the stream has reached the marker, or the copy ahead is over, or either has failed. */
 static void take_input_back(trib_reactor *reactor, trib_post *post)
 {
     trib_device_job *job = trib_container_of(post, trib_device_job, post);
@@ -67,7 +67,7 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
     atomic_store(&op->device->input, job->status == TRIB_OK ? TRIB_INPUT_READY : TRIB_INPUT_FAILED);
     if (was_ahead) {
         trib_assert(atomic_load(&op->tensor->ahead_round) == op->round);
-        atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of it with the input */
+        atomic_store(&op->tensor->ahead_round, 0); /* the cores learn of this together with the input */
     }
     /* Before the placement no other core has tasks of the tensor. */
     const uint32_t cores = atomic_load(&op->tensor->placed) ? engine->core_count : 1;
@@ -85,8 +85,8 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* How many bytes may be copied ahead. Only the sole operation of an engine does that: the staging memory is unused
- * then, and no copy of higher priority waits. */
+/* Returns how many bytes may be copied ahead. Only the sole operation of an engine may do so: no other operation uses
+ * the staging memory then, and no copy of higher priority waits. */
 static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
@@ -146,7 +146,7 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
         for (uint32_t i = 0; i < mine->task_count && mine->active == op_core; i++) {
             trib_task *task = &mine->tasks[i];
             if (trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
-                trib_pipeline_resume(core, task); /* the others began after the input had come */
+                trib_pipeline_resume(core, task); /* the other tasks began after the input had come */
             }
         }
     }

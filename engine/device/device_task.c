@@ -11,8 +11,9 @@
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
-#define AHEAD_BYTES (UINT64_C(16) << 20) /* registering takes 0.3 ms for each MiB */
-#define AHEAD_PARTITIONS 512u            /* with so many, partitions have their full size, however many members sum */
+/* bytes of a shard from which its memory is taken ahead; registering takes 0.3 ms for each MiB */
+#define AHEAD_BYTES (UINT64_C(16) << 20)
+#define AHEAD_PARTITIONS 512u /* from this number on, partitions have their full size, however many members sum */
 
 /* ---- Holds ---- */
 
@@ -35,7 +36,7 @@ void trib_device_release(trib_core *core, trib_task *task)
     }
 }
 
-/* Aborts the round, whose operation has failed already. Servers are told, so that other machines do not wait. */
+/* Aborts the round of an operation that has failed already. Servers are told, so that other machines do not wait. */
 static void abort_round(trib_core *core, trib_task *task)
 {
     if (trib_task_is_open(task)) {
@@ -43,9 +44,8 @@ static void abort_round(trib_core *core, trib_task *task)
     }
 }
 
-/* A device that was stopped, and a group that has ended, give no reason. If the engine has ended for a loss that is
- * the reason, also on a core that has not heard of the end yet: else other members would be told that this process
- * was closed. */
+/* Fails the operation with the loss that ended the engine. A stopped device and an ended group give no reason of their
+ * own. A core may not have heard of the end yet, and would tell other members that this process was closed. */
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 {
     trib_error fate = {.status = TRIB_OK};
@@ -75,7 +75,7 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post)
     (void)trib_device_job_back(reactor->owner, device, job);
 }
 
-/* order_post: the announced collective was submitted to the device, or called off. */
+/* Runs by order_post, when the announced collective was submitted to the device, or called off. */
 static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
@@ -83,7 +83,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
     trib_task *task = device->task;
     trib_status status = device->order_status;
     if (status == TRIB_OK) {
-        /* The announcement's hold is the job's now. */
+        /* The job takes over the hold of the announcement. */
         if (!device->awaits_jobs && trib_task_is_open(task)) {
             trib_pipeline_resume(core, task);
         }
@@ -97,8 +97,8 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
 
 /* ---- GPUDirect ---- */
 
-/* True: the network device can move all the bytes without a processor. A connection that could come to need one says
- * no, and so does one with an express connection beside it (link_priority.h). */
+/* True if the network device can move all the bytes without a processor. A connection that may need a processor later
+ * refuses, and so does one that has a priority link (link_priority.h). */
 static bool may_go_direct(const trib_core *core, const trib_task *task, const unsigned char *memory)
 {
     const trib_conn *conn = task->link != NULL ? task->link->conn : NULL;
@@ -155,14 +155,14 @@ static uint32_t core_of_slice(const trib_tensor *tensor, uint32_t slice)
     const uint32_t local_size = trib_engine_local_size(tensor->engine);
     const uint32_t partition = slice * local_size + tensor->engine->member_id % local_size;
     if (trib_engine_is_one_machine(tensor->engine)) {
-        return 0; /* no bytes pass through the host: on the group's core no thread has to wake another */
+        return 0; /* no bytes pass through the host, and on the group's core no thread has to wake another */
     }
     return partition < tensor->partition_count ? tensor->owners[partition].reactor % tensor->engine->core_count
                                                : slice % tensor->engine->core_count;
 }
 
-/* Before the placement the size of the partitions is unknown: they are smaller than configured if not all members
- * that sum would have several. */
+/* Returns the most staging memory that the tensor can need. Before the placement the size of the partitions is unknown.
+ * They are smaller than configured if not all members that sum would have several. */
 static uint64_t staging_most(const trib_engine *engine, uint64_t bytes)
 {
     const uint64_t local_size = trib_engine_local_size(engine), part = engine->config.partition_bytes;
@@ -204,7 +204,7 @@ void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
     free(device);
 }
 
-/* Keeps the memory that was taken before the declaration, if it is large enough. */
+/* Takes staging memory. Memory that was taken before the declaration is kept if it is large enough. */
 static bool take_staging(trib_tensor *tensor, uint64_t bytes)
 {
     trib_engine *engine = tensor->engine;
@@ -251,7 +251,7 @@ bool trib_device_tensor_place(trib_tensor *tensor)
         return false;
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        tensor->cores[i].task_count = 0; /* counted again as they are made */
+        tensor->cores[i].task_count = 0; /* counted again below */
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < slices; i++) {

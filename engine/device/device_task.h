@@ -1,9 +1,9 @@
 /*
  * device_task.h - the state of a device tensor's partition beside its task.
  *
- * A device tensor is cut into slices, and each slice into one share per local rank. The share is the partition that
- * travels: local rank j of every machine contributes to it, so a sum has one contributor per machine. A local rank
- * whose share of the last slice is empty has a task all the same, because it takes part in the slice's collectives.
+ * A device tensor is cut into slices, and each slice into one shard for each local rank. The shard is the partition
+ * that travels: local rank j of every machine contributes to it, so a sum has one contributor per machine. A local rank
+ * whose shard of the last slice is empty still has a task, because it takes part in the slice's collectives.
  *
  * The task's holds count uses of the caller's buffers and of this memory: jobs that the device has, and an announced
  * collective until it has been ordered or called off. A task settles when it has no holds. Uses by the operation, not
@@ -21,45 +21,46 @@ typedef struct trib_device_task trib_device_task;
 struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
-    unsigned char *staging;       /* host memory for the share */
-    const trib_device_job *ready; /* behind which the round's bytes are in place on the device; NULL: they are */
-    bool awaits_jobs;             /* the stage is done when the device has given all jobs back */
-    uint64_t slice_offset;        /* in the tensor, bytes */
+    unsigned char *staging; /* host memory for the shard */
+    /* job after which the round's bytes are in place on the device; NULL: they are in place */
+    const trib_device_job *ready;
+    bool awaits_jobs;      /* the stage is done when the device has given back all jobs */
+    uint64_t slice_offset; /* bytes; offset in the tensor */
     uint32_t slice_bytes, slice;
 
-    /* Announced to the group; core 0. */
+    /* The announcement to the group. announce_post runs on core 0, order_post on the task's core. */
     trib_post announce_post, order_post;
     trib_device_job *announced_job; /* reduce or gather */
-    trib_status order_status;       /* TRIB_OK: ordered; else called off */
+    trib_status order_status;       /* TRIB_OK: ordered; any other: called off */
     trib_device_task *next, *previous;
 };
 
-/* The state of a device tensor beside trib_tensor. */
+/* The state of a device tensor beside its trib_tensor. */
 typedef struct trib_device_tensor {
     trib_device_task *tasks; /* by slice */
     uint32_t slice_count;
-    unsigned char *staging; /* of all tasks */
+    unsigned char *staging; /* staging memory of all tasks */
     uint64_t staging_bytes;
 } trib_device_tensor;
 
 typedef enum trib_device_input { TRIB_INPUT_AWAITED, TRIB_INPUT_READY, TRIB_INPUT_FAILED } trib_device_input;
 
-/* The state of an operation on a device tensor; made when the operation's slot is first used for one. */
+/* The state of an operation on a device tensor. It is made when the operation's slot first serves a device tensor. */
 typedef struct trib_device_op {
     trib_op *op;
-    uint32_t root;          /* of a broadcast; TRIB_NO_MEMBER: the operation is a sum */
+    uint32_t root;          /* root of a broadcast; TRIB_NO_MEMBER: the operation is a sum */
     trib_device_job wait;   /* waits for the input, or copies its first bytes */
-    uint64_t ahead_bytes;   /* of the input, which that job copies to the host; 0: none */
-    atomic_int input;       /* trib_device_input */
+    uint64_t ahead_bytes;   /* bytes of the input that the job copies to the host; 0: none */
+    atomic_int input;       /* a trib_device_input */
     atomic_uint posts_left; /* cores whose input_post has not run */
     trib_device_semaphore semaphore;
     atomic_uint semaphore_count;
-    trib_post failed_post; /* to core 0 */
+    trib_post failed_post; /* runs on core 0 */
     atomic_bool notified;
-    struct trib_device_op *next; /* in trib_group.untold */
+    struct trib_device_op *next; /* next in trib_group.unnotified */
     bool is_over;                /* core 0: the copy ahead is back */
-    bool grace_extended;         /* core 0: grace was extended once, as this process had been stopped */
-    trib_timer grace;            /* core 0: for the copy ahead of a failed operation */
+    bool grace_extended;         /* core 0: grace was extended once, because this process had been stopped */
+    trib_timer grace;            /* core 0: bounds the copy ahead of a failed operation */
 } trib_device_op;
 
 static inline trib_core *trib_device_task_core(const trib_device_task *device)
@@ -67,20 +68,22 @@ static inline trib_core *trib_device_task_core(const trib_device_task *device)
     return device->task->op_core->core;
 }
 
-/* Submits a job, with a hold until it is back. done runs on the task's core. */
+/* Submits a job with a hold until the device gives it back. `done` runs on the task's core. */
 void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
                         void (*done)(trib_reactor *reactor, trib_post *post));
-/* The post of a collective that is over; runs on the task's core. */
+/* The post of a collective that the device has given back; runs on the task's core. */
 void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
-/* Decides how the round's bytes travel, in the directions in which they do: read at the task's source and written to its
- * destination by the network's device, or by way of staging, which becomes the destination then. True: the source is read. */
+/* Decides how the round's bytes travel in each wanted direction. The network device reads them at the task's source and
+ * writes them to its destination, or they pass through staging, which becomes the destination then. Returns true if the
+ * network device reads the source. */
 bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls);
 /* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
 void trib_device_release(trib_core *core, trib_task *task);
-/* A job is back: fails its operation if it has failed, and drops its hold. False: the job or its task has failed. */
+/* Drops the hold of a job that is back, and fails its operation if the job has failed. Returns false if the job or its
+ * task has failed. */
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job);
 
-/* The status is of a device that was stopped: fails the operation with the reason for which the engine has ended. */
+/* Fails the operation with the reason for which the engine has ended, if the status is that of a stopped device. */
 void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 
 /* ---- An operation on a device tensor ---- */
@@ -88,42 +91,43 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status);
 TRIB_CHECKED trib_status trib_device_op_prepare(trib_op *op, trib_error *error);
 /* Turns an operation that was filled in as for host memory into one on devices. */
 void trib_device_op_fill(trib_op *op);
-/* Caller's thread, with the engine's mutex held, before the nodes are posted: waits for the stream's marker, or
- * copies bytes ahead. NULL: the input is there. */
+/* Caller's thread, with the engine's mutex held, before the nodes are posted: begins the wait for the stream's marker,
+ * or prepares the copy ahead. A NULL marker means that the input is there. */
 void trib_device_op_begin(trib_op *op, void *marker);
-/* After the cores have been posted to, if bytes go ahead. */
+/* Submits the copy ahead. Call this after the cores have been posted to, if bytes go ahead. */
 void trib_device_op_go_ahead(trib_op *op);
 
-/* True: the task's bytes were copied ahead. */
+/* True if the task's bytes were copied ahead. */
 static inline bool trib_device_is_ahead(const trib_task *task)
 {
     return task->offset + task->size <= task->op_core->op->device->ahead_bytes;
 }
-/* The device memory that has the result: the output, or the input of a broadcast's root that gives no output. */
+/* Returns the device memory that gets the result: the output, or the input of a broadcast's root that gives no
+ * output. */
 static inline unsigned char *trib_device_data(const trib_op *op)
 {
     return op->output != NULL ? op->output : (unsigned char *)(uintptr_t)op->input;
 }
-/* The label of a slice's collective, the same on all local ranks. */
+/* Returns the label of a slice's collective, which is the same on all local ranks. */
 static inline uint64_t trib_device_label(const trib_op *op, uint32_t slice)
 {
     return (uint64_t)op->tensor->id << 32 ^ (uint64_t)op->round << 16 ^ slice;
 }
-/* The post of a node whose input is there, or has failed. */
+/* The post of a node whose input has come, or has failed. */
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* Any core: an operation with a copy ahead has failed here. The operation is complete when that copy is over. */
 void trib_device_ahead_failed(trib_op *op);
-/* The operation is complete: signals its semaphore, also after a failure. */
+/* Signals the operation's semaphore, because the operation is complete, successfully or not. */
 void trib_device_op_end(trib_op *op);
 
 /* ---- A tensor: see device_hooks.h ---- */
-/* Caller's thread, without the mutex, before a tensor is declared: takes its host memory if the tensor is so large that
- * registering the memory would hold up a core. Else *device_out is NULL. */
+/* Caller's thread, without the mutex: takes a tensor's host memory before its declaration. Otherwise registering the
+ * memory of a large tensor would hold up a core. *device_out is NULL for a smaller tensor. */
 TRIB_CHECKED trib_status trib_device_tensor_ahead(trib_engine *engine, const char *name, uint64_t bytes,
                                                   trib_device_tensor **device_out, trib_error *error);
-/* `device` may be NULL. */
+/* Frees the state; `device` may be NULL. */
 void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device);
-/* Core 0: makes the tasks of this local rank. False: out of memory. */
+/* Core 0: makes the tasks of this local rank. Returns false if there is no memory. */
 bool trib_device_tensor_place(trib_tensor *tensor);
 void trib_device_tensor_free(trib_tensor *tensor);
 

@@ -146,9 +146,8 @@ struct trib_link {
 
     /* Sending; owned by scheduler.c. */
     trib_min_heap outbox; /* requests that no connection has begun, by (priority, age) */
-    trib_send_request
-        /* requests that this connection has begun, or that are pinned to it, by priority and then by age (utlist.h) */
-        *begun;
+    /* requests that this connection has begun, or that are pinned to it, by priority and then by age (utlist.h) */
+    trib_send_request *begun;
     trib_egress_flow flow; /* for a connection over which this reactor pushes */
     uint64_t in_flight;    /* bytes with the transport */
     uint32_t credit;       /* bytes that may be in flight; used if flow.egress is NULL */

@@ -75,9 +75,8 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
     link->peer_reactor = host->reactor->index;
-    link->credit =
-        /* bounds what one turn hands over, so that the loop soon looks at its other events */
-        host->push_credit;
+    /* The credit bounds what one turn hands over, so that the loop soon looks at its other events. */
+    link->credit = host->push_credit;
     link->self_post.run = deliver_self;
     *link_out = link;
     return TRIB_OK;

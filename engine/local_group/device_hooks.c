@@ -1,4 +1,5 @@
-/* device_hooks.c - what operations and tensors on a device do: the table that the worker asks (engine/worker/device_hooks.h). */
+/* device_hooks.c - operations and tensors on a device, as a table of functions for the worker
+ * (engine/worker/device_hooks.h). */
 #include "engine/device/device_task.h"
 #include "engine/local_group/group.h"
 
@@ -13,8 +14,8 @@ static void drop_marker(trib_engine *engine, void *marker)
 }
 
 /*
- * Between machines the device's thread wakes the cores, if it can. Where the input is awaited it need not hurry: the cores
- * have nothing to send before that thread has seen the input come.
+ * Between machines the device thread wakes the cores if it can. It need not hurry if the input is awaited, because the
+ * cores have nothing to send before the device thread has seen the input.
  */
 static void wake_cores(trib_op *op, uint32_t reactors)
 {

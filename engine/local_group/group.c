@@ -1,9 +1,9 @@
 /*
- * group.c - a local rank's side of the group: announcements, and the orders that it carries out. The leader's
+ * group.c - a local rank's side of the group: its announcements, and the orders that it carries out. The leader's
  * decisions are in group_leader.c, connections and the group's life in group_link.c.
  *
- * A collective is submitted to the device on core 0 when its order arrives, so the device sees collectives in the
- * order of one connection. The task's core is told by a post, after the submission.
+ * Core 0 submits a collective to the device when its order arrives, so the device sees collectives in the order of one
+ * connection. A post tells the task's core after the submission.
  */
 #include "engine/local_group/group_internal.h"
 
@@ -73,7 +73,7 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
             trib_op *op = at->task->op_core->op;
             trib_group_forget(group, at);
             trib_op_fail(op, status, "%s", text);
-            trib_op_give_up(op); /* reaches the tasks that have not announced anything */
+            trib_op_give_up(op); /* reaches the tasks that have announced nothing */
             trib_group_answer(at, status);
         }
     }
@@ -124,7 +124,7 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     job->reactor = group->core->reactor;
     job->post.run = take_collective_back;
     group->begun++;
-    /* The order matters: the next job of the task may name this one as its `after`. */
+    /* The job is submitted before the answer, because the task's next job may name this one as its `after`. */
     group->core->engine->env.device->submit(group->core->engine->device, job);
     trib_group_answer(device, TRIB_OK);
     trib_group_check_departed(group->core);
@@ -151,7 +151,7 @@ void trib_group_order(void *user, const trib_announcement *what)
     }
     trib_error error;
     trib_status status = trib_group_take_order(group, what, &error);
-    trib_assert(status == TRIB_OK); /* this rank has announced it, as every other */
+    trib_assert(status == TRIB_OK); /* all ranks, this one included, have announced it */
 }
 
 void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
@@ -201,7 +201,7 @@ trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank
 {
     trib_status status = trib_leader_ready(group->leader, local_rank, what);
     if (status == TRIB_OK && group->links_left > 0) {
-        /* A rank that has left will not announce it. */
+        /* The rank that has left will never announce it. */
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, group->last_left));
         status = trib_leader_fail(group->leader, local_rank, what->tensor, what->round, TRIB_PEER_LEFT, text);
@@ -256,7 +256,7 @@ static void announce_to_leader(trib_group *group, const trib_device_task *device
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, 0));
         trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, text);
     } else {
-        send_ready(group, &what); /* not sent before the link is up: then trib_group_reached_leader does */
+        send_ready(group, &what); /* not sent before the link is READY; trib_group_reached_leader sends it then */
     }
 }
 

@@ -27,21 +27,21 @@ typedef struct trib_group trib_group;
 TRIB_CHECKED trib_status trib_group_open(trib_core *core, trib_error *error);
 /* Core 0: how many collectives of the machine's devices this rank has carried out, modulo 2^32. */
 uint32_t trib_group_carried_out(const trib_core *core);
-/* Core 0: true if all jobs of the device are back. */
+/* Core 0: true if the device has given back all jobs of collectives. */
 bool trib_group_is_through(const trib_core *core);
 /* Core 0, when a member has left in good order or a collective has begun: ends the job if this rank waits for one
  * that left. */
 void trib_group_check_departed(trib_core *core);
 /* Core 0: takes an accepted link of a local rank after its handshake. */
 void trib_group_adopt(trib_link *link);
-/* Core 0: the job is over; calls off all announced collectives. */
+/* Core 0: calls off all announced collectives, because the job is over. */
 void trib_group_end(trib_core *core, trib_status status, const char *text);
 void trib_group_close(trib_group *group);
 
 /* The task's core: announces a collective that this rank is ready for. order_post runs on the task's core when it has
  * been submitted (order_status TRIB_OK; the job's post follows) or called off. */
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job);
-/* Any core: an operation has failed here. */
+/* Any core: tells the group that an operation has failed on this rank. */
 void trib_group_op_failed(trib_op *op);
 
 extern const trib_link_upcalls trib_group_member_upcalls;
@@ -68,23 +68,23 @@ typedef struct trib_leader_upcalls {
 
 trib_leader *trib_leader_create(uint32_t local_size, uint64_t credit_bytes, const trib_leader_upcalls *upcalls);
 void trib_leader_free(trib_leader *leader);
-/* A rank is ready. Another variant than the first rank's fails the operation on all. TRIB_PROTOCOL: the rank has
- * announced it before. TRIB_NO_MEMORY. */
+/* Notes that a rank is ready. The operation fails on all ranks if the variant differs from the first rank's.
+ * TRIB_PROTOCOL: the rank has announced the collective before. May return TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_announcement *what);
 TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor, uint32_t round,
                                           trib_status status, const char *text);
 /* Calls off all collectives that wait for a rank or for credit. */
 TRIB_CHECKED trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text);
-/* An ordered reduction has ended on the leader's own device. */
+/* Returns the credit of an ordered reduction that has ended on the leader's own device. */
 void trib_leader_reduced(trib_leader *leader, uint32_t bytes);
-/* Orders as much as the credit allows; after a batch of the calls above. */
+/* Orders as much as the credit allows. Call this after a batch of the calls above. */
 void trib_leader_pump(trib_leader *leader);
-/* Collectives that have not been ordered; 0 at rest. */
+/* Number of collectives that have not been ordered; 0 at rest. */
 uint32_t trib_leader_waiting(const trib_leader *leader);
 /* Bytes of reductions that were ordered and have not ended; 0 at rest. */
 uint64_t trib_leader_in_flight(const trib_leader *leader);
 
-/* What the worker asks of devices (engine/worker/device_hooks.h); also where this machine has one rank. */
+/* The functions that the worker calls for devices (engine/worker/device_hooks.h), even if this machine has one rank. */
 extern const trib_device_hooks trib_group_device_hooks;
 
 #endif

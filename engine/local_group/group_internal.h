@@ -8,14 +8,15 @@
 struct trib_group {
     trib_core *core;
     uint32_t local_size, local_rank, machine;
-    trib_leader *leader;                   /* local rank 0 */
-    trib_link *links[TRIB_LOCAL_SIZE_MAX]; /* leader: by local rank; other ranks: [0] leads to the leader */
-    /* Collectives that this rank was told to do; of these those that are back from the device; and of these those
-     * that succeeded. All ranks count the same ones in the same order, modulo 2^32. */
+    trib_leader *leader; /* NULL except on local rank 0 */
+    /* on the leader by local rank; on other ranks [0] is the link to the leader */
+    trib_link *links[TRIB_LOCAL_SIZE_MAX];
+    /* Numbers of collectives that this rank was ordered to do, that the device has given back, and that succeeded. All
+     * ranks count the same collectives in the same order, modulo 2^32. */
     uint32_t begun, back, carried_out;
     uint32_t links_left;         /* leader: local ranks that left in good order */
-    uint32_t last_left;          /* the last of them */
-    trib_device_task *announced; /* newest first */
+    uint32_t last_left;          /* the last of those ranks */
+    trib_device_task *announced; /* announced collectives that were not answered, newest first */
     trib_tensor **tensors;       /* by id */
     uint32_t tensors_capacity;
     trib_post pump_post;
@@ -27,25 +28,25 @@ struct trib_group {
 };
 
 const char *trib_group_name_of(const trib_group *group, uint32_t local_rank);
-/* This process failed by itself. */
+/* Ends the job, because this process failed by itself. */
 void trib_group_end_job(trib_group *group, trib_status status, const char *detail);
 /* Takes the task out of the announced list. */
 void trib_group_forget(trib_group *group, trib_device_task *device);
-/* Posts to the task's core: ordered (TRIB_OK) or called off. */
+/* Posts the answer to the task's core: ordered (TRIB_OK) or called off. */
 void trib_group_answer(trib_device_task *device, trib_status status);
 void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error);
 TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank,
                                                        const trib_announcement *what);
-/* The connection to the leader is up: sends what has been held back. */
+/* Sends what was held back until the connection to the leader was READY. */
 void trib_group_reached_leader(trib_group *group);
-/* The job is over: drops failures that the leader was not told of. */
+/* Drops failures that the leader was not told of, because the job is over. */
 void trib_group_drop_unnotified(trib_group *group);
-/* Ends the job, because a collective has failed here and the other ranks' devices wait for it. */
+/* Ends the job, because a collective failed here and other ranks' devices wait for it. */
 void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job);
-/* A number for the operation's reduction or root, the same on all ranks. */
+/* Returns a number for the operation's reduction or root, which is the same on all ranks. */
 uint32_t trib_group_variant_of(const trib_op *op);
-/* False: the frame is malformed. */
+/* Reads an announcement. Returns false if the frame is malformed. */
 bool trib_group_read(const trib_frame *frame, trib_announcement *what_out);
 
 /* The leader's upcalls. */

@@ -1,13 +1,15 @@
 /*
- * group_leader.c - the leader's books: the collectives that local ranks are ready for, and their order.
+ * group_leader.c - the leader's books: the collectives for which local ranks are ready, and their order.
  *
  * Invariants
+ *
  * - A collective is ordered once, when every rank has announced it, and never after its operation was called off.
- * - Gathers are ordered at once; reductions by (priority, age) while fewer than `credit` bytes of them are in flight.
- *   The credit comes back when the leader's own device is done, which depends on no other machine: so machines cannot
- *   deadlock, however different their orders.
- * - A failed round is remembered; its reason until every rank is known to have come to it, and for some rounds more.
- * - A round that has not failed is never taken for a failed one, however far the cores of a rank are apart.
+ * - Gathers are ordered at once. Reductions are ordered by (priority, age) while fewer than `credit` bytes of them are
+ *   in flight. The credit returns when the leader's own device is done, which depends on no other machine. So machines
+ *   cannot deadlock, however different their orders are.
+ * - A failed round is remembered. Its reason is kept until every rank is known to have come to the round, and for
+ *   FAILED_KEPT further rounds.
+ * - A round that has not failed is never mistaken for a failed one, however far the cores of a rank are apart.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -26,17 +28,16 @@ typedef struct entry_key {
 typedef struct entry {
     entry_key key;
     UT_hash_handle hh;
-    uint64_t seen; /* bit: local rank */
+    uint64_t seen; /* one bit for each local rank that has announced it */
     uint32_t count;
     trib_announcement what;
-    struct entry *next, *previous; /* in the queue for credit */
+    struct entry *next, *previous; /* neighbours in the queue for credit */
 } entry;
 
-/* The cores of a process go from round to round independently. A core may still announce slices of a failed round
- * when another core is some rounds further, and is told the reason. For rounds that are longer ago the reason is
- * forgotten. */
+/* The cores of a process go from round to round independently. A core may announce slices of a failed round while
+ * another core is some rounds ahead. The core is told the reason if the round is not longer ago than this. */
 #define FAILED_KEPT 8u
-#define LAG_MAX (1u << 20) /* most rounds of a tensor between two cores of a rank, as all of them are in flight */
+#define LAG_MAX (1u << 20) /* most rounds between two cores of a rank for one tensor, all of which are in flight */
 #define RUNS_LEAST 4u
 
 /* A run of consecutive failed rounds. */
@@ -66,7 +67,7 @@ struct trib_leader {
     uint64_t credit, in_flight;
     trib_leader_upcalls upcalls;
     entry *entries;
-    entry *head, *tail; /* reductions that wait for credit, the next one first */
+    entry *head, *tail; /* reductions that wait for credit; `head` is the next one */
     failed_tensor *failed;
 };
 
@@ -138,7 +139,7 @@ static failed_round *find_failed_round(const failed_tensor *tensor, uint32_t rou
     return at;
 }
 
-/* The index of the first run that does not end before the round. */
+/* Returns the index of the first run that does not end before the round. */
 static uint32_t find_run(const failed_tensor *tensor, uint32_t round)
 {
     uint32_t low = 0, high = tensor->run_count;
@@ -165,7 +166,7 @@ static void drop_runs(failed_tensor *tensor, uint32_t from, uint32_t count)
     memmove(tensor->runs + from, tensor->runs + from + count, (tensor->run_count - from) * sizeof *tensor->runs);
 }
 
-/* Makes room for another run, if possible by dropping runs of rounds that no rank can have in flight any more. */
+/* Makes room for another run. Runs of rounds that no rank can have in flight any more are dropped first. */
 static bool make_room_for_run(failed_tensor *tensor, uint32_t round)
 {
     if (tensor->run_count < tensor->run_capacity) {
@@ -185,7 +186,7 @@ static bool make_room_for_run(failed_tensor *tensor, uint32_t round)
     return runs != NULL;
 }
 
-/* Remembers that the round has failed, without the reason. False: out of memory. */
+/* Remembers without the reason that the round has failed. Returns false if there is no memory. */
 static bool remember_failed(failed_tensor *tensor, uint32_t round)
 {
     if (!make_room_for_run(tensor, round)) {
@@ -211,7 +212,7 @@ static bool remember_failed(failed_tensor *tensor, uint32_t round)
     return true;
 }
 
-/* A rank that has come to a round has been told of the failed rounds long before it. */
+/* Notes that a rank has come to a round, so it has also come to all failed rounds before it. */
 static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t rank, uint32_t round)
 {
     for (failed_round **at = &tensor->rounds; *at != NULL;) {
@@ -293,7 +294,7 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
 trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text)
 {
     while (leader->entries != NULL) {
-        const entry_key key = leader->entries->key; /* failing it frees all entries of its round */
+        const entry_key key = leader->entries->key; /* a copy, because failing the round frees all of its entries */
         trib_status failed = trib_leader_fail(leader, rank, key.tensor, key.round, status, text);
         if (failed != TRIB_OK) {
             return failed;
@@ -312,8 +313,8 @@ static entry *find_entry(trib_leader *leader, const trib_announcement *what, tri
     return found;
 }
 
-/* A rank that sums and one that broadcasts begin with different kinds of collectives, so the other kind is compared,
- * too. */
+/* True if the announcement has the variant of the entry. A rank that sums and a rank that broadcasts begin with
+ * different kinds of collectives, so the entry of the other kind is compared, too. */
 static bool agrees_with_entry(trib_leader *leader, const entry *at, const trib_announcement *what)
 {
     const trib_announcement_kind other_kind =
@@ -353,7 +354,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
         }
         const bool over = failed != NULL || has_failed_long_ago(of, what->round);
         if (failed == NULL && over) {
-            /* The announcement was on its way when another slice was called off: it needs an answer as well. */
+            /* The announcement was on its way when another slice was called off, so it needs an answer as well. */
             leader->upcalls.called_off(leader->upcalls.user, rank, what->tensor, what->round, TRIB_CANCELLED,
                                        "the operation has failed on another local rank");
         }

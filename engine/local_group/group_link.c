@@ -12,7 +12,8 @@
 #include "engine/membership/member.h"
 
 #define REDUCE_CREDIT_BYTES (UINT64_C(64) << 20)
-#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20) /* on one machine slices are larger; this is enough for two */
+/* slices are larger on one machine, and this is enough for two of them */
+#define ALONE_CREDIT_BYTES (UINT64_C(512) << 20)
 
 static trib_status group_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
@@ -111,8 +112,8 @@ bool trib_group_is_through(const trib_core *core)
            ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
 }
 
-/* A collective that a rank left before its part was done never ends. A collective that it has carried out may end
- * later here. */
+/* A collective that a rank left before its own part was done never ends. A collective that the rank has carried out may
+ * still end later here. */
 void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
@@ -183,7 +184,7 @@ static void member_ready(trib_link *link)
 
 static void leader_ready(trib_link *link)
 {
-    (void)link; /* the accepting side has called trib_group_adopt */
+    (void)link; /* the accepting side has called trib_group_adopt already */
 }
 
 static const trib_link_upcalls leader_upcalls = {
@@ -204,7 +205,7 @@ void trib_group_adopt(trib_link *link)
     trib_group *group = link->core->engine->group;
     link->upcalls = &leader_upcalls;
     if (group == NULL) {
-        return; /* trib_group_open finds it in the core's list */
+        return; /* trib_group_open finds the link in the host's list */
     }
     const uint32_t local_rank = link->peer % group->local_size;
     if (group->leader == NULL || link->peer / group->local_size != group->machine || local_rank == 0 ||
@@ -287,8 +288,8 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     group->id_job.reactor = group->join_job.reactor = core->reactor;
     group->id_job.owner = group->join_job.owner = group;
     engine->group = group;
-    /* The job is not ready before the devices have joined: joining must not wait for a caller's stream that waits for
-     * an operation. */
+    /* The job is not ready before the devices have joined. Otherwise joining could wait for a caller's stream that
+     * waits for an operation. */
     core->links_missing++;
     if (group->local_rank == 0) {
         return open_leader(group, error);
@@ -318,7 +319,8 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         trib_group_forget(group, device);
         refuse_announced(device, status, text);
     }
-    /* At once, although other links may stay for a while: a rank that announces must not wait for an answer. */
+    /* The links end at once, although others may stay for a while: a rank that announces a collective must not wait for
+     * an answer. */
     for (uint32_t i = 0; i < group->local_size; i++) {
         if (group->links[i] != NULL) {
             trib_link_close_for(group->links[i], true, &core->engine->cause);

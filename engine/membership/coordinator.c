@@ -1,9 +1,9 @@
 /*
- * coordinator.c - the membership's state machine: gathering -> running -> over.
+ * coordinator.c - the state machine of the membership: gathering -> running -> over.
  *
- * Joining (coordinator_join.c) ends when all workers and servers have joined, or with an error to everybody when the
- * join deadline passes. Running ends when all workers have left (servers are told that the job is over) or when somebody
- * is lost (everybody is told the cause).
+ * Gathering (coordinator_join.c) ends when all workers and servers have joined. If the join deadline passes first,
+ * every member gets an error. Running ends when all workers have left, which the servers are told, or when a member is
+ * lost, whose cause all members are told.
  */
 #include "engine/membership/coordinator.h"
 
@@ -37,17 +37,18 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        trib_job_end(self->core->engine, cause); /* a coordinator of its own has no member to tell it */
+        /* A dedicated coordinator has no member in this process that would end the job. */
+        trib_job_end(self->core->engine, cause);
     }
 }
 
-/* The coordinator announces a loss, and every member that hears of it decides by trib_job_member_lost what it means. */
+/* The coordinator only announces a loss. Each member decides by trib_job_member_lost what the loss means. */
 static void announce_loss(trib_coordinator *self, const trib_cause *cause)
 {
     trib_coordinator_end_job(self, cause);
 }
 
-/* In good order only if the servers stayed as long. */
+/* The job ends in good order only if the servers stayed as long as the workers. */
 static void end_with_workers(trib_coordinator *self)
 {
     if (self->early_leaver == TRIB_NO_MEMBER) {
@@ -98,7 +99,7 @@ void trib_coordinator_run(trib_coordinator *self)
     const int64_t now_ns = trib_now(self->core->reactor);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         trib_link *link = self->slots[i].link;
-        link->last_received_ns = now_ns; /* it had nothing to say while others were awaited */
+        link->last_received_ns = now_ns; /* a member has nothing to say while others are still missing */
         if (link->conn != NULL) {
             link->conn->survives_path_loss = true;
         }
@@ -113,7 +114,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
 {
     trib_coordinator_slot *at = &self->slots[member];
     if (at->left || !self->running) {
-        return; /* before the job has begun its place becomes free when its link ends */
+        return; /* before the job has begun, a place becomes free when its member's link ends */
     }
     at->left = true;
     trib_rebalance_stop(self);
@@ -125,7 +126,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  "%s has left while workers are at work: operations that it had a part in fail",
                  trib_roster_name(self->roster, member));
     }
-    /* Members that have left hear it, too: their servers may still be at work for others. */
+    /* Members that have left are told, too, because their servers may still work for others. */
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {
             trib_link_send_copy(self->slots[i].link,
@@ -144,8 +145,8 @@ static trib_status coordinator_header(trib_link *link, const trib_frame *frame, 
     const trib_coordinator *self = link->core->engine->coordinator;
     if (frame->type == TRIB_FRAME_LOADS && self != NULL && self->running && link->peer < trib_coordinator_slots(self) &&
         link->arrival_count == 0) {
-        target->buffer =
-            self->slots[link->peer].loads_buffer; /* these come all the time; all else in the link's memory */
+        /* LOADS frames come all the time, so they have a buffer. All other frames land in the link's memory. */
+        target->buffer = self->slots[link->peer].loads_buffer;
     }
     return TRIB_OK;
 }
@@ -287,7 +288,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
         }
         return status;
     }
-    /* People pass it on, and control needs no more than the plain address: what else is offered there is left out. */
+    /* People pass the address on, and control links need only the plain address. So addresses of other transports are
+     * removed. */
     for (char *offer; (offer = strchr(bound_out->text, '+')) != NULL;) {
         const size_t size = strcspn(offer, ",");
         memmove(offer, offer + size, strlen(offer + size) + 1);
@@ -303,7 +305,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
 bool trib_coordinator_is_alone(const trib_coordinator *self)
 {
     const trib_config *config = &self->core->engine->config;
-    /* The worker of this process does not count as one that stays, whether its own farewell has come yet or not. */
+    /* The worker of this process is leaving itself, so it does not count as staying. */
     bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[config->rank].left;
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
@@ -328,7 +330,7 @@ void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)
         told =
             trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_COORDINATOR, 0, TRIB_NO_MEMBER, LEFT_EARLY);
     } else if (told.subject_kind == TRIB_SUBJECT_MEMBER && told.subject == TRIB_NO_MEMBER) {
-        told.subject_kind = TRIB_SUBJECT_COORDINATOR; /* a coordinator of its own speaks of itself */
+        told.subject_kind = TRIB_SUBJECT_COORDINATOR; /* a dedicated coordinator reports its own end */
     }
     trib_coordinator_end_job(self, &told);
 }

@@ -1,6 +1,6 @@
 /*
- * coordinator_internal.h - what the parts of the coordinator share: coordinator.c (links and life), coordinator_join.c
- * (until everybody is there), tensor_registry.c (tensors). Everything is called on core 0.
+ * coordinator_internal.h - declarations that the files of the coordinator share: coordinator.c (links and life),
+ * coordinator_join.c (gathering), tensor_registry.c (tensors). All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_INTERNAL_H
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H
@@ -8,12 +8,13 @@
 #include "engine/membership/coordinator.h"
 #include "engine/base/hash.h"
 
-/* A place in the job: the ranks, then the servers of their own. Its index is its member's id. */
+/* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    void *loads_buffer; /* where its LOADS land, of the largest size; NULL: in the link's memory */
+    /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
+    void *loads_buffer;
 } trib_coordinator_slot;
 
 /* A tensor as the first worker declared it. */
@@ -21,17 +22,17 @@ typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     uint64_t count;
-    uint32_t local_size; /* local ranks that share it on their devices; 0: it is in host memory */
+    uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     trib_place_owner *owners;
     uint32_t partition_count, partition_bytes;
-    uint32_t *tags; /* by rank; UINT32_MAX: not declared there */
+    uint32_t *tags; /* by rank; UINT32_MAX: the rank has not declared the tensor */
     uint32_t declared_count;
-    /* The owners in another placement (rebalance.c); NULL: none is under way. */
+    /* The owners in a new placement (rebalance.c); NULL: the tensor does not move. */
     trib_place_owner *owners_next;
-    unsigned char *answered; /* by rank; NULL: it has not been proposed yet */
+    unsigned char *answered; /* by rank; NULL: the new placement has not been proposed yet */
     uint32_t answer_count, first_round;
     bool not_now;
     UT_hash_handle hh;
@@ -44,17 +45,17 @@ struct trib_coordinator {
     trib_listener *listener;
     uint32_t worker_count, server_count;
     uint32_t joined, workers_left;
-    uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none did */
+    uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none */
     trib_coordinator_slot *slots;
     bool running, over;
-    bool stalled_locally; /* at the last heartbeat */
+    bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
-    trib_roster *roster; /* a copy of its own */
+    trib_roster *roster; /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;
     uint32_t registry_count;
-    bool noticed;                           /* missing members were logged while there was time left */
-    struct trib_rebalance_state *rebalance; /* NULL: they stay as they are */
+    bool noticed;                           /* the missing members were logged before the join deadline */
+    struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
 };
 
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
@@ -64,13 +65,13 @@ static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
 
 /* ---- coordinator.c ---- */
 void trib_coordinator_notify_end(trib_link *link, const trib_cause *cause);
-/* Tells all members that have not left, whose engines end then; only the first call counts. */
+/* Tells all members that have not left, and their engines end. Only the first call counts. */
 void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
-/* The roster has been sent: begins to watch over the members. */
+/* Begins to watch the members, after the roster was sent. */
 void trib_coordinator_run(trib_coordinator *self);
 
 /* ---- coordinator_join.c ---- */
-/* The join_deadline timer. */
+/* Runs when the join_deadline timer fires. */
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                                     const void *payload, trib_error *error);

@@ -1,7 +1,8 @@
 /*
- * coordinator_join.c - until everybody is there: accepting and rejecting members, and the roster that begins the job.
+ * coordinator_join.c - the gathering of the members: accepting and rejecting members, and the roster that begins the
+ * job.
  *
- * A member that goes before the job has begun may come back; one that comes afterwards is refused.
+ * A member that is lost before the job has begun may come back. A member that comes after the beginning is rejected.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -61,7 +62,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
                               (double)join_timeout_ns / 1e9, missing, more,
                               shortage != 0 ? trib_log_reason(shortage, why) : refused);
     if (trap && used > 0 && (size_t)used < sizeof text) {
-        /* Debian's installer writes the machine's own name there. */
+        /* Debian's installer maps the machine's own name to such an address. */
         snprintf(text + used, sizeof text - (size_t)used,
                  "; the coordinator listens on %s, where no other machine reaches it: see its name in /etc/hosts",
                  here);
@@ -70,8 +71,9 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator_end_job(self, &cause);
 }
 
-/* With servers of their own on the same machine nothing is gained by summing in workers too; across machines it is, as long
- * as there are fewer servers than workers (OSDI'20), or their links carry less: whether they do, the shares tell. */
+/* True if workers sum beside the dedicated servers. On one machine that gains nothing. Across machines it helps if
+ * there are fewer servers than workers (OSDI'20), or if the servers' links carry less. The shares, which are computed
+ * from the links, settle that. */
 static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
 {
     trib_colocate colocate = self->core->engine->config.colocate;
@@ -103,8 +105,8 @@ static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *r
     return local_size;
 }
 
-/* Whether shares follow what links carry; then workers without a share stand by for one, unless that would be too many
- * connections. */
+/* Decides whether shares follow what links carry. If they do, workers without a share stand by for one, unless that
+ * makes too many connections. */
 static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
 {
     if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW) {
@@ -175,7 +177,8 @@ static trib_status make_roster(trib_coordinator *self)
     return status;
 }
 
-/* The encoded roster, shared by all sends: one copy for each member would take memory that grows with their square. */
+/* The encoded roster, which all sends share. A copy for each member would take memory that grows with the square of
+ * their number. */
 typedef struct roster_payload {
     uint32_t references;
     unsigned char bytes[];
@@ -200,7 +203,7 @@ static void send_roster(trib_link *link, uint32_t member, roster_payload *payloa
     payload->references++;
     trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
     if (status != TRIB_OK) {
-        payload->references--; /* the caller holds another */
+        payload->references--; /* never the last reference, because the caller holds one */
         trib_link_close(link, false, status, "could not send the roster");
     }
 }
@@ -256,8 +259,8 @@ static void refuse_join(trib_link *link, const char *text)
     trib_link_close_for(link, true, &cause);
 }
 
-/* True if the member expects another job. A server need not know the counts, and then says 0 servers. Its count of workers is not
- * compared: a launcher that starts servers apart counts only the workers that it has started itself. */
+/* True if the member expects another job. A server that does not know the counts sends 0 servers. Its number of workers
+ * is not compared, because a launcher that starts servers separately counts only its own workers. */
 static bool expects_others(const trib_coordinator *self, const trib_member_info *info, uint32_t workers,
                            uint32_t servers)
 {
@@ -280,7 +283,7 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
-    const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* which has no number yet */
+    const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
     if (self->running || self->over) {
         snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
     } else if (expects_others(self, &info, workers, servers)) {

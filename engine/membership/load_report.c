@@ -9,26 +9,26 @@
 
 #define HEAD_BYTES 12u
 #define ENTRY_BYTES 14u
-/* Less is reported with what comes next: small rounds add up, and on a slow link a chunk takes longer than from one
- * look to the next. */
+/* Fewer bytes are reported later, together with the next ones. Small rounds add up, and on a slow link a chunk takes
+ * longer than the time between two looks. */
 #define REPORT_BYTES_MIN (256u << 10)
 
-/* Core 0's: what has been reported, and what it has seen since. */
+/* Owned by core 0: what was reported, and what was seen since. */
 struct trib_load_report {
-    int64_t at_ns;           /* of the last look */
-    int64_t elapsed_ns;      /* not reported yet, pauses left out */
-    uint64_t new_bytes;      /* not reported yet, at the last look */
-    bool is_on_its_way;      /* payload is with the transport */
-    trib_send_record *spare; /* until the first report */
+    int64_t at_ns;           /* time of the last look */
+    int64_t elapsed_ns;      /* time not reported yet, without pauses */
+    uint64_t new_bytes;      /* bytes not reported yet, at the last look */
+    bool is_on_its_way;      /* the transport still holds the payload */
+    trib_send_record *spare; /* put into the pool of records with the first report; NULL afterwards */
     unsigned char payload[HEAD_BYTES + TRIB_RATE_MEMBERS_MAX * ENTRY_BYTES];
     struct {
-        uint64_t bytes, busy_ns; /* at the last report */
+        uint64_t bytes, busy_ns; /* counts at the last report */
     } peers[];
 };
 
-/* The counts of all cores about a peer. */
+/* The counts of all cores for one peer. */
 typedef struct carried {
-    uint64_t bytes, busy_ns; /* the time is the mean of the links to it */
+    uint64_t bytes, busy_ns; /* the time is the mean over the links to the peer */
     bool is_busy;
 } carried;
 
@@ -42,7 +42,7 @@ trib_status trib_load_report_open(trib_core *core)
             trib_core_zalloc(core, sizeof *core->load_report + count * sizeof core->load_report->peers[0]);
         if (core->load_report != NULL) {
             core->load_report->at_ns = trib_now(core->reactor);
-            core->load_report->spare = trib_core_zalloc(core, sizeof(trib_send_record)); /* or NULL */
+            core->load_report->spare = trib_core_zalloc(core, sizeof(trib_send_record)); /* may be NULL */
         }
     }
     const bool is_whole = core->host.loads != NULL && (core->reactor->index != 0 || core->load_report != NULL);
@@ -80,7 +80,8 @@ static carried add_up(const trib_engine *engine, uint32_t peer)
     return sum;
 }
 
-/* While nothing moves and nothing is under way the job does something else: that says nothing of the network. */
+/* Counts the time since the last look only if bytes moved or are in flight. Otherwise the job was doing something else,
+ * and the time says nothing about the network. */
 static void note_progress(const trib_core *core)
 {
     struct trib_load_report *report = core->load_report;
@@ -122,7 +123,7 @@ static uint32_t put_new(const trib_core *core, trib_writer *writer)
     return count;
 }
 
-/* Messages come from a pool that has grown to what the core needs; a report is one more. */
+/* Adds a record to the pool. The pool has grown to what the core needs, and a report needs one more. */
 static void add_spare(trib_core *core)
 {
     trib_send_record *out = core->load_report->spare;
@@ -143,7 +144,7 @@ static void report_sent(trib_send_record *out, trib_status status)
 void trib_load_report_send(trib_core *core)
 {
     struct trib_load_report *report = core->load_report;
-    if (report == NULL || core->ended) { /* a coordinator of its own has none */
+    if (report == NULL || core->ended) { /* a dedicated coordinator has no report */
         return;
     }
     note_progress(core);

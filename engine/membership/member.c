@@ -1,8 +1,8 @@
 /*
- * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, learns of losses.
+ * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, and learns of losses.
  *
- * Until the roster is there the control link is tried again and again, because processes start in any order; after
- * that its end is the end of the job.
+ * Processes start in any order, so the member retries the control link until the roster has arrived. After that, the
+ * end of the control link is the end of the job.
  */
 #include "engine/membership/member.h"
 
@@ -26,13 +26,13 @@ struct trib_member {
     trib_link *link; /* NULL: not connected */
     trib_timer retry, join_deadline, watch;
     bool joined;
-    bool has_begun; /* the roster was sent to it: if it does not arrive, the job is lost */
+    bool has_begun; /* the roster was sent to this member, so the job is lost if the roster does not arrive */
     bool leaving;
-    bool stalled_locally; /* when the coordinator was last looked after */
-    bool join_extended;   /* the join deadline has passed and the coordinator was given a little longer */
+    bool stalled_locally; /* this process was stopped before the last check of the coordinator */
+    bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    uint32_t declared;                       /* tags below this have been sent */
-    bool noticed; /* that the coordinator is not reached was said while there was time left */
+    uint32_t declared;                       /* tensors with lower tags have been declared */
+    bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
 static const trib_link_upcalls member_upcalls;
@@ -103,7 +103,7 @@ static void member_ready(trib_link *link)
     trib_put_u32(&writer, (uint32_t)engine->config.server_count);
     trib_member_info_put(&writer, &info);
     trib_assert(!writer.overflow);
-    /* A server asks for a number, if it was given one. */
+    /* A server with a configured number asks for that number. */
     trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_note_awaited(engine);
@@ -147,7 +147,7 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     if (reached && !member->join_extended) {
-        /* The coordinator's own deadline is about to pass; its verdict names the missing members. */
+        /* The coordinator's own deadline is about to pass, and its verdict will name the missing members. */
         member->join_extended = true;
         trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
         return;
@@ -169,7 +169,7 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_job_end(engine, &cause);
 }
 
-/* All members are there, but NCCL may wait for ever, for a rank that it does not reach. */
+/* All members have joined, but NCCL may wait for ever for a rank that it cannot reach. */
 static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
@@ -235,8 +235,8 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     }
     member->joined = true;
     engine->member_id = frame->root;
-    member->core->host.epoch =
-        roster->epoch; /* what is declared below bears it; the other cores learn it by their posts */
+    /* The declarations below carry the epoch. The other cores get it by their posts. */
+    member->core->host.epoch = roster->epoch;
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     if (engine->device != NULL && engine->config.local_size > 1) {
         member->join_deadline.fired = group_deadline_passed;
@@ -285,7 +285,8 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
-    /* Declared in the order of tags, each once: those that were made before the roster came are sent by take_roster. */
+    /* Tensors are declared once each, in the order of their tags. take_roster declares the tensors that were made
+     * before the roster came. */
     if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
         return;
     }
@@ -315,7 +316,7 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
 {
     trib_member *member = link->user;
     member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
-    (void)target; /* in the link's memory */
+    (void)target; /* the payload lands in the link's memory */
     (void)error;
     return TRIB_OK;
 }

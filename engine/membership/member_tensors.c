@@ -1,4 +1,5 @@
-/* member_tensors.c - what the coordinator says about tensors: where their partitions are, that they move, that they are bad. */
+/* member_tensors.c - frames of the coordinator about tensors: where their partitions are, that they move, that they are
+ * bad. */
 #include <stdlib.h>
 
 #include "engine/membership/member.h"
@@ -12,7 +13,7 @@ static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
     return tensor;
 }
 
-/* True if the coordinator may have cut the tensor so. A tensor that was cut stays so. */
+/* True if the coordinator may choose that partition size. The size of a tensor never changes once it is placed. */
 static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_t partition_bytes)
 {
     if (atomic_load(&tensor->placed)) {
@@ -23,7 +24,7 @@ static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_
            (local_size == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
 }
 
-/* Reads the owners of the tensor's partitions, as DECLARED and MOVE tell them. */
+/* Reads the owners of the tensor's partitions from a DECLARED or MOVE frame. */
 static trib_status read_owners(const trib_engine *engine, const trib_tensor *tensor, const trib_frame *frame,
                                const void *payload, trib_place_owner **owners_out, uint32_t *partition_bytes_out,
                                trib_error *error)
@@ -76,13 +77,14 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     }
     trib_tensor_placed(tensor, id, owners, trib_tensor_partition_count(tensor->bytes, partition_bytes),
                        partition_bytes);
-    if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) { /* from here on the number is taken */
+    if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
+        /* The number of the tensor is taken from here on. */
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
     }
     return TRIB_OK;
 }
 
-/* A tensor in host memory that has been placed, and that is not to stay where it is. */
+/* Returns the tensor if it is in host memory, has been placed, and may move. NULL: it may not. */
 static trib_tensor *movable(trib_engine *engine, uint32_t tag)
 {
     trib_tensor *tensor = engine->roster->follows ? tensor_by_tag(engine, tag) : NULL;

@@ -9,16 +9,16 @@
 #include "engine/cluster/rate_estimator.h"
 #include "engine/cluster/tensor_owners.h"
 
-#define MOVING_MAX 32u   /* tensors for which workers are asked at the same time */
-#define NEW_WEIGHT 0.005 /* of the bytes, is worth a line */
+#define MOVING_MAX 32u   /* most tensors that are proposed to workers at the same time */
+#define NEW_WEIGHT 0.005 /* smallest change of a share that is logged */
 
 struct trib_rebalance_state {
     trib_rate_estimator *estimator;
-    uint32_t reactors;                           /* of every worker */
-    uint32_t moving_count;                       /* proposed, not decided */
-    struct trib_registry_entry *next_to_propose; /* this one and those behind it may have to be */
+    uint32_t reactors;                           /* reactors of each worker; all have the same number */
+    uint32_t moving_count;                       /* tensors that are proposed and not decided */
+    struct trib_registry_entry *next_to_propose; /* the first registry entry that may still have to be proposed */
     bool is_over;
-    trib_place_member members[]; /* shares and rates as they were found last */
+    trib_place_member members[]; /* with the latest shares and rates */
 };
 
 bool trib_rebalance_is_possible(const trib_roster *roster)
@@ -50,7 +50,7 @@ trib_status trib_rebalance_open(trib_coordinator *self, const trib_place_member 
     memcpy(rebalance->members, members, count * sizeof *members);
     for (uint32_t i = 0; i < count; i++) {
         self->slots[i].loads_buffer =
-            trib_core_zalloc(self->core, trib_frame_payload_max(TRIB_FRAME_LOADS)); /* or NULL */
+            trib_core_zalloc(self->core, trib_frame_payload_max(TRIB_FRAME_LOADS)); /* may be NULL */
     }
     self->rebalance = rebalance;
     return TRIB_OK;
@@ -65,7 +65,7 @@ void trib_rebalance_close(trib_coordinator *self)
     }
 }
 
-/* ---- One tensor moves ---- */
+/* ---- The move of one tensor ---- */
 
 static uint64_t partition_size(const trib_registry_entry *entry, uint32_t partition)
 {
@@ -94,7 +94,7 @@ static void forget_move(trib_registry_entry *entry)
     entry->answered = NULL;
 }
 
-/* False: out of memory; the tensor stays where it is. */
+/* Returns false if there is no memory. The tensor stays with its owners then. */
 static bool propose_move(trib_coordinator *self, trib_registry_entry *entry)
 {
     const size_t size = trib_owners_size(entry->partition_count);
@@ -150,7 +150,7 @@ trib_status trib_rebalance_take_ready(trib_coordinator *self, uint32_t rank, con
         return trib_error_set(error, TRIB_PROTOCOL, "MOVE_READY for what was not proposed");
     }
     if (self->rebalance->is_over) {
-        return TRIB_OK; /* called off, which it will learn */
+        return TRIB_OK; /* the move was called off, and the worker will be told */
     }
     while (entry != NULL && entry->id != frame->tensor) {
         entry = entry->hh.next;
@@ -184,9 +184,9 @@ void trib_rebalance_stop(trib_coordinator *self)
     }
 }
 
-/* ---- All are dealt anew ---- */
+/* ---- A new deal of all tensors ---- */
 
-/* Device tensors stay: their tasks hold memory of a core's own. What has no bytes moves nothing. */
+/* Device tensors cannot move, because their tasks hold memory of one core. Tensors without bytes need no move. */
 static bool may_move(const trib_coordinator *self, const trib_registry_entry *entry)
 {
     return entry->local_size == 0 && entry->count > 0 && !entry->bad && entry->declared_count == self->worker_count;
@@ -236,9 +236,9 @@ bool trib_rebalance_deal(trib_coordinator *self, const double *weights)
     return true;
 }
 
-/* ---- What members see ---- */
+/* ---- Reports of the members ---- */
 
-/* Fills in what share of all bytes everybody has. How many there are; 0: nothing has been declared. */
+/* Fills in each member's share of all bytes. Returns the number of bytes; 0: no tensor has been declared. */
 static uint64_t count_weights(const trib_coordinator *self, trib_place_member *members)
 {
     uint64_t total = 0;
@@ -267,7 +267,7 @@ static void log_weights(const trib_coordinator *self, const trib_place_member *m
     }
 }
 
-/* Or are they what was dealt last? Of tensors that cannot move nothing comes of that. */
+/* True if the shares differ from the last ones. They may be equal where a tensor cannot move. */
 static bool are_new(const trib_coordinator *self, const trib_place_member *members)
 {
     bool differ = false;
@@ -309,7 +309,7 @@ trib_status trib_rebalance_take_loads(trib_coordinator *self, uint32_t member, c
     const uint32_t elapsed_us = trib_get_u32(&reader), unsettled = trib_get_u32(&reader), count = trib_get_u32(&reader);
     bool counts = !rebalance->is_over && rebalance->moving_count == 0 && !reader.failed;
     if (counts && unsettled > 0) {
-        trib_rate_estimator_restart(rebalance->estimator); /* what was decided does not hold yet */
+        trib_rate_estimator_restart(rebalance->estimator); /* the last decision is not in effect everywhere yet */
         counts = false;
     }
     counts = counts && trib_rate_estimator_begin(rebalance->estimator, member, (int64_t)elapsed_us * 1000);

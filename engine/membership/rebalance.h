@@ -1,13 +1,17 @@
 /*
- * rebalance.h - the coordinator's side of shares that follow what links are seen to carry.
+ * rebalance.h - the coordinator's side of shares that follow what links were seen to carry.
  *
- * Members report what they have sent to whom and how long that took (rate_estimator.h). When other shares would be clearly better
- * the partitions of all tensors are dealt anew, and each tensor moves for itself: its new owners are proposed to all
- * workers (MOVE), each says from which round on it will wait (MOVE_READY), and from the last of these on the new owners hold
- * for everybody (MOVE_DECIDED). A server keeps nothing of a partition between rounds, so nothing but
- * the placement changes hands, and the order in which ranks are added stays what it is: so do the bits of sums.
+ * Members report how many bytes they sent to each peer, and how long that took (rate_estimator.h). If other shares
+ * would be clearly better, the partitions of all tensors are dealt anew. Each tensor moves independently:
  *
- * When a member leaves, what has not been decided is called off, and shares stay as they are. All on core 0.
+ * - The coordinator proposes the new owners to all workers (MOVE).
+ * - Each worker answers from which round on it waits for the decision (MOVE_READY).
+ * - From the last of these rounds on, the new owners hold for all workers (MOVE_DECIDED).
+ *
+ * A server keeps nothing of a partition between rounds, so only the placement changes. The order in which ranks are
+ * added does not change either, so sums keep their bits.
+ *
+ * When a member leaves, undecided moves are called off, and shares stay as they are. Everything here belongs to core 0.
  */
 #ifndef TRIB_ENGINE_REBALANCE_H
 #define TRIB_ENGINE_REBALANCE_H
@@ -16,10 +20,10 @@
 
 typedef struct trib_rebalance_state trib_rebalance_state;
 
-/* True if weights can follow the links in a job with that roster. */
+/* True if shares can follow the links in a job with that roster. */
 bool trib_rebalance_is_possible(const trib_roster *roster);
 
-/* The roster has been sent, and says that shares follow. members: as they were placed; copied. */
+/* Call after a roster that lets shares follow the links was sent. `members` (as placed) is copied. */
 TRIB_CHECKED trib_status trib_rebalance_open(trib_coordinator *self, const trib_place_member *members);
 void trib_rebalance_close(trib_coordinator *self);
 
@@ -27,10 +31,11 @@ TRIB_CHECKED trib_status trib_rebalance_take_loads(trib_coordinator *self, uint3
                                                    const void *payload, trib_error *error);
 TRIB_CHECKED trib_status trib_rebalance_take_ready(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                    trib_error *error);
-/* A member leaves. */
+/* Calls off all undecided moves, because a member leaves. */
 void trib_rebalance_stop(trib_coordinator *self);
 
-/* Deals all tensors anew, by these shares of the members. False: not now, or it cannot be done. For tests, too. */
+/* Deals all tensors anew by these shares of the members. Returns false if that is impossible, now or ever. Tests call
+ * this, too. */
 bool trib_rebalance_deal(trib_coordinator *self, const double *weights);
 
 #endif

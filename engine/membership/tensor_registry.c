@@ -1,8 +1,8 @@
 /*
  * tensor_registry.c - the tensors of the job: their declarations, and the owners of their partitions.
  *
- * The first worker that declares a name defines it and has its partitions dealt out; the others must agree, or the
- * tensor is bad for everybody.
+ * The first worker that declares a name defines the tensor, whose partitions are dealt out then. If another worker
+ * disagrees, the tensor becomes bad for all workers.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -92,7 +92,7 @@ static trib_status send_declared(trib_coordinator *self, const trib_registry_ent
     return TRIB_OK;
 }
 
-/* "float32[10]", with where it lies if that is a device. */
+/* Writes "float32[10]", followed by the place of a tensor on devices. */
 static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t local_size)
 {
     int length = snprintf(text, size, "%s[%llu]", trib_dtype_name(dtype), (unsigned long long)count);
@@ -166,7 +166,7 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
 void trib_registry_clear(trib_coordinator *self)
 {
     trib_registry_entry *entry = self->registry, *next;
-    HASH_CLEAR(hh, self->registry); /* the entries stay linked in the order in which they came */
+    HASH_CLEAR(hh, self->registry); /* the entries stay linked in the order of their declaration */
     for (; entry != NULL; entry = next) {
         next = entry->hh.next;
         free(entry->owners);

@@ -1,8 +1,8 @@
 /*
  * trace_file.c - writes the records of an engine into a file, with the tables that explain them (docs/trace.md).
  *
- * Sections are written one after the other behind an empty header; the header follows when all is known. The file has
- * another name until it is whole, so that nobody reads half of one.
+ * Sections are written one after the other behind an empty header, which is filled in at the end. The file has another
+ * name until it is complete, so that nobody reads an incomplete one.
  */
 #include <errno.h>
 #include <fcntl.h>
@@ -20,18 +20,18 @@
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
 
 #define SECTION_COUNT 9u
-#define OTHER_NAMES 16u /* tried for the file while it is written */
+#define OTHER_NAMES 16u /* names that are tried for the incomplete file */
 
 typedef struct trace_writer {
     trib_engine *engine;
     FILE *file;
-    char path[4160]; /* while it is written */
+    char path[4160]; /* name of the incomplete file */
     unsigned char table[SECTION_COUNT * TRIB_TRACE_SECTION_BYTES];
     uint32_t sections;
     uint64_t at;         /* bytes written */
-    bool out_of_memory;  /* some section could not be built: no file is made */
-    int why;             /* errno of the first write that failed; 0: none has */
-    trib_writer strings; /* the section of texts; its data grows */
+    bool out_of_memory;  /* a section could not be built, so no file is made */
+    int why;             /* errno of the first write that failed; 0: none has failed */
+    trib_writer strings; /* the section of strings, whose data grows */
 } trace_writer;
 
 /* ---- Pieces ---- */
@@ -71,7 +71,7 @@ static void enter_section(trace_writer *self, trib_trace_section section, uint32
     trib_put_u64(&entry, checksum);
 }
 
-/* A section that was built in memory, which is given back. */
+/* Writes a section that was built in memory, and frees the memory. */
 static void put_section(trace_writer *self, trib_trace_section section, uint32_t entry_bytes, trib_writer *built)
 {
     if (built->data == NULL || built->overflow) {
@@ -106,7 +106,7 @@ static bool grow(trib_writer *writer, size_t more)
     return true;
 }
 
-/* The text's offset among the strings. */
+/* Returns the text's offset in the section of strings. */
 static uint32_t put_string(trace_writer *self, const char *text)
 {
     trib_writer *strings = &self->strings;
@@ -275,7 +275,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, (uint32_t)fate);
         trib_put_u32(&section, engine->env.cpu_count);
         trib_put_u32(&section, roster != NULL ? roster->local_size : 0);
-        section.size = section.capacity; /* the rest is 0 */
+        section.size = section.capacity; /* the rest is zero */
     }
     put_section(self, TRIB_TRACE_SECTION_JOB, 128, &section);
 }
@@ -293,7 +293,7 @@ static void put_header(trace_writer *self)
     fields.size = TRIB_TRACE_HEADER_SUMMED;
     trib_put_u64(&fields,
                  trib_trace_checksum(checksum, self->table, (size_t)self->sections * TRIB_TRACE_SECTION_BYTES));
-    /* This writes what is still in memory, and may fail so. Not rewind: that forgets what has failed before. */
+    /* The seek writes what is still in memory, and may fail. rewind would hide earlier failures. */
     if (fseek(self->file, 0, SEEK_SET) != 0) {
         note_failure(self);
     }
@@ -310,7 +310,7 @@ static void put_all(trace_writer *self)
     if (self->out_of_memory) {
         return;
     }
-    self->strings.size = 1; /* "" */
+    self->strings.size = 1; /* the empty string is at offset 0 */
     put_records(self);
     put_clock(self);
     put_members(self);

@@ -6,15 +6,16 @@
 
 #include "engine/base/assert.h"
 
-#define CLOCK_BURST 8u /* questions at the beginning, close together: before the links are busy */
-#define CLOCK_BURST_NS (2 * INT64_C(1000000))    /* from one of those to the next */
-#define CLOCK_PERIOD_NS (250 * INT64_C(1000000)) /* from one later question to the next */
-#define CLOCK_QUIET_NS (5 * INT64_C(1000000))    /* no data moved for so long: a question meets none on its way */
-#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* from one question at a quiet moment to the next */
+#define CLOCK_BURST 8u                        /* first questions, asked in quick succession before the links are busy */
+#define CLOCK_BURST_NS (2 * INT64_C(1000000)) /* time between two of the first questions */
+#define CLOCK_PERIOD_NS (250 * INT64_C(1000000)) /* time between two later questions */
+/* a question meets no data on its way if no data has moved for this long */
+#define CLOCK_QUIET_NS (5 * INT64_C(1000000))
+#define CLOCK_BETWEEN_NS (20 * INT64_C(1000000)) /* least time between two questions at quiet moments */
 
 /* ---- The clock ---- */
 
-/* Core 0. Asks the coordinator for its time. False: it cannot be asked now. */
+/* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
 static bool ask(trib_tracer *tracer, int64_t now_ns)
 {
     if (!atomic_load(&tracer->on) || tracer->engine->cores[0].ended ||
@@ -27,8 +28,9 @@ static bool ask(trib_tracer *tracer, int64_t now_ns)
 }
 
 /*
- * A question that meets no data on its way is worth many that do, so it is asked when nothing went on
- * before, at the beginning of a step for example. (A timer that looks for such times would wake the loop too often.)
+ * Notes that data begins to move. A question that meets no data on its way gives a far better answer than others. So
+ * the tracer asks when nothing has moved before, for example at the beginning of a step. A timer that waits for such
+ * moments would wake the loop too often.
  */
 void trib_tracer_data_began(trib_core *core, int64_t at_ns)
 {
@@ -46,7 +48,8 @@ static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
 {
     trib_tracer *tracer = timer->user;
     const int64_t now_ns = trib_now(reactor);
-    if (ask(tracer, now_ns)) { /* else started again by the next recording, or by the roster */
+    if (ask(tracer, now_ns)) {
+        /* If the question fails, the next recording or the roster starts the timer again. */
         trib_timer_arm(reactor, timer, now_ns + (tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS));
     }
 }
@@ -222,7 +225,7 @@ void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path
 {
     char label[32], host[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
     member_label(engine, label, sizeof label);
-    const char *place = engine->env.place, *colon = strrchr(place, ':'); /* "host:pid" */
+    const char *place = engine->env.place, *colon = strrchr(place, ':'); /* env.place is "host:pid" */
     const char *process = colon != NULL ? colon + 1 : "0";
     snprintf(host, sizeof host, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
     snprintf(whole, sizeof whole, "%s%s", pattern, strchr(pattern, '%') != NULL ? "" : ".%r.%p.trib");
@@ -260,7 +263,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     engine->config.trace = tracer->path;
     char path[TRIB_TRACE_PATH_MAX];
     trib_tracer_path(engine, tracer->path, path, sizeof path);
-    const char *label = strstr(tracer->path, "%r"); /* a server learns its number later */
+    const char *label = strstr(tracer->path, "%r"); /* a server learns its number only when it joins */
     const bool is_known = label == NULL || strchr(label, '/') == NULL;
     trib_status status = is_known ? trib_trace_file_check(path, error) : TRIB_OK;
     return status == TRIB_OK ? trib_tracer_start(engine, engine->config.trace_bytes, error) : status;

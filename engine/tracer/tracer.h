@@ -1,10 +1,10 @@
 /*
- * tracer.h - the tracer of an engine: starting and stopping a recording, the clock's distance to the coordinator, the
- * file.
+ * tracer.h - the tracer of an engine: it starts and stops a recording, compares clocks with the coordinator, and writes
+ * the file.
  *
  * Each core writes its own ring (engine/trace/trace_ring.h) at the times of its reactor, so the same hooks record in
- * virtual time. An engine records from its opening on if the configuration names a file, which is then written when the
- * last core has closed its links: at the end of a job that failed just as of one that was closed.
+ * virtual time. If the configuration names a file, the engine records from its opening on. The file is written when the
+ * last core has closed its links, whether the job was closed or has failed.
  */
 #ifndef TRIB_ENGINE_TRACER_TRACER_H
 #define TRIB_ENGINE_TRACER_TRACER_H
@@ -19,17 +19,17 @@
 /* Each engine has one. */
 typedef struct trib_tracer {
     trib_engine *engine;
-    atomic_bool on;           /* it records */
-    bool opened;              /* the rings are there; guarded by the engine's mutex, as are clock and bytes */
-    trib_clock clock;         /* answers of the coordinator about its time */
+    atomic_bool on;           /* a recording is on */
+    bool opened;              /* the rings exist; guarded by the engine's mutex, as are clock and bytes */
+    trib_clock clock;         /* the coordinator's answers about its time */
     uint64_t bytes;           /* of all rings together, 0..TRIB_TRACE_BYTES_MAX */
     _Atomic int64_t began_ns; /* when the latest recording began, by core 0's clock */
-    char *path;               /* pattern of the file that is written at the end; NULL: none is */
+    char *path;               /* pattern of the file that is written at the end; NULL: no file */
     atomic_uint cores_left;   /* cores that have not closed their last link */
-    trib_timer clock_timer;   /* core 0's: asks for the coordinator's time again */
-    uint32_t questions;       /* asked since the recording began */
-    int64_t asked_ns;         /* when the latest of them was */
-    int64_t active_ns;        /* core 0: when an operation or a contribution came last */
+    trib_timer clock_timer;   /* core 0: asks for the coordinator's time again */
+    uint32_t questions;       /* number of questions since the recording began */
+    int64_t asked_ns;         /* time of the latest question */
+    int64_t active_ns;        /* core 0: time of the latest operation or contribution */
     trib_post clock_post;
     atomic_bool clock_posted;
 } trib_tracer;
@@ -38,32 +38,34 @@ typedef struct trib_tracer {
 
 TRIB_CHECKED trib_status trib_tracer_open(trib_engine *engine, trib_error *error);
 void trib_tracer_close(trib_engine *engine);
-/* Core 0. The member knows the job from now on. */
+/* Core 0: the member has got the roster. */
 void trib_tracer_joined(trib_engine *engine);
-/* Any core, once. Its last link is closed; the last core to say so writes the file. */
+/* Any core, once: the core's last link is closed. The last core writes the file. */
 void trib_tracer_core_closed(trib_engine *engine);
-/* The core's thread. Data begins to move, which is a good moment to ask for the coordinator's time. */
+/* The core's thread: data begins to move, which is a good moment to ask for the coordinator's time. */
 void trib_tracer_data_began(trib_core *core, int64_t at_ns);
 /* Core 0: the coordinator has answered with its time. */
 void trib_tracer_clock_answer(trib_engine *engine, const trib_frame *answer, int64_t now_ns);
 
-/* Any thread. bytes: of all rings together, 0 for the default. Records of an earlier recording are forgotten.
- * TRIB_NO_MEMORY; TRIB_STATE if the rings are there and have another size. */
+/* Any thread: starts a recording, and drops the records of an earlier one. bytes: size of all rings together, 0 for the
+ * default. TRIB_NO_MEMORY. TRIB_STATE: the rings exist with another size. */
 TRIB_CHECKED trib_status trib_tracer_start(trib_engine *engine, uint64_t bytes, trib_error *error);
 void trib_tracer_stop(trib_engine *engine);
-/* Any thread, also while recording goes on. Replaces the file as a whole or leaves what was there. TRIB_SYSTEM,
- * TRIB_NO_MEMORY, TRIB_STATE if nothing has ever been recorded. */
+/* Any thread, even during a recording: replaces the file as a whole or leaves it unchanged. TRIB_SYSTEM,
+ * TRIB_NO_MEMORY. TRIB_STATE: nothing has ever been recorded. */
 TRIB_CHECKED trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error *error);
-/* Does this process keep the membership? Then its clock is the one that others are compared with. */
+/* True if this process keeps the membership, so that other clocks are compared with this one. */
 bool trib_tracer_is_reference(const trib_engine *engine);
-/* trace_file.c. Can the file be made? Asked at the start, not after hours of recording. TRIB_SYSTEM: it cannot. */
+/* Checks at the start of a recording that the file can be made, because an error hours later would be too late.
+ * TRIB_SYSTEM: the file cannot be made. Defined in trace_file.c. */
 TRIB_CHECKED trib_status trib_trace_file_check(const char *path, trib_error *error);
-/* As write, without its checks. */
+/* Writes the file without the checks of trib_tracer_write. */
 TRIB_CHECKED trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_error *error);
 
-/* TRIB_INVALID: a % in it that trib_tracer_path would not fill in. */
+/* Checks the file's pattern. TRIB_INVALID: it has a % that trib_tracer_path would not replace. */
 TRIB_CHECKED trib_status trib_trace_check_name(const char *pattern, trib_error *error);
-/* Fills %r (rank2, server0, coordinator), %p (process id) and %h (host) in; without any % it appends ".%r.%p.trib". */
+/* Replaces %r (rank2, server0, coordinator), %p (process id) and %h (host). A pattern without % gets ".%r.%p.trib"
+ * appended. */
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size);
 
 #endif

@@ -129,7 +129,7 @@ static void submit_collective(trib_device *device, trib_device_job *job)
         return;
     }
     pthread_mutex_lock(&world->mutex);
-    if (atomic_load(&device->stopped)) { /* its queue will not be emptied again */
+    if (atomic_load(&device->stopped)) { /* a stopped device's queue will not be emptied again */
         pthread_mutex_unlock(&world->mutex);
         trib_host_give_back(device, job, TRIB_CLOSED, stopped_text);
         return;
@@ -327,7 +327,7 @@ static trib_status host_marker_record(trib_device *device, void *stream, void **
     return TRIB_OK;
 }
 
-/* This device has no thread. */
+/* Returns false, because this device has no thread that could wake reactors. */
 static bool host_wake(trib_device *device, uint32_t reactors, bool hurries)
 {
     if (!hurries) {
@@ -385,7 +385,7 @@ static void host_unpin(trib_device *device, void *base, size_t size)
     (void)host_pin(device, base, size);
 }
 
-/* All memory is host memory. */
+/* All memory of this device is host memory. */
 static trib_status host_expose(trib_device *device, void *base, size_t size, trib_device_memory *memory_out,
                                trib_error *error)
 {

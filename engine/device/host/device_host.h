@@ -15,7 +15,7 @@ typedef struct trib_host_late {
     trib_sim_event end;
     trib_device *device;
     trib_device_job *job;
-    unsigned char *result; /* of a collective: the target's bytes at the end; otherwise NULL */
+    unsigned char *result; /* for a collective: the target's bytes at the end; otherwise NULL */
     size_t size;
     struct trib_host_late *next;
 } trib_host_late;
@@ -25,7 +25,7 @@ typedef struct trib_host_queue {
     trib_device_job *head, *tail;
     trib_host_late *late; /* its unfinished part of the last collective that was carried out */
     trib_host_fault fault;
-    bool dead; /* takes part in no collective any more */
+    bool dead; /* the member takes part in no collective any more */
 } trib_host_queue;
 
 struct trib_host_world {
