@@ -31,8 +31,8 @@ void trib_heap_destroy(trib_heap *heap);
 /* NULL when there is no memory. size above 0; alignment: a power of two of at least a cache line. */
 void *trib_heap_alloc(trib_heap *heap, size_t size, size_t alignment);
 /* Bytes the block really has: at least what was asked for. */
-size_t trib_heap_usable_size(trib_heap *heap, const void *block);
-void trib_heap_free(trib_heap *heap, void *block);
+size_t trib_heap_usable_size(trib_heap *heap, const void *start);
+void trib_heap_free(trib_heap *heap, void *start);
 /* The bytes that a heap without room takes for such a block, at least. */
 size_t trib_heap_growth_for(size_t size);
 

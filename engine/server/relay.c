@@ -83,6 +83,7 @@ static void list_remove(relay_push *push)
 
 static void list_add(relay_push *push)
 {
+    trib_assert(push->core != NULL);
     struct trib_relay *relay = push->core->relay;
     push->previous = NULL;
     push->next = relay->waiting;

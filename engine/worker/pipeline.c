@@ -115,6 +115,9 @@ static void give_credit_back(trib_stage_state *state, trib_task *task)
 
 /* ---- Holds ---- */
 
+/* Settling a task gives credit back, which starts others, which may fail and settle. is_admitting ends that: each stage
+ * admits at most once on a stack.
+ * NOLINTBEGIN(misc-no-recursion) */
 static void admit_queued(trib_core *core, const trib_stage *stage);
 
 static void settle(trib_core *core, trib_task *task)
@@ -259,6 +262,7 @@ static void admit_queued(trib_core *core, const trib_stage *stage)
     }
     state->is_admitting = false;
 }
+/* NOLINTEND(misc-no-recursion) */
 
 void trib_pipeline_prepare(trib_core *core, trib_task *task, trib_op_core *op_core)
 {
