@@ -417,7 +417,7 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
  * complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* What is put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not.
+/* Work put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not.
  * The call waits for the job to come together, and as a rule until that end is launched (docs/gpu.md): TRIB_STATE on
  * your loop, TRIB_WRONG_THREAD in a callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being
  * captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */

@@ -205,7 +205,7 @@ typedef struct trib_transport_ops {
     bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
 } trib_transport_ops;
 
-/* What both sides see of the objects. Each transport embeds it as the first member of its own. */
+/* The part of an object that both sides see. Each transport embeds it as the first member of its own. */
 struct trib_transport {
     const trib_transport_ops *ops;
     trib_reactor *reactor;

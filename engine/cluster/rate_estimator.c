@@ -237,7 +237,7 @@ static double time_of(const trib_rate_estimator *self, const trib_place_member *
     return longest;
 }
 
-/* What one sample says of a member's link. */
+/* A member's link as one sample shows it. */
 typedef struct seen_link {
     double load, need; /* part of the busiest way's time for which it is busy */
     bool is_full;

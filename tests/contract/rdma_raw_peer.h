@@ -21,9 +21,8 @@ typedef struct world_of_rdma {
 
 #endif
 
-/* What a test says that hangs although the device was to speak: it has tried seven times, and must tell of success
- * or failure. Linux's software RDMA fails to now and then, on a machine that is busy; tests/rdma then gives the
- * tests a second chance. */
+/* The text of a test that hangs for an answer of the device, which has tried seven times and must report success or
+ * failure. Linux's software RDMA sometimes does neither on a busy machine; tests/rdma then runs the tests once more. */
 #define TRIB_RDMA_OWES "the device owes an answer"
 
 void trib_rdma_say_owed(const trib_transport *transport); /* for trib_contract_maker */

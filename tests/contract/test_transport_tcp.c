@@ -399,8 +399,8 @@ static void ask_and_answer(pair *self)
     }
 }
 
-/* Whose answers have carried acknowledgements leaves the last one to an answer that does not come before a pause: 40
- * ms later the peer takes it for a slow path, and spaces its packets out accordingly. */
+/* A kernel whose answers have carried acknowledgements leaves the last one to an answer, which does not come before a
+ * pause. 40 ms later the peer takes that for a slow path and spaces its packets out. */
 static void nothing_read_waits_to_be_acknowledged_where_packets_are_spaced(void **state)
 {
     (void)state;

@@ -82,7 +82,7 @@ typedef struct failover_listener {
     trib_listener *inner[TRIB_FAILOVER_MAX];
 } failover_listener;
 
-/* What happens to a message that was asked about. */
+/* The fate of a message that was asked about. */
 typedef enum failover_fate {
     FATE_FRAME,
     FATE_DELIVER,
@@ -208,7 +208,7 @@ void trib_failover_session_take_hello(failover_path *path, const failover_frame 
 void trib_failover_session_take_probe(failover_path *path, const failover_frame *probe);
 void trib_failover_session_take_ready(failover_path *path, const failover_frame *ready);
 void trib_failover_session_take_welcome(failover_path *path, const failover_frame *welcome);
-/* What the path brings is dropped, so no acknowledgement can come behind it. If the caller wants its messages
+/* Messages from the path are dropped, so no acknowledgement can come behind them. If the caller wants its messages
  * flushed, the path ends with that. */
 void trib_failover_session_note_dropping(failover_session *session);
 void trib_failover_session_connected(failover_path *path);

@@ -329,7 +329,7 @@ static void end_turn(loop_end *end, bool peer_left)
     if (end->state == LOOP_FLUSHING && (end->with_peer == 0 || peer_left)) {
         begin_end(end, TRIB_OK, "closed by this side");
     }
-    /* What the peer had sent before it left has been presented by now; the rest must go back. */
+    /* Messages that the peer sent before it left have been presented by now; the rest must go back. */
     if (end->state == LOOP_OPEN && peer_left) {
         begin_end(end, TRIB_PEER_LOST, "connection closed by the peer");
     }

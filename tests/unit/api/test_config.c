@@ -96,7 +96,7 @@ static void token_from_file(void **state)
     REFUSED("TRIB_TOKEN_FILE", "/tmp", "TRIB_TOKEN_FILE", "/tmp");
 }
 
-/* What the caller had set stays where the environment is silent. */
+/* Fields that the caller has set stay where the environment has no variable for them. */
 static void fields_stay(void **state)
 {
     (void)state;

@@ -256,7 +256,7 @@ static void nobody_is_lost_for_want_of_memory(void **state)
     bed_close(&self);
 }
 
-/* What a peer said why it goes: of another, of itself, and an end of the whole job. */
+/* A peer's farewell names another member, itself, or an end of the whole job. */
 static void a_farewell_is_passed_on(void **state)
 {
     (void)state;

@@ -16,7 +16,7 @@
 
 enum { TASKS = 12, ROUNDS = 4, STAGES = 5, SEEDS = 400, EVENTS_MAX = TASKS * 8, SIZE = 100 };
 
-/* What a stage does with a task in this round. */
+/* The way in which a stage handles a task in this round. */
 typedef enum behaviour { AT_ONCE, DURING_START, PENDING, WITH_HOLDS, FAILS, BEHAVIOURS } behaviour;
 
 /* Something that is under way: the end of a hold, or of a stage that has none. */
