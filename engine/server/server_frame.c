@@ -57,16 +57,28 @@ static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
     return is_partial ? trib_sum_partial_bytes(&what) : frame->size;
 }
 
-trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error)
+trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
-    size_t element = trib_dtype_size((trib_dtype)frame->dtype);
     const unsigned collective_max = trib_frame_is_partial(frame) ? TRIB_COLLECTIVE_PARTIAL | TRIB_COLLECTIVE_BROADCAST
                                                                  : TRIB_COLLECTIVE_DEVICE_BROADCAST;
     if (frame->collective > collective_max || frame->collective == TRIB_COLLECTIVE_DEVICE_ALONE ||
-        (trib_frame_is_partial(frame) && roster->local_size == 0) || element == 0 ||
-        frame->reduce >= TRIB_REDUCE_COUNT || !is_root_known(roster, frame) || frame->size > roster->chunk_bytes ||
-        frame->size % element != 0) {
+        (trib_frame_is_partial(frame) && roster->local_size == 0) || trib_dtype_size((trib_dtype)frame->dtype) == 0 ||
+        frame->reduce >= TRIB_REDUCE_COUNT || !is_root_known(roster, frame)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed %s from %s", trib_frame_name(frame->type),
+                              trib_roster_name(roster, link->peer));
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_roster *roster = link->core->engine->roster;
+    const trib_status status = trib_server_check_operation(link, frame, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (frame->size > roster->chunk_bytes || frame->size % trib_dtype_size((trib_dtype)frame->dtype) != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed PUSH from %s", trib_roster_name(roster, link->peer));
     }
     uint32_t expected = expected_payload(link, frame);

@@ -62,7 +62,9 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
     trib_status status = TRIB_OK;
     if (frame->type == TRIB_FRAME_PUSH) {
         status = trib_server_check_push(link, frame, error);
-    } else if (frame->type != TRIB_FRAME_WITHDRAW && !is_stall) {
+    } else if (frame->type == TRIB_FRAME_WITHDRAW) {
+        status = trib_server_check_operation(link, frame, error);
+    } else if (!is_stall) {
         status =
             trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
     }
@@ -146,7 +148,11 @@ static trib_status withdraw_contributor(const server_chunk *chunk, const void *p
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render_for_others(chunk->link->core->engine, &cause, text);
     const trib_status why = trib_frame_withdraw_reason(cause.status);
-    return chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
+    const trib_status taken = chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
+    return taken == TRIB_OK ? TRIB_OK
+                            : trib_error_set(error, taken, "WITHDRAW from %s: %s",
+                                             trib_roster_name(chunk->link->core->engine->roster, chunk->link->peer),
+                                             taken == TRIB_PROTOCOL ? "its round cannot be" : trib_status_text(taken));
 }
 
 /* ---- All steps of a received frame ---- */

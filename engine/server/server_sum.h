@@ -54,6 +54,8 @@ static inline bool trib_server_sum_is_near(const trib_server_sum *sum)
 /* The contribution that a checked PUSH, a WITHDRAW or a STALL is about. */
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame);
 TRIB_CHECKED trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error);
+/* The fields of a PUSH or a WITHDRAW that say which operation it is about: collective, type, reduction, root. */
+TRIB_CHECKED trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error);
 
 /* ---- server_departed.c ---- */
 #define TRIB_STALL_NOTICE_NS (500 * INT64_C(1000000))

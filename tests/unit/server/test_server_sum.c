@@ -145,12 +145,36 @@ static void shards_of_devices(void **state)
     bed_close(&self);
 }
 
+/* A withdrawal opens a round as a PUSH does, so its fields are checked alike, before its text is read. */
+static void malformed_withdrawals_are_rejected(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    self.link.peer = 1;
+    const trib_frame good = {.type = TRIB_FRAME_WITHDRAW, .round = 1, .chunk_count = 1, .dtype = TRIB_FLOAT32};
+    trib_frame frames[4] = {good, good, good, good};
+    frames[0].root = WORKERS;
+    frames[1].dtype = TRIB_DTYPE_COUNT;
+    frames[2].reduce = TRIB_REDUCE_COUNT;
+    frames[3].collective = TRIB_COLLECTIVE_DEVICE_ALONE;
+    trib_recv_target target = {.buffer = NULL};
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_server_header(&self.link, &good, &target, &error), TRIB_OK);
+    for (size_t i = 0; i < sizeof frames / sizeof frames[0]; i++) {
+        assert_int_equal(trib_server_header(&self.link, &frames[i], &target, &error), TRIB_PROTOCOL);
+        assert_non_null(strstr(error.text, "malformed WITHDRAW"));
+    }
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_for_themselves),
         cmocka_unit_test(machines_sum_first),
         cmocka_unit_test(shards_of_devices),
+        cmocka_unit_test(malformed_withdrawals_are_rejected),
     };
     return cmocka_run_group_tests_name("server_sum", tests, NULL, NULL);
 }
