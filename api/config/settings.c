@@ -81,11 +81,10 @@ const trib_setting trib_settings[] = {
     {"TRIB_BUSY_POLL", FIELD(busy_poll), .kind = TRIB_SETTING_BOOL, .initial = "no",
      .doc =
          "reactors spin, unless those of the machine's processes would leave no core to the callers (the log says so)"},
-    {"TRIB_BUSY_POLL_TIME", FIELD(busy_poll_ns), .kind = TRIB_SETTING_TIME, .high = ONE_SECOND_NS, .initial_doc = "0",
-     .range_doc = "time, at most 1s",
-     .doc = "how long a reactor polls before it sleeps; 0: adaptive (with a GPU at least 500us if there are cores "
-            "enough); "
-            "`1us`: hardly at all"},
+    {"TRIB_BUSY_POLL_TIME", FIELD(busy_poll_ns), .kind = TRIB_SETTING_TIME, .high = ONE_SECOND_NS,
+     .initial_doc = "adaptive", .range_doc = "time above 0, at most 1s",
+     .doc = "how long a reactor polls before it sleeps; without it the time adapts (with a GPU at least 500us if "
+            "there are cores enough); `1us`: hardly at all"},
     {"TRIB_PIN", FIELD(pin), .kind = TRIB_SETTING_BOOL, .initial = "yes",
      .doc = "pin reactors to cores ([pinning](#pinning))"},
     {"TRIB_TRACE", FIELD(trace), .kind = TRIB_SETTING_TEXT, .range_doc = "path",
