@@ -3,6 +3,7 @@
 the log reports each problem once, and in time. Prints `ok NAME` / `not ok NAME: why`.
 """
 import os
+import random
 import re
 import shutil
 import signal
@@ -34,6 +35,45 @@ def streams_apart():
     done = tool('run', '-n', '3', '--tag-output', '--', 'sh', '-c', 'echo out; echo err >&2')
     assert sorted(done.stdout.split('\n')) == [''] + ['[rank %d] out' % i for i in range(3)], done.stdout
     assert sorted(done.stderr.split('\n')) == [''] + ['[rank %d] err' % i for i in range(3)], done.stderr
+
+
+LONG_LINES = """
+import os, random, sys
+rank = int(os.environ['TRIB_RANK'])
+line = bytes(byte for byte in random.Random(rank).randbytes(300000) if byte != 10)
+for first in range(0, len(line), 5000):
+    os.write(1, line[first:first + 5000])
+os.write(1, b'\\n\\n' + b'a\\0b\\n' + b'not finished')
+"""
+
+
+def every_byte_through():
+    """Long lines, empty ones, lines with a NUL and without an end: one prefix each, and every byte."""
+    done = tool('run', '-n', '2', '--tag-output', '--', sys.executable, '-c', LONG_LINES, text=False, errors=None)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        line = bytes(byte for byte in random.Random(rank).randbytes(300000) if byte != 10)
+        tag = b'[rank %d] ' % rank
+        its = [text for text in done.stdout.split(b'\n') if text.startswith(tag)]
+        assert its == [tag + line, tag, tag + b'a\0b', tag + b'not finished'], [text[:40] for text in its]
+    assert done.stdout.count(b'\n') == 8, done.stdout.count(b'\n')
+
+
+def statuses_of_servers():
+    """Like mistakes have like statuses: 2 for an option or a setting, whoever finds it; 1 for a job that fails."""
+    def status(*words, **settings):
+        return subprocess.run([TOOL, *words], env=environment(**settings), timeout=60, check=False, **PIPES).returncode
+    port = free_port()
+    for command in ('server', 'coordinator'):
+        here = dict(TRIB_WORKERS='1', TRIB_SERVERS='1', TRIB_COORDINATOR='127.0.0.1:%d' % port)
+        assert status(command, '--nonsense') == 2
+        assert status(command, **dict(here, TRIB_REACTORS='many')) == 2
+        assert status(command, **dict(here, TRIB_REACTORS='17')) == 2
+        assert status(command, **dict(here, TRIB_CHUNK_BYTES='5000')) == 2
+        assert status(command, **dict(here, TRIB_COORDINATOR='127.0.0.1:0')) == 2
+        assert status(command, **dict(here, TRIB_COORDINATOR='192.0.2.1:5')) == 2  # no token
+        assert status(command, **dict(here, TRIB_LISTEN='localhost')) == 2
+        assert status(command, **dict(here, TRIB_JOIN_TIMEOUT='0.2')) == 1
 
 
 def left_behind_is_ended():
@@ -184,7 +224,8 @@ def strangers_do_not_fill_the_log():
     assert came == 60 and len(lines) == 20 and more and int(more.group(1)) == came - 20, (came, len(lines), output[-800:])
 
 
-CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended),
+CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_through), ('statuses_of_servers', statuses_of_servers),
+         ('left_behind_is_ended', left_behind_is_ended),
          ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
          ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
