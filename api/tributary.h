@@ -234,7 +234,9 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    uint64_t reserved[9];       /* must be 0 */
+    const char *coordinator_source; /* for error texts: the variable that coordinator comes from, where that is a
+                                       launcher's; NULL: TRIB_COORDINATOR */
+    uint64_t reserved[8];           /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */

@@ -120,6 +120,7 @@ struct trib_engine {
     trib_env env;
     trib_config config; /* its strings belong to the engine */
     char *job, *token, *coordinator_address, *listen_host;
+    char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;
