@@ -15,6 +15,7 @@
 #include "api/check.h"
 #include "api/config/config.h"
 #include "api/create.h"
+#include "api/trace_flush.h"
 #include "api/env/env_host.h"
 #include "engine/engine.h"
 #include "engine/job/completions.h"
@@ -172,7 +173,11 @@ trib_status trib_engine_create(const trib_config *given, trib_engine **engine_ou
     }
     trib_env env;
     status = trib_env_host_init(&env, &config, error);
-    return status == TRIB_OK ? trib_engine_create_in(&env, &config, engine_out, error) : status;
+    status = status == TRIB_OK ? trib_engine_create_in(&env, &config, engine_out, error) : status;
+    if (status == TRIB_OK && config.trace != NULL) {
+        trib_trace_flush_start(*engine_out);
+    }
+    return status;
 }
 
 /* ---- Waiting ---- */
@@ -260,6 +265,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
     trib_engine_begin_close(engine, NULL, NULL);
     wait_closed(engine);
     trib_engine_dispatch(engine, 0);
+    trib_trace_flush_stop(engine);
     trib_env env = engine->env;
     trib_engine_free(engine);
     env.fini(&env);

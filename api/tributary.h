@@ -479,7 +479,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, tri
  * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
  * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
  * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
- * closed, also when the job failed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
+ * closed, also when the job failed; until then a thread (in ATTACHED mode, too) writes it every 2 s, so that it is there
+ * if the process is killed. trib_engine_create starts that thread. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
  * the host; to a name without % ".%r.%p.trib" is appended. */
 
 /* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used

@@ -89,7 +89,7 @@ const trib_setting trib_settings[] = {
     {"TRIB_PIN", FIELD(pin), .kind = TRIB_SETTING_BOOL, .initial = "yes",
      .doc = "pin reactors to cores ([pinning](#pinning))"},
     {"TRIB_TRACE", FIELD(trace), .kind = TRIB_SETTING_TEXT, .range_doc = "path",
-     .doc = "a trace is written to it at the end ([trace.md](trace.md))"},
+     .doc = "a trace is written to it, every 2 s and at the end ([trace.md](trace.md))"},
     {"TRIB_TRACE_BYTES", FIELD(trace_bytes), .kind = TRIB_SETTING_BYTES, .initial = "64M", .low = 1,
      .high = TRIB_TRACE_BYTES_MAX, .doc = "memory for the trace"},
     {"TRIB_LOG", FIELD(log_level), WORDS("none", "error", "warn", "info", "debug", "trace"), .initial = "warn",

@@ -1,6 +1,7 @@
 /* tributary.c - the `tributary` command: finds the subcommand and runs it. */
 #include <errno.h>
 #include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/prctl.h>
@@ -49,14 +50,14 @@ static void print_usage(FILE *out)
 }
 
 /* A parent may have ignored or blocked signals that a command needs: without SIGCHLD the end of a child is not seen,
- * without SIGTERM nothing ends it. A shell ignores three on purpose: SIGHUP under nohup, and SIGINT and SIGQUIT in the
- * background. These stay as they are. */
+ * without SIGTERM nothing ends it. Four are ignored on purpose, and stay so: SIGHUP under nohup, SIGINT and SIGQUIT in a
+ * script's background, SIGXFSZ where a limit on files shall be an error. */
 static void reset_signals(void)
 {
     for (int number = 1; number < NSIG; number++) {
         struct sigaction action;
-        if (number != SIGHUP && number != SIGINT && number != SIGQUIT && sigaction(number, NULL, &action) == 0 &&
-            action.sa_handler == SIG_IGN) {
+        const bool is_meant = number == SIGHUP || number == SIGINT || number == SIGQUIT || number == SIGXFSZ;
+        if (!is_meant && sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) {
             signal(number, SIG_DFL);
         }
     }
