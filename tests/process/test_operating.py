@@ -209,7 +209,7 @@ def strangers_do_not_fill_the_log():
     while came < 60 and time.monotonic() < deadline and child.poll() is None:
         try:
             with socket.create_connection(('127.0.0.1', port), timeout=5) as stranger:
-                stranger.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n' + bytes(96))
+                stranger.sendall(b'SSH-2.0-other\r\n' + bytes(96))
                 stranger.settimeout(5)
                 while stranger.recv(4096):
                     pass
@@ -224,12 +224,38 @@ def strangers_do_not_fill_the_log():
     assert came == 60 and len(lines) == 20 and more and int(more.group(1)) == came - 20, (came, len(lines), output[-800:])
 
 
+def probes_are_quiet():
+    """A load balancer asks all the time whether the port answers: one line at level info, and the job forms."""
+    port = free_port()
+    env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='60', TRIB_WORKERS='2', TRIB_LOG='info')
+    first = subprocess.Popen([HELLO], env=dict(env, TRIB_RANK='0'), **PIPES)
+    try:
+        def connects():
+            try:
+                with socket.create_connection(('127.0.0.1', port), timeout=5):
+                    return True
+            except OSError:
+                return False
+        assert comes_true(connects)
+        for request in [b''] * 10 + [b'GET /health HTTP/1.1\r\n\r\n', b'HEAD / HTTP/1.0\r\n' + b'Accept: */*\r\n' * 20] * 10:
+            with socket.create_connection(('127.0.0.1', port), timeout=5) as probe:
+                probe.sendall(request)
+        second = subprocess.run([HELLO], env=dict(env, TRIB_RANK='1'), timeout=60, check=False, **PIPES)
+        output = first.communicate(timeout=60)[1]
+    finally:
+        first.kill()
+        first.wait()
+    assert first.returncode == 0 and second.returncode == 0, (output, second)
+    assert output.count('probes this port') == 1 and 'turned away' not in output and ' warn ' not in output, output
+
+
 CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_through), ('statuses_of_servers', statuses_of_servers),
          ('left_behind_is_ended', left_behind_is_ended),
          ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
          ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
-         ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
+         ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log),
+         ('probes_are_quiet', probes_are_quiet)]
 
 
 if __name__ == '__main__':
