@@ -2,6 +2,7 @@
 """What operators of jobs rely on: no process is left behind, outputs stay apart, an unwritten result is a failure, and
 the log reports each problem once, and in time. Prints `ok NAME` / `not ok NAME: why`.
 """
+import json
 import os
 import random
 import re
@@ -28,7 +29,7 @@ def environment(**more):
 
 
 def tool(*words, **settings):
-    return subprocess.run([TOOL] + list(words), env=environment(), timeout=60, check=False, **dict(PIPES, **settings))
+    return subprocess.run([TOOL] + list(words), timeout=60, check=False, **{**PIPES, 'env': environment(), **settings})
 
 
 def streams_apart():
@@ -249,13 +250,45 @@ def probes_are_quiet():
     assert output.count('probes this port') == 1 and 'turned away' not in output and ' warn ' not in output, output
 
 
+def described_for_programs():
+    """Limits are numbers with their units, and what is unlimited says so; no value is a sentence."""
+    limited = ['sh', '-c', 'ulimit -n 300; ulimit -l 64; exec "$@"', 'sh', TOOL, 'info']
+    said = json.loads(subprocess.run(limited + ['--json'], env=environment(), timeout=60, check=True, **PIPES).stdout)
+    assert said['limits']['open_files'] == {'unit': 'files', 'value': 300, 'unlimited': False, 'wanted': 4096, 'enough': False}, said['limits']
+    assert said['limits']['locked_memory'] == {'unit': 'bytes', 'value': 65536, 'unlimited': False, 'wanted': 1 << 30, 'enough': False}, said['limits']
+    assert isinstance(said['shared_memory']['peers_read_in_place'], bool) and said['transport'] == 'auto', said
+    wrong = json.loads(tool('info', '--json', env=environment(TRIB_REACTORS='many')).stdout)
+    assert wrong['transport'] is None, wrong['transport']
+
+    def texts(value):
+        return [value] if isinstance(value, str) else sum(map(texts, value.values() if isinstance(value, dict) else value), []) \
+            if isinstance(value, (dict, list)) else []
+    assert not [text for text in texts(said) if ': ' in text or ';' in text], texts(said)
+    people = subprocess.run(limited, env=environment(), timeout=60, check=True, **PIPES).stdout
+    assert 'ulimit -n' in people and 'ulimit -l' in people, people
+
+
+def simulation_says_its_assumptions():
+    """Options that were not given have values, too, on which the times depend."""
+    with tempfile.NamedTemporaryFile('w', suffix='.csv') as model:
+        model.write('# tiny: made up; forward 400 us, backward 600 us, optimizer 100 us\ntensor,elements,ready_us\na,3000,500\n')
+        model.flush()
+        words = ['sim', '--model', model.name, '-n', '2', '--latency', '20us', '--quiet']
+        assumed = json.loads(tool(*words, '--json').stdout)['assumptions']
+        text = tool(*words).stdout
+    assert (assumed['latency_ns'], assumed['cores'], assumed['costs'], assumed['loss']) == (20000, 4, 'tcp', 0), assumed
+    for part in ('assumed: ', '20 us to the switch', '4 cores a machine', 'no loss', 'forward 0.40 ms'):
+        assert part in text, text
+
+
 CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_through), ('statuses_of_servers', statuses_of_servers),
          ('left_behind_is_ended', left_behind_is_ended),
          ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
          ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log),
-         ('probes_are_quiet', probes_are_quiet)]
+         ('probes_are_quiet', probes_are_quiet), ('described_for_programs', described_for_programs),
+         ('simulation_says_its_assumptions', simulation_says_its_assumptions)]
 
 
 if __name__ == '__main__':
