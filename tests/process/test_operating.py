@@ -161,7 +161,12 @@ def manual_pages():
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, folder], check=True, timeout=60)
         commands = re.findall(r'^  (\w+) ', tool('--help').stdout, re.MULTILINE)
-        assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1'] + ['tributary-%s.1' % c for c in commands])
+        assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1', 'tributary-environment.7'] + ['tributary-%s.1' % c for c in commands])
+        with open(os.path.join(folder, 'tributary-environment.7'), encoding='utf-8') as page:
+            said = page.read().replace('\\-', '-')
+        with open('docs/operating.md', encoding='utf-8') as page:
+            variables = re.findall(r'^\| `(TRIB_\w+)`', page.read().split('\n## Variables\n')[1].split('\n### ')[0], re.MULTILINE)
+        assert len(variables) > 30 and all('.B %s' % name in said for name in variables), said
         for command in commands:
             path = os.path.join(folder, 'tributary-%s.1' % command)
             with open(path) as page:
@@ -171,6 +176,31 @@ def manual_pages():
             if shutil.which('groff'):
                 done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-z', path], timeout=60, check=False, **PIPES)
                 assert done.returncode == 0 and not done.stderr, (command, done)
+
+
+def tarball_has_what_its_readme_says():
+    """The first commands of the tarball's README run in it, from any folder, without the source tree."""
+    sys.path.insert(0, 'tools/scons')
+    import dist
+    version = tool('--version').stdout.split()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        build, root = folder + '/build', folder + '/unpacked'
+        os.makedirs(build + '/dist')
+        for name in ('tributary', 'examples', 'libtributary.so.' + version):
+            os.symlink(os.path.abspath(os.path.join(BUILD, name)), os.path.join(build, name))
+        os.symlink('../libtributary.so.' + version, build + '/dist/libtributary.so.' + version)
+        subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, build + '/man'], check=True, timeout=60)
+        dist.fill(build, root, version)
+        with open(root + '/README.md', encoding='utf-8') as readme:
+            commands = re.findall(r'^    (bin/\S.*?)(?: +#.*)?$', readme.read(), re.MULTILINE)
+        assert [command.split()[1] for command in commands] == ['run', 'bench', 'sim'], commands
+        for command, more in zip(commands, ('--epochs 30', '--sizes 4K --iters 2', '--iters 1 --quiet')):
+            done = subprocess.run(('%s %s' % (command, more)).split(), cwd=root, env=environment(), timeout=120, check=False, **PIPES)
+            assert done.returncode == 0, (command, done)
+        there = sorted(os.path.relpath(os.path.join(at, name), root) for at, _, names in os.walk(root) for name in names)
+        for wanted in ('share/man/man1/tributary-run.1', 'share/man/man7/tributary-environment.7', 'share/tributary/models/resnet50.csv',
+                       'examples/digits/digits.c', 'examples/digits/digits.csv', 'LICENSE', 'docs/operating.md'):
+            assert wanted in there, (wanted, there)
 
 
 def refused_is_remembered():
@@ -283,7 +313,8 @@ def simulation_says_its_assumptions():
 
 CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_through), ('statuses_of_servers', statuses_of_servers),
          ('left_behind_is_ended', left_behind_is_ended),
-         ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
+         ('full_disk', full_disk), ('manual_pages', manual_pages), ('tarball_has_what_its_readme_says', tarball_has_what_its_readme_says),
+         ('options_are_named', options_are_named),
          ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log),
