@@ -92,7 +92,7 @@ static trib_engine *open_member(uint32_t roles, const char *coordinator)
 }
 
 /* The only process of its job waits for its coordinator, when another job turns out to have its core, too. */
-static void who_comes_second_goes_elsewhere(void **state)
+static void second_job_takes_other_cores(void **state)
 {
     (void)state;
     if (!be_alone()) {
@@ -148,7 +148,7 @@ static void who_leaves_at_once_need_not_settle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_comes_second_goes_elsewhere),
+        cmocka_unit_test(second_job_takes_other_cores),
         cmocka_unit_test(who_leaves_at_once_need_not_settle),
     };
     return cmocka_run_group_tests_name("settling", tests, NULL, NULL);

@@ -93,8 +93,8 @@ static void slurm(void **state)
     REFUSED("SLURM_PROCID=1 of SLURM_NTASKS=2", "PMI_RANK=0 of PMI_SIZE=2", "SLURM_PROCID", "1", "SLURM_NTASKS", "2",
             "PMI_RANK", "0", "PMI_SIZE", "2");
     /* A batch script is one process with rank 0 of all tasks. */
-    REFUSED("SLURM_NTASKS=\"8\"", "srun", "SLURM_PROCID", "0", "SLURM_NTASKS", "8", "SLURM_JOB_ID", "77", "SLURM_NNODES",
-            "2", "SLURM_JOB_NODELIST", "a,b");
+    REFUSED("SLURM_NTASKS=\"8\"", "srun", "SLURM_PROCID", "0", "SLURM_NTASKS", "8", "SLURM_JOB_ID", "77",
+            "SLURM_NNODES", "2", "SLURM_JOB_NODELIST", "a,b");
     assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "8", "TRIB_WORKERS", "1").worker_count, 1);
     assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "1", "SLURM_JOB_ID", "77").worker_count, 1);
     /* Inside a job, but not started by srun: one process of its own. */
@@ -144,8 +144,8 @@ static void byteps(void **state)
     REFUSED("DMLC_WORKER_ID=\"2\"", "DMLC_NUM_WORKER, which is 2", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "2",
             "DMLC_WORKER_ID", "2");
     REFUSED("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE, which is 4", "DMLC_ROLE", "worker", "BYTEPS_LOCAL_SIZE", "4");
-    REFUSED("BYTEPS_LOCAL_RANK=\"4\"", "BYTEPS_LOCAL_SIZE, which is 4", "DMLC_ROLE", "worker", "BYTEPS_LOCAL_RANK",
-            "4", "BYTEPS_LOCAL_SIZE", "4");
+    REFUSED("BYTEPS_LOCAL_RANK=\"4\"", "BYTEPS_LOCAL_SIZE, which is 4", "DMLC_ROLE", "worker", "BYTEPS_LOCAL_RANK", "4",
+            "BYTEPS_LOCAL_SIZE", "4");
     REFUSED("DMLC_NUM_WORKER x BYTEPS_LOCAL_SIZE", "8000 workers", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "1000",
             "DMLC_WORKER_ID", "0", "BYTEPS_LOCAL_RANK", "0", "BYTEPS_LOCAL_SIZE", "8");
     REFUSED("DMLC_NUM_WORKER=\"2\"", "DMLC_ROLE is not", "DMLC_NUM_WORKER", "2");

@@ -123,7 +123,7 @@ static void machines_are_told_by_address(void **state)
     }
 }
 
-static void what_else_it_depends_on(void **state)
+static void local_sum_depends_on_order_size_and_counts(void **state)
 {
     (void)state;
     static const char *const pairs[] = {"a:1", "a:2", "b:1", "b:2"}, *const triples[] = {"a:1", "a:2", "a:3",
@@ -197,7 +197,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(who_is_on_a_machine_is_counted), cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
-        cmocka_unit_test(machines_are_told_by_address),   cmocka_unit_test(what_else_it_depends_on),
+        cmocka_unit_test(machines_are_told_by_address),   cmocka_unit_test(local_sum_depends_on_order_size_and_counts),
         cmocka_unit_test(shares_are_those_of_machines),   cmocka_unit_test(relays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
