@@ -71,8 +71,8 @@ static trib_status read_place(place *self, trib_error *error)
                               has_rank ? self->size_name : self->rank_name);
     }
     if (has_rank && self->rank >= self->size) {
-        return trib_error_set(error, TRIB_INVALID, "%s=\"%lld\": must be less than %s, which is %lld",
-                              self->rank_name, (long long)self->rank, self->size_name, (long long)self->size);
+        return trib_error_set(error, TRIB_INVALID, "%s=\"%lld\": must be less than %s, which is %lld", self->rank_name,
+                              (long long)self->rank, self->size_name, (long long)self->size);
     }
     return TRIB_OK;
 }
@@ -166,11 +166,12 @@ static trib_status read_slurm(trib_config *config, trib_error *error)
     const char *job = trib_setting_get("SLURM_JOB_ID"), *step = trib_setting_get("SLURM_STEP_ID"),
                *nodes = trib_setting_get("SLURM_NNODES");
     if (config->worker_count > 1 && !is_in_slurm_step()) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "SLURM_NTASKS=\"%d\" is set, but SLURM_STEP_ID is not: srun has not started this process. "
-                              "Start the program by srun in the batch script (srun PROGRAM); for a job of this process "
-                              "alone set TRIB_WORKERS=1",
-                              config->worker_count);
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "SLURM_NTASKS=\"%d\" is set, but SLURM_STEP_ID is not: srun has not started this process. "
+            "Start the program by srun in the batch script (srun PROGRAM); for a job of this process "
+            "alone set TRIB_WORKERS=1",
+            config->worker_count);
     }
     snprintf(job_text, sizeof job_text, "slurm-%.40s-%.40s", job != NULL ? job : "", step != NULL ? step : "0");
     if (nodes == NULL || strcmp(nodes, "1") == 0) {
@@ -270,7 +271,7 @@ static trib_status read_byteps(trib_config *config, trib_error *error)
 
 typedef struct launcher {
     const char *rank_name, *size_name;
-    const char *marks[2]; /* variables that must be there, too; NULL: none */
+    const char *marks[2];                                        /* variables that must be there, too; NULL: none */
     trib_status (*read)(trib_config *config, trib_error *error); /* where rank 0 is; NULL: this launcher does not say */
     bool is_mpi, is_slurm;
 } launcher;
@@ -333,12 +334,13 @@ static trib_status compare_places(const launcher **chosen, place *at, const laun
         *at = its;
         return TRIB_OK;
     }
-    return trib_error_set(error, TRIB_INVALID,
-                          "%s=%lld of %s=%lld and %s=%lld of %s=%lld contradict each other: two launchers, and either "
-                          "may have started this process. Unset the variables of the one that has not, or set TRIB_RANK "
-                          "and TRIB_WORKERS",
-                          at->rank_name, (long long)at->rank, at->size_name, (long long)at->size, its.rank_name,
-                          (long long)its.rank, its.size_name, (long long)its.size);
+    return trib_error_set(
+        error, TRIB_INVALID,
+        "%s=%lld of %s=%lld and %s=%lld of %s=%lld contradict each other: two launchers, and either "
+        "may have started this process. Unset the variables of the one that has not, or set TRIB_RANK "
+        "and TRIB_WORKERS",
+        at->rank_name, (long long)at->rank, at->size_name, (long long)at->size, its.rank_name, (long long)its.rank,
+        its.size_name, (long long)its.size);
 }
 
 static trib_status choose_launcher(const launcher **chosen, place *at, trib_error *error)
@@ -395,10 +397,8 @@ static trib_status read_innermost(trib_config *config, trib_error *error)
 static trib_status check_alone(trib_error *error)
 {
     static const char *const names[][2] = {
-        {"WORLD_SIZE", "RANK"},
-        {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
-        {"PMI_SIZE", "PMI_RANK"},
-        {"SLURM_NTASKS", "SLURM_PROCID"},
+        {"WORLD_SIZE", "RANK"},           {"OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK"},
+        {"PMI_SIZE", "PMI_RANK"},         {"SLURM_NTASKS", "SLURM_PROCID"},
         {"DMLC_NUM_WORKER", "DMLC_ROLE"},
     };
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {

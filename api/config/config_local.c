@@ -50,10 +50,8 @@ static bool read_pair(const char *const names[2], uint32_t *index_out, uint32_t 
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out)
 {
     static const char *const names[][2] = {
-        {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
-        {"BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"},
-        {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
-        {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
+        {"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"}, {"BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"},
+        {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},      {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
         {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"},
     };
     *index_out = 0;

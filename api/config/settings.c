@@ -18,12 +18,13 @@
 /* In the order of the table in docs/operating.md; fields without a variable follow. */
 const trib_setting trib_settings[] = {
     {"TRIB_ROLE", FIELD(roles), .kind = TRIB_SETTING_ROLES, .initial = "worker", .doc = "what this process does"},
-    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0", .range_doc = "0..workers-1",
+    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
+     .range_doc = "0..workers-1",
      .doc = "this worker's rank. If it is set, no launcher's variables are read. For a dedicated server the "
             "number that it gets in texts, 0..servers-1, if `TRIB_SERVERS` is set too and nobody has it; else "
             "the first that is free"},
-    {"TRIB_WORKERS", FIELD(worker_count), .kind = TRIB_SETTING_INT, .low = 1, .high = TRIB_MEMBERS_MAX,
-     .initial = "1", .doc = "workers in the job; with servers at most 4096"},
+    {"TRIB_WORKERS", FIELD(worker_count), .kind = TRIB_SETTING_INT, .low = 1, .high = TRIB_MEMBERS_MAX, .initial = "1",
+     .doc = "workers in the job; with servers at most 4096"},
     {"TRIB_SERVERS", FIELD(server_count), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
      .doc = "dedicated servers in the job"},
     {"TRIB_COORDINATOR", FIELD(coordinator), .kind = TRIB_SETTING_TEXT,
@@ -95,7 +96,8 @@ const trib_setting trib_settings[] = {
     {"TRIB_LOG", FIELD(log_level), WORDS("none", "error", "warn", "info", "debug", "trace"), .initial = "warn",
      .doc = "level of the log"},
     {"TRIB_LOCAL_RANK", .kind = TRIB_SETTING_INT, .is_read_apart = true, .high = TRIB_MEMBERS_MAX - 1,
-     .initial_doc = "from the launcher", .doc = "which of the job's processes on this host this is: who shares its cores"},
+     .initial_doc = "from the launcher",
+     .doc = "which of the job's processes on this host this is: who shares its cores"},
     {"TRIB_LOCAL_COUNT", .kind = TRIB_SETTING_INT, .is_read_apart = true, .low = 1, .high = TRIB_MEMBERS_MAX,
      .initial_doc = "from the launcher", .doc = "how many of them the host has"},
     {"TRIB_DEVICE_RANK", FIELD(local_rank), .kind = TRIB_SETTING_INT, .is_read_apart = true,

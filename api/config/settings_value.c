@@ -125,7 +125,8 @@ static bool parse_bytes(const trib_setting *setting, const char *text, int64_t *
     double number = 0;
     const char *rest = NULL;
     if (!parse_scaled(text, 1024, &number, &rest) || !(number >= (double)setting->low) ||
-        number > (double)most_bytes(setting) || !(*rest == '\0' || is_same_word(rest, "b") || is_same_word(rest, "ib"))) {
+        number > (double)most_bytes(setting) ||
+        !(*rest == '\0' || is_same_word(rest, "b") || is_same_word(rest, "ib"))) {
         return false;
     }
     *value = (int64_t)number;

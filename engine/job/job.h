@@ -132,7 +132,7 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
-    struct trib_trace_flusher *trace_flusher; /* of api/; NULL: none */
+    struct trib_trace_flusher *trace_flusher;     /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks; /* NULL: no device */
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */

@@ -282,7 +282,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
             snprintf(error->text + used, sizeof error->text - used,
                      " (%s must be an address of this machine with a port that is free, the same on all "
                      "members%s)",
-                     engine->coordinator_source, is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
+                     engine->coordinator_source,
+                     is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
                                  "TRIB_EXTERNAL_COORDINATOR=yes"
                                : "");
         }

@@ -283,8 +283,7 @@ static bool learn_worker_count(trib_coordinator *self, const trib_member_info *i
             return true;
         }
     }
-    trib_coordinator_slot *slots =
-        trib_core_zalloc(self->core, ((size_t)workers + self->server_count) * sizeof *slots);
+    trib_coordinator_slot *slots = trib_core_zalloc(self->core, ((size_t)workers + self->server_count) * sizeof *slots);
     if (slots == NULL) {
         return false;
     }

@@ -345,7 +345,10 @@ static void drop_file(const trace_writer *self)
 static void folder_of(const char *path, char folder[TRIB_TRACE_PATH_MAX])
 {
     const char *slash = strrchr(path, '/');
-    snprintf(folder, TRIB_TRACE_PATH_MAX, "%.*s", slash == NULL ? 1 : slash == path ? 1 : (int)(slash - path),
+    snprintf(folder, TRIB_TRACE_PATH_MAX, "%.*s",
+             slash == NULL   ? 1
+             : slash == path ? 1
+                             : (int)(slash - path),
              slash == NULL ? "." : path);
 }
 

@@ -53,8 +53,9 @@ static void print_advice(const json_t *root)
         }
     }
     if (json_is_false(json_object_get(json_object_get(root, "shared_memory"), "peers_read_in_place"))) {
-        printf("payloads between processes of this machine are copied twice: kernel.yama.ptrace_scope=0 would let a peer "
-               "read them in place\n");
+        printf(
+            "payloads between processes of this machine are copied twice: kernel.yama.ptrace_scope=0 would let a peer "
+            "read them in place\n");
     }
     if (json_is_null(json_object_get(root, "transport"))) {
         printf("no transport: the settings of the environment are wrong, or name one that is not in this build\n");

@@ -8,8 +8,8 @@
 #include <stdio.h>
 
 typedef struct run_output {
-    int fd;        /* -1: the output is not piped, or it has ended */
-    char *line;    /* the line that is not finished yet; grows with it, up to a bound */
+    int fd;     /* -1: the output is not piped, or it has ended */
+    char *line; /* the line that is not finished yet; grows with it, up to a bound */
     size_t used, capacity;
     int64_t began_ms; /* when its first byte came */
 } run_output;

@@ -82,9 +82,8 @@ static int parse_options(sim_options *self, int argc, char **argv)
 {
     sim_job_config *job = &self->step.job;
     trib_config *engine = &job->engine;
-    sim_values values = {.rate_bits = job->link.egress_bits,
-                         .credit = engine->push_credit_bytes,
-                         .local_sum = engine->local_sum};
+    sim_values values = {
+        .rate_bits = job->link.egress_bits, .credit = engine->push_credit_bytes, .local_sum = engine->local_sum};
     const option_row rows[] = {
         {OPTION_TEXT("--model", &self->model, "NAME|FILE",
                      "resnet50 (the default), vgg16, bert-large, gpt2-large or a CSV file")},
@@ -149,12 +148,12 @@ static json_t *pack_assumptions(const sim_options *self, const study_model *mode
     const sim_job_config *job = &self->step.job;
     return json_pack("{s:I, s:f, s:I, s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:i, s:b}", "latency_ns",
                      (json_int_t)job->link.latency_ns, "goodput", job->net.goodput, "window_bytes",
-                     (json_int_t)job->net.window_bytes, "cores", (int)job->cores, "reactors",
-                     (int)job->engine.reactors, "costs", costs_words[self->costs], "wake_ns",
-                     (json_int_t)job->costs.wake_ns, "local_rate_bits", (json_int_t)job->net.local_bits, "forward_ms",
-                     (double)model->forward_ns / 1e6, "backward_ms", (double)model->backward_ns / 1e6, "optimizer_ms",
-                     (double)model->optimizer_ns / 1e6, "device_gb_per_s", self->device_gb, "ring_hop_ns",
-                     (json_int_t)self->hop_ns, "loss", 0, "one_machine", job->one_machine);
+                     (json_int_t)job->net.window_bytes, "cores", (int)job->cores, "reactors", (int)job->engine.reactors,
+                     "costs", costs_words[self->costs], "wake_ns", (json_int_t)job->costs.wake_ns, "local_rate_bits",
+                     (json_int_t)job->net.local_bits, "forward_ms", (double)model->forward_ns / 1e6, "backward_ms",
+                     (double)model->backward_ns / 1e6, "optimizer_ms", (double)model->optimizer_ns / 1e6,
+                     "device_gb_per_s", self->device_gb, "ring_hop_ns", (json_int_t)self->hop_ns, "loss", 0,
+                     "one_machine", job->one_machine);
 }
 
 static void print_assumptions(const sim_options *self, const study_model *model)
