@@ -405,7 +405,7 @@ static void a_process_that_is_gone_is_not_waited_for(void **state)
     world_destroy(self);
 }
 
-static void who_resumes_what_is_not_there_is_told(void **state)
+static void unknown_session_is_rejected(void **state)
 {
     (void)state;
     world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
@@ -490,7 +490,7 @@ int main(void)
         cmocka_unit_test(late_path_displaces_no_other),
         cmocka_unit_test(a_peer_that_stands_still_is_waited_for),
         cmocka_unit_test(a_process_that_is_gone_is_not_waited_for),
-        cmocka_unit_test(who_resumes_what_is_not_there_is_told),
+        cmocka_unit_test(unknown_session_is_rejected),
         cmocka_unit_test(second_greeting_is_rejected),
         cmocka_unit_test(wrong_key_takes_over_no_session),
         cmocka_unit_test(a_half_open_connection_goes_with_its_path),

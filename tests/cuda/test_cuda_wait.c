@@ -51,7 +51,7 @@ static void a_machine_alone_copies_nothing(void **state)
 }
 
 /* Other streams that the program submits are counted, too. */
-static void streams_count_that_do_not_wait(void **state)
+static void streams_without_waits_count(void **state)
 {
     (void)state;
     open_with("8");
@@ -72,7 +72,7 @@ static void streams_count_that_do_not_wait(void **state)
 }
 
 /* Work that a stream waits for may hold up nothing; the stream itself needs a queue all the same. */
-static void streams_count_whatever_they_wait_for(void **state)
+static void waiting_streams_count(void **state)
 {
     (void)state;
     for (int way = 0; way < 2; way++) {
@@ -106,7 +106,7 @@ static void nobody_waits_while_streams_come_anew(void **state)
     assert_int_equal(wait_at_once(0, 1), TRIB_OK);
 }
 
-static void streams_are_forgotten_that_do_not_come_again(void **state)
+static void idle_streams_are_forgotten(void **state)
 {
     (void)state;
     open_with(NULL);
@@ -128,7 +128,7 @@ static void streams_are_forgotten_that_do_not_come_again(void **state)
 }
 
 /* A program that goes on with some of its streams may use the others again. */
-static void who_is_left_has_to_come_often(void **state)
+static void idle_streams_count_until_others_come_often(void **state)
 {
     (void)state;
     open_with("32");
@@ -372,11 +372,11 @@ int main(void)
         cmocka_unit_test(lazy_loading_awaits_no_unlaunched_work),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(a_machine_alone_copies_nothing),
-        cmocka_unit_test(streams_count_that_do_not_wait),
-        cmocka_unit_test(streams_count_whatever_they_wait_for),
+        cmocka_unit_test(streams_without_waits_count),
+        cmocka_unit_test(waiting_streams_count),
         cmocka_unit_test(nobody_waits_while_streams_come_anew),
-        cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
-        cmocka_unit_test(who_is_left_has_to_come_often),
+        cmocka_unit_test(idle_streams_are_forgotten),
+        cmocka_unit_test(idle_streams_count_until_others_come_often),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
         cmocka_unit_test(the_default_stream_is_one),

@@ -219,7 +219,7 @@ static void leave_at(sim_job *job, uint32_t departed, leave_when when)
 
 /* A broadcast's root is done with its part. One rank has announced its part but never does it. The third waits, and has
  * no connection to that rank. */
-static void who_waits_in_vain_is_let_out(void **state)
+static void waiting_rank_is_released(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
@@ -336,7 +336,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(unbegun_collective_fails_alone),
-        cmocka_unit_test(who_waits_in_vain_is_let_out),
+        cmocka_unit_test(waiting_rank_is_released),
         cmocka_unit_test(broadcast_root_may_leave_early),
         cmocka_unit_test(late_rank_is_released_after_a_departure),
         cmocka_unit_test(finished_collective_survives_a_departure),

@@ -119,7 +119,7 @@ static void second_job_takes_other_cores(void **state)
 }
 
 /* With so many sockets an engine may be destroyed before it has read all their names. */
-static void who_leaves_at_once_need_not_settle(void **state)
+static void engine_may_be_destroyed_before_it_has_settled(void **state)
 {
     (void)state;
     enum { SOCKETS = 800, TIMES = 10 };
@@ -149,7 +149,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(second_job_takes_other_cores),
-        cmocka_unit_test(who_leaves_at_once_need_not_settle),
+        cmocka_unit_test(engine_may_be_destroyed_before_it_has_settled),
     };
     return cmocka_run_group_tests_name("settling", tests, NULL, NULL);
 }

@@ -260,7 +260,7 @@ static void long_rounds_are_looked_at_whole(void **state)
 
 /* Two workers and the only server with a share are full, and three servers have no share: nothing is learned, and
  * nothing lost. The same holds for a member that reports impossible values. */
-static void who_sums_nothing_says_nothing(void **state)
+static void member_without_a_share_teaches_nothing(void **state)
 {
     (void)state;
     trib_place_member members[6] = {{.weight = 0}};
@@ -289,7 +289,7 @@ static void who_sums_nothing_says_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_sums_nothing_says_nothing),
+        cmocka_unit_test(member_without_a_share_teaches_nothing),
         cmocka_unit_test(even_links_stay_even),
         cmocka_unit_test(slow_links_are_found),
         cmocka_unit_test(configured_rates_stay),
