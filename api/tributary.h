@@ -234,8 +234,7 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    const char *coordinator_source; /* for error texts: the variable that coordinator comes from, where that is a
-                                       launcher's; NULL: TRIB_COORDINATOR */
+    const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
     uint64_t reserved[8];           /* must be 0 */
 } trib_config;
 
@@ -479,9 +478,9 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, tri
  * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
  * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
  * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
- * closed, also when the job failed; until then a thread (in ATTACHED mode, too) writes it every 2 s, so that it is there
- * if the process is killed. trib_engine_create starts that thread. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
- * the host; to a name without % ".%r.%p.trib" is appended. */
+ * closed, also when the job failed. Until then a thread (ATTACHED, too) writes it every 2 s, for processes that are
+ * killed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h the host; to a name without
+ * % ".%r.%p.trib" is appended. */
 
 /* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
  * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */
