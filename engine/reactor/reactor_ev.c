@@ -293,16 +293,6 @@ static void start_watchers(reactor_ev *self)
 
 /* ---- Life ---- */
 
-/* libev opens descriptors of its own, now and not later: it has no way to move them. */
-static struct ev_loop *make_loop(void)
-{
-    trib_descriptor_guard guard;
-    trib_descriptor_guard_begin(&guard);
-    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
-    trib_descriptor_guard_end(&guard);
-    return loop;
-}
-
 trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct ev_loop *host_loop,
                                    trib_reactor **reactor_out)
 {
@@ -321,7 +311,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
         free(self);
         return TRIB_SYSTEM;
     }
-    self->loop = self->attached ? host_loop : make_loop();
+    self->loop = self->attached ? host_loop : ev_loop_new(EVFLAG_AUTO | EVFLAG_NOENV);
     if (self->loop == NULL) {
         const int error = errno;
         close(self->wake_fd);
