@@ -34,6 +34,21 @@ static inline void trib_float_env_set(trib_float_env env)
     _mm_setcsr(env);
 }
 
+/* Long double has a unit of its own, which sums do not use. */
+#define TRIB_FLOAT_ENV_X87_DEFAULT 0x037fu
+
+static inline uint16_t trib_float_env_get_x87(void)
+{
+    uint16_t control;
+    __asm__ __volatile__("fnstcw %0" : "=m"(control));
+    return control;
+}
+
+static inline void trib_float_env_set_x87(uint16_t control)
+{
+    __asm__ __volatile__("fldcw %0" : : "m"(control));
+}
+
 #elif defined(__aarch64__)
 
 typedef uint64_t trib_float_env;
@@ -69,6 +84,19 @@ static inline void trib_float_env_set(trib_float_env env)
     (void)env;
 }
 
+#endif
+
+#if !defined(__x86_64__)
+#define TRIB_FLOAT_ENV_X87_DEFAULT 0u
+static inline uint16_t trib_float_env_get_x87(void)
+{
+    return 0;
+}
+
+static inline void trib_float_env_set_x87(uint16_t control)
+{
+    (void)control;
+}
 #endif
 
 /* Sets the default environment. Returns the caller's, for trib_float_env_leave. */

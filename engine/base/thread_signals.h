@@ -33,7 +33,10 @@ static inline int trib_thread_start(pthread_t *thread, const pthread_attr_t *att
      * environment in the same way. */
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
     const trib_float_env callers = trib_float_env_enter();
+    const uint16_t callers_x87 = trib_float_env_get_x87();
+    trib_float_env_set_x87(TRIB_FLOAT_ENV_X87_DEFAULT);
     const int error = pthread_create(thread, attributes, run, argument);
+    trib_float_env_set_x87(callers_x87);
     trib_float_env_leave(callers);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
