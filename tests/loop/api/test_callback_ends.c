@@ -15,6 +15,7 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include "engine/job/job.h"
 #include "tests/loop/job.h"
 
 enum { OPS = 5, LEAVES_AT = 2 };
@@ -138,6 +139,17 @@ static void run_thread(void *(*run)(void *), void *argument)
     assert_int_equal(pthread_join(thread, NULL), 0);
 }
 
+static int count_waiting(trib_engine *engine)
+{
+    int count = 0;
+    pthread_mutex_lock(&engine->mutex);
+    for (trib_post *at = engine->done_head; at != NULL; at = atomic_load(&at->next)) {
+        count++;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return count;
+}
+
 static void queue_goes_on_after_unwinding(void **state)
 {
     (void)state;
@@ -145,10 +157,13 @@ static void queue_goes_on_after_unwinding(void **state)
     float data[OPS] = {0};
     trib_op *ops[OPS];
     submit_all(engine, leave_with_thread, data, ops);
+    while (count_waiting(engine) < OPS) { /* so that one dispatch takes them all */
+        sched_yield();
+    }
     run_thread(dispatch_all, engine);
     assert_int_equal(called, LEAVES_AT);
     struct pollfd left = {.fd = trib_engine_get_fd(engine), .events = POLLIN};
-    assert_int_equal(poll(&left, 1, -1), 1); /* what was taken with it waits again */
+    assert_int_equal(poll(&left, 1, 0), 1); /* what was taken with it waits again */
     dispatch_all(engine);
     check_all(ops);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
@@ -175,14 +190,14 @@ static void attached_goes_on_after_unwinding(void **state)
 
 /* ---- For too long ---- */
 
-typedef struct log {
+typedef struct watched_log {
     const char *awaited;
     atomic_bool seen;
-} log_of;
+} watched_log;
 
 static void look(trib_log_level level, const char *line, void *user)
 {
-    log_of *self = user;
+    watched_log *self = user;
     if (level == TRIB_LOG_WARN && strstr(line, self->awaited) != NULL) {
         atomic_store(&self->seen, true);
     }
@@ -191,7 +206,7 @@ static void look(trib_log_level level, const char *line, void *user)
 /* Runs until the log has named it. */
 static void run_until_named(const trib_result *result, void *user)
 {
-    const log_of *self = user;
+    const watched_log *self = user;
     if (result->status == TRIB_OK || result->status == TRIB_CLOSED) {
         while (!atomic_load(&self->seen)) {
             sched_yield();
@@ -199,7 +214,7 @@ static void run_until_named(const trib_result *result, void *user)
     }
 }
 
-static trib_engine *open_watched(log_of *self, const char *awaited, int64_t peer_timeout_ns)
+static trib_engine *open_watched(watched_log *self, const char *awaited, int64_t peer_timeout_ns)
 {
     self->awaited = awaited;
     atomic_store(&self->seen, false);
@@ -215,7 +230,7 @@ static trib_engine *open_watched(log_of *self, const char *awaited, int64_t peer
     return engine;
 }
 
-static void submit_long(trib_engine *engine, log_of *self)
+static void submit_long(trib_engine *engine, watched_log *self)
 {
     static float data;
     trib_op_params params;
@@ -230,7 +245,7 @@ static void submit_long(trib_engine *engine, log_of *self)
 static void named_while_it_runs(void **state)
 {
     (void)state;
-    log_of self;
+    watched_log self;
     trib_engine *engine =
         open_watched(&self, "is held up by the callback of tensor \"slow one\" (push_pull)", INT64_C(600000000));
     submit_long(engine, &self);
@@ -243,7 +258,7 @@ static void named_while_it_runs(void **state)
 static void named_while_destroy_waits(void **state)
 {
     (void)state;
-    log_of self;
+    watched_log self;
     trib_engine *engine =
         open_watched(&self, "trib_engine_destroy waits for the callback of tensor \"slow one\"", INT64_C(60000000000));
     submit_long(engine, &self);
