@@ -40,9 +40,9 @@ static void send_all(scene *self, end *from)
 /* Where something means much: a side's words, or what is looked at next in one of the rings. */
 static size_t place_that_matters(scene *self, const shm_conn *conn)
 {
-    static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
-                                   offsetof(shm_side, sleeps), offsetof(shm_side, revoked),
-                                   offsetof(shm_side, unreadable)};
+    static const size_t words[] = {offsetof(shm_side, head),    offsetof(shm_side, tail),
+                                   offsetof(shm_side, done),    offsetof(shm_side, sleeps),
+                                   offsetof(shm_side, revoked), offsetof(shm_side, unreadable)};
     const uint64_t side = hostile_draw(self) % 2, which = hostile_draw(self) % (sizeof words / sizeof words[0] + 1);
     if (which < sizeof words / sizeof words[0]) {
         return side * sizeof(shm_side) + words[which];
