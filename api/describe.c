@@ -12,6 +12,7 @@
 #include "stages/kernels/kernels.h"
 #include "transports/rdma/rdma.h"
 #include "transports/registry.h"
+#include "engine/base/descriptor.h"
 
 #define TEXT_MAX (64u << 10)
 
@@ -95,7 +96,7 @@ static void add_printed(text *out, const char *name, void (*print)(FILE *stream)
  * forbids it. */
 static void add_shared_memory(text *out)
 {
-    FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    FILE *file = trib_descriptor_open_text("/proc/sys/kernel/yama/ptrace_scope");
     int scope = 0;
     const bool is_known = file != NULL && fscanf(file, "%d", &scope) == 1;
     if (file != NULL) {

@@ -16,6 +16,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 #include "engine/cluster/machines.h"
 #include "engine/trace/stage_list.h"
 #include "engine/tracer/tracer.h"
@@ -356,11 +357,11 @@ static trib_status open_file(trace_writer *self, const char *path, trib_error *e
 {
     char folder[TRIB_TRACE_PATH_MAX];
     folder_of(path, folder);
-    int descriptor = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600);
+    int descriptor = trib_descriptor_keep(open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
     self->is_nameless = descriptor >= 0;
     for (unsigned i = 0; descriptor < 0 && i < OTHER_NAMES; i++) {
         other_name(self, path, i);
-        descriptor = open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+        descriptor = trib_descriptor_keep(open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
         if (descriptor < 0 && errno != EEXIST) {
             break;
         }
