@@ -381,7 +381,6 @@ trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, u
         }
     }
     if (link->flow.egress != NULL) {
-        trib_egress_offer(link, bytes);
         update_waiting(link);
     }
     if (may_go_at_once(link, bytes)) {

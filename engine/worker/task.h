@@ -82,6 +82,7 @@ typedef struct trib_task {
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
     /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
+    bool has_weight; /* its bytes count in the weight of the link that pushes it (egress.h) */
     bool in_order;  /* this round uses the same connection as the messages of the given-up round before it */
     bool refused;   /* the owner refused this round and need not be told that it is given up */
     bool held_back; /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
