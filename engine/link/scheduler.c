@@ -244,7 +244,11 @@ static void send_chosen(const choice *next)
     const trib_egress *network = next->payer != NULL ? next->payer->flow.egress : NULL;
     const uint64_t link_before = link->in_flight, network_before = network != NULL ? network->in_flight : 0;
     const int32_t priority = request->priority;
-    if (!request->send_chunk(next->connection, request)) {
+    const bool is_single = request->is_single;
+    if (is_single) {
+        trib_scheduler_withdraw(link, request);
+    }
+    if (!request->send_chunk(next->connection, request) && !is_single) {
         trib_scheduler_withdraw(link, request);
     }
     const bool is_bulk = link->in_flight - link_before >= BULK_BYTES;
