@@ -1,4 +1,5 @@
-/* test_rebalance.c - shares that follow what links carry, in virtual time (see rate_estimator.h). */
+/* test_rebalance.c - shares of links in virtual time: those that follow what links carry (see rate_estimator.h), and
+ * those of the way out (see scheduler.h). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -258,6 +259,42 @@ static void many_small_rounds_leave_nothing_behind(void **state)
     }
 }
 
+typedef struct reused {
+    trib_send_request request;
+    trib_link *link;
+    uint32_t sent;
+} reused;
+
+static bool submit_again(trib_link *link, trib_send_request *request)
+{
+    reused *self = (reused *)request;
+    (void)link;
+    self->sent++;
+    if (self->sent < 3) {
+        *request = (trib_send_request){.is_single = true, .age = self->sent, .send_chunk = submit_again};
+        assert_int_equal(trib_scheduler_submit(self->link, request, 0), TRIB_OK);
+    }
+    return false;
+}
+
+/* A sum that cannot be sent is given back while it is sent, and its entry may wait for another sum when that returns. */
+static void a_request_may_be_reused_while_it_is_sent(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    sim_job *job = sim_bed_open(&config);
+    reused one = {.link = job->members[0].engine->cores[0].owner_links[2 * TRIB_REACTORS_MAX]};
+    assert_non_null(one.link);
+    one.request = (trib_send_request){.is_single = true, .send_chunk = submit_again};
+    assert_int_equal(trib_scheduler_submit(one.link, &one.request, 0), TRIB_OK);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    assert_int_equal(one.sent, 3);
+    assert_false(trib_send_request_waits(&one.request));
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -265,6 +302,7 @@ int main(void)
         cmocka_unit_test(a_share_comes_back),
         cmocka_unit_test(the_way_out_follows),
         cmocka_unit_test(many_small_rounds_leave_nothing_behind),
+        cmocka_unit_test(a_request_may_be_reused_while_it_is_sent),
     };
     return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
 }
