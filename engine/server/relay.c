@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/aggregate/summation.h"
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -26,8 +28,7 @@ typedef struct relay_push {
 struct trib_relay {
     /* Waiting pushes, the newest first. Partial sums are few, because they hold memory. Refusals may be as many as the
      * operations that a worker gives up, so no list of them is walked beyond the newest one of a key. */
-    relay_push *sums, *refusals;
-    relay_push *unused;
+    relay_push *sums, *refusals, *unused;
     trib_contribution stalled; /* the round of the last stall notice to an owner */
 };
 
@@ -80,23 +81,12 @@ static relay_push **list_of(const relay_push *push)
 
 static void list_remove(relay_push *push)
 {
-    relay_push **head = list_of(push);
-    *(push->previous == NULL ? head : &push->previous->next) = push->next;
-    if (push->next != NULL) {
-        push->next->previous = push->previous;
-    }
+    DL_DELETE2(*list_of(push), push, previous, next);
 }
 
 static void list_add(relay_push *push)
 {
-    trib_assert(push->core != NULL);
-    relay_push **head = list_of(push);
-    push->previous = NULL;
-    push->next = *head;
-    if (*head != NULL) {
-        (*head)->previous = push;
-    }
-    *head = push;
+    DL_PREPEND2(*list_of(push), push, previous, next);
 }
 
 /* The newest waiting push of the key in that list; NULL: none. */

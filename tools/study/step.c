@@ -6,7 +6,6 @@
 #include <string.h>
 #include <time.h>
 
-#include "engine/worker/op.h"
 #include "tools/trace/compare.h"
 
 #define JOIN_LIMIT_NS INT64_C(3600000000000)
@@ -439,34 +438,6 @@ static void charge_links(sim_job_config *job)
     }
 }
 
-/* A lower bound of the memory that the job takes: what each worker keeps of each gradient, with a single partition, and
- * both ends of the links of one reactor. */
-static uint64_t bytes_needed(const study_step_config *config)
-{
-    const uint64_t workers = config->job.workers, servers = config->job.servers;
-    const bool workers_sum =
-        servers == 0 || (config->job.engine.colocate != TRIB_COLOCATE_OFF && servers < workers &&
-                         !config->job.one_machine && config->job.per_machine <= 1);
-    const uint64_t links = workers * (servers + (workers_sum ? workers - 1 : 0));
-    const size_t of_gradient = sizeof(trib_tensor) + sizeof(trib_task) + sizeof(gradient);
-    return workers * config->model->count * of_gradient + links * 2 * sizeof(trib_link);
-}
-
-/* Refuses a job that cannot fit, before it takes minutes to find out. */
-static trib_status check_room(const study_step_config *config, trib_error *error)
-{
-    const study_memory memory = (config->look == NULL ? study_memory_sample : config->look)();
-    const uint64_t needed = bytes_needed(config);
-    if (needed <= memory.left) {
-        return TRIB_OK;
-    }
-    return trib_error_set(error, TRIB_NO_MEMORY,
-                          "%u workers and %u servers with %u gradients need at least %.1f GiB of memory, and %.1f GiB "
-                          "are left: take fewer workers, or fewer gradients",
-                          config->job.workers, config->job.servers, config->model->count, (double)needed / (1 << 30),
-                          (double)memory.left / (1 << 30));
-}
-
 trib_status study_step_run(const study_step_config *config, study_step_result *result, trib_error *error)
 {
     *result = (study_step_result){.step_ns = 0};
@@ -474,7 +445,8 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
         return trib_error_set(error, TRIB_INVALID, "%u iterations of %u gradients: must be 1 to %u, and some",
                               config->iterations, config->model->count, ITERATIONS_MAX);
     }
-    const trib_status room = check_room(config, error);
+    const study_memory memory = (config->look == NULL ? study_memory_sample : config->look)();
+    const trib_status room = study_memory_check(&memory, &config->job, config->model->count, error);
     if (room != TRIB_OK) {
         return room;
     }

@@ -330,14 +330,10 @@ static void who_sums_nothing_says_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_sums_nothing_says_nothing),
-        cmocka_unit_test(even_links_stay_even),
-        cmocka_unit_test(a_way_of_one_link_is_not_slow),
-        cmocka_unit_test(slow_links_are_found),
-        cmocka_unit_test(what_was_said_stays),
-        cmocka_unit_test(little_says_nothing),
-        cmocka_unit_test(who_is_busy_is_not_slow),
-        cmocka_unit_test(long_rounds_are_looked_at_whole),
+        cmocka_unit_test(who_sums_nothing_says_nothing), cmocka_unit_test(even_links_stay_even),
+        cmocka_unit_test(a_way_of_one_link_is_not_slow), cmocka_unit_test(slow_links_are_found),
+        cmocka_unit_test(what_was_said_stays),           cmocka_unit_test(little_says_nothing),
+        cmocka_unit_test(who_is_busy_is_not_slow),       cmocka_unit_test(long_rounds_are_looked_at_whole),
     };
     return cmocka_run_group_tests_name("balance", tests, NULL, NULL);
 }
