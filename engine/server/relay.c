@@ -75,8 +75,8 @@ static void push_give(relay_push *push)
 
 static relay_push **list_of(const relay_push *push)
 {
-    struct trib_relay *relay = push->core->relay;
-    return push->sum != NULL ? &relay->sums : &relay->refusals;
+    trib_assert(push->core != NULL);
+    return push->sum != NULL ? &push->core->relay->sums : &push->core->relay->refusals;
 }
 
 static void list_remove(relay_push *push)
