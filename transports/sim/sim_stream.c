@@ -17,8 +17,7 @@
 
 static sim_message *message_begin(sim_flow *flow, const trib_send *send)
 {
-    sim_message *message = calloc(1, sizeof *message);
-    trib_assert(message != NULL); /* the simulated kernel has memory */
+    sim_message *message = trib_sim_message_take(flow->pair->net);
     memcpy(message->header, send->header, TRIB_HEADER_SIZE);
     message->payload_size = send->payload_size;
     if (flow->tail != NULL) {
@@ -156,18 +155,18 @@ static void ask_ahead(sim_end *end, const sim_message *first)
 
 static void deliver_message(sim_end *end, sim_message *message)
 {
+    trib_sim_net *net = end->pair->net;
     sim_flow *flow = sim_flow_to(end);
     flow->head = message->next;
     flow->tail = flow->head != NULL ? flow->tail : NULL;
     void *buffer = message->target.buffer;
-    if (message->payload != NULL && !is_void(end->pair->net, buffer)) {
+    if (message->payload != NULL && !is_void(net, buffer)) {
         memcpy(buffer, message->payload, message->payload_size);
     }
     end->header_got = end->payload_got = 0;
     trib_counter_add(&end->transport->stats.messages_received, 1);
     end->transport->base.upcalls->received(&end->base, message->header, buffer, message->payload_size);
-    free(message->payload);
-    free(message);
+    trib_sim_message_give(net, message);
 }
 
 /* Reads up to *budget bytes of the first message; true if there may be more to do. */
