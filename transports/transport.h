@@ -228,6 +228,7 @@ struct trib_listener {
  *   awaits_sent          NULL or a flag     user, before it sends            shm, tcp
  *   busy_ns              ns, grows          transport, while is_slow         user
  *   urgent               flag, stays set    user, before it sends            tcp
+ *   proved               flag, stays set    user, after authentication       tcp, rdma
  *   survives_path_loss   flag, stays set    user, after authentication       failover
  *   refused              flag               transport, before `connected`    user, failover
  */
@@ -242,6 +243,7 @@ struct trib_conn {
      * measured. */
     uint64_t busy_ns;
     bool urgent;             /* it carries little data, which must not wait behind that of others */
+    bool proved;             /* the peer has proved the token: the end of the connection may take its time */
     bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
     bool refused;            /* the address answered, and nobody listens there */
 };

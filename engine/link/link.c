@@ -207,6 +207,7 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 {
     if (link->state == TRIB_LINK_CLOSING) {
         if (!flush && link->conn != NULL) {
+            link->is_dropped = true;
             link->conn->transport->ops->conn_close(link->conn, false);
         }
         return;
@@ -225,6 +226,7 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
     link->is_ended = true;
     link->end_from_peer = false;
     if (link->conn != NULL) {
+        link->is_dropped = !flush;
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
         trib_reactor_defer(link->host->reactor, &link->self_post);

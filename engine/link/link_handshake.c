@@ -88,7 +88,7 @@ static void become_ready(trib_link *link)
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_link_set_state(link, TRIB_LINK_READY);
-    link->proved = true;
+    link->proved = link->conn->proved = true;
     /* A control link does not survive the loss of its path. Until the job runs, a rank becomes free as soon as its link
      * has gone. */
     link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
@@ -145,7 +145,7 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->peer_reactor = handshake->reactor;
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = true; /* rejected, but not logged as half-open: the main link may have just ended */
+        link->proved = link->conn->proved = true; /* rejected, but not logged as half-open: the main link may have just ended */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
     send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
@@ -194,9 +194,10 @@ static uint32_t most_unproved(const trib_link_host *host)
     return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
+/* A link that flushes holds its descriptor until the peer has read; one that was dropped ends within the turn. */
 static bool is_unproved(const trib_link *link)
 {
-    return !link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF);
+    return link->conn != NULL && !link->outgoing && !link->proved && !link->is_dropped;
 }
 
 void trib_link_handshake_make_room(trib_link_host *host)

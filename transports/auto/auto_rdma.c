@@ -285,6 +285,7 @@ static void front_conn_close(trib_conn *base, bool flush)
     auto_conn *conn = (auto_conn *)base;
     conn->close_called = true;
     if (conn->inner != NULL) { /* otherwise it is ending, inside an upcall */
+        conn->inner->proved = base->proved;
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
 }

@@ -7,7 +7,7 @@
  *   TCP_ENDING, and in that state nothing is deferred.
  * - After a flush the socket is shut for writing and read until the peer ends too. Closing it with unread data in it
  *   would send a reset, and a reset can destroy data that the peer has not read yet. The caller does not wait for
- *   that.
+ *   that. Peers that have not proved the token linger in a bounded number.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -24,6 +24,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/base/fork.h"
+#include "engine/base/half_open.h"
 #include "transports/tcp/tcp_internal.h"
 
 #define LINGER_NS INT64_C(1000000000)
@@ -310,9 +311,28 @@ void trib_tcp_conn_close(trib_conn *base, bool flush)
     }
 }
 
+/* Ends the oldest lingering connection of an unproved peer if there are too many: each holds a descriptor. */
+static void linger_make_room(tcp_transport *transport)
+{
+    tcp_conn *oldest = NULL;
+    uint32_t count = 0;
+    for (tcp_conn *conn = transport->lingering; conn != NULL; conn = conn->linger_next) { /* newest first */
+        if (!conn->base.proved) {
+            oldest = conn;
+            count++;
+        }
+    }
+    if (oldest != NULL && count >= trib_half_open_max() / transport->backlog.reactors + transport->config.peers) {
+        trib_tcp_linger_end(oldest);
+    }
+}
+
 static void linger_begin(tcp_conn *conn)
 {
     tcp_transport *transport = conn->transport;
+    if (!conn->base.proved) {
+        linger_make_room(transport);
+    }
     set_state(conn, TCP_LINGERING);
     DL_PREPEND2(transport->lingering, conn, linger_prev, linger_next);
     trib_reactor *reactor = transport->base.reactor;

@@ -399,6 +399,7 @@ static void fault_conn_close(trib_conn *base, bool flush)
     }
     conn->closing = true;
     conn->flush_wanted = flush && conn->waiting.head != NULL;
+    conn->inner->proved = base->proved;
     if (!conn->flush_wanted) {
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
