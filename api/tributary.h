@@ -156,6 +156,9 @@ typedef enum trib_local_sum {
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
+/* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
+ * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
+typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -234,7 +237,9 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    uint64_t reserved[9];       /* must be 0 */
+    trib_checksum checksum;     /* of what this process sends; what comes with a CRC32C is always compared */
+    uint32_t reserved_32;       /* must be 0 */
+    uint64_t reserved[8];       /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -467,7 +472,8 @@ typedef struct trib_stats {
     uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
     uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
     uint64_t bytes_direct;  /* of device tensors, that went past host memory (docs/rdma.md), each way */
-    uint64_t reserved[13];
+    uint64_t payloads_damaged; /* payloads whose CRC32C did not match; each has ended a connection */
+    uint64_t reserved[12];
 } trib_stats;
 
 /* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */

@@ -42,6 +42,7 @@ struct trib_machine_place;
 typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
+    const trib_crc32c *crc32c;
     const struct trib_plan *(*choose_plan)(const struct trib_tensor *tensor); /* called at placement */
     /* reactor_open makes reactor i; the other functions start, stop and free it. A started reactor waits for `go`,
      * or is stopped without having run. `go` may be NULL. */

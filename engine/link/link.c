@@ -14,6 +14,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
+#include "engine/link/link_checksum.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
@@ -139,6 +140,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     stamped.sender = host->engine->member_id;
     stamped.epoch = host->epoch;
     if (link->conn != NULL) {
+        stamped.crc = trib_link_checksum_of(link, payload, frame->payload_size);
         trib_frame_encode(&stamped, out->send.header);
     } else {
         /* the frame is not encoded, because only this process reads it */
@@ -354,7 +356,12 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);
-    trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
+    trib_status status = trib_link_checksum_compare(link, &arrival->frame, payload, &error);
+    if (status == TRIB_OK) {
+        status = trib_link_arrival_give(link, arrival, payload, &error);
+    } else {
+        trib_link_arrival_abandon(link, arrival);
+    }
     free(arrival->memory);
     if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);

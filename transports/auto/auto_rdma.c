@@ -115,6 +115,7 @@ static void inner_accepted(trib_listener *listener, trib_conn *inner)
     }
     conn->inner = inner;
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     upcalls_of(conn)->accepted(listener, &conn->base);
 }
 
@@ -135,6 +136,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
         }
     }
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     upcalls_of(conn)->connected(&conn->base, status);
 }
 

@@ -93,6 +93,7 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     remains->id = id;
     conn->remains = remains;
     conn->base.transport = &transport->base;
+    conn->base.path = TRIB_PATH_DEVICE;
     conn->transport = transport;
     conn->id = id;
     conn->target.conn = conn;

@@ -82,13 +82,16 @@ void trib_sim_node_kill(trib_sim_node *node);
 /* Resets the open connection number index modulo their count. False if there is none. */
 bool trib_sim_net_reset(trib_sim_net *net, uint64_t index);
 
-/* Small disturbances, drawn for each quantum. 0: never. */
+/* Small disturbances, drawn for each quantum or message. 0: never. */
 typedef struct trib_sim_weather {
     uint64_t shred_one_in; /* a quantum has 1 to 100 bytes only */
     uint64_t delay_one_in; /* it comes later by up to delay_ns, and so does what the stream sends after it */
     int64_t delay_ns;
+    uint64_t flip_one_in; /* drawn for each message between machines: one of its bits flips on the way */
 } trib_sim_weather;
 
 void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather);
+/* Returns how many bits have flipped on the way. */
+uint64_t trib_sim_net_flips(const trib_sim_net *net);
 
 #endif

@@ -15,6 +15,11 @@ void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)
     net->weather = *weather;
 }
 
+uint64_t trib_sim_net_flips(const trib_sim_net *net)
+{
+    return net->flips;
+}
+
 /* ---- Partitions ---- */
 
 static bool is_open(const sim_end *end)

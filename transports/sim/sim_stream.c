@@ -15,7 +15,30 @@
 
 /* ---- Sending ---- */
 
-static sim_message *message_begin(sim_flow *flow, const trib_send *send)
+static void flip(trib_sim_net *net, void *bytes, uint64_t bit)
+{
+    ((unsigned char *)bytes)[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    net->flips++;
+}
+
+/* Draws whether a bit of the message flips on its way, and which: anywhere in header and payload. */
+static void draw_flip(const sim_flow *flow, sim_message *message)
+{
+    trib_sim_net *net = flow->pair->net;
+    const uint64_t one_in = net->weather.flip_one_in, header_bits = TRIB_HEADER_SIZE * 8;
+    if (one_in == 0 || sim_is_local(flow->pair) || !trib_sim_draw_one_in(&net->stream, one_in)) {
+        return;
+    }
+    const uint64_t bit = trib_sim_draw_below(&net->stream, header_bits + (uint64_t)message->payload_size * 8);
+    if (bit < header_bits) {
+        flip(net, message->header, bit);
+    } else {
+        message->flips = true;
+        message->flip_bit = (uint32_t)(bit - header_bits);
+    }
+}
+
+static void message_begin(sim_flow *flow, const trib_send *send)
 {
     sim_message *message = calloc(1, sizeof *message);
     trib_assert(message != NULL); /* the simulated kernel has memory */
@@ -27,7 +50,7 @@ static sim_message *message_begin(sim_flow *flow, const trib_send *send)
         flow->head = message;
     }
     flow->tail = message;
-    return message;
+    draw_flip(flow, message);
 }
 
 /* True if that memory has no contents (void_base). */
@@ -44,6 +67,9 @@ static void message_complete(sim_flow *flow, const trib_send *send)
         flow->tail->payload = malloc(send->payload_size);
         trib_assert(flow->tail->payload != NULL);
         memcpy(flow->tail->payload, send->payload, send->payload_size);
+        if (flow->tail->flips) {
+            flip(flow->pair->net, flow->tail->payload, flow->tail->flip_bit);
+        }
     }
 }
 

@@ -245,6 +245,7 @@ static void inner_accepted(trib_listener *inner_listener, trib_conn *inner)
         return;
     }
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     listener->base.transport->upcalls->accepted(&listener->base, &conn->base);
 }
 
@@ -252,6 +253,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
 {
     fault_conn *conn = inner->user;
     conn->base.refused = inner->refused;
+    conn->base.path = inner->path;
     conn->base.transport->upcalls->connected(&conn->base, status);
 }
 

@@ -30,7 +30,8 @@ static void own_variables(void **state)
         "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m", "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms",
         "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH", "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off",
         "TRIB_LOCAL_SUM", "on", "TRIB_SHARES", "follow", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN",
-        "false", "TRIB_EXTERNAL_COORDINATOR", "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off");
+        "false", "TRIB_EXTERNAL_COORDINATOR", "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off",
+        "TRIB_CHECKSUM", "on");
     assert_int_equal(config.rank, 2);
     assert_int_equal(config.worker_count, 4);
     assert_int_equal(config.server_count, 3);
@@ -55,6 +56,7 @@ static void own_variables(void **state)
     assert_int_equal(config.local_sum, TRIB_LOCAL_SUM_ON);
     assert_int_equal(config.shares, TRIB_SHARES_FOLLOW);
     assert_int_equal(config.gpu_direct, TRIB_GPU_DIRECT_OFF);
+    assert_int_equal(config.checksum, TRIB_CHECKSUM_ON);
     assert_int_equal(config.log_level, TRIB_LOG_DEBUG);
     assert_true(config.busy_poll);
     assert_int_equal(config.busy_poll_ns, 50000);

@@ -34,6 +34,7 @@ CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
 CHANGE(unknown_order, config->sum_order = (trib_sum_order)2)
 CHANGE(unknown_local_sum, config->local_sum = (trib_local_sum)3)
 CHANGE(unknown_shares, config->shares = (trib_shares)2)
+CHANGE(unknown_checksum, config->checksum = (trib_checksum)3)
 CHANGE(unknown_gpu_direct, config->gpu_direct = (trib_gpu_direct)2)
 CHANGE(unknown_level, config->log_level = (trib_log_level)6)
 CHANGE(negative_level, config->log_level = (trib_log_level)-1)
@@ -153,6 +154,7 @@ static void wrong_fields(void **state)
         {unknown_order, TRIB_INVALID, "sum_order 2", "0..1"},
         {unknown_local_sum, TRIB_INVALID, "local_sum 3", "0..2"},
         {unknown_shares, TRIB_INVALID, "shares 2", "0..1"},
+        {unknown_checksum, TRIB_INVALID, "checksum 3", "0..2"},
         {unknown_gpu_direct, TRIB_INVALID, "gpu_direct 2", "0..1"},
         {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
         {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
