@@ -38,7 +38,7 @@ const trib_setting trib_settings[] = {
      .doc = "where reactors listen ([several networks](#several-networks))"},
     {"TRIB_JOB", FIELD(job), .kind = TRIB_SETTING_TEXT, .initial = "default", .doc = "the job's name"},
     {"TRIB_TOKEN", FIELD(token), .kind = TRIB_SETTING_TEXT, .is_read_apart = true,
-     .doc = "its first line is the token"},
+     .doc = "its first line is the token, 8 bytes or more; 32 random ones are best ([token](#token))"},
     {"TRIB_TOKEN_FILE", .kind = TRIB_SETTING_TEXT, .is_read_apart = true, .range_doc = "path",
      .doc = "a file whose first line is the token; used only if `TRIB_TOKEN` is not set"},
     {"TRIB_TRANSPORT", FIELD(transport), .kind = TRIB_SETTING_TEXT, .initial = "auto",

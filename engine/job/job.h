@@ -120,7 +120,7 @@ struct trib_engine {
     uint32_t process; /* the process that opened the engine; a forked child must not use it (fork.h) */
     trib_env env;
     trib_config config; /* its strings belong to the engine */
-    char *job, *token, *coordinator_address, *listen_host;
+    char *job, *coordinator_address, *listen_host;
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;

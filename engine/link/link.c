@@ -296,16 +296,6 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
     return status;
 }
 
-/* A peer whose HELLO has another protocol version gets a BYE in this version. Without an answer the peer would only try
- * again. */
-static trib_status send_away(trib_link *link, const trib_error *error)
-{
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
-    const trib_cause cause = trib_cause_note(TRIB_PROTOCOL, link->host->engine->member_id, error->text);
-    close_one(link, true, &cause);
-    return TRIB_CLOSED;
-}
-
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_recv_target *target)
 {
@@ -326,7 +316,8 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
     if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
-        return send_away(link, &error);
+        trib_link_handshake_reject(link, TRIB_PROTOCOL, error.text);
+        return TRIB_CLOSED;
     }
     if (status == TRIB_OK) {
         target->payload_size = frame.payload_size;
