@@ -47,6 +47,7 @@ typedef struct driver {
 typedef struct running_fault {
     struct run *run;
     const torture_fault *what;
+    bool formed; /* the job, when it began */
     trib_sim_event begin, end;
 } running_fault;
 
@@ -78,6 +79,7 @@ typedef struct run {
     trib_sim_stream alloc_failures;
     trib_sim_stream pace;
     bool lost_one; /* a member was killed after the job had formed */
+    struct torture_attacker *attacker; /* NULL: none */
     bool is_last;  /* all workers sum every tensor once more, and nothing may fail */
     torture_verdict verdict;
 } run;
@@ -98,6 +100,13 @@ bool torture_has_begun(sim_job *job, void *unused);
 void torture_watch_rest(run *self);
 /* Checks after all engines are closed that nothing is missing from the pools. */
 void torture_watch_closed(run *self);
+
+/* torture_attack.c. */
+bool torture_attack_open(run *self);
+/* Checks, when a member stood still, that the others have heard of it. formed: the job had formed when it began. */
+void torture_attack_check_silence(run *self, const torture_fault *fault, bool formed);
+/* After the engines are closed, and before the world is freed. */
+void torture_attack_close(run *self);
 
 /* torture_judge.c: checks an operation's status, time and result. */
 void torture_judge(attempt *what, const trib_result *result);

@@ -70,6 +70,7 @@ static void check_result(attempt *what, const trib_result *result)
     const bool disputed = torture_is_disputed(self->plan, what->tensor, what->round);
     if (result->status != TRIB_OK) {
         self->verdict.failed++;
+        self->verdict.checks[TORTURE_CHECK_FAILURE]++;
         torture_blame(what, result);
         if (!grace_extended(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
@@ -79,6 +80,7 @@ static void check_result(attempt *what, const trib_result *result)
         return;
     }
     self->verdict.succeeded++;
+    self->verdict.checks[TORTURE_CHECK_RESULT]++;
     /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
     const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
     if (disputed && !may_win) {

@@ -66,6 +66,8 @@ struct trib_sim_net {
     uint32_t transports;
     uint32_t asked; /* calls of moves_alone */
     uint64_t flips; /* bits that have flipped on the way */
+    trib_sim_forge *forge; /* NULL: nobody forges */
+    void *forge_user;
 };
 
 /* A message whose beginning the sender's kernel has, and of which the receiver has not read everything. */

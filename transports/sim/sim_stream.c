@@ -38,19 +38,36 @@ static void draw_flip(const sim_flow *flow, sim_message *message)
     }
 }
 
-static void message_begin(sim_flow *flow, const trib_send *send)
+static sim_message *message_append(sim_flow *flow, const unsigned char *header, uint32_t payload_size)
 {
     sim_message *message = calloc(1, sizeof *message);
     trib_assert(message != NULL); /* the simulated kernel has memory */
-    memcpy(message->header, send->header, TRIB_HEADER_SIZE);
-    message->payload_size = send->payload_size;
+    memcpy(message->header, header, TRIB_HEADER_SIZE);
+    message->payload_size = payload_size;
     if (flow->tail != NULL) {
         flow->tail->next = message;
     } else {
         flow->head = message;
     }
     flow->tail = message;
-    draw_flip(flow, message);
+    return message;
+}
+
+/* Somebody on the way may put a message of his own before this one. */
+static void slip_in(sim_flow *flow, const trib_send *send)
+{
+    const trib_sim_net *net = flow->pair->net;
+    trib_sim_forged forged = {.payload = NULL};
+    if (net->forge != NULL && !sim_is_local(flow->pair) && net->forge(net->forge_user, flow, send, &forged)) {
+        message_append(flow, forged.header, forged.payload_size)->payload = forged.payload;
+        flow->unsent += TRIB_HEADER_SIZE + forged.payload_size;
+    }
+}
+
+static void message_begin(sim_flow *flow, const trib_send *send)
+{
+    slip_in(flow, send);
+    draw_flip(flow, message_append(flow, send->header, send->payload_size));
 }
 
 /* True if that memory has no contents (void_base). */
