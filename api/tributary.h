@@ -197,10 +197,10 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
-    const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
+    const char *listen; /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
                               rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
-    const char *job;       /* the job's name: members of other jobs are refused; default "default" */
-    const char *token;     /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
+    const char *job;    /* the job's name: members of other jobs are refused; default "default" */
+    const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
                               32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
@@ -467,12 +467,12 @@ typedef struct trib_stats {
     uint64_t bytes_summed;                             /* payload this process's server received */
     uint64_t bytes_sum_sent;                           /* payload of sums this process's server sent */
     uint64_t messages_sent, messages_received;
-    uint64_t system_calls;  /* by the transports, for data */
-    uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
-    uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
-    uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
-    uint64_t bytes_direct;  /* of device tensors, that went past host memory (docs/rdma.md), each way */
+    uint64_t system_calls;     /* by the transports, for data */
+    uint64_t allocations;      /* by the engine since it was created; constant in the steady state */
+    uint64_t peers_refused;    /* connections turned away: wrong token, version, job, garbage */
+    uint64_t bytes_copied;     /* payload that transports copied in this process; RDMA: none of registered memory */
+    uint64_t bytes_relayed;    /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
+    uint64_t bytes_direct;     /* of device tensors, that went past host memory (docs/rdma.md), each way */
     uint64_t payloads_damaged; /* payloads whose CRC32C did not match; each has ended a connection */
     uint64_t reserved[12];
 } trib_stats;

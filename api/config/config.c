@@ -96,10 +96,11 @@ static trib_status check_job(const trib_config *config, trib_error *error)
                               config->worker_count, config->server_count, TRIB_MEMBERS_MAX);
     }
     if (config->token != NULL && strlen(config->token) < TRIB_TOKEN_MIN) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "token of %zu bytes: guessed soon; it needs at least %u, and 32 random ones are best (make "
-                              "one: openssl rand -hex 32; TRIB_TOKEN, TRIB_TOKEN_FILE, or trib_config.token)",
-                              strlen(config->token), TRIB_TOKEN_MIN);
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "token of %zu bytes: guessed soon; it needs at least %u, and 32 random ones are best (make "
+            "one: openssl rand -hex 32; TRIB_TOKEN, TRIB_TOKEN_FILE, or trib_config.token)",
+            strlen(config->token), TRIB_TOKEN_MIN);
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {

@@ -40,18 +40,20 @@ static trib_status check_access(const trib_config *config, int fd, const char *p
     }
     const unsigned mode = about.st_mode & 0777u;
     if ((mode & S_IWOTH) != 0) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "TRIB_TOKEN_FILE=\"%.80s\": anybody may change it (mode %04o): chmod 600, and make another "
-                              "token",
-                              path, mode);
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "TRIB_TOKEN_FILE=\"%.80s\": anybody may change it (mode %04o): chmod 600, and make another "
+            "token",
+            path, mode);
     }
     if ((mode & (S_IRGRP | S_IROTH | S_IWGRP)) != 0) {
         trib_logger logger = {
             .level = config->log_level, .cb = config->log_cb, .user = config->log_user, .prefix = "tributary"};
-        trib_log(&logger, TRIB_LOG_WARN,
-                 "TRIB_TOKEN_FILE=\"%.80s\": others may read the token (mode %04o): chmod 600 (Kubernetes: defaultMode: "
-                 "0400 of the secret's volume)",
-                 path, mode);
+        trib_log(
+            &logger, TRIB_LOG_WARN,
+            "TRIB_TOKEN_FILE=\"%.80s\": others may read the token (mode %04o): chmod 600 (Kubernetes: defaultMode: "
+            "0400 of the secret's volume)",
+            path, mode);
     }
     return TRIB_OK;
 }

@@ -49,8 +49,9 @@ const trib_setting trib_settings[] = {
     {"TRIB_GPU_DIRECT", FIELD(gpu_direct), WORDS("auto", "off"), .initial = "auto",
      .doc = "RDMA reads and writes registered device memory where it can ([rdma.md](rdma.md#gpudirect))"},
     {"TRIB_CHECKSUM", FIELD(checksum), WORDS("auto", "off", "on"), .initial = "auto",
-     .doc = "are payloads sent with a CRC32C: `auto`: over TCP between machines, `on`: over shared memory and TCP within "
-            "a machine too ([membership.md](membership.md#security))"},
+     .doc =
+         "are payloads sent with a CRC32C: `auto`: over TCP between machines, `on`: over shared memory and TCP within "
+         "a machine too ([membership.md](membership.md#security))"},
     {"TRIB_REACTORS", FIELD(reactors), .kind = TRIB_SETTING_UINT, .high = TRIB_REACTORS_MAX, .initial = "0",
      .doc = "event loops; 0: the engine chooses, up to 4 ([several networks](#several-networks))"},
     {"TRIB_COLOCATE", FIELD(colocate), WORDS("auto", "off", "on"), .is_job_wide = true, .initial = "auto",

@@ -157,7 +157,8 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->peer_reactor = handshake->reactor;
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = link->conn->proved = true; /* rejected, but not logged as half-open: the main link may have just ended */
+        link->proved = link->conn->proved =
+            true; /* rejected, but not logged as half-open: the main link may have just ended */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
     unsigned char proof[TRIB_PROOF_SIZE];

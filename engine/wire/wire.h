@@ -21,7 +21,7 @@
     X(HELLO, 64)                                                                                                       \
     X(CHALLENGE, 32)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
-    X(WELCOME, 32)                                                                                                      \
+    X(WELCOME, 32)                                                                                                     \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
     X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \

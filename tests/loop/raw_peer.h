@@ -11,7 +11,7 @@
 typedef struct raw_peer {
     int fd;
     trib_handshake handshake; /* of a connection that was accepted and not answered yet */
-    int listener; /* the address in its JOIN, where members connect; raw_peer_accept answers; -1: none */
+    int listener;             /* the address in its JOIN, where members connect; raw_peer_accept answers; -1: none */
 } raw_peer;
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */

@@ -27,8 +27,8 @@
 #include "stages/kernels/kernels.h"
 #include "tests/sim/torture.h"
 
-#define SEEDS 200u      /* that must find a bug */
-#define SEEDS_RARE 500u /* for a bug that strikes seldom, and to pass without one */
+#define SEEDS 200u              /* that must find a bug */
+#define SEEDS_RARE 500u         /* for a bug that strikes seldom, and to pass without one */
 #define CPU_SECONDS 30u         /* a bug may loop forever; the other bugs together take less */
 #define CPU_SECONDS_OF_ALL 400u /* all seeds, under a sanitizer */
 

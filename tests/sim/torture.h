@@ -66,9 +66,9 @@ typedef enum torture_attack {
     X(TOLD, "members told of a death")                                                                                 \
     X(SILENCE, "members that saw another stand still")                                                                 \
     X(FLIP, "damaged payloads found")                                                                                  \
-    X(REPEAT, "frames repeated")                                                                              \
-    X(REPLAY, "frames replayed")                                                                              \
-    X(EPOCH, "frames forged, of another epoch")                                                                       \
+    X(REPEAT, "frames repeated")                                                                                       \
+    X(REPLAY, "frames replayed")                                                                                       \
+    X(EPOCH, "frames forged, of another epoch")                                                                        \
     X(STRANGER, "strangers turned away")                                                                               \
     X(REST, "jobs at rest")                                                                                            \
     X(CLOSED, "jobs closed")

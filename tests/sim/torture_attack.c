@@ -299,7 +299,8 @@ static void stranger_comes(trib_sim *sim, trib_sim_event *event)
         }
     }
     self->came++;
-    const int64_t pause_ns = MS / 10 + (int64_t)trib_sim_draw_below(&self->draws, (uint64_t)(20 * MS) << self->came % 4);
+    const int64_t pause_ns =
+        MS / 10 + (int64_t)trib_sim_draw_below(&self->draws, (uint64_t)(20 * MS) << self->came % 4);
     trib_sim_set(sim, event, trib_sim_now(sim) + pause_ns);
 }
 

@@ -11,7 +11,6 @@
 
 #define WATCH_EVERY 16u /* events */
 #define RARE 8u
-#define CALM_BITS UINT64_C(1000000000)
 #define LIMIT_NS (4000 * SECOND) /* every operation has ended by then */
 
 void torture_broken(run *self, const char *format, ...)
@@ -22,57 +21,6 @@ void torture_broken(run *self, const char *format, ...)
         va_start(arguments, format);
         vsnprintf(self->verdict.why, sizeof self->verdict.why, format, arguments);
         va_end(arguments);
-    }
-}
-
-static bool has_fault(const torture_plan *plan, torture_kind kind)
-{
-    for (uint32_t i = 0; i < plan->fault_count; i++) {
-        if (plan->faults[i].kind == kind) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool torture_is_calm(const torture_plan *plan)
-{
-    if (plan->attack == TORTURE_FLIPS || plan->attack == TORTURE_FORGERY) {
-        return false;
-    }
-    for (uint32_t i = 0; i < plan->fault_count; i++) {
-        const torture_kind kind = plan->faults[i].kind;
-        if (kind != TORTURE_JUMP && kind != TORTURE_RESET && kind != TORTURE_KILL) {
-            return false;
-        }
-    }
-    return plan->narrow == TORTURE_NOBODY && plan->job.link.egress_bits >= CALM_BITS &&
-           plan->job.link.ingress_bits >= CALM_BITS;
-}
-
-bool torture_may_end_so(const run *self, trib_status status)
-{
-    if (!self->plan->may_end) {
-        return false;
-    }
-    switch (status) {
-    case TRIB_PEER_LOST:
-    case TRIB_PEER_LEFT:
-    case TRIB_JOIN_FAILED:
-    case TRIB_CLOSED:
-        return true;
-    case TRIB_NO_MEMORY:
-        return has_fault(self->plan, TORTURE_ALLOC_FAILURE) || has_fault(self->plan, TORTURE_MISS);
-    case TRIB_CANCELLED: /* the other members' status after any of these faults */
-        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_ALLOC_FAILURE) ||
-               has_fault(self->plan, TORTURE_MISS);
-    case TRIB_PROTOCOL: /* a header that does not look like one, while a member joins */
-        return self->plan->attack == TORTURE_FLIPS;
-    case TRIB_SYSTEM:
-    case TRIB_TIMEOUT:
-        return has_fault(self->plan, TORTURE_DEVICE);
-    default:
-        return false;
     }
 }
 

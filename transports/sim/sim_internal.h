@@ -64,8 +64,8 @@ struct trib_sim_net {
     uint64_t pair_count;
     sim_quantum *free_quanta, *all_quanta;
     uint32_t transports;
-    uint32_t asked; /* calls of moves_alone */
-    uint64_t flips; /* bits that have flipped on the way */
+    uint32_t asked;        /* calls of moves_alone */
+    uint64_t flips;        /* bits that have flipped on the way */
     trib_sim_forge *forge; /* NULL: nobody forges */
     void *forge_user;
 };

@@ -24,15 +24,15 @@ static void nothing_changes_nothing(void **state)
 static void own_variables(void **state)
 {
     (void)state;
-    trib_config config = READ(
-        "TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE", "worker+server",
-        "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j", "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN",
-        "t, and more", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES", "64KiB", "TRIB_PUSH_CREDIT", "131072",
-        "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m", "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms",
-        "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH", "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off",
-        "TRIB_LOCAL_SUM", "on", "TRIB_SHARES", "follow", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN",
-        "false", "TRIB_EXTERNAL_COORDINATOR", "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off",
-        "TRIB_CHECKSUM", "on");
+    trib_config config =
+        READ("TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE",
+             "worker+server", "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j",
+             "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN", "t, and more", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES",
+             "64KiB", "TRIB_PUSH_CREDIT", "131072", "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m",
+             "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms", "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH",
+             "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off", "TRIB_LOCAL_SUM", "on", "TRIB_SHARES",
+             "follow", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN", "false", "TRIB_EXTERNAL_COORDINATOR",
+             "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off", "TRIB_CHECKSUM", "on");
     assert_int_equal(config.rank, 2);
     assert_int_equal(config.worker_count, 4);
     assert_int_equal(config.server_count, 3);

@@ -78,16 +78,17 @@ CHANGE(high_port, config->coordinator = "127.0.0.1:70000")
 CHANGE(no_host, config->coordinator = ":4242")
 CHANGE(open_bracket, config->coordinator = "[::1:4242")
 CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
-CHANGE(port_of_one_of_two, config->token = "a token of the tests"; config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
+CHANGE(port_of_one_of_two, config->token = "a token of the tests";
+       config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
 CHANGE(far_listen, config->token = "a token of the tests"; config->listen = "192.0.2.1")
 CHANGE(any_listen, config->token = "a token of the tests"; config->listen = "0.0.0.0")
 CHANGE(any_listen6, config->token = "a token of the tests"; config->listen = "127.0.0.1,0::0")
 CHANGE(any_mapped, config->token = "a token of the tests"; config->listen = "::ffff:0.0.0.0")
 CHANGE(any_coordinator, config->token = "a token of the tests"; config->coordinator = "0.0.0.0:4242")
-CHANGE(any_coordinator6, config->token = "a token of the tests"; config->coordinator = "[::]:4242"; config->listen = "127.0.0.1";
-       config->roles = TRIB_ROLE_SERVER)
-CHANGE(any_elsewhere, config->token = "a token of the tests"; config->coordinator = "127.0.0.1:4242,0.0.0.0:4242"; config->listen = "::1";
-       config->external_coordinator = true)
+CHANGE(any_coordinator6, config->token = "a token of the tests"; config->coordinator = "[::]:4242";
+       config->listen = "127.0.0.1"; config->roles = TRIB_ROLE_SERVER)
+CHANGE(any_elsewhere, config->token = "a token of the tests"; config->coordinator = "127.0.0.1:4242,0.0.0.0:4242";
+       config->listen = "::1"; config->external_coordinator = true)
 CHANGE(bad_listen, config->token = "a token of the tests"; config->listen = "nonsense")
 CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
 CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")

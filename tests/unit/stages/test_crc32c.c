@@ -70,8 +70,8 @@ static void every_length_and_misalignment(void **state)
 {
     (void)state;
     unsigned char *bytes = random_bytes(SIZE_MOST + 8);
-    static const size_t around[] = {0, SHORT_BLOCK, 2 * SHORT_BLOCK, LONG_BLOCK, LONG_BLOCK + SHORT_BLOCK,
-                                    2 * LONG_BLOCK + SHORT_BLOCK};
+    static const size_t around[] = {
+        0, SHORT_BLOCK, 2 * SHORT_BLOCK, LONG_BLOCK, LONG_BLOCK + SHORT_BLOCK, 2 * LONG_BLOCK + SHORT_BLOCK};
     for (size_t k = 0; k < sizeof around / sizeof around[0]; k++) {
         for (size_t size = around[k] > 20 ? around[k] - 20 : 0; size < around[k] + 20; size++) {
             const size_t shift = size % 8;
