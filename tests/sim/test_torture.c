@@ -54,7 +54,7 @@ static bool run_seed(uint64_t seed, bool talks, torture_verdict *sum)
 static void print_checks(const torture_verdict *sum)
 {
     static const char *const names[TORTURE_CHECKS] = {
-#define TORTURE_CHECK_NAME(name, text) [TORTURE_CHECK_##name] = text,
+#define TORTURE_CHECK_NAME(name, text) [TORTURE_CHECK_##name] = (text),
         TORTURE_CHECK_LIST(TORTURE_CHECK_NAME)
 #undef TORTURE_CHECK_NAME
     };

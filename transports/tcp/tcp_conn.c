@@ -322,7 +322,7 @@ static void linger_make_room(tcp_transport *transport)
             count++;
         }
     }
-    if (oldest != NULL && count >= trib_half_open_max() / transport->backlog.reactors + transport->config.peers) {
+    if (oldest != NULL && count > trib_half_open_max() / transport->backlog.reactors + transport->config.peers) {
         trib_tcp_linger_end(oldest);
     }
 }
@@ -330,20 +330,19 @@ static void linger_make_room(tcp_transport *transport)
 static void linger_begin(tcp_conn *conn)
 {
     tcp_transport *transport = conn->transport;
-    if (!conn->base.proved) {
-        linger_make_room(transport);
-    }
     set_state(conn, TCP_LINGERING);
     DL_PREPEND2(transport->lingering, conn, linger_prev, linger_next);
     trib_reactor *reactor = transport->base.reactor;
     trib_timer_arm(reactor, &conn->linger_timer, trib_now(reactor) + LINGER_NS);
     trib_tcp_conn_watch(conn);
+    linger_make_room(transport);
 }
 
 void trib_tcp_linger_end(tcp_conn *conn)
 {
     trib_assert(conn->state == TCP_LINGERING);
     trib_reactor *reactor = conn->transport->base.reactor;
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): in a list of utlist.h the first one knows the last one */
     DL_DELETE2(conn->transport->lingering, conn, linger_prev, linger_next);
     trib_timer_stop(reactor, &conn->linger_timer);
     trib_io_watch(reactor, &conn->io, 0);

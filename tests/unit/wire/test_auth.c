@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -32,8 +33,7 @@ static void derive_fast(const char *token, const char *job, unsigned char key[TR
     size += 16;
     memcpy(bytes + size, job, strlen(job) + 1);
     size += strlen(job) + 1;
-    memcpy(bytes + size, token, strlen(token));
-    size += strlen(token);
+    size += (size_t)snprintf((char *)bytes + size, sizeof bytes - size, "%s", token);
     assert_int_equal(crypto_generichash(key, TRIB_KEY_SIZE, bytes, size, NULL, 0), 0);
 }
 
