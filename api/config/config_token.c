@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
+#include "engine/base/descriptor.h"
 #include "engine/wire/auth.h"
 
 #define TOKEN_MAX 511u /* of a token whose line end is cut off; others are passed on as they are */
@@ -84,7 +85,7 @@ trib_status trib_config_take_token(trib_config *config, const char *token, const
     if (path == NULL) {
         return TRIB_OK;
     }
-    const int fd = open(path, O_RDONLY | O_CLOEXEC);
+    const int fd = trib_descriptor_keep(open(path, O_RDONLY | O_CLOEXEC));
     if (fd < 0) {
         return trib_error_set(error, TRIB_INVALID, "TRIB_TOKEN_FILE=\"%.80s\": %m", path);
     }
