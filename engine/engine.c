@@ -38,6 +38,9 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
+             config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
+    engine->config.coordinator_source = engine->coordinator_source;
     engine->config.job = engine->job;
     engine->config.token = NULL; /* only the key is kept */
     engine->config.coordinator = engine->coordinator_address;
