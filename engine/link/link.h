@@ -182,6 +182,7 @@ struct trib_link {
     unsigned char farewell[TRIB_CAUSE_PAYLOAD_MAX];
     trib_cause end;     /* why the link ends; link_cause.h derives the job's cause from it */
     bool is_ended;      /* `end` is final */
+    bool is_dropped;    /* the transport was told to end the connection without a flush */
     bool end_from_peer; /* `end` is the cause that the peer sent */
 };
 

@@ -65,7 +65,10 @@ struct trib_sim_net {
     sim_quantum *free_quanta, *all_quanta;
     struct sim_message *free_messages; /* by next */
     uint32_t transports;
-    uint32_t asked; /* calls of moves_alone */
+    uint32_t asked;        /* calls of moves_alone */
+    uint64_t flips;        /* bits that have flipped on the way */
+    trib_sim_forge *forge; /* NULL: nobody forges */
+    void *forge_user;
 };
 
 /* A message whose beginning the sender's kernel has, and of which the receiver has not read everything. */
@@ -77,6 +80,8 @@ typedef struct sim_message {
     trib_recv_target target; /* the receiver's answer */
     trib_status refusal;     /* an error ends the connection when the message's turn comes */
     bool asked;              /* the receiver has answered */
+    bool flips;              /* a bit of the payload flips on the way: flip_bit */
+    uint32_t flip_bit;
 } sim_message;
 
 /* One direction of a connection. */

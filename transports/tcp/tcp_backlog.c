@@ -188,7 +188,7 @@ static bool is_same_host(const tcp_conn *conn)
  * little) are not paced. */
 static void set_pacing(tcp_conn *conn, bool paced)
 {
-    if (conn->is_paced == paced || conn->is_same_host || (paced && conn->is_urgent)) {
+    if (conn->is_paced == paced || conn->base.path == TRIB_PATH_MACHINE || (paced && conn->is_urgent)) {
         return;
     }
     conn->is_paced = paced;
@@ -200,6 +200,7 @@ static void set_pacing(tcp_conn *conn, bool paced)
 void trib_tcp_backlog_begin(tcp_conn *conn)
 {
     struct tcp_info info;
+    conn->base.path = is_same_host(conn) ? TRIB_PATH_MACHINE : TRIB_PATH_NETWORK;
     if (!query_kernel(conn, &info)) {
         return;
     }
@@ -210,7 +211,6 @@ void trib_tcp_backlog_begin(tcp_conn *conn)
         }
         return;
     }
-    conn->is_same_host = is_same_host(conn);
     conn->backlog_left = tuning.sample_bytes / 8; /* a first sample soon */
     conn->backlog_least = info.tcpi_snd_mss > tuning.least_bytes / 2 ? tuning.small_bytes : tuning.least_bytes;
     resize_send_buffer(conn, conn->transport->backlog.large);
@@ -273,7 +273,7 @@ bool trib_tcp_rtt_is_reliable(uint32_t rtt_us, uint32_t deviation_us)
  * afterwards. TCP_QUICKACK sends the acknowledgement now. */
 void trib_tcp_backlog_read_all(const tcp_conn *conn)
 {
-    if (conn->transport->backlog.paces && !conn->is_same_host) {
+    if (conn->transport->backlog.paces && conn->base.path == TRIB_PATH_NETWORK) {
         const int on = 1;
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         (void)setsockopt(conn->io.fd, IPPROTO_TCP, TCP_QUICKACK, &on, sizeof on);

@@ -84,7 +84,6 @@ struct tcp_conn {
     size_t head_sent;
     bool want_write;        /* the kernel's buffer is full */
     bool is_urgent;         /* the kernel knows the connection as urgent */
-    bool is_same_host;      /* both ends are on this host */
     bool is_paced;          /* the kernel spaces packets out */
     uint32_t carried;       /* bytes of data sent, counted until the connection counts in tcp_backlog.carrying */
     uint32_t backlog_left;  /* bytes to be written before the next sample */

@@ -34,6 +34,7 @@ static trib_frame sample(trib_frame_type type)
         .aux = 0xa1a2a3a4u,
         .contributors = 0xb1b2b3b4u,
         .step = 0xc1c2c3c4u,
+        .crc = 0xd1d2d3d4u,
     };
 }
 
@@ -85,7 +86,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[92] = {
-        0x54, 0x52, 0x49, 0x42, 11,   TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 12,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00, /* flags, payload_size */
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0,    0,    0,    0, /* sender, epoch, term */
@@ -99,8 +100,8 @@ static void test_fixed_offsets(void **state)
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
         0,    0,    0,    0,    0,    0,
         0,    0,    0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
-        0xc4, 0xc3, 0xc2, 0xc1, 0,    0,
-        0,    0, /* step, crc */
+        0xc4, 0xc3, 0xc2, 0xc1, 0xd4, 0xd3,
+        0xd2, 0xd1, /* step, crc */
     };
     trib_frame frame = sample(TRIB_FRAME_PUSH);
     unsigned char header[TRIB_HEADER_SIZE];
@@ -171,7 +172,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 12, this side speaks 11");
+    assert_refused(bad, "protocol version 13, this side speaks 12");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
