@@ -173,6 +173,9 @@ static trib_status submit_one(trib_engine *engine, const trib_op_params *params,
                               trib_error *error)
 {
     trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK) {
         status = read_params(engine, params, kind, &request, error);
@@ -198,6 +201,9 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 {
     trib_op_params mine;
     trib_op_params_init(&mine, sizeof mine);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK && params != NULL) {
         status = check_struct(params, error);
@@ -237,6 +243,9 @@ trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params,
                               trib_error *error)
 {
     trib_request *requests = NULL;
+    for (size_t i = 0; i < count && ops_out != NULL; i++) {
+        ops_out[i] = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK && params == NULL && count > 0) {
         status = trib_error_set(error, TRIB_INVALID, "params is NULL");
@@ -264,6 +273,9 @@ trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params,
 trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK && op_out == NULL) {
         status = trib_error_set(error, TRIB_INVALID, "op_out is NULL");
@@ -300,6 +312,7 @@ trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib
     trib_request *requests = NULL, one;
     trib_engine *engine = NULL;
     trib_status status = TRIB_OK;
+    trib_error_clear(error);
     if (ops == NULL && count > 0) {
         return trib_error_set(error, TRIB_INVALID, "ops is NULL");
     }
