@@ -6,11 +6,13 @@
  *
  * THREADS    A function marked TRIB_ANY_THREAD may be called from any thread at any time between create and destroy.
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
- * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
- *            engine is destroyed; an operation's handle, if you asked for one, until trib_op_release, which must come
- *            before that. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what never
- *            was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md); those
- *            that return no status do nothing then. Not from signal handlers, nor after main has returned (atexit).
+ * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. A tensor's lives until
+ *            trib_tensor_release or the engine's end; an operation's, if you asked for one, until trib_op_release,
+ *            before that end. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what
+ *            never was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md);
+ *            those that return no status do nothing then. Handles of tensors and operations are numbers, not addresses:
+ *            one that was given back, or any other value, is refused (TRIB_INVALID) and never followed. Not from signal
+ *            handlers, nor after main has returned (atexit).
  * OUTPUTS    *error, where it is given, always says how the call ended: TRIB_OK with an empty text, or why not. A
  *            handle or memory that a call hands out (*engine_out, *tensor_out, *op_out, *memory_out) is NULL if it
  *            fails.
@@ -354,8 +356,12 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 
 #define TRIB_TENSOR_NAME_MAX 255
 
-/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. */
+#define TRIB_TENSOR_DIMS_MAX 16
+
+/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. NEW: this worker has no tensor of
+ * that name yet, else TRIB_STATE; so two models that use the same names do not share tensors unnoticed. */
 #define TRIB_TENSOR_DEVICE 1u
+#define TRIB_TENSOR_NEW 2u
 
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
@@ -364,15 +370,18 @@ typedef struct trib_tensor_desc {
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
     uint64_t count;   /* elements; 0 is allowed, and at most 2^44 bytes */
-    uint64_t reserved[8];
+    const uint64_t *shape; /* NULL, or the sizes of dims dimensions, whose product is count; workers' are compared */
+    uint32_t dims;         /* 0 (shape is NULL) to TRIB_TENSOR_DIMS_MAX */
+    uint32_t reserved_32;
+    uint64_t reserved[6];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
- * a name again with the same type, count and flags gives the same handle, and its priority holds for operations from
- * then on; with others TRIB_MISMATCH. Returns at once;
+ * a name again with the same type, count, shape and flags gives the same handle, and sets the default priority of what
+ * this worker submits from then on; with others TRIB_MISMATCH. A shape differs only from another one. Returns at once;
  * but for a tensor on devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory:
  * part of a second for each GiB. Workers agree behind; if they differ all its operations not yet over complete with
  * TRIB_MISMATCH, on every worker, and a text that says who declared what (a broadcast may be over before all have
@@ -381,6 +390,20 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
+/* The handle of the tensor of that name, which this worker has declared and not released; else TRIB_INVALID.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out,
+                                                   trib_error *error);
+
+/* Ends a tensor, however often it was declared: the handle is refused from now on, the name may be declared again at
+ * once, as anything, and what the tensor takes in this process is freed (with the last handle of its operations). Every
+ * worker must do so, each in its own time, as each must declare it: the n-th tensor of a name here is the n-th of that
+ * name on all others. Where a worker does not, the servers and the coordinator keep what they know of the tensor until
+ * it leaves, and nothing else happens. A tensor whose declarations differed ends like any other. TRIB_STATE: operations
+ * on it are in flight, or prepared (trib_op_prepare): nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD,
+ * also in a callback, where the operation is complete. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error);
+
 /* ---- Operations --------------------------------------------------------------------------------------------- */
 
 typedef struct trib_result {
@@ -388,7 +411,7 @@ typedef struct trib_result {
     uint32_t contributors; /* workers whose contribution is in the result: of a broadcast 1; 0 on error */
     uint64_t bytes;        /* of the tensor */
     int64_t duration_ns;   /* from submission to completion */
-    const char *tensor;    /* its name; "" for a barrier, which texts and trib_waiting call "__barrier" */
+    const char *tensor;    /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
     const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
@@ -396,9 +419,17 @@ typedef struct trib_result {
  * After it has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
+/* What trib_submit_batch and trib_op_prepare are to do; the calls for one operation look at their own name instead. */
+typedef enum trib_op_kind { TRIB_OP_PUSH_PULL = 0, TRIB_OP_BROADCAST = 1, TRIB_OP_KIND_COUNT = 2 } trib_op_kind;
+
+/* trib_op_params.flags. ONCE: the engine names a tensor for this operation, of `bytes` bytes of type `dtype` in host
+ * memory; tensor is NULL. The n-th such operation of a worker belongs with the n-th of every other. It takes a round
+ * trip to the coordinator more than one on a declared tensor. */
+#define TRIB_OP_ONCE 1u
+
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
-    uint32_t flags;       /* none defined: 0 */
+    uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
     trib_tensor *tensor;
     const void *input;  /* count elements; read until completion */
     void *output;       /* count elements; may equal input, must not overlap it otherwise; written until completion */
@@ -410,7 +441,12 @@ typedef struct trib_op_params {
     trib_done_cb done_cb; /* may be NULL */
     void *user;
     void *stream; /* device tensors: the cudaStream_t that fills input; it is ready when the stream gets to this call */
-    uint64_t reserved[7];
+    uint64_t bytes;    /* of the buffers: another number than the tensor's is refused (TRIB_INVALID). 0: not checked */
+    uint32_t step;     /* any number: if workers differ in one round it ends with TRIB_MISMATCH on all, naming two */
+    trib_op_kind kind; /* trib_submit_batch, trib_op_prepare */
+    trib_dtype dtype;  /* TRIB_OP_ONCE */
+    uint32_t reserved_32;
+    uint64_t reserved[4];
 } trib_op_params;
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
@@ -434,6 +470,23 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
+/* Submits count operations, each as params[i].kind says, in this order and in one call: what they cost to hand over is
+ * paid once. Either all are taken or none, and *error says which one is at fault. ops_out (may be NULL) gets count
+ * handles, or NULLs. Else as trib_push_pull. */
+TRIB_API TRIB_CHECKED trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params, size_t count,
+                                                    trib_op **ops_out, trib_error *error);
+
+/* Prepares an operation for being started again and again: params is checked and copied, nothing is submitted. *op_out
+ * is used like any handle, and stands for the operation that was started last; before the first start its status is
+ * TRIB_OK. Its tensor cannot be released before it. TRIB_INVALID (TRIB_OP_ONCE, too), TRIB_NO_MEMORY.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+/* Starts count prepared operations of one engine, in this order, as trib_submit_batch submits: all or none. step is
+ * their step tag, instead of params'. TRIB_STATE: one of them is not complete (its own callback may start it again), or
+ * is in the list twice. Else as trib_push_pull. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib_error *error);
+
 /* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed), when a device has given its buffers back.
  * The round is spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was
  * complete. TRIB_ANY_THREAD. */
@@ -448,11 +501,24 @@ TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream,
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
+/* Fills *result with what the callback gets, in every mode and without a callback; result's strings are valid until the
+ * handle is released or started again. TRIB_PENDING: not complete, and *result is untouched. TRIB_INVALID; TRIB_STATE:
+ * prepared and never started. Else TRIB_OK, also if the operation has failed. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_get_result(const trib_op *op, trib_result *result, trib_error *error);
+
 /* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the operation's
  * own deadline lets it). Returns its status, or TRIB_TIMEOUT when timeout_ns is over: trib_op_status, called then, is
  * TRIB_PENDING, or how it ended. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches meanwhile.
  * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD. */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
+
+/* Blocks until at least `least` of count operations of one engine are complete, well or not (1: any; count: all), as
+ * trib_op_wait does. *done_count_out (may be NULL) says how many are, and done_out (NULL, or room for count) gets their
+ * indices, ascending, whatever is returned. Returns TRIB_OK, the status of the first of them that has failed (*error
+ * gets its text), or TRIB_TIMEOUT when timeout_ns is over and too few are complete. least 0 never waits, and works in
+ * every mode and in callbacks. TRIB_INVALID: a handle is wrong, or least exceeds count; then nothing is listed. */
+TRIB_API trib_status trib_op_wait_some(trib_op *const *ops, size_t count, size_t least, int64_t timeout_ns,
+                                       size_t *done_out, size_t *done_count_out, trib_error *error);
 
 /* Gives the handle back, before trib_engine_destroy; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_release(trib_op *op);

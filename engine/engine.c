@@ -165,6 +165,7 @@ static void close_device(trib_engine *engine)
 static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
                                      .declare = trib_member_declare,
+                                     .tensor_ended = trib_member_tensor_ended,
                                      .awaited = trib_member_awaited,
                                      .member_left = trib_group_check_departed,
                                      .carried_out = trib_group_carried_out,
@@ -181,6 +182,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&engine->mutex, NULL);
+    pthread_mutex_init(&engine->once_mutex, NULL);
     pthread_cond_init(&engine->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     trib_status status = copy_config(engine, config, error);
@@ -207,8 +209,8 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
-        status =
-            trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, 0, &engine->barrier_tensor, error);
+        const trib_tensor_desc barrier = {.name = "__barrier", .dtype = TRIB_UINT8, .priority = INT32_MAX};
+        status = trib_tensor_find_or_add(engine, &barrier, &engine->barrier_tensor, NULL, error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
         errno = 0;
@@ -267,6 +269,7 @@ void trib_engine_free(trib_engine *engine)
     trib_group_close(engine->group);
     trib_departed_close(&engine->departed);
     trib_tensors_free(engine);
+    trib_prepared_free_all(engine);
     trib_ops_free(engine);
     if (engine->done_fd >= 0) {
         trib_fork_close(engine->done_fd);
@@ -279,4 +282,5 @@ void trib_engine_free(trib_engine *engine)
     free(engine->listen_host);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);
+    pthread_mutex_destroy(&engine->once_mutex);
 }

@@ -62,8 +62,10 @@ typedef struct trib_contribution {
     trib_collective collective;
     trib_dtype dtype;
     trib_reduce reduce;
-    uint32_t root; /* the rank of a broadcast's root */
-    bool is_ahead; /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
+    uint32_t root;       /* the rank of a broadcast's root */
+    uint32_t step;       /* the caller's training step; all contributors must say the same */
+    uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
+    bool is_ahead;       /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
     /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it; not interpreted here */
     uint32_t owner;
 } trib_contribution;
@@ -122,6 +124,9 @@ typedef struct trib_aggregator_ops {
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);
     /* True if this contributor has finished a round that another one, which is not gone, has not. */
     bool (*owes)(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone);
+    /* The key's tensor has ended with what->round. Rounds that lack contributions will never get them, so they are
+     * given up without a word; the key goes when nothing of it is being sent. */
+    void (*forget)(trib_aggregator *self, const trib_contribution *what);
     bool (*is_idle)(const trib_aggregator *self); /* nothing is being aggregated or sent */
     void (*destroy)(trib_aggregator *self);       /* unsent sums are dropped: no call of `sent` may follow for them */
 } trib_aggregator_ops;

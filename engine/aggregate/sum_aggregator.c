@@ -73,6 +73,11 @@ static bool owes_others(const trib_aggregator *self, uint32_t contributor, trib_
     return trib_summation_owes(const_of(self), contributor, is_gone);
 }
 
+static void forget_key(trib_aggregator *self, const trib_contribution *what)
+{
+    trib_summation_forget(trib_sum_aggregator_summation(self), what);
+}
+
 static bool is_idle(const trib_aggregator *self)
 {
     return trib_summation_is_idle(const_of(self));
@@ -94,6 +99,7 @@ const trib_aggregator_ops trib_sum_aggregator_ops = {
     .refuse_gone = refuse_gone,
     .each_waiting = notify_waiting,
     .owes = owes_others,
+    .forget = forget_key,
     .is_idle = is_idle,
     .destroy = destroy_summation,
 };

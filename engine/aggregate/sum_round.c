@@ -5,6 +5,7 @@
  * remembers the newest run of consecutive refused rounds, so that late frames to them are dropped.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/aggregate/sum_tree.h"
 
@@ -40,7 +41,53 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
         remember_refused(key, round->what.round);
     }
     trib_sum_round_give(self, round);
+    if (key->is_forgotten && key->live == NULL) {
+        trib_sum_key_free(self, key);
+    }
     trib_assert_slow(trib_sum_memory_adds_up(self));
+}
+
+/* ---- Forgetting ---- */
+
+/* The newest round that cannot end by itself: it lacks contributions, a sum from its owner, or contributors that have
+ * to be told of its refusal. */
+static sum_round *find_stuck(const trib_summation *self, const sum_key *key, uint32_t last)
+{
+    sum_round *round = key->live;
+    while (round != NULL &&
+           (round->what.round > last ||
+            (round->refused != TRIB_OK ? round->notified_count == self->config.contributor_count
+                                       : round->chunks_done == round->what.chunk_count && round->partials_out == 0))) {
+        round = round->next;
+    }
+    return round;
+}
+
+void trib_summation_forget(trib_summation *self, const trib_contribution *what)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    if (key == NULL) {
+        return;
+    }
+    key->finished = what->round > key->finished ? what->round : key->finished;
+    key->is_forgotten = true;
+    if (key->live == NULL) {
+        trib_sum_key_free(self, key);
+        return;
+    }
+    key->live->holds++; /* keeps the key while its rounds end */
+    sum_round *held = key->live, *round;
+    while ((round = find_stuck(self, key, what->round)) != NULL) {
+        memset(round->notified, 1, self->config.contributor_count);
+        round->notified_count = self->config.contributor_count;
+        round->is_reported = true;
+        round->holds++;
+        trib_sum_round_refuse(self, round, TRIB_CANCELLED, "all workers have released the tensor");
+        round->holds--;
+        trib_sum_round_try_end(self, round);
+    }
+    held->holds--;
+    trib_sum_round_try_end(self, held);
 }
 
 /* ---- Refusing ---- */
@@ -111,6 +158,13 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         describe(self, first, same_kind, one, sizeof one);
         describe(self, what, same_kind, other, sizeof other);
         snprintf(text, sizeof text, "the workers disagree in round %u: %s, %s", what->round, one, other);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
+    if (first->step != what->step) {
+        snprintf(text, sizeof text, "the workers disagree in round %u: rank %u is at step %u, rank %u at step %u",
+                 what->round, trib_sum_rank(self, first->contributor), first->step,
+                 trib_sum_rank(self, what->contributor), what->step);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }

@@ -81,6 +81,8 @@ typedef struct sum_chunk {
 } sum_chunk;
 
 typedef struct sum_key {
+    uint64_t id;
+    bool is_forgotten; /* its tensor has ended, so it goes with its last live round */
     uint32_t finished; /* number of the newest round that is over */
     /* The newest run of consecutive refused rounds that are over. Contributions still on their way to them are
      * dropped. 0 if there is none. */
@@ -114,7 +116,7 @@ struct sum_round {
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
-/* Maps a number to a value by open addressing. No entry is ever removed. */
+/* Maps a number to a value by open addressing. */
 typedef struct sum_table {
     struct sum_slot {
         uint64_t id;
@@ -156,6 +158,7 @@ extern const trib_aggregator_ops trib_sum_aggregator_ops;
 
 sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
+void trib_sum_key_free(trib_summation *self, sum_key *key); /* it has no live rounds */
 sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width);
 void trib_sum_block_give(trib_summation *self, sum_block *block); /* also gives its spare back; NULL is fine */
 /* Ends the block's lease, if any; the block may be NULL. False if the data read under the lease must not be used. */

@@ -76,7 +76,8 @@ static bool is_through(const sum_key *key, const sum_round *round, uint32_t cont
 static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
                               const trib_contribution *what, trib_error *error)
 {
-    const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    newest = newest < what->round_base ? what->round_base : newest;
     if (round == NULL &&
         (what->round <= newest || (what->round - newest != 1 && (!self->config.may_jump || what->is_ahead)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
@@ -128,17 +129,22 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     round->began_ns = trib_now_fast(self->config.reactor);
     round->serial = self->rounds_begun++;
     trib_sum_round_put_in(self, key, round);
+    key->is_forgotten = false;
     key->open_count++;
     return round;
 }
 
 /* Finds the round of a contribution, and begins it if it is its turn. *round_out is NULL if the round is over and
- * was refused. The contribution was still on its way then, and is dropped. */
+ * was refused, or its tensor has ended. The contribution was still on its way then, and is dropped. */
 static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
                               trib_error *error)
 {
     sum_key *key = trib_sum_key_find(self, what);
     sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    *round_out = NULL;
+    if (what->round <= what->round_base) {
+        return TRIB_OK; /* the tensor of that round has ended */
+    }
     *round_out = round;
     if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
         return TRIB_OK;
@@ -392,6 +398,9 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
         what->chunk_count > TRIB_SUM_CHUNKS_MAX) {
         return TRIB_PROTOCOL;
     }
+    if (what->round <= what->round_base) {
+        return TRIB_OK;
+    }
     trib_error error;
     sum_key *key = trib_sum_key_find(self, what);
     sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
@@ -434,6 +443,11 @@ void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
 bool trib_summation_is_idle(const trib_summation *self)
 {
     return self->live_rounds == 0;
+}
+
+uint32_t trib_summation_keys(const trib_summation *self)
+{
+    return self->keys.count;
 }
 
 uint64_t trib_summation_bytes_in(const trib_summation *self)

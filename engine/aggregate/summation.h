@@ -123,6 +123,10 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
  * is_gone returns true. The refusal has the text of is_gone. */
 void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns, trib_is_gone *is_gone);
 
+/* The key's tensor has ended with what->round: gives up its rounds that lack contributions, and tells nobody. The key's
+ * memory goes when its last sum has been sent. Later contributions to those rounds have them below their round_base. */
+void trib_summation_forget(trib_summation *self, const trib_contribution *what);
+
 /* ---- Partial sums (partial_ready) ---- */
 
 /* The bytes of that chunk's partial sum. */
@@ -154,6 +158,8 @@ bool trib_summation_is_idle(const trib_summation *self);
  * of the departure instead. */
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor, trib_is_gone *is_gone);
 /* Bytes of contributions accepted, and of sums handed out. */
+/* Keys that have not been forgotten, or of which something is being sent. */
+uint32_t trib_summation_keys(const trib_summation *self);
 uint64_t trib_summation_bytes_in(const trib_summation *self);
 uint64_t trib_summation_bytes_out(const trib_summation *self);
 

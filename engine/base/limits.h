@@ -39,6 +39,10 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 /* Rounds of a tensor. Numbers never restart: a later round has a higher number everywhere. A number that is compared
  * may be a few rounds beyond. */
 #define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
+/* Tensors that have the same number, one after the other, go on with each other's rounds. A number whose rounds have
+ * come so far is given to no other tensor. */
+#define TRIB_ROUND_BASE_MAX (1u << 24)
+_Static_assert(TRIB_ROUND_BASE_MAX < TRIB_ROUNDS_MAX / 64, "nearly all rounds are left to each tensor");
 /* The elements of a partial sum are at most this many times as wide as the tensor's: 16 bits are added in 32. */
 #define TRIB_PARTIAL_WIDTH_MAX 4u
 _Static_assert((TRIB_CHUNK_BYTES_MIN & (TRIB_CHUNK_BYTES_MIN - 1)) == 0, "chunks are powers of two");

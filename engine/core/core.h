@@ -48,6 +48,7 @@ typedef struct trib_core {
     /* Worker. */
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor]; NULL where this core has no link */
     struct trib_tensor **tensors; /* by id */
+    uint32_t *rounds_over;        /* by id: rounds up to this one belong to tensors that have ended */
     uint32_t tensors_capacity;
     struct trib_op_core *op_cores; /* operations that arrived and are not done, newest first */
     unsigned char *discard;        /* receives payloads that are not needed any more */
@@ -58,6 +59,8 @@ typedef struct trib_core {
     /* its aggregators (server_sum.h); NULL before the roster is here and after the core has closed */
     struct trib_server_sum *sums;
     uint32_t sum_count;
+    uint32_t *sums_over; /* by a tensor's id: rounds up to this one belong to tensors that all workers have released */
+    uint32_t sums_over_capacity;
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     uint32_t wireup_missing;  /* workers that have yet to connect to this core (wireup.h) */

@@ -124,6 +124,9 @@ typedef struct trib_job_hooks {
     void (*data_began)(struct trib_core *core, int64_t at_ns);
     /* Runs a tensor's declare_post on core 0: declares the tensor now, or when the job has formed. */
     void (*declare)(trib_reactor *reactor, trib_post *post);
+    /* Core 0: the cores have forgotten a released tensor. The coordinator learns of it, now or when the job has
+     * formed. */
+    void (*tensor_ended)(struct trib_tensor *tensor);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
     /* Core 0: a member has left in good order. */
@@ -187,12 +190,19 @@ struct trib_engine {
 
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
-    atomic_uint moves_unsettled; /* tensors whose move some core has not carried out yet (tensor_move.c) */
-    uint32_t tensor_count;
-    struct trib_tensor **tensors; /* by tag */
+    atomic_uint moves_unsettled;  /* tensors whose move some core has not carried out yet (tensor_move.c) */
+    uint32_t tensor_count;        /* tags in use, or free for the next tensor */
+    struct trib_tensor **tensors; /* by tag; what is free for the next tensor is there, too */
+    struct trib_tensor *free_tensors;
+    /* Operations so far whose tensor the engine named (op_submit.c). The mutex is held while one is submitted, so that
+     * their numbers have their order; `mutex` is taken inside it. */
+    uint64_t once_count;
+    pthread_mutex_t once_mutex;
     uint32_t tensors_capacity;
 
     struct trib_op *free_ops, *all_ops;
+    _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
+    struct trib_prepared *free_prepared, *all_prepared;
     uint32_t ops_made;
     trib_counter ops_submitted;     /* written only under the mutex */
     _Atomic uint64_t ops_uncounted; /* submitted operations that are complete and whose handle was given back */

@@ -133,6 +133,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                                 (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
         }
     }
+    trib_registry_member_left(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
     }
@@ -180,6 +181,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_DECLARE:
         return self->running ? trib_registry_take_declare(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "DECLARE before the roster");
+    case TRIB_FRAME_RELEASE:
+        return trib_registry_take_release(self, member, frame, error);
+    case TRIB_FRAME_FORGOTTEN:
+        return trib_registry_take_forgotten(self, member, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(self->core->reactor)), NULL,
                             0);
@@ -349,6 +354,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
         free(self->slots[i].loads_buffer);
+        free(self->slots[i].tensors);
     }
     free(self->roster);
     free(self->slots);

@@ -31,7 +31,6 @@ struct trib_member {
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    uint32_t declared;                       /* tensors with lower tags have been declared */
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
@@ -259,6 +258,9 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
         trib_tensor *tensor = engine->tensors[tag];
         pthread_mutex_unlock(&engine->mutex);
         trib_member_declare(member->core->reactor, &tensor->declare_post);
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
+            trib_member_tensor_ended(tensor);
+        }
     }
     return TRIB_OK;
 }
@@ -286,22 +288,36 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
-    /* Tensors are declared once each, in the order of their tags. take_roster declares the tensors that were made
-     * before the roster came. */
-    if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
+    /* Tensors are declared once each, in the order in which callers did so. take_roster declares the tensors that were
+     * made before the roster came. */
+    if (!member->joined || member->link == NULL || tensor->is_declared) {
         return;
     }
-    member->declared++;
+    tensor->is_declared = true;
     unsigned char payload[512];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_put_text(&writer, tensor->name);
     trib_put_u8(&writer, (uint8_t)tensor->dtype);
     trib_put_u64(&writer, tensor->count);
+    trib_put_u8(&writer, tensor->dims);
+    for (uint32_t i = 0; i < tensor->dims; i++) {
+        trib_put_u64(&writer, tensor->shape[i]);
+    }
     trib_assert(!writer.overflow);
     trib_frame frame = {.type = TRIB_FRAME_DECLARE,
                         .tensor = tensor->tag,
                         .root = tensor->on_device ? trib_engine_local_size(core->engine) : 0};
     trib_link_send_copy(member->link, frame, payload, writer.size);
+}
+
+void trib_member_tensor_ended(trib_tensor *tensor)
+{
+    const trib_member *member = tensor->engine->member;
+    if (tensor->is_declared) {
+        const trib_frame frame = {
+            .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
+        trib_member_send(member, &frame, NULL, 0);
+    }
 }
 
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
@@ -362,6 +378,12 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_MOVE_DECIDED:
         return joined ? trib_member_take_decided(member->core->engine, frame, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
+    case TRIB_FRAME_RELEASED:
+        return joined ? trib_member_take_released(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "RELEASED before the roster");
+    case TRIB_FRAME_FORGET:
+        return joined ? trib_member_take_forget(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "FORGET before the roster");
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:

@@ -20,6 +20,8 @@ void trib_member_leave(trib_member *member, const trib_cause *cause);
 bool trib_member_is_leaving(const trib_member *member);
 /* Declares the tensor of that post, or leaves it to the arrival of the roster. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
+/* Tells the coordinator that the tensor has ended here, or leaves it to the arrival of the roster. */
+void trib_member_tensor_ended(trib_tensor *tensor);
 /* Sends a frame to the coordinator. No-op if the coordinator cannot be reached or has not sent the roster. */
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
 /* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. */
@@ -34,6 +36,8 @@ TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const tr
 TRIB_CHECKED trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_decided(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_released(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame, trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                      trib_error *error);
 

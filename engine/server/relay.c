@@ -111,6 +111,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
         .dtype = (uint8_t)what->dtype,
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
+        .step = what->step,
     };
 }
 

@@ -104,6 +104,9 @@ void trib_server_close(trib_core *core)
     trib_server_free_entries(core);
     free(core->worker_links);
     core->worker_links = NULL;
+    free(core->sums_over);
+    core->sums_over = NULL;
+    core->sums_over_capacity = 0;
 }
 
 const trib_link_upcalls trib_server_upcalls = {

@@ -23,6 +23,8 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .dtype = (trib_dtype)frame->dtype,
         .reduce = (trib_reduce)frame->reduce,
         .root = is_shard ? trib_device_root_machine(frame->root) : frame->root,
+        .step = frame->step,
+        .round_base = trib_server_rounds_over(sum->core, frame->tensor),
         .owner = trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
 }

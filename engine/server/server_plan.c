@@ -222,6 +222,7 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .dtype = (uint8_t)what->dtype,
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
+        .step = what->step,
     };
 }
 

@@ -67,6 +67,17 @@ uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
  * contribution. */
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
+/* ---- server_forget.c ---- */
+/* Core 0: all workers have released the tensor of that FORGET. The cores drop what they know of its partitions, and
+ * frames about its rounds that are still on their way. Then `done` is called on core 0. */
+TRIB_CHECKED trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
+                                            void (*done)(trib_engine *engine));
+/* Returns the last round of tensors with that id that have ended; 0: there was none. */
+static inline uint32_t trib_server_rounds_over(const trib_core *core, uint32_t tensor)
+{
+    return tensor < core->sums_over_capacity ? core->sums_over[tensor] : 0;
+}
+
 /* ---- server_plan.c ---- */
 TRIB_CHECKED trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                             trib_error *error);

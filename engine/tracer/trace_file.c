@@ -220,12 +220,10 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
         self->out_of_memory = true;
         return;
     }
-    pthread_mutex_lock(&self->engine->mutex); /* the tensor may be moving */
     for (uint32_t i = 0; i < partitions; i++) {
         trib_put_u16(owners, tensor->owners[i].member);
         trib_put_u16(owners, tensor->owners[i].reactor);
     }
-    pthread_mutex_unlock(&self->engine->mutex);
 }
 
 static void put_tensors(trace_writer *self)
@@ -238,9 +236,9 @@ static void put_tensors(trace_writer *self)
     trib_writer section = build((size_t)count * 48);
     for (uint32_t tag = 0; section.data != NULL && owners.data != NULL && tag < count; tag++) {
         pthread_mutex_lock(&engine->mutex);
-        const trib_tensor *tensor = engine->tensors[tag]; /* tensors stay; the table of them may move */
+        /* Records name a tensor by its tag, so a tag that is free has its entry, too. */
+        put_tensor(self, engine->tensors[tag], &section, &owners); /* the mutex: it may be moving, or ending */
         pthread_mutex_unlock(&engine->mutex);
-        put_tensor(self, tensor, &section, &owners);
     }
     put_section(self, TRIB_TRACE_SECTION_TENSORS, 48, &section);
     put_section(self, TRIB_TRACE_SECTION_OWNERS, 4, &owners);

@@ -51,7 +51,12 @@
     X(LOADS, 8192)                                                                                                     \
     X(MOVE, TRIB_PAYLOAD_MAX)                                                                                          \
     X(MOVE_READY, 0)                                                                                                   \
-    X(MOVE_DECIDED, 0)
+    X(MOVE_DECIDED, 0)                                                                                                 \
+    /* the end of a tensor, between a member and the coordinator */                                                    \
+    X(RELEASE, 0)                                                                                                      \
+    X(RELEASED, 0)                                                                                                     \
+    X(FORGET, 0)                                                                                                       \
+    X(FORGOTTEN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -109,7 +114,8 @@ typedef struct trib_frame {
     uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
     uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
     uint32_t group;  /* reserved for the group of workers in which the tensor was declared */
-    uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
+    /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED, RELEASE and RELEASED the declaring member's tag */
+    uint32_t tensor;
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
@@ -124,7 +130,7 @@ typedef struct trib_frame {
     /* reserved for the number of frames that the sender has received, or of sums that are safe */
     uint64_t acknowledged;
     uint32_t contributors; /* contributors to a sum, for information only */
-    uint32_t step;         /* the caller's training step, for traces only */
+    uint32_t step;         /* the caller's training step; all contributions to a round have the same */
     uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */
 } trib_frame;
 

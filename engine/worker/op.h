@@ -19,6 +19,8 @@
 #include "engine/core/core.h"
 #include "engine/worker/task.h"
 
+#define TRIB_TENSOR_TEXT_SIZE 96 /* of a tensor's type and shape in words; longer ones are cut */
+
 typedef struct trib_op_core trib_op_core;
 
 /* The part of a tensor that one core handles. */
@@ -31,6 +33,7 @@ typedef struct trib_tensor_core {
     /* The last pending round, valid while there is one; and the last pending round that arrived after a later one.
      * NULL: no such round is pending. */
     trib_op_core *pending_last, *pending_late;
+    trib_post end_post; /* the core forgets the tensor */
     trib_post bad_post; /* tells the core that the workers disagree about the tensor */
     struct trib_tensor *tensor;
     /* A move to other owners (tensor_move.c). */
@@ -38,6 +41,16 @@ typedef struct trib_tensor_core {
     uint32_t move_known; /* number of the last proposal that the coordinator has decided */
     uint32_t moved_from; /* first round of the owners that the tasks have not taken yet; 0: the tasks are up to date */
 } trib_tensor_core;
+
+/* The life of a tensor. Its memory stays with the engine, and another tensor gets it after the end (tensor_end.c). */
+typedef enum trib_tensor_state {
+    TRIB_TENSOR_UNUSED,   /* no tensor, but memory for the next one */
+    TRIB_TENSOR_DECLARED, /* callers may use it */
+    TRIB_TENSOR_RELEASED, /* callers know it no more; operations that were given up may have to spend their rounds */
+    TRIB_TENSOR_ENDING,   /* no operation is left, and the cores forget it */
+    TRIB_TENSOR_ENDED,    /* the coordinator has been told, or will be when the job has formed */
+    TRIB_TENSOR_STATES
+} trib_tensor_state;
 
 typedef struct trib_tensor {
     trib_engine *engine;
@@ -48,13 +61,26 @@ typedef struct trib_tensor {
     uint64_t key; /* hash of the name */
     uint32_t tag; /* this member's own number for the tensor */
     UT_hash_handle hh;
-    uint32_t rounds; /* submitted rounds, TRIB_ROUNDS_MAX at most; guarded by the engine's mutex */
+    uint32_t place;   /* of its handles (engine/base/handle.h) */
+    uintptr_t handle; /* what the caller knows it by; 0: the engine's own, or released */
+    uint8_t dims;     /* of its shape; 0: none was given */
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+
+    /* Guarded by the engine's mutex. */
+    trib_tensor_state state; /* set by trib_tensor_set_state alone */
+    uint32_t rounds;         /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
+    uint32_t prepared;       /* operations that are prepared on it */
+    struct trib_tensor *next_free;
+    /* Written by any thread. */
+    atomic_uint references; /* its declaration, and every slot of an operation on it that is in use */
+    atomic_uint in_flight;  /* operations on it that are not complete */
 
     /* Written on core 0, then published by state. */
     atomic_bool placed; /* true once the tensor has partitions and owners */
     atomic_bool bad;    /* the workers disagree about the tensor: its operations fail with bad_text */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
+    uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
     uint32_t partition_bytes, chunk_bytes, partition_count;
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
@@ -66,6 +92,9 @@ typedef struct trib_tensor {
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
+    bool is_declared; /* core 0: DECLARE was sent */
+    trib_post end_post;
+    atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
      * that waits for the coordinator's decision. */
     trib_place_owner *owners_next;
@@ -93,6 +122,9 @@ struct trib_op_core {
 struct trib_op {
     trib_engine *engine;
     trib_tensor *tensor;
+    uint32_t place;   /* of its handles (engine/base/handle.h) */
+    uintptr_t handle; /* the caller's, or the one that a prepared operation keeps; 0: nobody has one */
+    uint32_t step;    /* the caller's step; all contributions to a round have the same */
     trib_collective collective;
     trib_reduce reduce;
     uint32_t root;
@@ -114,6 +146,8 @@ struct trib_op {
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
+    atomic_bool is_over;           /* its callback has begun, so it may be started again if it is a prepared one's */
+    atomic_bool is_awaited;        /* threads wait for it, or did, and are to be woken at its end */
     atomic_bool cancelled;         /* cancellation was requested */
     atomic_uint references;        /* held by the completion, the cores and the caller; at 0 the slot is free */
     atomic_uint counts;            /* of these, the completion and the caller; above 0: counts for ops_max */
@@ -148,12 +182,21 @@ static inline uint8_t trib_op_wire_collective(const trib_op *op)
 }
 
 /* ---- tensor.c: declaring and placing ---- */
-TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
-                                                 uint64_t count, int32_t priority, uint32_t flags,
-                                                 trib_tensor **tensor_out, trib_error *error);
+/* `desc` has been checked, but for what other declarations of its name say. handle_out may be NULL. */
+TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc,
+                                                 trib_tensor **tensor_out, uintptr_t *handle_out, trib_error *error);
+static inline bool trib_tensor_is_reserved(const trib_tensor *tensor)
+{
+    return tensor->name[0] == '_' && tensor->name[1] == '_';
+}
+/* Returns the handle of the tensor of that name, or 0. */
+uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name);
+/* Writes "float32[2x3]", or "float32[6]" if no shape was given. */
+void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
+                          const uint64_t *shape);
 /* Core 0: the coordinator has placed the tensor. */
-void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
-                        uint32_t partition_bytes);
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
+                        uint32_t partition_count, uint32_t partition_bytes);
 void trib_tensor_bad(trib_tensor *tensor, const char *text);
 /* Most pushes of all workers (or machines, for device tensors) for a finely cut tensor. Their cost is small next
  * to the tensor's bytes. */
@@ -189,9 +232,24 @@ TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 /* Fills in the task of the partition and advances *bits past the words that it uses. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
+/* Frees what a placement has allocated. */
+void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
 /* For texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
+
+/* ---- tensor_end.c: the end of a tensor ---- */
+/* The caller holds the mutex. */
+void trib_tensor_set_state(trib_tensor *tensor, trib_tensor_state state);
+/* Any thread: callers know the tensor no more, and its name is free. TRIB_STATE: operations are in flight or prepared
+ * on it. TRIB_INVALID: the handle is not a tensor's. */
+TRIB_CHECKED trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, trib_error *error);
+/* The caller holds the mutex: the engine's own tensor ends when the operations on it are over. */
+void trib_tensor_release_once(trib_tensor *tensor);
+/* Any thread: a slot of an operation on the tensor is free, or the tensor was released. */
+void trib_tensor_unref(trib_tensor *tensor);
+/* Core 0: the coordinator will not speak of the tensor any more, so its memory and tag are free. */
+void trib_tensor_forgotten(trib_tensor *tensor);
 
 /* ---- tensor_move.c: moving a tensor's partitions to other owners ---- */
 /* Core 0: takes a proposal of owners and takes ownership of the array. *round_out is the first round that waits
@@ -201,12 +259,57 @@ void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owne
 void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round);
 /* Returns true if no undecided proposal keeps the round from beginning on the core. */
 bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_core *mine, uint32_t round);
+/* The tensor has ended, so the core waits for no move any more. */
+void trib_tensor_move_forget(trib_tensor_core *mine);
 /* Gives the core's tasks their new owners if the next round is the first one after a move. Always returns true. */
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
-/* ---- op.c: submitting, cancelling and completing ---- */
-TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
-                                        trib_tensor *tensor, trib_op **op_out, trib_error *error);
+/* ---- op_submit.c: submitting ---- */
+
+/* An operation that the caller may start again and again. */
+typedef struct trib_prepared {
+    trib_engine *engine;
+    trib_tensor *tensor;
+    uintptr_t tensor_handle;
+    trib_collective collective;
+    trib_op_params params; /* checked */
+    uint32_t place;
+    _Atomic uintptr_t current; /* handle of the operation that was started last; 0: none yet */
+    bool is_claimed;           /* guarded by the engine's mutex: it is being started */
+    struct trib_prepared *next, *made_next;
+} trib_prepared;
+
+/* What is to be submitted. The fields of the second half are for op_submit.c. */
+typedef struct trib_request {
+    const trib_op_params *params; /* checked */
+    trib_collective collective;
+    uint32_t step;
+    trib_tensor *tensor;     /* NULL: the engine names one for this operation (TRIB_OP_ONCE) */
+    uintptr_t tensor_handle; /* the caller's; 0: the tensor is the engine's own */
+    trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
+    trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
+
+    bool is_once;
+    trib_op *op;
+    bool spread;     /* as in the operation before it is posted */
+    trib_op *before; /* the last operation that was started, whose handle the prepared operation gives back */
+    void *marker;
+} trib_request;
+
+/* Takes all of the operations, in this order, or none. The cores get many at a time, at the cost of one post. */
+TRIB_CHECKED trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
+TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
+                                                 trib_error *error);
+/* The request that starts a prepared operation. */
+trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step);
+/* The caller gives the handle of a prepared operation back. */
+void trib_prepared_give_back(trib_prepared *prepared);
+void trib_prepared_free_all(trib_engine *engine);
+
+/* ---- op.c: cancelling and completing ---- */
+/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
+TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
+void trib_op_put_back(trib_op *op);
 /* Any core: fails the operation. Later failures are ignored. The text begins with the tensor's name. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Returns the reason of the failure without the tensor's name. Valid once has_text is set. */
@@ -221,8 +324,10 @@ void trib_op_core_done(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
 void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
-/* The caller returns its handle. */
+/* The caller has returned its handle, which is closed. */
 void trib_op_give_back(trib_op *op);
+/* The result of an operation that is complete. Its strings live as long as the slot is in use. */
+void trib_op_read_result(const trib_op *op, trib_result *result);
 /* Returns the tensor of an operation in flight whose buffers overlap the memory, or NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 void trib_ops_free(trib_engine *engine);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/handle.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 
@@ -127,45 +128,35 @@ static uint64_t key_of(const char *name)
     return key;
 }
 
-static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
-{
-    trib_tensor *tensor = calloc(1, sizeof *tensor);
-    if (tensor == NULL) {
-        return NULL;
-    }
-    tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
-    if (tensor->cores == NULL) {
-        free(tensor);
-        return NULL;
-    }
-    tensor->engine = engine;
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->key = key_of(name);
-    tensor->dtype = dtype;
-    tensor->count = count;
-    tensor->bytes = count * trib_dtype_size(dtype);
-    tensor->declare_post.run = engine->hooks->declare;
-    return tensor;
-}
-
-static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
+/* Makes memory for one more tensor, whose tag it is from then on. The memory stays until the engine is freed, so a
+ * caller that uses a handle while another thread releases it reads a tensor all the same. */
+static trib_tensor *make_tensor(trib_engine *engine)
 {
     if (engine->tensor_count == engine->tensors_capacity) {
         uint32_t capacity = engine->tensors_capacity == 0 ? 256 : engine->tensors_capacity * 2;
         trib_tensor **tensors = realloc(engine->tensors, capacity * sizeof(trib_tensor *));
         if (tensors == NULL) {
-            return false;
+            return NULL;
         }
         engine->tensors = tensors;
         engine->tensors_capacity = capacity;
     }
-    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
-    if (tensor->hh.tbl == NULL) {
-        return false;
+    trib_tensor *tensor = calloc(1, sizeof *tensor);
+    if (tensor == NULL) {
+        return NULL;
     }
+    tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
+    tensor->place = tensor->cores == NULL ? TRIB_NO_PLACE : trib_handle_take_place(tensor);
+    if (tensor->place == TRIB_NO_PLACE) {
+        free(tensor->cores);
+        free(tensor);
+        return NULL;
+    }
+    tensor->engine = engine;
     tensor->tag = engine->tensor_count;
+    tensor->declare_post.run = engine->hooks->declare;
     engine->tensors[engine->tensor_count++] = tensor;
-    return true;
+    return tensor;
 }
 
 static trib_tensor *find(const trib_engine *engine, const char *name)
@@ -175,32 +166,98 @@ static trib_tensor *find(const trib_engine *engine, const char *name)
     return tensor;
 }
 
-static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, uint32_t flags,
-                              trib_error *error)
+uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
-    if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
+    pthread_mutex_lock(&engine->mutex);
+    const trib_tensor *tensor = find(engine, name);
+    const uintptr_t handle = tensor == NULL ? 0 : tensor->handle;
+    pthread_mutex_unlock(&engine->mutex);
+    return handle;
+}
+
+void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
+                          const uint64_t *shape)
+{
+    int used = snprintf(text, size, "%s[", trib_dtype_name(dtype));
+    for (uint32_t i = 0; i < dims && used > 0 && (size_t)used < size; i++) {
+        used += snprintf(text + used, size - (size_t)used, "%s%llu", i > 0 ? "x" : "", (unsigned long long)shape[i]);
+    }
+    if (dims == 0 && used > 0 && (size_t)used < size) {
+        used += snprintf(text + used, size - (size_t)used, "%llu", (unsigned long long)count);
+    }
+    if (used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, "]");
+    }
+}
+
+/* Shapes are compared only if both are given. */
+static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *desc)
+{
+    return tensor->dims == 0 || desc->dims == 0 ||
+           (tensor->dims == desc->dims && memcmp(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape) == 0);
+}
+
+static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, trib_error *error)
+{
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    if ((desc->flags & TRIB_TENSOR_NEW) != 0) {
+        return trib_error_set(error, TRIB_STATE,
+                              "tensor \"%s\" is declared already, and TRIB_TENSOR_NEW says that it is not: use another "
+                              "name, or release the first one",
+                              tensor->name);
+    }
+    if (tensor->dtype == desc->dtype && tensor->count == desc->count && tensor->on_device == on_device &&
+        is_same_shape(tensor, desc)) {
         return TRIB_OK;
     }
+    char before[TRIB_TENSOR_TEXT_SIZE], now[TRIB_TENSOR_TEXT_SIZE];
+    trib_tensor_describe(before, sizeof before, tensor->dtype, tensor->count, tensor->dims, tensor->shape);
+    trib_tensor_describe(now, sizeof now, desc->dtype, desc->count, desc->dims, desc->shape);
     return trib_error_set(error, TRIB_MISMATCH,
-                          "tensor \"%s\" was declared before as %s[%llu] in %s memory, now as %s[%llu] in %s "
-                          "memory: use another name",
-                          tensor->name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
-                          tensor->on_device ? "device" : "host", trib_dtype_name(dtype), (unsigned long long)count,
+                          "tensor \"%s\" was declared before as %s in %s memory, now as %s in %s memory: use another "
+                          "name, or release the first one",
+                          tensor->name, before, tensor->on_device ? "device" : "host", now,
                           on_device ? "device" : "host");
 }
 
-static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                       trib_tensor **tensor_out, trib_error *error)
+/* Fills in a tensor that is all zero but for what stays with its memory. */
+static void fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
 {
-    trib_tensor *tensor = tensor_create(engine, name, dtype, count);
-    if (tensor == NULL || !add_to_tables(engine, tensor)) {
-        if (tensor != NULL) {
-            free(tensor->cores);
-            free(tensor);
-        }
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+    snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
+    tensor->key = key_of(desc->name);
+    tensor->dtype = desc->dtype;
+    tensor->count = desc->count;
+    tensor->bytes = desc->count * trib_dtype_size(desc->dtype);
+    tensor->priority = desc->priority;
+    tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    tensor->dims = (uint8_t)desc->dims;
+    if (desc->dims > 0) {
+        memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
     }
+    atomic_init(&tensor->references, 1);
+}
+
+static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out, trib_error *error)
+{
+    trib_tensor *tensor = engine->free_tensors;
+    if (tensor != NULL) {
+        engine->free_tensors = tensor->next_free;
+    } else {
+        tensor = make_tensor(engine);
+    }
+    if (tensor != NULL) {
+        fill_tensor(tensor, desc);
+        HASH_ADD_STR(engine->tensors_by_name, name, tensor);
+    }
+    if (tensor == NULL || tensor->hh.tbl == NULL) {
+        if (tensor != NULL) {
+            tensor->next_free = engine->free_tensors;
+            engine->free_tensors = tensor;
+        }
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", desc->name);
+    }
+    trib_tensor_set_state(tensor, TRIB_TENSOR_DECLARED);
+    tensor->handle = trib_tensor_is_reserved(tensor) ? 0 : trib_handle_open(tensor->place, TRIB_HANDLE_TENSOR);
     *tensor_out = tensor;
     return TRIB_OK;
 }
@@ -217,29 +274,31 @@ static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t by
     return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
 }
 
-trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                    int32_t priority, uint32_t flags, trib_tensor **tensor_out, trib_error *error)
+trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
+                                    uintptr_t *handle_out, trib_error *error)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
     struct trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
-    if (on_device && find(engine, name) == NULL) {
-        status = take_ahead(engine, name, count * trib_dtype_size(dtype), &device, error);
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc->name) == NULL) {
+        status = take_ahead(engine, desc->name, desc->count * trib_dtype_size(desc->dtype), &device, error);
     }
-    trib_tensor *tensor = find(engine, name);
+    trib_tensor *tensor = find(engine, desc->name);
     if (status == TRIB_OK && tensor != NULL) {
-        status = check_same(tensor, dtype, count, flags, error);
-        tensor->priority = status == TRIB_OK ? priority : tensor->priority; /* of the operations from now on */
-    } else if (status == TRIB_OK) {
-        status = add(engine, name, dtype, count, &tensor, error);
+        status = check_same(tensor, desc, error);
         if (status == TRIB_OK) {
-            tensor->priority = priority;
-            tensor->on_device = on_device;
+            tensor->priority = desc->priority; /* of the operations that this worker submits from now on */
+        }
+    } else if (status == TRIB_OK) {
+        status = add(engine, desc, &tensor, error);
+        if (status == TRIB_OK) {
             tensor->device = device;
             device = NULL;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
         }
+    }
+    if (status == TRIB_OK && handle_out != NULL) {
+        *handle_out = tensor->handle;
     }
     pthread_mutex_unlock(&engine->mutex);
     if (device != NULL) {
@@ -286,7 +345,7 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         trib_tensor_core *mine = &tensor->cores[i];
-        mine->round_next = 1;
+        mine->round_next = tensor->round_base + 1;
         mine->tensor = tensor;
         mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
         if (mine->tasks == NULL) {
@@ -329,12 +388,13 @@ static void release_waiting(trib_tensor *tensor)
     }
 }
 
-void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
-                        uint32_t partition_bytes)
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
+                        uint32_t partition_count, uint32_t partition_bytes)
 {
     trib_assert(!atomic_load(&tensor->placed));
     const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
+    tensor->round_base = round_base;
     tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, tensor->bytes);
     tensor->partition_bytes = partition_bytes;
     tensor->partition_count = partition_count;
@@ -350,7 +410,12 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         tensor->cores_used += trib_tensor_is_used(tensor, i);
     }
+    /* An operation that finds the tensor placed has its number. Those before get theirs when they reach the cores
+     * (worker.c). */
+    pthread_mutex_lock(&tensor->engine->mutex);
+    tensor->rounds += round_base;
     atomic_store(&tensor->placed, true);
+    pthread_mutex_unlock(&tensor->engine->mutex);
     release_waiting(tensor);
 }
 
@@ -371,6 +436,25 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text)
     }
 }
 
+void trib_tensor_free_parts(trib_tensor *tensor)
+{
+    for (uint32_t core = 0; core < tensor->engine->core_count; core++) {
+        free(tensor->cores[core].tasks);
+        tensor->cores[core].tasks = NULL;
+    }
+    if (tensor->on_device) {
+        tensor->engine->device_hooks->free(tensor);
+    }
+    free(tensor->task_index);
+    free(tensor->received_bits);
+    free(tensor->owners);
+    free(tensor->owners_next);
+    tensor->task_index = NULL;
+    tensor->received_bits = NULL;
+    tensor->owners = tensor->owners_next = NULL;
+    tensor->device = NULL;
+}
+
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag)
 {
     const trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
@@ -382,20 +466,13 @@ void trib_tensors_free(trib_engine *engine)
     HASH_CLEAR(hh, engine->tensors_by_name);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         trib_tensor *tensor = engine->tensors[i];
-        for (uint32_t core = 0; core < engine->core_count; core++) {
-            free(tensor->cores[core].tasks);
-        }
-        if (tensor->on_device) {
-            engine->device_hooks->free(tensor);
-        }
+        trib_tensor_free_parts(tensor);
+        trib_handle_give_place(tensor->place);
         free(tensor->cores);
-        free(tensor->task_index);
-        free(tensor->received_bits);
-        free(tensor->owners);
-        free(tensor->owners_next);
         free(tensor);
     }
     free(engine->tensors);
     engine->tensors = NULL;
+    engine->free_tensors = NULL;
     engine->tensor_count = 0;
 }

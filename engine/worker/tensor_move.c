@@ -77,6 +77,14 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
     return true;
 }
 
+void trib_tensor_move_forget(trib_tensor_core *mine)
+{
+    if (mine->moved_from != 0) {
+        mine->moved_from = 0;
+        core_done(mine->tensor);
+    }
+}
+
 static void decided(trib_reactor *reactor, trib_post *post)
 {
     trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, move_post);

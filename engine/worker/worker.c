@@ -78,6 +78,7 @@ static void spread(trib_core *core, trib_op *op)
     }
     trib_assert(core->reactor->index == 0);
     op->spread = true;
+    op->round += op->tensor->round_base; /* the number was not known when it was submitted */
     for (uint32_t i = 1; i < core->engine->core_count; i++) {
         if (trib_tensor_is_used(op->tensor, i)) {
             trib_reactor_post(core->engine->cores[i].reactor, &op->cores[i].submit_post);
@@ -206,18 +207,33 @@ bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
             capacity *= 2;
         }
         trib_tensor **tensors = trib_core_zalloc(core, capacity * sizeof(trib_tensor *));
-        if (tensors == NULL) {
+        uint32_t *rounds_over = trib_core_zalloc(core, capacity * sizeof *rounds_over);
+        if (tensors == NULL || rounds_over == NULL) {
+            free(tensors);
+            free(rounds_over);
             return false;
         }
         if (core->tensors_capacity > 0) {
             memcpy(tensors, core->tensors, core->tensors_capacity * sizeof(trib_tensor *));
+            memcpy(rounds_over, core->rounds_over, core->tensors_capacity * sizeof *rounds_over);
         }
         free(core->tensors);
+        free(core->rounds_over);
         core->tensors = tensors;
+        core->rounds_over = rounds_over;
         core->tensors_capacity = capacity;
     }
     core->tensors[tensor->id] = tensor;
+    core->rounds_over[tensor->id] = tensor->round_base;
     return true;
+}
+
+void trib_worker_forget_tensor(trib_core *core, const trib_tensor *tensor)
+{
+    if (tensor->id < core->tensors_capacity) { /* else no round has begun here, and no frame comes */
+        core->tensors[tensor->id] = NULL;
+        core->rounds_over[tensor->id] = trib_tensor_core_of(core, tensor)->round_next - 1;
+    }
 }
 
 static void continue_tensor(trib_reactor *reactor, trib_post *post)
@@ -356,6 +372,7 @@ void trib_worker_close(trib_core *core)
     free(core->stages);
     free(core->discard);
     free(core->tensors);
+    free(core->rounds_over);
     free(core->owner_links);
 }
 

@@ -65,6 +65,7 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
+        .step = op->step,
         .size = trib_worker_owner_code(core, task),
     };
     trib_link *connection = trib_link_connection_or_main(link, task->connection);

@@ -137,6 +137,9 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
 {
     trib_core *core = link->core;
     *task_out = NULL;
+    if (trib_worker_is_about_ended(core, frame)) {
+        return TRIB_OK;
+    }
     trib_tensor *tensor = frame->tensor < core->tensors_capacity ? core->tensors[frame->tensor] : NULL;
     if (tensor == NULL || frame->partition >= tensor->partition_count) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",

@@ -53,6 +53,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
         .dtype = (uint8_t)tensor->dtype,
         .reduce = (uint8_t)op->reduce,
         .root = op->root,
+        .step = op->step,
         .aux = trib_worker_owner_code(link->core, task),
     };
     const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;

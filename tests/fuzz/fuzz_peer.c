@@ -150,6 +150,10 @@ static void act_declare(world *self, script *from)
         trib_put_text(&writer, shape & 8 ? "w" : "other");
         trib_put_u8(&writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
         trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
+        trib_put_u8(&writer, shape & 128 ? 1 : 0);
+        if ((shape & 128) != 0) {
+            trib_put_u64(&writer, ELEMENTS);
+        }
     } else {
         const uint32_t count = shape & 1 ? next_u8(from) : 1;
         frame = (trib_frame){

@@ -12,6 +12,7 @@
  *   and nothing waits for a credit that is available;
  * - nothing is left at the end: no operation, message, credit or sum; every engine closes in time;
  * - a live job can stay idle for long, and then sums every tensor once more;
+ * - tensors that are released and declared again are new ones, and nothing of the old ones stays;
  * - partitions may change owners at any time without changing a sum;
  * - a worker that leaves when it is done disturbs no other; if one leaves earlier, the others soon hear of it;
  * - if a member of a formed job was lost, every other member hears of it;
@@ -136,6 +137,7 @@ typedef struct torture_plan {
     uint32_t odd_tensor; /* the tensor of the dispute */
     int32_t odd_round;   /* the round of the dispute; -1: the tensor itself */
     bool odd_exchange;   /* the odd worker broadcasts where the others sum, or sums where they broadcast */
+    uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
     int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
     torture_attack attack;
     uint32_t attack_one_in; /* of data frames, for FORGERY */

@@ -125,6 +125,9 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->restless_ns > 0) {
         say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
     }
+    if (plan->lives > 0) {
+        say(&out, "; tensors released after every %u rounds", plan->lives);
+    }
     static const char *const attacks[] = {
         [TORTURE_NO_ATTACK] = "",
         [TORTURE_FLIPS] = "; bits flip",

@@ -163,6 +163,23 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     return trib_push_pull(engine, params, op_out, error);
 }
 
+/* True if the tensor that the next operation is on is to be another one than the last operation's. */
+static bool is_reborn(const driver *self, uint32_t index)
+{
+    const torture_plan *plan = self->run->plan;
+    const uint32_t round = self->next_round[index];
+    return plan->lives > 0 && index < plan->tensor_count && round > 0 && round % plan->lives == 0;
+}
+
+static void release_last(driver *self, uint32_t index)
+{
+    trib_error error = {.text = ""};
+    if (self->declared[index] != NULL && trib_tensor_release(self->declared[index], &error) != TRIB_OK) {
+        torture_broken(self->run, "rank %u: tensor %u was not released: %s", self->rank, index, error.text);
+    }
+    self->declared[index] = NULL;
+}
+
 static void begin(driver *self, uint32_t index)
 {
     run *whole = self->run;
@@ -184,11 +201,18 @@ static void begin(driver *self, uint32_t index)
         const torture_tensor tensor = torture_tensor_of(plan, index);
         torture_fill(&tensor, index, what->round, self->rank, what->input);
     }
+    if (is_reborn(self, index)) {
+        release_last(self, index);
+    }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
         what->busy = false;
         return;
     }
+    if (index < plan->tensor_count) {
+        self->declared[index] = params.tensor;
+    }
+    params.step = what->round + 1;
     const bool hurried = plan->hurried > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->hurried);
     const bool cancels = plan->cancels > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->cancels);
     what->timeout_ns =
@@ -235,6 +259,9 @@ static bool may_begin(driver *self, uint32_t index)
     const torture_plan *plan = self->run->plan;
     const bool is_held = plan->held_rank == self->rank && plan->held_tensor == index;
     if (is_held && trib_sim_now(self->run->job->sim) < plan->held_ns) {
+        return false;
+    }
+    if (is_reborn(self, index) && torture_attempt(self, index, round - 1)->busy) {
         return false;
     }
     return round < rounds_of(self, index) && !torture_attempt(self, index, round)->busy;

@@ -36,6 +36,7 @@ typedef struct driver {
     uint32_t next_round[TABLE_MAX]; /* counted from 0 */
     attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
     attempt crowd[TORTURE_CROWD_MAX];
+    trib_tensor *declared[TORTURE_TENSORS_MAX]; /* what is to be released before it is declared again */
     uint32_t in_flight, crowd_in_flight;
     trib_sim_event begin; /* starts a late worker */
     trib_sim_event leave; /* checks again whether the worker may leave */

@@ -6,6 +6,7 @@
  * wrong count shows at once here, long before an operation hangs because of it, if it ever does.
  */
 #include "engine/local_group/group_internal.h"
+#include "engine/membership/coordinator_internal.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 #include "engine/server/server_sum.h"
@@ -286,8 +287,33 @@ bool torture_has_begun(sim_job *job, void *unused)
     return true;
 }
 
+/* Of tensors that were released nothing is left, and the coordinator knows as many as the workers. */
+static void watch_tensors(run *self)
+{
+    const trib_coordinator *coordinator = self->job->members[0].engine->coordinator;
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < self->plan->job.workers; i++) {
+        const trib_engine *engine = self->job->members[i].engine;
+        uint32_t declared = 0;
+        for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+            const trib_tensor_state state = engine->tensors[tag]->state;
+            declared += state == TRIB_TENSOR_DECLARED;
+            if (state != TRIB_TENSOR_DECLARED && state != TRIB_TENSOR_UNUSED) {
+                torture_broken(self, "at rest, rank %u has tensor \"%s\" in state %d", i, engine->tensors[tag]->name,
+                               (int)state);
+            }
+        }
+        most = declared > most ? declared : most;
+    }
+    if (coordinator != NULL && coordinator->workers_left == 0 && coordinator->tensors_alive != most) {
+        torture_broken(self, "at rest, the coordinator knows %u tensors, and workers have %u",
+                       coordinator->tensors_alive, most);
+    }
+}
+
 void torture_watch_rest(run *self)
 {
+    watch_tensors(self);
     for (uint32_t i = 0; i < self->plan->job.workers; i++) {
         const uint32_t kept = kept_ops(self->job->members[i].engine, true),
                        held = torture_drive_handles(&self->drivers[i]);

@@ -15,6 +15,7 @@
 #include <jansson.h>
 
 #include "api/tributary.h"
+#include "tools/cli/bench_batch.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/json_out.h"
 #include "tools/cli/options.h"
@@ -25,6 +26,7 @@
 
 #define SIZES_MAX 32
 #define ITERATIONS_MAX 10000
+#define BATCH_MAX 30000
 #define WARMUP 3
 #define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
 
@@ -35,7 +37,7 @@ typedef struct bench {
     trib_dtype dtype;
     uint64_t sizes[SIZES_MAX];
     int size_count;
-    uint32_t iterations;
+    uint32_t iterations, batch;
     int64_t pause_ns;
     uint64_t rate_bits;
     trib_engine *engine;
@@ -132,6 +134,8 @@ static int parse_options(bench *self, int argc, char **argv)
                      "of the links: prints the bound t_opt, and the ratio of the time to it")},
         {OPTION_TIME("--pause", &self->pause_ns, "50ms",
                      "before every exchange, as a training program has between its steps")},
+        {OPTION_COUNT("--batch", &self->batch, 1, BATCH_MAX,
+                      "so many operations of each size: handed over one by one, in a batch, prepared")},
         {OPTION_SET("--json", &self->json, "one JSON object")},
     };
     const option_table table = {
@@ -344,11 +348,21 @@ static bool measure_all(bench *self)
     self->cpu_tensor = declare_tensor(self, "bench cpu", TRIB_FLOAT64, 1);
     json_t *rows = json_array();
     bool fine = true;
-    if (self->info.rank == 0 && !self->json) {
+    if (self->info.rank == 0 && !self->json && self->batch == 0) {
         print_head(self);
     }
-    for (int i = 0; i < self->size_count; i++) {
+    for (int i = 0; i < self->size_count && self->batch == 0; i++) {
         measure_size(self, self->sizes[i], rows);
+    }
+    for (int i = 0; i < self->size_count && self->batch > 0; i++) {
+        const size_t element = trib_dtype_size(self->dtype);
+        const bench_batch batch = {.engine = self->engine,
+                                   .info = self->info,
+                                   .count = self->batch,
+                                   .iterations = self->iterations,
+                                   .bytes = self->sizes[i] / element * element,
+                                   .dtype = self->dtype};
+        bench_batch_measure(&batch, self->json ? rows : NULL);
     }
     if (self->info.rank == 0 && self->json) {
         json_t *whole =

@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/base/handle.h"
 #include "numa/arena.h"
 #include "tests/loop/job.h"
 #include "tests/loop/scarcity.h"
@@ -325,6 +326,7 @@ static size_t run(const char *name, int workers, int servers, scarcity_kind kind
     ev_timer_start(self.loop, &self.watchdog);
     char address[32];
     job_free_address(address, sizeof address);
+    trib_handle_give_place(trib_handle_take_place(&self)); /* the process keeps the table of handles (handle.h) */
     scarcity_begin(kind, nth);
     for (int i = 0; i < self.members; i++) {
         create(&self, address, i);

@@ -229,6 +229,7 @@ static void bytes_behind_a_declaration(void **state)
     trib_put_u8(&writer, TRIB_FLOAT32);
     trib_put_u64(&writer, 1);
     trib_put_u8(&writer, 0);
+    trib_put_u8(&writer, 0);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE with 1 bytes too many");
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size - 2, "malformed DECLARE");
@@ -242,12 +243,14 @@ static void declarations_that_cannot_be(void **state)
     trib_put_text(&writer, "weights");
     trib_put_u8(&writer, 99);
     trib_put_u64(&writer, 1);
+    trib_put_u8(&writer, 0);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE of what cannot be: type 99");
     writer.size = 0;
     trib_put_text(&writer, "weights");
     trib_put_u8(&writer, TRIB_FLOAT32);
     trib_put_u64(&writer, (UINT64_C(1) << 42) + 1);
+    trib_put_u8(&writer, 0);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size, "4398046511105 elements");
 }
 

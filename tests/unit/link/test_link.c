@@ -44,7 +44,9 @@ static void open_worker(bed *self)
                              .received = &self->received};
     self->core.op_cores = &self->op_core;
     self->core.tensors = calloc(1, sizeof(trib_tensor *));
+    self->core.rounds_over = calloc(1, sizeof *self->core.rounds_over);
     assert_non_null(self->core.tensors);
+    assert_non_null(self->core.rounds_over);
     self->core.tensors[0] = tensor;
     self->core.tensors_capacity = 1;
 }
@@ -53,6 +55,7 @@ static void close_worker(bed *self)
 {
     bed_close(self);
     free(self->core.tensors);
+    free(self->core.rounds_over);
 }
 
 static void sums_are_received_where_they_belong(void **state)
