@@ -208,6 +208,14 @@ static void close_links(trib_core *core, bool flush)
     }
 }
 
+/* True if a worker may still connect, or if the coordinator has yet to announce that this member leaves: a worker that
+ * finds nobody here then knows why. */
+static bool is_still_called(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    return !atomic_load(&engine->leave_settled) || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
+}
+
 /* Sums that others wait for are sent before the links close, and rank 0 waits for the others to leave. Both waits
  * end at the deadline; the core's tick repeats the check. */
 static bool may_close_links(const trib_core *core)
@@ -222,7 +230,7 @@ static bool may_close_links(const trib_core *core)
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
     /* Core 0 tells the others which members leave, so it closes last. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
-    return trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+    return !is_still_called(core) && trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
 /* A member that leaves in good order reports how many device collectives it has carried out. Leaving waits until
@@ -238,7 +246,7 @@ static void leave(trib_core *core, bool at_once)
 static void finish_ending(trib_core *core)
 {
     trib_engine *engine = core->engine;
-    core->closing = true;
+    core->closing = core->host.is_closed = true;
     trib_link_report_refused(&core->host, true);
     if (core->reactor->index == 0) {
         if (engine->coordinator != NULL) {
@@ -319,7 +327,9 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
         trib_now(reactor) +
         (trib_status_is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
     trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
-    core->ended = core->host.is_closed = true;
+    core->ended = true;
+    /* A member that leaves in good order still accepts workers that have yet to connect. */
+    core->host.is_closed = !trib_status_is_orderly(core->ended_status);
     trib_trace_link(&core->host, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
@@ -428,7 +438,7 @@ void trib_core_close(trib_core *core)
         return;
     }
     trib_timer_stop(core->reactor, &core->tick);
-    trib_wireup_stop(core);
+    trib_wireup_close(core);
     if (core->listener != NULL) {
         core->host.transport->ops->listener_close(core->listener);
     }

@@ -110,7 +110,7 @@ typedef struct trib_job_hooks {
     /* Core 0: returns how many device collectives of its machine this process has carried out, modulo 2^32. */
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
-    bool (*ask_time)(const trib_engine *engine);
+    bool (*ask_time)(trib_engine *engine);
 } trib_job_hooks;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
@@ -127,6 +127,11 @@ struct trib_engine {
     struct trib_core *cores;
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
+
+    /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
+    atomic_bool leave_settled;
+    atomic_bool job_over;           /* core 0: the coordinator has ended the job, or its link has ended */
+    atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
 
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;

@@ -110,11 +110,40 @@ void trib_coordinator_run(trib_coordinator *self)
 
 /* ---- Links ---- */
 
+static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
+{
+    /* Members that have left are told, too, because their servers may still work for others. */
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL) {
+            trib_link_send_copy(self->slots[i].link,
+                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
+        }
+    }
+}
+
+/* The member may come back until the join deadline. */
+static void free_place(trib_coordinator *self, uint32_t member)
+{
+    trib_coordinator_slot *at = &self->slots[member];
+    at->link = NULL;
+    at->joined = false;
+    self->joined--;
+    trib_member_note_awaited(self->core->engine);
+}
+
 static void member_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
 {
     trib_coordinator_slot *at = &self->slots[member];
-    if (at->left || !self->running) {
-        return; /* before the job has begun, a place becomes free when its member's link ends */
+    if (!self->running && !self->over) {
+        trib_link *link = at->link;
+        free_place(self, member);
+        link->peer = TRIB_NO_MEMBER;
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+        return;
+    }
+    if (at->left || self->over) {
+        trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+        return;
     }
     at->left = true;
     trib_rebalance_stop(self);
@@ -126,13 +155,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  "%s has left while workers are at work: operations that it had a part in fail",
                  trib_roster_name(self->roster, member));
     }
-    /* Members that have left are told, too, because their servers may still work for others. */
-    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].link != NULL) {
-            trib_link_send_copy(self->slots[i].link,
-                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
-        }
-    }
+    announce_left(self, member, carried_out);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
     }
@@ -219,15 +242,12 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         return;
     }
     trib_coordinator_slot *at = &self->slots[link->peer];
-    at->link = NULL;
-    if (self->over || at->left) {
+    if (!self->running && !self->over) {
+        free_place(self, link->peer);
         return;
     }
-    if (!self->running) {
-        /* The member may come back until the deadline. */
-        at->joined = false;
-        self->joined--;
-        trib_member_note_awaited(self->core->engine);
+    at->link = NULL;
+    if (self->over || at->left) {
         return;
     }
     trib_cause cause;

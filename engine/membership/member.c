@@ -95,6 +95,10 @@ static void member_ready(trib_link *link)
 {
     trib_member *member = link->user;
     trib_engine *engine = member->core->engine;
+    if (member->leaving) {
+        trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
+        return;
+    }
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
@@ -268,12 +272,13 @@ trib_link *trib_member_link(const trib_member *member)
     return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
 }
 
-bool trib_member_ask_time(const trib_engine *engine)
+bool trib_member_ask_time(trib_engine *engine)
 {
     const trib_member *member = engine->member;
     if (trib_member_link(member) == NULL) {
         return false;
     }
+    atomic_fetch_add(&member->core->engine->questions, 1);
     trib_link_send_copy(member->link, trib_clock_question(trib_now(member->core->reactor)), NULL, 0);
     return true;
 }
@@ -327,12 +332,29 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     trib_engine *engine = member->core->engine;
     trib_cause cause;
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK) {
+        atomic_store(&engine->job_over, true);
+    }
     if (status == TRIB_OK && cause.status == TRIB_PEER_LOST) {
         trib_job_member_lost(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
     }
     return status;
+}
+
+static void take_left(const trib_member *member, const trib_frame *frame)
+{
+    trib_core *core = member->core;
+    trib_engine *engine = core->engine;
+    /* A member without a roster hears of nobody else. */
+    if (member->leaving && (!member->joined || frame->aux == engine->member_id)) {
+        atomic_store(&engine->leave_settled, true);
+    }
+    if (member->joined) {
+        trib_departed_add(&engine->departed, frame->aux, frame->size, trib_now(core->reactor));
+        engine->hooks->member_left(core);
+    }
 }
 
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
@@ -348,6 +370,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
+        atomic_fetch_add(&member->core->engine->answers, 1);
         trib_tracer_clock_answer(member->core->engine, frame, link->last_received_ns);
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
@@ -364,11 +387,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
-        if (joined) {
-            trib_core *core = member->core;
-            trib_departed_add(&core->engine->departed, frame->aux, frame->size, trib_now(core->reactor));
-            core->engine->hooks->member_left(core);
-        }
+        take_left(member, frame);
         return TRIB_OK;
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
@@ -382,7 +401,9 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     trib_member *member = link->user;
     trib_core *core = member->core;
     member->link = NULL;
+    atomic_store(&core->engine->job_over, member->joined);
     if (member->leaving || core->ended) {
+        atomic_store(&core->engine->leave_settled, true);
         return;
     }
     char why[TRIB_ERROR_TEXT_SIZE];
@@ -449,6 +470,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     trib_timer_stop(reactor, &member->watch);
     trib_link *link = member->link;
     if (link == NULL || link->state != TRIB_LINK_READY) {
+        atomic_store(&member->core->engine->leave_settled, true);
         return;
     }
     if (trib_status_is_orderly(cause->status)) {

@@ -26,7 +26,7 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time, and trib_tracer_clock_answer gets the answer. Returns false if the coordinator
  * cannot be asked now. */
-bool trib_member_ask_time(const trib_engine *engine);
+bool trib_member_ask_time(trib_engine *engine);
 
 /* ---- member_tensors.c: frames of the coordinator, after the roster ---- */
 TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *frame, const void *payload,

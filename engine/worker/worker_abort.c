@@ -8,6 +8,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
@@ -168,7 +169,13 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
     }
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     if (mine->active != op_core) {
-        snprintf(text, size, "an earlier operation on the tensor was still going");
+        if (!core->joined) {
+            snprintf(text, size, "the connection to %s had not been made yet", trib_wireup_missing_name(core));
+        } else if (mine->active != NULL || mine->round_next < op_core->op->round) {
+            snprintf(text, size, "an earlier operation on the tensor was still going");
+        } else {
+            snprintf(text, size, "its turn had come, and it had not begun");
+        }
         return text;
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
