@@ -92,6 +92,7 @@ typedef struct torture_plan {
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* the bandwidth that each member configures; 0: none */
     uint32_t early_leaver; /* a worker that leaves after early_leaver_rounds of each tensor, or TORTURE_NOBODY */
     uint32_t early_leaver_rounds;
+    bool prompt; /* workers leave although others are still connecting */
     int64_t haste_ns; /* longest time after which it leaves with operations in flight; 0: it waits for them */
     uint32_t narrow;  /* a worker behind a slow link, or TORTURE_NOBODY: sums for it pile up */
     uint64_t narrow_bits;

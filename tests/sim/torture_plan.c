@@ -430,6 +430,25 @@ static void draw_pace(torture_plan *plan)
     }
 }
 
+/* Workers leave at once after joining, while others are still connecting. An early leaver may have done nothing at all.
+ * Processes stand still for moments in which others finish. */
+static void draw_prompt(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 71};
+    const bool leaves = plan->leaves || plan->early_leaver != TORTURE_NOBODY;
+    plan->prompt = leaves && plan->narrow == TORTURE_NOBODY && trib_sim_draw_one_in(&stream, 2);
+    if (plan->prompt && plan->pace_ns == 0 && trib_sim_draw_one_in(&stream, 3)) {
+        plan->early_leaver_rounds = 0;
+    }
+    while (plan->prompt && plan->fault_count < 2) {
+        plan->faults[plan->fault_count++] =
+            (torture_fault){.kind = TORTURE_FREEZE,
+                            .member = between(&stream, 0, plan->job.workers + plan->job.servers - 1),
+                            .at_ns = spread(&stream, MS / 100, 30 * MS),
+                            .for_ns = spread(&stream, MS / 10, 100 * MS)};
+    }
+}
+
 /* Draws chunks of the sizes of real jobs, which the engine cuts finer for most tensors. Most of these jobs have several
  * networks. */
 static void draw_large(torture_plan *plan)
@@ -480,5 +499,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_staying(plan);
     draw_pace(plan);
     draw_large(plan);
+    draw_prompt(plan);
     torture_draw_dispute(plan);
 }
