@@ -201,10 +201,15 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
 
 static void close_links(trib_core *core, bool flush)
 {
+    /* A member says why in the coordinator's words, if it has them, so that all hear the same. */
+    trib_engine *engine = core->engine;
+    const bool is_judged = !trib_status_is_orderly(core->ended_status) && atomic_load(&engine->job_over) &&
+                           !trib_status_is_orderly(engine->verdict.status);
+    const trib_cause *cause = is_judged ? &engine->verdict : &engine->cause;
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        trib_link_close_for(link, flush, &core->engine->cause);
+        trib_link_close_for(link, flush, cause);
     }
 }
 
@@ -222,7 +227,8 @@ static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
     if (!trib_status_is_orderly(core->ended_status)) {
-        return true;
+        /* Others hear of a loss from the coordinator, whose verdict may differ from this member's report. */
+        return engine->member == NULL || atomic_load(&engine->job_over) || atomic_load(&engine->leave_settled);
     }
     if (core->reactor->index == 0 && !trib_member_is_leaving(engine->member)) {
         return false;

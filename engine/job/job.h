@@ -149,6 +149,9 @@ struct trib_engine {
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
     trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
+    /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0 before
+     * job_over is set; status TRIB_OK: none. */
+    trib_cause verdict;
     trib_error fate;  /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
@@ -180,7 +183,10 @@ struct trib_engine {
 
 /* Any core: ends the job on this engine with that cause. Only the first call counts. */
 void trib_job_end(trib_engine *engine, const trib_cause *cause);
-/* Any core: a member or the coordinator is lost. This function alone decides the consequence: the job ends. */
+/* Returns true if the job ends because of that loss. This function alone decides that, for members and for the
+ * coordinator; whom a loss is blamed on is the coordinator's decision (engine/membership/verdict.h). */
+bool trib_loss_ends_job(const trib_cause *cause);
+/* Any core: a member or the coordinator is lost. */
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
 /* Any core: ends the job because of a failure of this process. */
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);

@@ -38,15 +38,27 @@ void trib_coordinator_list_missing(const trib_coordinator *self, char *text, siz
     }
 }
 
+/* Names the first member that had joined and is missing now, as " (rank 1 ...)"; "" if there is none. */
+static const char *find_gone(const trib_coordinator *self, char text[TRIB_REASON_MAX + 32])
+{
+    text[0] = '\0';
+    for (uint32_t i = 0; i < trib_coordinator_slots(self) && text[0] == '\0'; i++) {
+        if (!self->slots[i].joined && self->slots[i].gone[0] != '\0') {
+            snprintf(text, TRIB_REASON_MAX + 32, " (had joined and is gone: %s)", self->slots[i].gone);
+        }
+    }
+    return text;
+}
+
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     const int64_t join_timeout_ns = self->core->engine->config.join_timeout_ns;
-    char missing[200], text[TRIB_ERROR_TEXT_SIZE];
+    char missing[200], text[TRIB_ERROR_TEXT_SIZE], gone[TRIB_REASON_MAX + 32];
     trib_coordinator_list_missing(self, missing, sizeof missing);
     if (trib_join_notice_is_due(join_timeout_ns, &self->noticed)) {
-        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s; the job waits until %.0f s have passed", missing,
-                 (double)join_timeout_ns / 1e9);
+        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s%s; the job waits until %.0f s have passed", missing,
+                 find_gone(self, gone), (double)join_timeout_ns / 1e9);
         trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
         return;
     }
@@ -58,8 +70,8 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     const char *more = shortage != 0        ? "; the coordinator can let nobody else connect: "
                        : refused[0] != '\0' ? "; refused was "
                                             : "";
-    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
-                              (double)join_timeout_ns / 1e9, missing, more,
+    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s%s",
+                              (double)join_timeout_ns / 1e9, missing, find_gone(self, gone), more,
                               shortage != 0 ? trib_log_reason(shortage, why) : refused);
     if (trap && used > 0 && (size_t)used < sizeof text) {
         /* Debian's installer maps the machine's own name to such an address. */

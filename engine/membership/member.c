@@ -205,7 +205,7 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
-    if (silence_ns > roster->peer_timeout_ns && judges) {
+    if (silence_ns >= roster->peer_timeout_ns && judges) {
         trib_engine *engine = member->core->engine;
         trib_cause cause =
             trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, "");
@@ -213,7 +213,9 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_job_member_lost(engine, &cause);
         return;
     }
-    trib_timer_arm(reactor, timer, now_ns + roster->peer_timeout_ns / 4);
+    trib_timer_arm(reactor, timer,
+                   trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, member->link->last_received_ns,
+                                        roster->peer_timeout_ns));
 }
 
 static trib_status take_roster(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
@@ -332,7 +334,8 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     trib_engine *engine = member->core->engine;
     trib_cause cause;
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
-    if (status == TRIB_OK) {
+    if (status == TRIB_OK && !atomic_load(&engine->job_over)) {
+        engine->verdict = cause;
         atomic_store(&engine->job_over, true);
     }
     if (status == TRIB_OK && cause.status == TRIB_PEER_LOST) {
