@@ -278,8 +278,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     trib_coordinator *self = link->core->engine->coordinator;
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
         if (status == TRIB_PROTOCOL) {
-            trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away a member that wanted to join: %s",
-                     reason);
+            trib_link_note_refused(link->host, "turned away a member that wanted to join:", reason);
         }
         return;
     }
@@ -309,13 +308,30 @@ static const trib_link_upcalls coordinator_upcalls = {
     .closed = coordinator_link_closed,
 };
 
+/* A process that has proved the token and does not join holds a descriptor for nothing. */
+static void join_is_overdue(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_link_close(timer->user, false, TRIB_PROTOCOL, "it has proved the token, and has not joined within 10 s");
+}
+
 void trib_coordinator_adopt(trib_link *link)
 {
     link->upcalls = &coordinator_upcalls;
     link->peer = TRIB_NO_MEMBER;
+    link->deadline.fired = join_is_overdue;
+    link->deadline.user = link;
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
 }
 
 /* ---- Life ---- */
+
+static uint32_t draw_incarnation(trib_reactor *reactor)
+{
+    uint32_t drawn = 0;
+    reactor->ops->random(reactor, (unsigned char *)&drawn, sizeof drawn);
+    return trib_epoch_incarnation(drawn) | 1u; /* 0 means that none is known */
+}
 
 trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error)
 {
@@ -326,6 +342,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     engine->coordinator = self;
     self->core = core;
+    core->host.epoch = trib_epoch_make(draw_incarnation(core->reactor), 0);
     self->worker_count = (uint32_t)engine->config.worker_count;
     self->early_leaver = TRIB_NO_MEMBER;
     self->server_count = (uint32_t)engine->config.server_count;

@@ -150,7 +150,7 @@ static trib_status make_roster(trib_coordinator *self)
         free(members);
         return TRIB_NO_MEMORY;
     }
-    roster->epoch = 1;
+    roster->epoch = trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), 1);
     roster->worker_count = self->worker_count;
     roster->server_count = self->server_count;
     roster->partition_bytes = config->partition_bytes;
@@ -263,8 +263,10 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
     return NULL;
 }
 
-static void refuse_join(trib_link *link, const char *text)
+static void refuse_join(trib_link *link, const char *reason)
 {
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s (from %s)", reason, link->conn != NULL ? link->conn->remote.text : "?");
     trib_link_note_refused(link->host, "refused a member:", text);
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
     trib_coordinator_notify_end(link, &cause);
@@ -293,6 +295,12 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     if (status != TRIB_OK) {
         return status;
     }
+    const bool is_worker = (info.roles & TRIB_ROLE_WORKER) != 0;
+    const uint32_t claimed = is_worker ? frame->root : TRIB_NO_MEMBER;
+    if (link->handshake.member != claimed) {
+        return trib_error_set(error, TRIB_PROTOCOL, "JOIN as %s of a process that proved to be member %d", info.name,
+                              (int)link->handshake.member);
+    }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
@@ -320,6 +328,9 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
             memcpy(at->info.name, name, sizeof name);
         }
         link->peer = index;
+        trib_timer_stop(self->core->reactor, &link->deadline);
+        /* The member learns the incarnation of the job from this frame's header. */
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
         if (++self->joined == trib_coordinator_slots(self)) {
             start_running(self);

@@ -323,6 +323,9 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
 {
     trib_member *member = link->user;
     member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
+    if (link->host->epoch == 0) { /* from now on this process belongs to that incarnation of the job, and to no other */
+        link->host->epoch = trib_epoch_make(trib_epoch_incarnation(frame->epoch), 0);
+    }
     (void)target; /* the payload lands in the link's memory */
     (void)error;
     return TRIB_OK;

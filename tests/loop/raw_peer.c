@@ -57,6 +57,21 @@ void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, 
     write_all(self->fd, payload, size);
 }
 
+/* The epoch of the job, from the last roster. A connection for data must bear it. */
+static uint32_t known_epoch;
+static uint32_t hello_epoch; /* of HELLO; 0: the peer knows no coordinator yet */
+
+void raw_peer_greet_with_epoch(uint32_t epoch)
+{
+    hello_epoch = epoch;
+}
+
+void raw_peer_know_epoch(uint32_t epoch)
+{
+    known_epoch = epoch;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): a member gets one such PING */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload)
 {
     unsigned char header[TRIB_HEADER_SIZE];
@@ -66,6 +81,10 @@ bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char
     }
     if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
         fail_msg("%s", error.text);
+    }
+    known_epoch = frame_out->type == TRIB_FRAME_ROSTER ? frame_out->epoch : known_epoch;
+    if (frame_out->type == TRIB_FRAME_PING && trib_epoch_number(frame_out->epoch) == 0) {
+        return raw_peer_receive(self, frame_out, payload); /* the answer to JOIN, whose header alone matters */
     }
     return read_all(self->fd, payload, frame_out->payload_size);
 }
@@ -87,7 +106,13 @@ static void say_hello(const raw_peer *self, trib_handshake *handshake)
     trib_put_u32(&writer, handshake->member);
     trib_put_u32(&writer, handshake->reactor);
     memcpy(bytes + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO, .epoch = hello_epoch}, bytes, sizeof bytes);
+}
+
+void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member)
+{
+    trib_handshake handshake = {.purpose = purpose, .member = member};
+    say_hello(self, &handshake);
 }
 
 static bool shake_hands(const raw_peer *self, const char *token, trib_purpose purpose, uint32_t member)
@@ -100,7 +125,8 @@ static bool shake_hands(const raw_peer *self, const char *token, trib_purpose pu
     memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
     assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
     trib_auth_prove(key, &handshake, true, answer);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+    const trib_frame proof = {.type = TRIB_FRAME_PROOF, .epoch = purpose == TRIB_PURPOSE_CONTROL ? 0 : known_epoch};
+    raw_peer_send(self, proof, answer, TRIB_PROOF_SIZE);
     trib_frame frame = {.type = TRIB_FRAME_NONE};
     return raw_peer_receive(self, &frame, answer) && frame.type == TRIB_FRAME_WELCOME;
 }

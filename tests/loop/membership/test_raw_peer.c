@@ -70,7 +70,7 @@ static void expect_roster(bed *self, const raw_peer *peer)
     trib_frame frame = {.type = TRIB_FRAME_NONE};
     assert_true(raw_peer_receive(peer, &frame, self->payload));
     assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
-    assert_int_equal(frame.epoch, 1);
+    assert_int_equal(trib_epoch_number(frame.epoch), 1);
 }
 
 /* Reads rank 0's entry of the roster that was received last. */
@@ -197,8 +197,8 @@ static void another_epoch(void **state)
     (void)state;
     ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 2}, NULL, 0,
                  "PONG frame of epoch 2, this side is in epoch 1");
-    ends_the_job((trib_frame){.type = TRIB_FRAME_PONG, .epoch = 0}, NULL, 0,
-                 "PONG frame of epoch 0, this side is in epoch 1");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 0}, NULL, 0,
+                 "DECLARE frame of epoch 0, this side is in epoch 1");
 }
 
 static void bytes_behind_a_declaration(void **state)
