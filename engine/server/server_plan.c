@@ -135,6 +135,9 @@ static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
     if (status == TRIB_OK && trib_server_sum_is_near(chunk->sum) && core->owner_links[chunk->what.owner] == NULL) {
         trib_relay_refuse_left(core, &chunk->what);
     }
+    if (status == TRIB_OK) {
+        trib_server_sum_refuse_gone(chunk->sum);
+    }
     return status;
 }
 

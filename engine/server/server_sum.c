@@ -107,12 +107,19 @@ static void buffer_free(void *user, void *buffer, size_t size)
 
 /* ---- All aggregators of a core ---- */
 
+void trib_server_sum_refuse_gone(trib_server_sum *sum)
+{
+    if (trib_departed_any(&sum->core->engine->departed)) {
+        sum->aggregator->ops->refuse_gone(sum->aggregator, is_gone);
+    }
+}
+
 void trib_server_sums_scan(trib_core *core)
 {
     for (uint32_t i = 0; i < core->sum_count; i++) {
         trib_aggregator *aggregator = core->sums[i].aggregator;
-        if (aggregator != NULL && trib_departed_any(&core->engine->departed)) {
-            aggregator->ops->refuse_gone(aggregator, TRIB_STALL_NOTICE_NS, is_gone);
+        if (aggregator != NULL) {
+            trib_server_sum_refuse_gone(&core->sums[i]);
         }
         if (aggregator != NULL) {
             aggregator->ops->scan(aggregator, TRIB_STALL_NOTICE_NS, STALL_NOTICES_MAX, round_stalled);
