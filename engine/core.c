@@ -286,6 +286,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
+        trib_worker_check_stall(core);
         trib_wireup_check(core);
         trib_load_report_send(core);
         trib_link_report_refused(&core->host, false);

@@ -320,6 +320,7 @@ void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t
                             .chunk = extra->chunk,
                             .chunk_count = what->chunk_count,
                             .collective = extra->collective,
+                            .size = extra->size,
                             .root = extra->root,
                             .aux = extra->aux};
         if (text == NULL) {

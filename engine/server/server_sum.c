@@ -55,11 +55,11 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
 static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count)
 {
-    (void)missing_count;
     const trib_server_sum *sum = user;
     const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
     trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
     extra.root = sum->level == TRIB_SUM_HOST;
+    extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
     trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
     if (trib_server_sum_is_near(sum)) {

@@ -195,9 +195,13 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
-            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
+            char others[32] = "";
+            if (task->missing_count > 1) {
+                snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
+            }
+            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                     trib_roster_name(roster, task->missing_rank));
+                     trib_roster_name(roster, task->missing_rank), others);
         } else {
             snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),

@@ -274,6 +274,7 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
     if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
         task->missing_rank / local_size != frame->aux / local_size) {
         task->missing_rank = frame->aux;
+        task->missing_count = frame->size;
     }
 }
 
