@@ -53,6 +53,7 @@ struct trib_coordinator {
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
     int64_t next_ping_ns;
+    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
     trib_roster *roster; /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;

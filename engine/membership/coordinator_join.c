@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/cluster/machines.h"
+#include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
 
@@ -282,6 +283,19 @@ static bool expects_others(const trib_coordinator *self, const trib_member_info 
                                                  : servers != 0 && servers != self->server_count;
 }
 
+/* Other members' values of job-wide settings are ignored, which somebody who has set them must know. */
+static void log_settings(trib_coordinator *self, const char *name, const trib_job_settings *theirs)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    const trib_job_settings ours = trib_job_settings_of(&self->core->engine->config);
+    trib_job_settings_compare(theirs, &ours, &self->settings_told, text, sizeof text);
+    if (text[0] != '\0') {
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "settings of %s differ from those of the coordinator's process, which hold for the whole job: %s", name,
+                 text);
+    }
+}
+
 trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
@@ -289,6 +303,8 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     uint32_t workers = trib_get_u32(&reader), servers = trib_get_u32(&reader);
     trib_member_info info;
     trib_status status = trib_member_info_get(&reader, &info, error);
+    trib_job_settings settings;
+    trib_job_settings_get(&reader, &settings);
     if (status == TRIB_OK) {
         status = trib_get_end(&reader, "JOIN", error);
     }
@@ -332,6 +348,7 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         /* The member learns the incarnation of the job from this frame's header. */
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+        log_settings(self, at->info.name, &settings);
         if (++self->joined == trib_coordinator_slots(self)) {
             start_running(self);
         }

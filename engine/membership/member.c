@@ -15,6 +15,7 @@
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/job_settings.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
@@ -106,6 +107,8 @@ static void member_ready(trib_link *link)
     trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
     trib_put_u32(&writer, (uint32_t)engine->config.server_count);
     trib_member_info_put(&writer, &info);
+    const trib_job_settings settings = trib_job_settings_of(&engine->config);
+    trib_job_settings_put(&writer, &settings);
     trib_assert(!writer.overflow);
     /* A server with a configured number asks for that number. */
     trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "engine/membership/job_settings.h"
 #include "engine/cluster/roster.h"
 #include "transports/failover/failover_internal.h"
 
@@ -308,6 +309,10 @@ void raw_peer_join(const raw_peer *self, uint32_t rank, uint32_t workers, size_t
     trib_put_u32(&writer, workers);
     trib_put_u32(&writer, 0);
     trib_member_info_put(&writer, &info);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    const trib_job_settings settings = trib_job_settings_of(&config);
+    trib_job_settings_put(&writer, &settings);
     assert_false(writer.overflow);
     memset(payload + writer.size, 0, extra);
     raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_JOIN, .root = rank}, payload, writer.size + extra);
