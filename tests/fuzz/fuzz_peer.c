@@ -242,6 +242,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(self != NULL);
     const uint8_t shape = next_u8(&from);
     self->coordinates = (shape & 1) != 0;
+    self->epoch = trib_epoch_make(7, 1);
     self->mute = (shape & 2) != 0;
     self->ahead = (shape & 4) != 0 ? TRIB_AHEAD_MAX - 1 : 0;
     world_open(self);

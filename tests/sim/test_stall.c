@@ -93,11 +93,42 @@ static void several_ranks_are_missing(void **state)
     run(1, 1, 2, "lacked the contribution of rank 2 (n2:1002) and of 1 more\n");
 }
 
+/* A name that fills an error text leaves room for what is missing, and keeps its end. */
+static void a_long_name_hides_nothing(void **state)
+{
+    (void)state;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    memset(name, 'x', sizeof name - 1);
+    memcpy(name + sizeof name - 8, ".weight", 8);
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.op_timeout_ns = SECOND;
+    sim_job *job = sim_bed_open(&config);
+    exchange what = {.buffer = calloc(COUNT, sizeof(int32_t))};
+    trib_error error = {.status = TRIB_OK};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = sim_bed_declare(job, 0, name, COUNT);
+    params.input = params.output = what.buffer;
+    trib_op *op = NULL;
+    assert_int_equal(trib_push_pull(job->members[0].engine, &params, &op, &error), TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 3 * SECOND, NULL, NULL);
+    assert_int_equal(trib_op_wait(op, 0, &error), TRIB_TIMEOUT);
+    trib_op_release(op);
+    if (strstr(error.text, "...xxx") == NULL || strstr(error.text, ".weight\": ") == NULL ||
+        strstr(error.text, "lacked the contribution of rank 1 (n1:1001) and of 2 more") == NULL) {
+        fail_msg("%s", error.text);
+    }
+    free(what.buffer);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_is_missing),
         cmocka_unit_test(several_ranks_are_missing),
+        cmocka_unit_test(a_long_name_hides_nothing),
     };
     return cmocka_run_group_tests_name("stalls", tests, NULL, NULL);
 }
