@@ -259,7 +259,7 @@ static void another_version(void **state)
     assert_true(raw_peer_greet_foreign(self.host.address, TRIB_WIRE_VERSION - 1, answer));
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
-    await_line(&self, "protocol version 10, this side speaks 11: install the same release");
+    await_line(&self, "protocol version 11, this side speaks 12: install the same release");
     bed_close(&self);
 }
 
@@ -276,7 +276,7 @@ static void another_version_in_a_session(void **state)
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
     assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
-    await_line(&self, "protocol version 10, this side speaks 11: install the same release");
+    await_line(&self, "protocol version 11, this side speaks 12: install the same release");
     bed_close(&self);
 }
 
@@ -304,7 +304,7 @@ static void a_coordinator_of_another_version(void **state)
     raw_peer_answer_foreign(listener, TRIB_WIRE_VERSION + 1);
     assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_PROTOCOL);
     assert_says(error.text, "could not join at 127.0.0.1:");
-    assert_says(error.text, "protocol version 12, this side speaks 11: install the same release");
+    assert_says(error.text, "protocol version 13, this side speaks 12: install the same release");
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     close(listener);
 }
