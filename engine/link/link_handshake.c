@@ -14,8 +14,6 @@
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
 
-#define REFUSED_LINES_MAX 20u /* of each reactor in REFUSED_LINES_NS, so that a port scan cannot fill a disk */
-#define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
 /* The frame that each state waits for. */
@@ -233,34 +231,9 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
     trib_counter_add(&link->host->stats->peers_refused, 1);
     /* A peer that rejects this side's proof closes the connection without a message. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
-    char text[TRIB_REASON_MAX];
-    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end.detail,
+    const bool is_token = went || link->end.status == TRIB_UNAUTHORIZED;
+    char reason[TRIB_REASON_MAX];
+    snprintf(reason, sizeof reason, "%s%s", link->end.detail,
              went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
-    trib_link_note_refused(link->host, "turned away", text);
-}
-
-void trib_link_report_refused(trib_link_host *host, bool now)
-{
-    if (host->refused_unlogged > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unlogged,
-                 host->refused_last);
-        host->refused_unlogged = 0;
-    }
-}
-
-void trib_link_note_refused(trib_link_host *host, const char *what, const char *text)
-{
-    const int64_t now_ns = trib_now(host->reactor);
-    if (host->refused_since_ns == 0 || now_ns - host->refused_since_ns >= REFUSED_LINES_NS) {
-        trib_link_report_refused(host, true);
-        host->refused_since_ns = now_ns;
-        host->refused_logged = 0;
-    }
-    snprintf(host->refused_last, sizeof host->refused_last, "%s", text);
-    if (host->refused_logged < REFUSED_LINES_MAX) {
-        host->refused_logged++;
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
-    } else {
-        host->refused_unlogged++;
-    }
+    trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text, reason);
 }

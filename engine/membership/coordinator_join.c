@@ -63,7 +63,7 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
         trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
         return;
     }
-    const char *refused = self->core->host.refused_last, *here = self->core->engine->coordinator_address;
+    const char *refused = self->core->host.refused.last_member, *here = self->core->engine->coordinator_address;
     const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
     int64_t shortage_ns = 0;
     const int shortage = trib_reactor_find_shortage(reactor, &shortage_ns);
@@ -266,10 +266,8 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
 
 static void refuse_join(trib_link *link, const char *reason)
 {
-    char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%s (from %s)", reason, link->conn != NULL ? link->conn->remote.text : "?");
-    trib_link_note_refused(link->host, "refused a member:", text);
-    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn != NULL ? link->conn->remote.text : "?", reason);
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, reason);
     trib_coordinator_notify_end(link, &cause);
     trib_link_close_for(link, true, &cause);
 }

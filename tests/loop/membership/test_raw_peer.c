@@ -97,7 +97,7 @@ static void bytes_behind_a_join(void **state)
     raw_peer_close(&wrong);
     raw_peer_close(&right);
     bed_close(&self);
-    assert_says(self.host.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
+    assert_says(self.host.log, ": JOIN with 3 bytes too many");
 }
 
 /* A peer with another token finds out first, from our proof, and leaves; the log names the likely cause. A peer whose
