@@ -237,7 +237,8 @@ static bool may_close_links(const trib_core *core)
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
     /* Core 0 tells the others which members leave, so it closes last. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
-    return !is_still_called(core) && trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+    return !is_still_called(core) && trib_server_is_idle(core) && !informs &&
+           (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
 /* A member that leaves in good order reports how many device collectives it has carried out. Leaving waits until

@@ -76,9 +76,9 @@ void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, s
                 snprintf(entry.peer, sizeof entry.peer, "%.63s", missing[0] != '\0' ? missing : "coordinator");
             } else {
                 snprintf(entry.peer, sizeof entry.peer, "%.63s",
-                         mine == NULL     ? "coordinator"
+                         mine == NULL    ? "coordinator"
                          : !core->joined ? trib_wireup_missing_name(core)
-                                          : "an earlier operation");
+                                         : "an earlier operation");
             }
             add(entries, capacity, count, &entry);
             continue;

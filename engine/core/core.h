@@ -117,7 +117,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post);
 extern const trib_link_upcalls trib_worker_upcalls;
 TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
 void trib_worker_close(trib_core *core);
-void trib_worker_joined(trib_core *core); /* the last link is READY: waiting operations may run */
+void trib_worker_joined(trib_core *core);      /* the last link is READY: waiting operations may run */
 void trib_worker_check_stall(trib_core *core); /* at every tick: worker_stall.c */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,

@@ -123,7 +123,7 @@ void trib_wireup_drop_link(trib_core *core)
 {
     trib_assert(core->links_missing > 0);
     if (--core->links_missing == 0 && !core->ended) {
-        trib_worker_joined(core);
+        core->engine->hooks->core_joined(core);
     }
 }
 
@@ -178,7 +178,8 @@ static void forget_first(trib_core *core)
 static void drop_departed(trib_core *core)
 {
     trib_doubt *doubt, *next;
-    LL_FOREACH_SAFE(core->doubts, doubt, next) {
+    LL_FOREACH_SAFE(core->doubts, doubt, next)
+    {
         if (has_left(core, doubt->member)) {
             LL_DELETE(core->doubts, doubt);
             free(doubt);

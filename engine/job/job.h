@@ -125,6 +125,8 @@ typedef struct trib_job_hooks {
     void (*declare)(trib_reactor *reactor, trib_post *post);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
+    /* The core has all data links that it needs: operations may run. */
+    void (*core_joined)(struct trib_core *core);
     /* Core 0: a member has left in good order. */
     void (*member_left)(struct trib_core *core);
     /* Core 0: returns how many device collectives of its machine this process has carried out, modulo 2^32. */
@@ -180,7 +182,7 @@ struct trib_engine {
     /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0 before
      * job_over is set; status TRIB_OK: none. */
     trib_cause verdict;
-    trib_error fate;  /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
+    trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;

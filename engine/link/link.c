@@ -302,22 +302,6 @@ static trib_status send_away(trib_link *link, const trib_error *error)
     return TRIB_CLOSED;
 }
 
-/* Only a process that has the roster may make other connections than to the coordinator. This process compares the
- * epoch when it has the roster itself. */
-static trib_status check_proof_epoch(trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    if (link->state != TRIB_LINK_AWAIT_PROOF) {
-        return TRIB_OK;
-    }
-    link->peer_epoch = frame->epoch;
-    const bool is_control = link->handshake.purpose == TRIB_PURPOSE_CONTROL;
-    const bool has_roster = trib_epoch_number(frame->epoch) != 0 && trib_epoch_incarnation(frame->epoch) != 0;
-    return is_control || has_roster
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_PROTOCOL, "a process without the roster of this job claims to be member %u",
-                                link->handshake.member);
-}
-
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_recv_target *target)
 {
@@ -346,7 +330,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO) {
             return send_away(link, &error); /* the BYE's epoch tells a process of an earlier attempt what it is */
         }
-        status = status == TRIB_OK ? check_proof_epoch(link, &frame, &error) : status;
+        status = status == TRIB_OK ? trib_link_handshake_check_epoch(link, &frame, &error) : status;
     }
     if (status == TRIB_OK) {
         status = trib_link_arrival_begin(link, &frame, target, &error);
@@ -449,17 +433,6 @@ static trib_status status_of_end(const trib_link *link, trib_status status)
     return status == TRIB_OK ? TRIB_PEER_LOST : status;
 }
 
-/* A connection that breaks the protocol may be another process's than its member id says, so its address is given. */
-static void name_breaker(trib_link *link, const trib_conn *conn)
-{
-    if (link->end.status == TRIB_PROTOCOL && link->proved && !link->end_from_peer) {
-        char detail[TRIB_ERROR_TEXT_SIZE];
-        snprintf(detail, sizeof detail, "%.280s (%s %.80s)", link->end.detail,
-                 link->outgoing ? "on the connection to" : "on a connection from", conn->remote.text);
-        memcpy(link->end.detail, detail, sizeof detail);
-    }
-}
-
 static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
 {
     trib_link *link = conn->user;
@@ -477,7 +450,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         }
         link->is_ended = true;
     }
-    name_breaker(link, conn);
+    trib_link_name_breaker(link, conn);
     trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);
     if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);

@@ -79,6 +79,20 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
     return TRIB_OK;
 }
 
+trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    if (link->state != TRIB_LINK_AWAIT_PROOF) {
+        return TRIB_OK;
+    }
+    link->peer_epoch = frame->epoch;
+    const bool is_control = link->handshake.purpose == TRIB_PURPOSE_CONTROL;
+    const bool has_roster = trib_epoch_number(frame->epoch) != 0 && trib_epoch_incarnation(frame->epoch) != 0;
+    return is_control || has_roster
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "a process without the roster of this job claims to be member %u",
+                                link->handshake.member);
+}
+
 static void become_ready(trib_link *link)
 {
     if (link->state == TRIB_LINK_CLOSING) {
@@ -235,5 +249,6 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
     char reason[TRIB_REASON_MAX];
     snprintf(reason, sizeof reason, "%s%s", link->end.detail,
              went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
-    trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text, reason);
+    trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text,
+                           reason);
 }

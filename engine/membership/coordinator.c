@@ -81,8 +81,7 @@ static trib_coordinator_slot *find_quietest(trib_coordinator *self)
     trib_coordinator_slot *quietest = NULL;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         trib_coordinator_slot *at = &self->slots[i];
-        if (at->link != NULL &&
-            (quietest == NULL || at->link->last_received_ns < quietest->link->last_received_ns)) {
+        if (at->link != NULL && (quietest == NULL || at->link->last_received_ns < quietest->link->last_received_ns)) {
             quietest = at;
         }
     }

@@ -13,7 +13,7 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    int64_t asked_ns;            /* time of the first PING that the member has not answered; 0: none */
+    int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
     void *loads_buffer;
@@ -54,7 +54,7 @@ struct trib_coordinator {
     trib_timer join_deadline, heartbeat;
     int64_t next_ping_ns;
     uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
-    trib_roster *roster; /* owned by the coordinator */
+    trib_roster *roster;    /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;
     uint32_t registry_count;

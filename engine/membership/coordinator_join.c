@@ -289,8 +289,8 @@ static void log_settings(trib_coordinator *self, const char *name, const trib_jo
     trib_job_settings_compare(theirs, &ours, &self->settings_told, text, sizeof text);
     if (text[0] != '\0') {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
-                 "settings of %s differ from those of the coordinator's process, which hold for the whole job: %s", name,
-                 text);
+                 "settings of %s differ from those of the coordinator's process, which hold for the whole job: %s",
+                 name, text);
     }
 }
 

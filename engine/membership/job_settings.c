@@ -6,9 +6,8 @@
 static const struct {
     const char *name, *variable;
 } rows[TRIB_JOB_SETTINGS] = {
-    {"colocate", "TRIB_COLOCATE"},           {"partition_bytes", "TRIB_PARTITION_BYTES"},
-    {"chunk_bytes", "TRIB_CHUNK_BYTES"},     {"sum_order", "TRIB_SUM_ORDER"},
-    {"peer_timeout_ns", "TRIB_PEER_TIMEOUT"}, {"local_sum", "TRIB_LOCAL_SUM"},
+    {"colocate", "TRIB_COLOCATE"},   {"partition_bytes", "TRIB_PARTITION_BYTES"}, {"chunk_bytes", "TRIB_CHUNK_BYTES"},
+    {"sum_order", "TRIB_SUM_ORDER"}, {"peer_timeout_ns", "TRIB_PEER_TIMEOUT"},    {"local_sum", "TRIB_LOCAL_SUM"},
     {"shares", "TRIB_SHARES"},
 };
 

@@ -69,29 +69,6 @@ void trib_member_note_awaited(trib_engine *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static void fill_info(const trib_engine *engine, trib_member_info *info)
-{
-    const trib_config *config = &engine->config;
-    const char *place = engine->env.place;
-    *info = (trib_member_info){
-        .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
-        .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
-        .placed = engine->env.placed,
-        .subflows = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_SUBFLOWS) != 0,
-        .reactors = engine->core_count,
-        .bandwidth = config->bandwidth_bits,
-        .kernel = engine->env.kernel,
-    };
-    if (config->roles & TRIB_ROLE_WORKER) {
-        snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
-    } else {
-        snprintf(info->name, sizeof info->name, "(%s)", place);
-    }
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        info->addresses[i] = engine->cores[i].host.address;
-    }
-}
-
 static void member_ready(trib_link *link)
 {
     trib_member *member = link->user;
@@ -103,7 +80,7 @@ static void member_ready(trib_link *link)
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
-    fill_info(engine, &info);
+    trib_member_describe(engine, &info);
     trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
     trib_put_u32(&writer, (uint32_t)engine->config.server_count);
     trib_member_info_put(&writer, &info);

@@ -23,6 +23,8 @@ static inline int64_t trib_silence_next_ns(int64_t now_ns, int64_t at_latest_ns,
     return look_ns < at_latest_ns ? look_ns : at_latest_ns;
 }
 
+/* Fills in what the member says of itself in JOIN (member_info.c). */
+void trib_member_describe(const trib_engine *engine, trib_member_info *info);
 /* Begins to join the job. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
 void trib_member_close(trib_member *member);

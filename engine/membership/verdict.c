@@ -30,7 +30,6 @@ void trib_verdict_judge(const trib_coordinator *self, uint32_t reporter, trib_ca
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render_for_others(self->core->engine, &plain, text);
     const int64_t silence_ns = cause->silence_ns;
-    *cause =
-        trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_DEAF, TRIB_SUBJECT_MEMBER, reporter, TRIB_NO_MEMBER, text);
+    *cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_DEAF, TRIB_SUBJECT_MEMBER, reporter, TRIB_NO_MEMBER, text);
     cause->silence_ns = silence_ns;
 }

@@ -109,8 +109,9 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
             trib_link_resume(link);
         }
     }
-    return trib_wireup_expect_peers(core) == TRIB_OK ? TRIB_OK
-                                                     : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
+    return trib_wireup_expect_peers(core) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
 }
 
 bool trib_server_is_idle(const trib_core *core)

@@ -140,8 +140,9 @@ static void act_join(world *self, script *from)
     roster->members[1].sums = (shape & 4) == 0;
     trib_roster_put(&writer, roster);
     free(roster);
-    world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_ROSTER, .epoch = self->epoch, .root = shape & 8 ? 0 : 1},
-               payload, writer.overflow ? 0 : writer.size);
+    world_send(world_find(self, false),
+               (trib_frame){.type = TRIB_FRAME_ROSTER, .epoch = self->epoch, .root = shape & 8 ? 0 : 1}, payload,
+               writer.overflow ? 0 : writer.size);
 }
 
 /* Sends DECLARE for the engine's tensor or for another one, or the owners of its partitions. */

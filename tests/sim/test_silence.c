@@ -143,8 +143,7 @@ static void a_deaf_member_is_named(void **state)
             for (uint64_t seed = 1; seed <= 10; seed++) {
                 bed self = {.victim = victim};
                 open_bed(&self, seed, when);
-                const trib_sim_link deaf = {
-                    .egress_bits = UINT64_C(100000000), .ingress_bits = 1, .latency_ns = 15000};
+                const trib_sim_link deaf = {.egress_bits = UINT64_C(100000000), .ingress_bits = 1, .latency_ns = 15000};
                 trib_sim_node_relink(self.job->members[victim].node, &deaf);
                 check(&self, when, seed, trib_sim_now(self.job->sim));
                 trib_sim_node_kill(self.job->members[victim].node);

@@ -132,5 +132,7 @@ void torture_drive_close(run *self);
 
 /* Called after each event: now and then a member stands still for a moment, where the plan says so. */
 void torture_stutter(run *self);
+/* True if a worker that leaves as soon as it has joined is still there. */
+bool torture_will_leave(const run *self, uint32_t rank);
 
 #endif

@@ -430,28 +430,6 @@ static void draw_pace(torture_plan *plan)
     }
 }
 
-/* Workers leave at once after joining, while others are still connecting. An early leaver may have done nothing at all.
- * Processes stand still for moments in which others finish (torture_stutter.c). */
-static void draw_prompt(torture_plan *plan)
-{
-    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 71};
-    const uint32_t early_leaver = between(&stream, 0, plan->job.workers - 1);
-    const bool is_apart = plan->narrow == TORTURE_NOBODY && plan->pace_ns == 0 && plan->job.workers > 1;
-    plan->prompt = is_apart && trib_sim_draw_one_in(&stream, 3);
-    const uint32_t use = between(&stream, 0, 2);
-    if (plan->prompt && use == 0) {
-        plan->early_leaver = early_leaver;
-        plan->early_leaver_rounds = 0;
-    } else if (plan->prompt && use == 1) { /* nobody does anything */
-        plan->leaves = true;
-        plan->crowd = 0;
-        plan->odd_rank = TORTURE_NOBODY;
-        for (uint32_t i = 0; i < plan->tensor_count; i++) {
-            plan->tensors[i].rounds = 0;
-        }
-    }
-}
-
 /* Draws chunks of the sizes of real jobs, which the engine cuts finer for most tensors. Most of these jobs have several
  * networks. */
 static void draw_large(torture_plan *plan)
@@ -503,5 +481,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_pace(plan);
     draw_large(plan);
     torture_draw_dispute(plan);
-    draw_prompt(plan);
+    torture_draw_prompt(plan);
 }

@@ -260,9 +260,7 @@ static bool is_settled(sim_job *job, void *argument)
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];
         const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || trib_sim_event_is_set(&mine->begin);
-        const bool is_here = self->plan->prompt && !job->members[rank].closing && !job->members[rank].ended_told &&
-                             trib_sim_event_is_set(&mine->leave);
-        if ((is_busy || is_here) && !job->members[rank].killed) {
+        if ((is_busy || torture_will_leave(self, rank)) && !job->members[rank].killed) {
             return false;
         }
     }

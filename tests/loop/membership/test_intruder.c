@@ -209,12 +209,9 @@ static void without_a_word(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(without_the_roster),
-        cmocka_unit_test(with_a_rank_that_is_taken),
-        cmocka_unit_test(of_the_last_attempt),
-        cmocka_unit_test(of_the_last_coordinator),
-        cmocka_unit_test(with_two_ranks),
-        cmocka_unit_test(with_the_connection_of_a_member),
+        cmocka_unit_test(without_the_roster),  cmocka_unit_test(with_a_rank_that_is_taken),
+        cmocka_unit_test(of_the_last_attempt), cmocka_unit_test(of_the_last_coordinator),
+        cmocka_unit_test(with_two_ranks),      cmocka_unit_test(with_the_connection_of_a_member),
         cmocka_unit_test(without_a_word),
     };
     return cmocka_run_group_tests_name("intruders", tests, NULL, NULL);

@@ -55,16 +55,15 @@ static bool fake_ask(trib_engine *engine)
     return true;
 }
 
-static const trib_job_hooks fake_hooks = {.ask_time = fake_ask};
-
 static bool has_joined;
 
-void __wrap_trib_worker_joined(trib_core *core);
-void __wrap_trib_worker_joined(trib_core *core)
+static void fake_joined(trib_core *core)
 {
     (void)core;
     has_joined = true;
 }
+
+static const trib_job_hooks fake_hooks = {.ask_time = fake_ask, .core_joined = fake_joined};
 
 void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause);
 void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause)
