@@ -170,21 +170,22 @@ static bool is_answered(trib_core *core)
 static void forget_first(trib_core *core)
 {
     trib_doubt *doubt = core->doubts;
-    LL_DELETE(core->doubts, doubt);
+    core->doubts = doubt->next;
     free(doubt);
 }
 
 /* Links to members that have left are not missing. */
 static void drop_departed(trib_core *core)
 {
-    trib_doubt *doubt, *next;
-    LL_FOREACH_SAFE(core->doubts, doubt, next)
-    {
-        if (has_left(core, doubt->member)) {
-            LL_DELETE(core->doubts, doubt);
-            free(doubt);
-            trib_wireup_drop_link(core);
+    for (trib_doubt **at = &core->doubts; *at != NULL;) {
+        trib_doubt *doubt = *at;
+        if (!has_left(core, doubt->member)) {
+            at = &doubt->next;
+            continue;
         }
+        *at = doubt->next;
+        free(doubt);
+        trib_wireup_drop_link(core);
     }
 }
 
