@@ -41,6 +41,7 @@ struct trib_link_host {
     trib_link_stats *loads; /* by member id; NULL: nothing is counted */
 
     trib_refused refused; /* log lines about rejected connections */
+    bool is_probed;       /* a health probe has come, and was logged */
 };
 
 /* Call before the transport is opened. The credits are the engine's settings. */

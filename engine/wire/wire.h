@@ -19,9 +19,9 @@
 #define TRIB_FRAME_LIST(X)                                                                                             \
     /* handshake, either way of a connection being made */                                                             \
     X(HELLO, 64)                                                                                                       \
-    X(CHALLENGE, 64)                                                                                                   \
+    X(CHALLENGE, 32)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
-    X(WELCOME, 0)                                                                                                      \
+    X(WELCOME, 32)                                                                                                     \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
     X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
@@ -97,7 +97,7 @@ typedef enum trib_frame_type {
     LATER(acknowledged, 72, 8)                                                                                         \
     FIELD(contributors, 80, 4)                                                                                         \
     FIELD(step, 84, 4)                                                                                                 \
-    LATER(crc, 88, 4)                                                                                                  \
+    FIELD(crc, 88, 4)                                                                                                  \
     OWN(checksum, 92, 4)
 
 /* A decoded header. The type decides which fields are used; all others are 0. The sending link fills in sender and
@@ -125,7 +125,7 @@ typedef struct trib_frame {
     uint64_t acknowledged;
     uint32_t contributors; /* contributors to a sum, for information only */
     uint32_t step;         /* the caller's training step, for traces only */
-    uint32_t crc;          /* reserved for a CRC32C of header and payload */
+    uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */
 } trib_frame;
 
 static inline bool trib_frame_is_partial(const trib_frame *frame)
@@ -143,6 +143,8 @@ TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADE
 
 /* True for a header of this protocol in another version. The version has the same place in all versions. */
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
+/* True for the beginning of an HTTP request, such as a load balancer's. */
+bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE]);
 
 /* The payload size of an encoded header; UINT32_MAX if it is malformed (see trib_transport_config). */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);

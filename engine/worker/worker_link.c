@@ -41,6 +41,14 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
     return core->owner_links[trib_relay_owner(owner, relayed ? core->reactor->index : task->owner.reactor)];
 }
 
+trib_link *trib_worker_egress_link(const trib_core *core, const trib_task *task)
+{
+    const bool relays = core->engine->roster->local_size > 0 && task->device == NULL &&
+                        trib_worker_owner(core, task) == core->engine->member_id;
+    return relays ? core->owner_links[trib_relay_owner(task->owner.member, task->owner.reactor)]
+                  : trib_worker_owner_link(core, task);
+}
+
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
 {
     if (core->engine->roster->local_size == 0 || task->device != NULL) {

@@ -128,6 +128,14 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->restless_ns > 0) {
         say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
     }
+    static const char *const attacks[] = {
+        [TORTURE_NO_ATTACK] = "",
+        [TORTURE_FLIPS] = "; bits flip",
+        [TORTURE_FORGERY] = "; frames are forged",
+        [TORTURE_SILENCE] = "; one member falls silent",
+        [TORTURE_STRANGERS] = "; strangers come",
+    };
+    say(&out, "%s", attacks[plan->attack]);
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
     }

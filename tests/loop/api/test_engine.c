@@ -263,7 +263,7 @@ static void listen_on_two(trib_config *config, int member)
 {
     (void)member;
     config->listen = "127.0.0.1,127.0.0.2";
-    config->token = "a secret of theirs";
+    config->token = "a secret of theirs, and long enough";
     config->reactors = 2;
 }
 
@@ -420,7 +420,7 @@ static void worker_leaves(void **state)
     job_close(&jobs);
 }
 
-static void nobody_comes(void **state)
+static void join_fails_without_peers(void **state)
 {
     (void)state;
     trib_config config;
@@ -442,7 +442,7 @@ static void nobody_comes(void **state)
 
 static void wrong_token(trib_config *config, int member)
 {
-    config->token = member == 0 ? "right" : "wrong";
+    config->token = member == 0 ? "the right one" : "a wrong one";
 }
 
 static void token_is_needed(void **state)
@@ -492,7 +492,7 @@ int main(void)
         cmocka_unit_test(completion_queue),
         cmocka_unit_test(steady_state_allocates_nothing),
         cmocka_unit_test(worker_leaves),
-        cmocka_unit_test(nobody_comes),
+        cmocka_unit_test(join_fails_without_peers),
         cmocka_unit_test(token_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

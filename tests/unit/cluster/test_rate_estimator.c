@@ -95,6 +95,47 @@ static void even_links_stay_even(void **state)
     trib_rate_estimator_destroy(estimator);
 }
 
+/* Three workers that sum and one dedicated server, with the weights of equal links, so as much goes from each to each.
+ * Links are full. Two workers have two links each way, and a report has the mean over them: each is busy for half as
+ * long as the one link to the server, which carries as many bytes as the two. The figures are of a measured job. */
+static void a_way_of_one_link_is_not_slow(void **state)
+{
+    (void)state;
+    enum { COUNT = 4, SERVER = 3 };
+    const struct {
+        int64_t to_server, from_server, between; /* thousandths of the time */
+        bool is_slow;
+    } cases[] = {{830, 690, 410, false}, {1000, 1000, 180, true}};
+    for (size_t which = 0; which < sizeof cases / sizeof cases[0]; which++) {
+        trib_place_member members[COUNT];
+        trib_rate_estimator *estimator = NULL;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            members[i] = (trib_place_member){.is_worker = i != SERVER, .can_sum = true, .reactors = 1, .weight = 0.2};
+        }
+        members[SERVER].weight = 0.4;
+        assert_int_equal(trib_rate_estimator_create(members, COUNT, &estimator), TRIB_OK);
+        uint32_t changes = 0;
+        for (uint32_t judgement = 0; judgement < 12 && changes == 0; judgement++) {
+            for (uint32_t i = 0; i < 2 * COUNT; i++) {
+                assert_true(trib_rate_estimator_begin(estimator, i % COUNT, WINDOW_NS));
+                for (uint32_t k = 0; k < COUNT; k++) {
+                    const int64_t busy = i % COUNT == SERVER ? cases[which].from_server
+                                         : k == SERVER       ? cases[which].to_server
+                                                             : cases[which].between;
+                    if (k != i % COUNT) {
+                        trib_rate_estimator_add(estimator, i % COUNT, k, 4000000, busy * WINDOW_NS / 1000);
+                    }
+                }
+            }
+            assert_true(trib_rate_estimator_is_full(estimator));
+            changes += trib_rate_estimator_decide(estimator, members, 0);
+        }
+        assert_int_equal(changes > 0, cases[which].is_slow);
+        assert_true(!cases[which].is_slow || members[SERVER].weight < 0.3);
+        trib_rate_estimator_destroy(estimator);
+    }
+}
+
 static void slow_links_are_found(void **state)
 {
     (void)state;
@@ -124,7 +165,7 @@ static void slow_links_are_found(void **state)
 }
 
 /* The configured rates are the starting point. */
-static void what_was_said_stays(void **state)
+static void configured_rates_stay(void **state)
 {
     (void)state;
     const double rates[MEMBERS] = {1, 1, 1, 1, 0.5, 1, 1, 1};
@@ -199,7 +240,7 @@ static uint32_t looks(const double *busy, bool moves_on)
 
 /* Processes without CPU time, and servers to which all send at once, have these patterns on equal links. The cases
  * beside them are to be found: four judgements in a row after the first two. */
-static void who_is_busy_is_not_slow(void **state)
+static void busy_member_is_not_taken_for_slow(void **state)
 {
     (void)state;
     const double one[MEMBERS] = {0.3, 0.2, 0.2, 0.3, 0.2, 1, 0.3, 0.2};
@@ -260,7 +301,7 @@ static void long_rounds_are_looked_at_whole(void **state)
 
 /* Two workers and the only server with a share are full, and three servers have no share: nothing is learned, and
  * nothing lost. The same holds for a member that reports impossible values. */
-static void who_sums_nothing_says_nothing(void **state)
+static void member_without_a_share_teaches_nothing(void **state)
 {
     (void)state;
     trib_place_member members[6] = {{.weight = 0}};
@@ -289,12 +330,13 @@ static void who_sums_nothing_says_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_sums_nothing_says_nothing),
+        cmocka_unit_test(member_without_a_share_teaches_nothing),
         cmocka_unit_test(even_links_stay_even),
+        cmocka_unit_test(a_way_of_one_link_is_not_slow),
         cmocka_unit_test(slow_links_are_found),
-        cmocka_unit_test(what_was_said_stays),
+        cmocka_unit_test(configured_rates_stay),
         cmocka_unit_test(little_says_nothing),
-        cmocka_unit_test(who_is_busy_is_not_slow),
+        cmocka_unit_test(busy_member_is_not_taken_for_slow),
         cmocka_unit_test(long_rounds_are_looked_at_whole),
     };
     return cmocka_run_group_tests_name("balance", tests, NULL, NULL);

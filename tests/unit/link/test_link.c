@@ -129,7 +129,7 @@ static void a_sum_is_asked_for(void **state)
     close_worker(&self);
 }
 
-static void what_is_never_received_is_given_back(void **state)
+static void unreceived_payload_is_returned(void **state)
 {
     (void)state;
     bed self;
@@ -421,7 +421,7 @@ static void no_memory_for_a_welcome(void **state)
     bed_open(&self, 0);
     trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
     trib_link *second = bed_link(&self, 2, &trib_link_second_upcalls);
-    trib_auth_key(NULL, "default", self.engine->key);
+    assert_int_equal(trib_auth_key(NULL, "default", self.engine->key), TRIB_OK);
     second->state = TRIB_LINK_AWAIT_PROOF;
     second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_PRIORITY, .member = 1};
     self.engine->env.may_alloc = no_memory;
@@ -464,7 +464,7 @@ int main(void)
         cmocka_unit_test(other_members_do_not_sum),
         cmocka_unit_test(a_sum_comes_once),
         cmocka_unit_test(a_sum_is_asked_for),
-        cmocka_unit_test(what_is_never_received_is_given_back),
+        cmocka_unit_test(unreceived_payload_is_returned),
         cmocka_unit_test(texts_do_not_mix),
         cmocka_unit_test(a_farewell_has_a_status),
         cmocka_unit_test(the_next_round_waits_for_the_last),
