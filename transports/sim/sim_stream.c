@@ -21,7 +21,8 @@ static void flip(trib_sim_net *net, void *bytes, uint64_t bit)
     net->flips++;
 }
 
-/* Draws whether a bit of the message flips on its way, and which: anywhere in header and payload. */
+/* Draws whether a bit of the message flips on its way, and which: in the header, or, three times as often, in the payload if
+ * there is one. A damaged header ends a connection at once, so payloads would hardly ever be damaged else. */
 static void draw_flip(const sim_flow *flow, sim_message *message)
 {
     trib_sim_net *net = flow->pair->net;
@@ -29,12 +30,11 @@ static void draw_flip(const sim_flow *flow, sim_message *message)
     if (one_in == 0 || sim_is_local(flow->pair) || !trib_sim_draw_one_in(&net->stream, one_in)) {
         return;
     }
-    const uint64_t bit = trib_sim_draw_below(&net->stream, header_bits + (uint64_t)message->payload_size * 8);
-    if (bit < header_bits) {
-        flip(net, message->header, bit);
+    if (message->payload_size == 0 || trib_sim_draw_one_in(&net->stream, 4)) {
+        flip(net, message->header, trib_sim_draw_below(&net->stream, header_bits));
     } else {
         message->flips = true;
-        message->flip_bit = (uint32_t)(bit - header_bits);
+        message->flip_bit = (uint32_t)trib_sim_draw_below(&net->stream, (uint64_t)message->payload_size * 8);
     }
 }
 
