@@ -4,6 +4,7 @@
  */
 #include <errno.h>
 #include <sched.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "api/blocking.h"
@@ -12,7 +13,106 @@
 
 #define POLL_NS (50 * INT64_C(1000)) /* a call that waits for a launch polls so long before it sleeps */
 
-/* ---- Tensors ---- */
+/* ---- Names, groups, tensors ---- */
+
+/* A name is 1 to TRIB_TENSOR_NAME_MAX bytes without control bytes, and does not begin with "__". */
+static trib_status check_name(const char *what, const char *name, trib_error *error)
+{
+    if (name == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "desc->name is NULL: a %s needs a name, the same on all workers",
+                              what);
+    }
+    size_t length = strnlen(name, TRIB_TENSOR_NAME_MAX + 1);
+    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(name, "__", 2) == 0) {
+        return trib_error_set(error, TRIB_INVALID, "%s name \"%.40s\": 1 to %d bytes, not starting with \"__\"", what,
+                              name, TRIB_TENSOR_NAME_MAX);
+    }
+    for (size_t i = 0; i < length; i++) {
+        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
+            return trib_error_set(error, TRIB_INVALID, "a %s name holds the control byte 0x%02x", what,
+                                  (unsigned char)name[i]);
+        }
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_zeros(const uint64_t *reserved, size_t count, const char *of, trib_error *error)
+{
+    for (size_t i = 0; i < count; i++) {
+        if (reserved[i] != 0) {
+            return trib_error_set(error, TRIB_INVALID, "a reserved field of %s is not 0", of);
+        }
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_group(const trib_engine *engine, const trib_group *group, trib_error *error)
+{
+    return group == NULL || group->engine == engine
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "the group belongs to another engine");
+}
+
+/* The lengths of the slices that this worker has. */
+static trib_status check_lengths(const trib_engine *engine, const trib_tensor_desc *desc, trib_error *error)
+{
+    const uint64_t most = TRIB_TENSOR_BYTES_MAX / trib_dtype_size(desc->dtype), row = desc->row == 0 ? 1 : desc->row;
+    const uint32_t members = trib_rank_group_count(engine, desc->group);
+    if (desc->count > most) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
+                              desc->name, (unsigned long long)desc->count, trib_dtype_size(desc->dtype));
+    }
+    if (desc->split_count != (desc->layout == TRIB_PAIRS ? members : 0) ||
+        (desc->split_count > 0) != (desc->splits != NULL)) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %u splits, needs %u", desc->name, desc->split_count,
+                              desc->layout == TRIB_PAIRS ? members : 0);
+    }
+    if (desc->layout != TRIB_PAIRS && desc->count % row != 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements are no rows of %llu", desc->name,
+                              (unsigned long long)desc->count, (unsigned long long)row);
+    }
+    uint64_t total = 0;
+    for (uint32_t i = 0; i < desc->split_count; i++) {
+        if (desc->splits[i] > most - total || desc->splits[i] % row != 0) {
+            return trib_error_set(error, TRIB_INVALID,
+                                  "tensor \"%s\": the split for rank %u has %llu elements: not in rows of %llu, or more "
+                                  "than 2^44 bytes together",
+                                  desc->name, trib_rank_group_rank(desc->group, i), (unsigned long long)desc->splits[i],
+                                  (unsigned long long)row);
+        }
+        total += desc->splits[i];
+    }
+    return TRIB_OK;
+}
+
+static trib_status check_kind(const trib_engine *engine, const trib_tensor_desc *desc, trib_error *error)
+{
+    if (trib_dtype_size(desc->dtype) == 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
+    }
+    if ((unsigned)desc->layout > TRIB_PAIRS) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown layout %d", desc->name, (int)desc->layout);
+    }
+    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
+    }
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
+    }
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    if (on_device && engine->device == NULL) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
+                              desc->name);
+    }
+    if (on_device && (desc->layout != TRIB_WHOLE || desc->group != NULL)) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": on a device there are whole tensors of all workers only: copy it to the "
+                              "host",
+                              desc->name);
+    }
+    return TRIB_OK;
+}
 
 trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
                                 trib_error *error)
@@ -30,50 +130,133 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               "trib_tensor_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
-    if (desc->name == NULL) {
+    status = check_name("tensor", desc->name, error);
+    if (status == TRIB_OK) {
+        status = check_kind(engine, desc, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_zeros(desc->reserved, sizeof desc->reserved / sizeof desc->reserved[0], "desc", error);
+    }
+    if (status == TRIB_OK) {
+        status = check_group(engine, desc->group, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_lengths(engine, desc, error);
+    }
+    if (status == TRIB_OK) {
+        status = trib_engine_check_open(engine, error);
+    }
+    return status != TRIB_OK ? status : trib_tensor_find_or_add(engine, desc, tensor_out, error);
+}
+
+/* ---- Groups ---- */
+
+static trib_status check_ranks(const trib_engine *engine, const trib_group_desc *desc, trib_error *error)
+{
+    bool has_me = false;
+    if (desc->ranks == NULL || desc->rank_count == 0 || desc->rank_count > (uint32_t)engine->config.worker_count) {
+        return trib_error_set(error, TRIB_INVALID, "group \"%s\": %u ranks, of 1 to %d", desc->name,
+                              desc->ranks == NULL ? 0 : desc->rank_count, engine->config.worker_count);
+    }
+    for (uint32_t i = 0; i < desc->rank_count; i++) {
+        if (desc->ranks[i] < 0 || desc->ranks[i] >= engine->config.worker_count) {
+            return trib_error_set(error, TRIB_INVALID, "group \"%s\": %d is not a rank below %d", desc->name,
+                                  desc->ranks[i], engine->config.worker_count);
+        }
+        for (uint32_t j = 0; j < i; j++) {
+            if (desc->ranks[j] == desc->ranks[i]) {
+                return trib_error_set(error, TRIB_INVALID, "group \"%s\": rank %d comes twice", desc->name,
+                                      desc->ranks[i]);
+            }
+        }
+        has_me = has_me || desc->ranks[i] == engine->config.rank;
+    }
+    return has_me ? TRIB_OK
+                  : trib_error_set(error, TRIB_INVALID, "group \"%s\": this worker, rank %d, is none of its members",
+                                   desc->name, engine->config.rank);
+}
+
+trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, trib_group **group_out,
+                              trib_error *error)
+{
+    trib_status status = trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (desc == NULL || group_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "%s is NULL", desc == NULL ? "desc" : "group_out");
+    }
+    if (desc->struct_size != sizeof *desc) {
         return trib_error_set(error, TRIB_INVALID,
-                              "desc->name is NULL: a tensor needs a name, the same on all workers");
+                              "trib_group_desc has struct_size %u, this library's has %zu: call "
+                              "trib_group_desc_init and build against the same release",
+                              desc->struct_size, sizeof *desc);
     }
-    size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
-    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"",
-                              desc->name, TRIB_TENSOR_NAME_MAX);
+    status = check_name("group", desc->name, error);
+    if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {
+        status = trib_error_set(error, TRIB_INVALID, "group \"%s\": unknown flags", desc->name);
     }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)desc->name[i] < 0x20 || desc->name[i] == 0x7f) {
-            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x",
-                                  (unsigned char)desc->name[i]);
-        }
+    if (status == TRIB_OK) {
+        status = check_zeros(desc->reserved, sizeof desc->reserved / sizeof desc->reserved[0], "desc", error);
     }
-    size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
+    if (status == TRIB_OK && (engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        status = trib_error_set(error, TRIB_STATE, "only workers make groups");
     }
-    if (desc->count > TRIB_TENSOR_BYTES_MAX / element) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
-                              desc->name, (unsigned long long)desc->count, element);
+    if (status == TRIB_OK) {
+        status = check_ranks(engine, desc, error);
     }
-    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
+    if (status == TRIB_OK) {
+        status = trib_engine_check_open(engine, error);
     }
-    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
-        if (desc->reserved[i] != 0) {
-            return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
-        }
+    return status != TRIB_OK ? status : trib_rank_group_find_or_add(engine, desc, group_out, error);
+}
+
+int32_t trib_group_rank(const trib_group *group)
+{
+    return group == NULL ? -1 : (int32_t)group->place;
+}
+
+int32_t trib_group_size(const trib_group *group)
+{
+    return group == NULL ? 0 : (int32_t)group->count;
+}
+
+/* ---- The slices of a tensor ---- */
+
+/* Writes the lengths of the slices of a placed tensor. */
+static trib_status write_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity, size_t *count_out,
+                                trib_error *error)
+{
+    const size_t slices = tensor->layout == TRIB_WHOLE ? 0 : (size_t)trib_cut_slices(tensor->layout, tensor->members);
+    if (slices == 0 || counts == NULL || capacity < slices) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %zu slices, room for %zu", tensor->name, slices,
+                              counts == NULL ? 0 : capacity);
     }
-    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
-        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
+    for (size_t i = 0; i < slices; i++) {
+        counts[i] = tensor->cut->slices[i].bytes / trib_dtype_size(tensor->dtype);
     }
-    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
-    if (on_device && engine->device == NULL) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
-                              desc->name);
+    if (count_out != NULL) {
+        *count_out = slices;
     }
-    status = trib_engine_check_open(engine, error);
-    return status != TRIB_OK ? status
-                             : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
-                                                       desc->flags, tensor_out, error);
+    return TRIB_OK;
+}
+
+trib_status trib_tensor_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity, size_t *count_out,
+                               trib_error *error)
+{
+    if (tensor == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "tensor is NULL");
+    }
+    const trib_status status = trib_api_check_engine(tensor->engine, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (atomic_load(&tensor->bad)) {
+        return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\": %s", tensor->name, tensor->bad_text);
+    }
+    return atomic_load_explicit(&tensor->placed, memory_order_acquire)
+               ? write_counts(tensor, counts, capacity, count_out, error)
+               : trib_error_set(error, TRIB_AGAIN, "tensor \"%s\": not all members have declared it", tensor->name);
 }
 
 /* ---- Operations ---- */
@@ -93,7 +276,7 @@ static trib_status check_params(trib_engine *engine, const trib_op_params *param
                               "trib_op_params_init and build against the same release",
                               params->struct_size, sizeof *params);
     }
-    if (params->flags != 0) {
+    if ((params->flags & ~TRIB_OP_ALLOCATE_OUTPUT) != 0) {
         return trib_error_set(error, TRIB_INVALID, "unknown flags 0x%x in params", params->flags);
     }
     for (size_t i = 0; i < sizeof params->reserved / sizeof params->reserved[0]; i++) {
@@ -115,9 +298,61 @@ static trib_status check_tensor(const trib_engine *engine, const trib_op_params 
     return TRIB_OK;
 }
 
+static trib_status check_reduce(const trib_op_params *params, trib_error *error)
+{
+    return (unsigned)params->reduce < TRIB_REDUCE_COUNT
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", params->tensor->name,
+                                (int)params->reduce);
+}
+
+static trib_status check_root(const trib_op_params *params, trib_error *error)
+{
+    const uint32_t members = params->tensor->members;
+    return params->root >= 0 && (uint32_t)params->root < members
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %u",
+                                params->tensor->name, params->root, members);
+}
+
+static const char *layout_name(trib_layout layout)
+{
+    static const char *const names[] = {"TRIB_WHOLE", "TRIB_SLICES", "TRIB_PAIRS"};
+    return names[layout];
+}
+
+static trib_status check_layout(const trib_op_params *params, trib_layout layout, trib_error *error)
+{
+    return params->tensor->layout == layout
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared %s, and the operation needs %s",
+                                params->tensor->name, layout_name(params->tensor->layout), layout_name(layout));
+}
+
+/* The room that the caller says there is, for a whole tensor. */
+static trib_status check_sizes(const trib_op_params *params, trib_error *error)
+{
+    const trib_tensor *tensor = params->tensor;
+    if ((params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "tensor \"%s\": the engine allocates the output of slices only",
+                              tensor->name);
+    }
+    const bool input_fits = params->input_bytes == 0 || params->input_bytes == tensor->bytes;
+    if (input_fits && (params->output_bytes == 0 || params->output_bytes >= tensor->bytes)) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %llu bytes, and %s %llu", tensor->name,
+                          (unsigned long long)tensor->bytes, input_fits ? "output" : "input",
+                          (unsigned long long)(input_fits ? params->output_bytes : params->input_bytes));
+}
+
 static trib_status check_buffers(const trib_op_params *params, bool needs_input, bool needs_output, trib_error *error)
 {
     const trib_tensor *tensor = params->tensor;
+    const trib_status status = check_sizes(params, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     if (tensor->bytes == 0) {
         return TRIB_OK;
     }
@@ -159,15 +394,21 @@ static trib_status check_device(const trib_engine *engine, const trib_op_params 
     return check_stream(params, error);
 }
 
-trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+/* What each operation checks in the same order: the parameters, the tensor, and that it has the layout. */
+static trib_status check_call(trib_engine *engine, const trib_op_params *params, trib_layout layout, trib_error *error)
 {
     trib_status status = check_params(engine, params, error);
     if (status == TRIB_OK) {
         status = check_tensor(engine, params, error);
     }
-    if (status == TRIB_OK && (unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", params->tensor->name,
-                                (int)params->reduce);
+    return status == TRIB_OK ? check_layout(params, layout, error) : status;
+}
+
+trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
+    if (status == TRIB_OK) {
+        status = check_reduce(params, error);
     }
     if (status == TRIB_OK) {
         status = check_buffers(params, true, true, error);
@@ -180,25 +421,195 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
                : trib_op_submit(engine, params, TRIB_COLLECTIVE_ALL_REDUCE, params->tensor, op_out, error);
 }
 
+trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_all_reduce(engine, params, op_out, error);
+}
+
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_params(engine, params, error);
+    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
     if (status == TRIB_OK) {
-        status = check_tensor(engine, params, error);
-    }
-    if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
-                                params->tensor->name, params->root, engine->config.worker_count);
+        status = check_root(params, error);
     }
     if (status == TRIB_OK) {
         status = check_stream(params, error);
     }
     if (status == TRIB_OK) {
-        const bool is_root = params->root == engine->config.rank;
+        const bool is_root = (uint32_t)params->root == params->tensor->place;
         status = check_buffers(params, is_root, !is_root, error);
     }
     return status != TRIB_OK ? status
                              : trib_op_submit(engine, params, TRIB_COLLECTIVE_BROADCAST, params->tensor, op_out, error);
+}
+
+trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
+    if (status == TRIB_OK && params->tensor->on_device) {
+        status = trib_error_set(error, TRIB_UNSUPPORTED,
+                                "tensor \"%s\": on a device there is no reduce to one rank yet: use trib_all_reduce",
+                                params->tensor->name);
+    }
+    if (status == TRIB_OK) {
+        status = check_root(params, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_reduce(params, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_stream(params, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_buffers(params, true, (uint32_t)params->root == params->tensor->place, error);
+    }
+    return status != TRIB_OK ? status
+                             : trib_op_submit(engine, params, TRIB_COLLECTIVE_REDUCE, params->tensor, op_out, error);
+}
+
+/* ---- Operations on slices ---- */
+
+static trib_status check_output(const trib_op_params *params, trib_op *const *op_out, trib_error *error)
+{
+    const bool allocates = (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0;
+    if (allocates && (params->output != NULL || op_out == NULL)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": with TRIB_OP_ALLOCATE_OUTPUT output must be NULL and op_out must not",
+                              params->tensor->name);
+    }
+    return TRIB_OK;
+}
+
+static trib_status submit_slices(trib_engine *engine, const trib_op_params *params, trib_layout layout,
+                                 trib_collective collective, trib_op **op_out, trib_error *error)
+{
+    trib_status status = check_call(engine, params, layout, error);
+    if (status == TRIB_OK && trib_collective_is_sum(collective)) {
+        status = check_reduce(params, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_stream(params, error);
+    }
+    if (status == TRIB_OK) {
+        status = check_output(params, op_out, error);
+    }
+    return status != TRIB_OK ? status : trib_op_submit(engine, params, collective, params->tensor, op_out, error);
+}
+
+trib_status trib_all_gather(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return submit_slices(engine, params, TRIB_SLICES, TRIB_COLLECTIVE_BROADCAST, op_out, error);
+}
+
+trib_status trib_reduce_scatter(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return submit_slices(engine, params, TRIB_SLICES, TRIB_COLLECTIVE_REDUCE, op_out, error);
+}
+
+trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return submit_slices(engine, params, TRIB_PAIRS, TRIB_COLLECTIVE_PAIR, op_out, error);
+}
+
+static trib_status check_succeeded(const trib_op *op, trib_error *error)
+{
+    const trib_status status = trib_api_check_op(op, error);
+    return status != TRIB_OK || atomic_load(&op->status) == TRIB_OK
+               ? status
+               : trib_error_set(error, TRIB_STATE, "tensor \"%s\": the operation has not succeeded", op->tensor->name);
+}
+
+trib_status trib_op_output(const trib_op *op, void **data_out, uint64_t *bytes_out, trib_error *error)
+{
+    const trib_status status = check_succeeded(op, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (data_out != NULL) {
+        *data_out = op->output;
+    }
+    if (bytes_out != NULL) {
+        *bytes_out = op->tensor->layout == TRIB_WHOLE ? op->tensor->bytes : op->output_bytes;
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_op_counts(const trib_op *op, uint64_t *counts, size_t capacity, size_t *count_out, trib_error *error)
+{
+    const trib_status status = check_succeeded(op, error);
+    return status != TRIB_OK ? status : write_counts(op->tensor, counts, capacity, count_out, error);
+}
+
+/* ---- Operations whose tensors the engine declares itself ---- */
+
+/* The engine's own tensor for the next operation on bytes of the group: the lengths differ each time. */
+static trib_status declare_bytes(trib_engine *engine, trib_group *group, uint64_t bytes, trib_tensor **tensor_out,
+                                 trib_error *error)
+{
+    char name[40];
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
+    snprintf(name, sizeof name, "__bytes.%u", ++*calls);
+    pthread_mutex_unlock(&engine->mutex);
+    const trib_tensor_desc desc = {
+        .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
+    return trib_tensor_find_or_add(engine, &desc, tensor_out, error);
+}
+
+/* A broadcast gathers, too: all but the root bring nothing. */
+static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
+                                trib_error *error)
+{
+    trib_status status = check_params(engine, params, error);
+    if (status == TRIB_OK) {
+        status = check_group(engine, params->group, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    const uint32_t place = trib_rank_group_place(engine, params->group);
+    const bool gives = !has_root || (uint32_t)params->root == place;
+    const uint64_t bytes = gives ? params->input_bytes : 0;
+    if (op_out == NULL || params->output != NULL || (bytes > 0 && params->input == NULL) ||
+        bytes > TRIB_TENSOR_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID, "%s",
+                              op_out == NULL            ? "op_out is NULL: only the handle tells where the bytes are"
+                              : params->output != NULL ? "output is not NULL: the engine allocates it"
+                              : params->input == NULL  ? "input is NULL"
+                                                       : "more than 2^44 bytes");
+    }
+    if (has_root && (params->root < 0 || (uint32_t)params->root >= trib_rank_group_count(engine, params->group))) {
+        return trib_error_set(error, TRIB_INVALID, "root %d is not a rank below %u", params->root,
+                              trib_rank_group_count(engine, params->group));
+    }
+    trib_op_params mine = *params;
+    status = declare_bytes(engine, params->group, bytes, &mine.tensor, error);
+    mine.input = gives ? params->input : NULL;
+    mine.input_bytes = 0;
+    mine.flags = TRIB_OP_ALLOCATE_OUTPUT;
+    return status == TRIB_OK ? trib_all_gather(engine, &mine, op_out, error) : status;
+}
+
+trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return gather_bytes(engine, params, true, op_out, error);
+}
+
+trib_status trib_all_gather_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                  trib_error *error)
+{
+    return gather_bytes(engine, params, false, op_out, error);
+}
+
+static trib_status find_barrier(trib_engine *engine, trib_group *group, trib_tensor **tensor_out, trib_error *error)
+{
+    if (group == NULL) {
+        *tensor_out = engine->barrier_tensor;
+        return TRIB_OK;
+    }
+    const trib_tensor_desc desc = {
+        .name = TRIB_BARRIER_NAME, .dtype = TRIB_UINT8, .priority = INT32_MAX, .layout = TRIB_WHOLE, .group = group};
+    return trib_tensor_find_or_add(engine, &desc, tensor_out, error);
 }
 
 trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -206,6 +617,9 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
     trib_op_params mine;
     trib_op_params_init(&mine, sizeof mine);
     trib_status status = check_params(engine, params == NULL ? &mine : params, error);
+    if (status == TRIB_OK && params != NULL) {
+        status = check_group(engine, params->group, error);
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -213,8 +627,11 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
         mine.timeout_ns = params->timeout_ns;
         mine.done_cb = params->done_cb;
         mine.user = params->user;
+        mine.group = params->group;
     }
-    return trib_op_submit(engine, &mine, TRIB_COLLECTIVE_ALL_REDUCE, engine->barrier_tensor, op_out, error);
+    status = find_barrier(engine, mine.group, &mine.tensor, error);
+    return status == TRIB_OK ? trib_op_submit(engine, &mine, TRIB_COLLECTIVE_ALL_REDUCE, mine.tensor, op_out, error)
+                             : status;
 }
 
 void trib_op_cancel(trib_op *op)

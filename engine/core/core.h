@@ -58,6 +58,8 @@ typedef struct trib_core {
     /* its aggregators (server_sum.h); NULL before the roster is here and after the core has closed */
     struct trib_server_sum *sums;
     uint32_t sum_count;
+    struct trib_server_sum **group_sums;    /* by group; NULL: no group has contributed to this core yet */
+    struct trib_server_sum *group_sum_list; /* those that are there */
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     uint32_t wireup_missing;  /* workers that have yet to connect to this core (wireup.h) */

@@ -7,6 +7,8 @@
 
 #include "engine/membership/coordinator.h"
 #include "engine/base/hash.h"
+#include "engine/cluster/cut.h"
+#include "engine/cluster/rank_set.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
@@ -17,10 +19,28 @@ typedef struct trib_coordinator_slot {
     void *loads_buffer;
 } trib_coordinator_slot;
 
+/* A group of workers as the first of them described it. */
+typedef struct trib_group_entry {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_rank_set *ranks;
+    uint32_t first_rank;
+    bool is_known, bad; /* is_known: all members of the job know its ranks */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t *tags;       /* by rank; UINT32_MAX: the rank has not asked for it */
+    unsigned char *knows; /* by member */
+    struct trib_group_entry *next;
+} trib_group_entry;
+
 /* A tensor as the first worker declared it. */
 typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
     trib_dtype dtype;
+    const trib_group_entry *group; /* NULL: all workers share it */
+    trib_layout layout;
+    uint64_t row;
+    uint64_t *counts; /* by slice, in elements; filled in as the workers declare */
+    trib_cut *cut;    /* NULL: not placed yet */
     uint64_t count;
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
@@ -52,6 +72,8 @@ struct trib_coordinator {
     trib_timer join_deadline, heartbeat;
     trib_roster *roster; /* owned by the coordinator */
     trib_dealer *dealer;
+    trib_group_entry *groups; /* newest first */
+    uint32_t group_count;
     struct trib_registry_entry *registry;
     uint32_t registry_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
@@ -80,5 +102,16 @@ TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib
 TRIB_CHECKED trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
 void trib_registry_clear(trib_coordinator *self);
+
+/* ---- group_registry.c ---- */
+TRIB_CHECKED trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                 const void *payload, trib_error *error);
+TRIB_CHECKED trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                trib_error *error);
+/* A member has left: nobody waits for its answer any more. */
+void trib_groups_member_left(trib_coordinator *self);
+/* NULL: there is no such group. */
+const trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id);
+void trib_groups_clear(trib_coordinator *self);
 
 #endif

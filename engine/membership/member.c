@@ -253,6 +253,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     pthread_mutex_lock(&engine->mutex);
     uint32_t count = engine->tensor_count;
     pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
     for (uint32_t tag = 0; tag < count && worker; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = engine->tensors[tag];
@@ -291,16 +292,37 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
         return;
     }
     member->declared++;
-    unsigned char payload[512];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_member_declare_in_group(core->engine, tensor);
+}
+
+void trib_member_send_declare(const trib_engine *engine, const trib_tensor *tensor)
+{
+    const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
+    const size_t size = sizeof tensor->name + 32 + splits * sizeof(uint64_t);
+    unsigned char *payload = malloc(size);
+    if (payload == NULL) {
+        trib_job_fail(tensor->engine, TRIB_NO_MEMORY, "out of memory for the declaration of a tensor");
+        return;
+    }
+    trib_writer writer = {.data = payload, .capacity = size};
     trib_put_text(&writer, tensor->name);
     trib_put_u8(&writer, (uint8_t)tensor->dtype);
     trib_put_u64(&writer, tensor->count);
+    trib_put_u8(&writer, (uint8_t)tensor->layout);
+    trib_put_u64(&writer, tensor->row);
+    trib_put_u32(&writer, splits);
+    for (uint32_t i = 0; i < splits; i++) {
+        trib_put_u64(&writer, tensor->splits[i]);
+    }
     trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_DECLARE,
-                        .tensor = tensor->tag,
-                        .root = tensor->on_device ? trib_engine_local_size(core->engine) : 0};
-    trib_link_send_copy(member->link, frame, payload, writer.size);
+    const trib_frame frame = {.type = TRIB_FRAME_DECLARE,
+                              .group = tensor->group == NULL ? 0 : tensor->group->id,
+                              .tensor = tensor->tag,
+                              .root = tensor->on_device ? trib_engine_local_size(engine) : 0};
+    if (engine->member->link != NULL) {
+        trib_link_send_copy(engine->member->link, frame, payload, writer.size);
+    }
+    free(payload);
 }
 
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
@@ -363,6 +385,13 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
                       : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_GROUP_RANKS:
+        return joined ? trib_member_take_group_ranks(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "GROUP_RANKS before the roster");
+    case TRIB_FRAME_GROUP_MADE:
+        return trib_member_take_group_made(member->core->engine, frame, error);
+    case TRIB_FRAME_GROUP_BAD:
+        return trib_member_take_group_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         if (joined) {
             trib_core *core = member->core;

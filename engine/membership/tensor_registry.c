@@ -15,6 +15,21 @@
 #include "engine/worker/op.h"
 #include "engine/cluster/tensor_owners.h"
 
+/* What a DECLARE says, but for its splits. */
+typedef struct trib_declaration {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_dtype dtype;
+    uint64_t count, row;
+    trib_layout layout;
+    uint32_t split_count, local_size;
+    const trib_group_entry *group;
+} trib_declaration;
+
+static void make_key(const trib_declaration *what, char *text, size_t size)
+{
+    snprintf(text, size, "%u/%s", what->group == NULL ? 0 : what->group->ranks->id, what->name);
+}
+
 static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
     if (self->slots[rank].link == NULL || entry->tags[rank] == UINT32_MAX) {
@@ -33,58 +48,128 @@ static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, c
     trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, text);
 }
 
-static trib_registry_entry *new_entry(trib_coordinator *self, const char *name, trib_dtype dtype, uint64_t count,
-                                      uint32_t local_size, uint32_t rank)
+/* The number of workers that share the tensor, and a worker's place among them. */
+static uint32_t sharers_of(const trib_coordinator *self, const trib_registry_entry *entry)
+{
+    return entry->group == NULL ? self->worker_count : entry->group->ranks->count;
+}
+
+static uint32_t place_of(const trib_registry_entry *entry, uint32_t rank)
+{
+    return entry->group == NULL ? rank : trib_rank_set_index(entry->group->ranks, rank);
+}
+
+static void entry_free(trib_registry_entry *entry)
+{
+    free(entry->owners);
+    free(entry->owners_next);
+    free(entry->answered);
+    free(entry->tags);
+    free(entry->counts);
+    free(entry->cut);
+    free(entry);
+}
+
+static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declaration *what, uint32_t rank)
 {
     trib_registry_entry *entry = calloc(1, sizeof *entry);
-    uint32_t *tags = malloc(self->worker_count * sizeof *tags);
-    uint64_t bytes = count * trib_dtype_size(dtype);
-    const bool is_slow = local_size == 0 && trib_egress_is_slow(&self->core->host);
-    uint32_t partition_bytes = is_slow ? trib_tensor_partition_bytes_slow(self->roster, bytes)
-                                       : trib_tensor_partition_bytes(self->roster, bytes, local_size);
-    uint32_t partitions = trib_tensor_partition_count(bytes, partition_bytes);
-    trib_place_owner *owners = malloc(partitions * sizeof *owners);
-    if (entry == NULL || tags == NULL || owners == NULL) {
-        free(entry);
-        free(tags);
-        free(owners);
+    if (entry == NULL) {
         return NULL;
     }
-    trib_dealer_begin(self->dealer, bytes, partition_bytes);
-    for (uint32_t i = 0; i < partitions; i++) {
-        uint64_t left = bytes - (uint64_t)i * partition_bytes;
-        owners[i] = trib_dealer_next(self->dealer, left < partition_bytes ? left : partition_bytes);
-    }
-    memset(tags, 0xff, self->worker_count * sizeof *tags);
-    snprintf(entry->name, sizeof entry->name, "%s", name);
-    entry->dtype = dtype;
-    entry->count = count;
-    entry->local_size = local_size;
-    entry->id = self->registry_count++;
+    snprintf(entry->name, sizeof entry->name, "%s", what->name);
+    make_key(what, entry->table_key, sizeof entry->table_key);
+    entry->dtype = what->dtype;
+    entry->count = what->count;
+    entry->local_size = what->local_size;
+    entry->group = what->group;
+    entry->layout = what->layout;
+    entry->row = what->row;
     entry->first_rank = rank;
-    entry->owners = owners;
-    entry->partition_count = partitions;
-    entry->partition_bytes = partition_bytes;
-    entry->tags = tags;
-    HASH_ADD_STR(self->registry, name, entry);
-    if (entry->hh.tbl == NULL) {
-        free(entry);
-        free(tags);
-        free(owners);
+    entry->tags = malloc(self->worker_count * sizeof *entry->tags);
+    entry->counts = calloc(trib_cut_slices(what->layout, sharers_of(self, entry)), sizeof *entry->counts);
+    if (entry->tags == NULL || entry->counts == NULL) {
+        entry_free(entry);
         return NULL;
     }
+    memset(entry->tags, 0xff, self->worker_count * sizeof *entry->tags);
+    HASH_ADD_STR(self->registry, table_key, entry);
+    if (entry->hh.tbl == NULL) {
+        entry_free(entry);
+        return NULL;
+    }
+    entry->id = self->registry_count++;
     return entry;
+}
+
+/* ---- Placement ---- */
+
+/* A slice is summed or handed out by the worker that it belongs to or goes to, if that one sums at all: then it crosses
+ * the network once. *is_bound is false if the slice may be anywhere. */
+static trib_place_owner slice_owner(const trib_coordinator *self, const trib_registry_entry *entry, uint32_t slice,
+                                    uint32_t turn, bool *is_bound)
+{
+    const uint32_t place = entry->layout == TRIB_PAIRS ? slice % sharers_of(self, entry) : slice;
+    const uint32_t rank = entry->group == NULL ? place : entry->group->ranks->ranks[place];
+    const trib_member_info *info = &self->roster->members[rank];
+    *is_bound = entry->layout != TRIB_WHOLE && info->sums;
+    return (trib_place_owner){.member = (uint16_t)rank, .reactor = (uint16_t)(turn % info->reactors)};
+}
+
+static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
+{
+    const trib_cut *cut = entry->cut;
+    entry->owners = malloc((cut->partition_count > 0 ? cut->partition_count : 1) * sizeof *entry->owners);
+    if (entry->owners == NULL) {
+        return false;
+    }
+    trib_dealer_begin(self->dealer, cut->bytes, cut->partition_bytes);
+    for (uint32_t i = 0; i < cut->partition_count; i++) {
+        bool is_bound = false;
+        const uint32_t slice = trib_cut_find(cut, i);
+        entry->owners[i] = slice_owner(self, entry, slice, slice + i - cut->slices[slice].first, &is_bound);
+        if (!is_bound) {
+            entry->owners[i] = trib_dealer_next(self->dealer, trib_cut_size(cut, i));
+        }
+    }
+    entry->partition_count = cut->partition_count;
+    entry->partition_bytes = cut->partition_bytes;
+    return true;
+}
+
+/* Returns false if memory runs out. A tensor that is too large becomes bad. */
+static bool place(trib_coordinator *self, trib_registry_entry *entry)
+{
+    trib_cut *cut = trib_cut_create(entry->layout, sharers_of(self, entry), entry->counts,
+                                    trib_dtype_size(entry->dtype));
+    if (cut == NULL) {
+        return false;
+    }
+    if (cut->bytes > TRIB_TENSOR_BYTES_MAX || cut->slice_count > TRIB_PARTITIONS_MAX ||
+        (size_t)cut->slice_count * 8 > TRIB_PAYLOAD_MAX / 2) {
+        free(cut);
+        mark_bad(self, entry, "its slices are too many, or have more than 2^44 bytes together");
+        return true;
+    }
+    const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
+    trib_cut_into(cut, is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes)
+                               : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size));
+    entry->cut = cut;
+    return deal_partitions(self, entry);
 }
 
 static trib_status send_declared(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
-    size_t size = trib_owners_size(entry->partition_count);
+    const uint32_t slices = entry->cut->slice_count;
+    size_t size = trib_owners_size(entry->partition_count) + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
         return TRIB_NO_MEMORY;
     }
     trib_writer writer = {.data = payload, .capacity = size};
     trib_owners_put(&writer, entry->partition_bytes, entry->partition_count, entry->owners);
+    for (uint32_t i = 0; i < slices; i++) {
+        trib_put_u64(&writer, entry->counts[i]);
+    }
     trib_assert(!writer.overflow);
     trib_frame frame = {.type = TRIB_FRAME_DECLARED, .tensor = entry->tags[rank], .aux = entry->id};
     trib_link_send_copy(self->slots[rank].link, frame, payload, size);
@@ -92,26 +177,105 @@ static trib_status send_declared(trib_coordinator *self, const trib_registry_ent
     return TRIB_OK;
 }
 
-/* Writes "float32[10]", followed by the place of a tensor on devices. */
-static void describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t local_size)
+/* Writes "float32[10]", followed by the layout, the row, and the place of a tensor on devices. */
+static void describe(char *text, size_t size, const trib_declaration *what)
 {
-    int length = snprintf(text, size, "%s[%llu]", trib_dtype_name(dtype), (unsigned long long)count);
-    if (local_size > 0 && length > 0 && (size_t)length < size) {
-        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", local_size);
+    static const char *const layouts[] = {"", " in slices", " in pairs"};
+    int length = snprintf(text, size, "%s", trib_dtype_name(what->dtype));
+    if (what->layout == TRIB_WHOLE) {
+        length += snprintf(text + length, size - (size_t)length, "[%llu]", (unsigned long long)what->count);
+    }
+    length += snprintf(text + length, size - (size_t)length, "%s", layouts[what->layout]);
+    if (what->row > 1) {
+        length += snprintf(text + length, size - (size_t)length, " of rows of %llu", (unsigned long long)what->row);
+    }
+    if (what->local_size > 0) {
+        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", what->local_size);
     }
 }
 
-static void disagree(trib_coordinator *self, trib_registry_entry *entry, trib_dtype dtype, uint64_t count,
-                     uint32_t local_size, uint32_t rank)
+static void disagree(trib_coordinator *self, trib_registry_entry *entry, const trib_declaration *what, uint32_t rank)
 {
-    char one[96], other[96], text[TRIB_ERROR_TEXT_SIZE];
-    describe(one, sizeof one, entry->dtype, entry->count, entry->local_size);
-    describe(other, sizeof other, dtype, count, local_size);
+    char one[112], other[112], text[TRIB_ERROR_TEXT_SIZE];
+    const trib_declaration first = {.dtype = entry->dtype,
+                                    .count = entry->count,
+                                    .layout = entry->layout,
+                                    .row = entry->row,
+                                    .local_size = entry->local_size};
+    describe(one, sizeof one, &first);
+    describe(other, sizeof other, what);
     snprintf(text, sizeof text, "%s declared it as %s, %s as %s", trib_roster_name(self->roster, entry->first_rank),
              one, trib_roster_name(self->roster, rank), other);
     mark_bad(self, entry, text);
-    for (uint32_t i = 0; i < self->worker_count; i++) {
-        if (i != rank) {
+}
+
+static bool is_same(const trib_registry_entry *entry, const trib_declaration *what)
+{
+    return entry->dtype == what->dtype && entry->local_size == what->local_size && entry->layout == what->layout &&
+           entry->row == what->row && (entry->layout != TRIB_WHOLE || entry->count == what->count);
+}
+
+/* Reads the declaration but for its splits, which the reader has next. */
+static bool read_declaration(const trib_coordinator *self, const trib_frame *frame, trib_reader *reader,
+                             trib_declaration *what)
+{
+    trib_get_text(reader, what->name, sizeof what->name);
+    what->dtype = (trib_dtype)trib_get_u8(reader);
+    what->count = trib_get_u64(reader);
+    what->layout = (trib_layout)trib_get_u8(reader);
+    what->row = trib_get_u64(reader);
+    what->split_count = trib_get_u32(reader);
+    what->local_size = frame->root;
+    what->group = trib_groups_find(self, frame->group);
+    const size_t element = trib_dtype_size(what->dtype);
+    const uint32_t sharers = what->group == NULL ? self->worker_count : what->group->ranks->count;
+    return !reader->failed && element != 0 && what->count <= TRIB_TENSOR_BYTES_MAX / element &&
+           what->local_size <= self->worker_count &&
+           (what->local_size == 0 || self->worker_count % what->local_size == 0) &&
+           (unsigned)what->layout <= TRIB_PAIRS && what->row > 0 && (frame->group == 0 || what->group != NULL) &&
+           (what->layout == TRIB_WHOLE || what->local_size == 0) &&
+           what->split_count == (what->layout == TRIB_PAIRS ? sharers : 0);
+}
+
+/* Takes the lengths of the worker's slices. */
+static void take_counts(const trib_coordinator *self, trib_registry_entry *entry, const trib_declaration *what,
+                        uint32_t at, trib_reader *reader)
+{
+    const uint32_t n = sharers_of(self, entry);
+    for (uint32_t i = 0; i < what->split_count; i++) {
+        const uint64_t count = trib_get_u64(reader);
+        if (entry->layout == TRIB_PAIRS) {
+            entry->counts[at * n + i] = count;
+        }
+    }
+    if (entry->layout == what->layout && entry->layout != TRIB_PAIRS) {
+        entry->counts[entry->layout == TRIB_SLICES ? at : 0] = what->count;
+    }
+}
+
+/* Answers a declaration. A whole tensor is placed when the first worker declares it, any other one when all have. */
+static trib_status answer(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
+{
+    const bool is_complete = entry->declared_count == sharers_of(self, entry);
+    if (!entry->bad && entry->cut == NULL && (entry->layout == TRIB_WHOLE || is_complete)) {
+        if (!place(self, entry)) {
+            return TRIB_NO_MEMORY;
+        }
+    }
+    trib_status status = TRIB_OK;
+    const bool to_all = entry->layout != TRIB_WHOLE && is_complete;
+    for (uint32_t i = 0; i < self->worker_count && status == TRIB_OK && !entry->bad && entry->cut != NULL; i++) {
+        if ((to_all || i == rank) && entry->tags[i] != UINT32_MAX && self->slots[i].link != NULL) {
+            status = send_declared(self, entry, i);
+        }
+    }
+    return status;
+}
+
+static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, bool was_bad, uint32_t rank)
+{
+    for (uint32_t i = 0; entry->bad && i < self->worker_count; i++) {
+        if (!was_bad || i == rank) {
             send_bad(self, entry, i);
         }
     }
@@ -120,47 +284,42 @@ static void disagree(trib_coordinator *self, trib_registry_entry *entry, trib_dt
 trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
-    char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, name, sizeof name);
-    trib_dtype dtype = (trib_dtype)trib_get_u8(&reader);
-    uint64_t count = trib_get_u64(&reader);
-    const uint32_t local_size = frame->root;
-    trib_status status = trib_get_end(&reader, "DECLARE", error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    const size_t element = trib_dtype_size(dtype);
-    if (element == 0 || rank >= self->worker_count || count > TRIB_TENSOR_BYTES_MAX / element ||
-        local_size > self->worker_count || (local_size > 0 && self->worker_count % local_size != 0)) {
+    trib_declaration what = {.dtype = TRIB_FLOAT32};
+    const bool is_possible = read_declaration(self, frame, &reader, &what);
+    if (!is_possible || rank >= self->worker_count || reader.left != (size_t)what.split_count * 8 ||
+        (what.group != NULL && trib_rank_set_index(what.group->ranks, rank) == TRIB_RANK_ABSENT)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",
-                              (int)dtype, (unsigned long long)count, rank, local_size);
+                              (int)what.dtype, (unsigned long long)what.count, rank, what.local_size);
     }
+    char key[TRIB_TENSOR_NAME_MAX + 12];
+    make_key(&what, key, sizeof key);
     trib_registry_entry *entry = NULL;
-    HASH_FIND_STR(self->registry, name, entry);
+    HASH_FIND_STR(self->registry, key, entry);
     if (entry == NULL) {
-        entry = new_entry(self, name, dtype, count, local_size, rank);
+        entry = new_entry(self, &what, rank);
         if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
             mark_bad(self, entry, "the job has as many tensors as it can have");
         }
     }
     if (entry == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", what.name);
     }
     if (entry->tags[rank] != UINT32_MAX) {
-        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" declared twice", name);
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" declared twice", what.name);
     }
+    const bool was_bad = entry->bad && entry->declared_count > 0;
     entry->tags[rank] = frame->tensor;
     entry->declared_count++;
-    if (!entry->bad && (entry->dtype != dtype || entry->count != count || entry->local_size != local_size)) {
-        disagree(self, entry, dtype, count, local_size, rank);
+    if (!entry->bad && !is_same(entry, &what)) {
+        disagree(self, entry, &what, rank);
     }
-    if (entry->bad) {
-        send_bad(self, entry, rank);
-        return TRIB_OK;
-    }
-    return send_declared(self, entry, rank);
+    take_counts(self, entry, &what, place_of(entry, rank), &reader);
+    const trib_status status = answer(self, entry, rank);
+    tell_bad(self, entry, was_bad, rank);
+    return status == TRIB_OK ? TRIB_OK
+                             : trib_error_set(error, status, "out of memory for tensor \"%s\"", what.name);
 }
 
 void trib_registry_clear(trib_coordinator *self)
@@ -169,10 +328,6 @@ void trib_registry_clear(trib_coordinator *self)
     HASH_CLEAR(hh, self->registry); /* the entries stay linked in the order of their declaration */
     for (; entry != NULL; entry = next) {
         next = entry->hh.next;
-        free(entry->owners);
-        free(entry->owners_next);
-        free(entry->answered);
-        free(entry->tags);
-        free(entry);
+        entry_free(entry);
     }
 }

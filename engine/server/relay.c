@@ -124,7 +124,7 @@ static void send_refusal(trib_link *link, const trib_contribution *what, trib_st
 
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
 {
-    return what->size > 0 && (what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
+    return what->size > 0 && (trib_collective_is_sum(what->collective) ||
                               machine_of(core, what->root) == machine_of(core, core->engine->member_id));
 }
 
@@ -336,6 +336,14 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     return TRIB_OK;
 }
 
+/* True if this machine gets the sum's payload. */
+static bool gets_payload(const trib_core *core, const trib_contribution *what)
+{
+    const bool has_root = machine_of(core, what->root) == machine_of(core, core->engine->member_id);
+    return what->collective == TRIB_COLLECTIVE_BROADCAST ? !has_root
+                                                         : what->collective != TRIB_COLLECTIVE_REDUCE || has_root;
+}
+
 /* The waiting partial sum that the frame completes goes to *sum_out. NULL means that nothing waits for the frame any
  * more. */
 static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
@@ -349,8 +357,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_contribution what;
     trib_summation_hold(*sum_out, &what);
     trib_summation_sent(summation_of(core), *sum_out);
-    const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
-    const uint32_t expected = has_it ? 0 : what.size;
+    const uint32_t expected = gets_payload(core, &what) ? what.size : 0;
     if (frame->payload_size != expected || trib_link_is_receiving(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",

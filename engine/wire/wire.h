@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 11u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 12u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -27,7 +27,7 @@
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(DECLARE, 512)                                                                                                    \
+    X(DECLARE, TRIB_PAYLOAD_MAX)                                                                                       \
     X(DECLARED, TRIB_PAYLOAD_MAX)                                                                                      \
     X(TENSOR_BAD, 1024)                                                                                                \
     X(PING, 0)                                                                                                         \
@@ -51,7 +51,13 @@
     X(LOADS, 8192)                                                                                                     \
     X(MOVE, TRIB_PAYLOAD_MAX)                                                                                          \
     X(MOVE_READY, 0)                                                                                                   \
-    X(MOVE_DECIDED, 0)
+    X(MOVE_DECIDED, 0)                                                                                                 \
+    /* groups of workers, between a member and the coordinator */                                                      \
+    X(GROUP_CREATE, TRIB_PAYLOAD_MAX)                                                                                  \
+    X(GROUP_RANKS, TRIB_PAYLOAD_MAX)                                                                                   \
+    X(GROUP_KNOWN, 0)                                                                                                  \
+    X(GROUP_MADE, 0)                                                                                                   \
+    X(GROUP_BAD, 1024)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -79,7 +85,7 @@ typedef enum trib_frame_type {
     FIELD(sender, 12, 4)                                                                                               \
     FIELD(epoch, 16, 4)                                                                                                \
     LATER(term, 20, 4)                                                                                                 \
-    LATER(group, 24, 4)                                                                                                \
+    FIELD(group, 24, 4)                                                                                                \
     FIELD(tensor, 28, 4)                                                                                               \
     FIELD(partition, 32, 4)                                                                                            \
     FIELD(round, 36, 4)                                                                                                \
@@ -108,7 +114,7 @@ typedef struct trib_frame {
     uint32_t sender; /* member id */
     uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
     uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
-    uint32_t group;  /* reserved for the group of workers in which the tensor was declared */
+    uint32_t group;  /* the group of workers in which the tensor was declared; 0: all of the job */
     uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
     uint32_t partition;
     uint32_t round;

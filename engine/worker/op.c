@@ -67,14 +67,18 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     op->engine = engine;
     op->tensor = tensor;
     op->collective = collective;
-    op->reduce = collective == TRIB_COLLECTIVE_ALL_REDUCE ? params->reduce : TRIB_SUM;
-    op->root = collective == TRIB_COLLECTIVE_BROADCAST ? (uint32_t)params->root : 0;
+    op->reduce = trib_collective_is_sum(collective) ? params->reduce : TRIB_SUM;
+    const bool has_root = collective == TRIB_COLLECTIVE_BROADCAST || collective == TRIB_COLLECTIVE_REDUCE;
+    op->root = has_root && tensor->layout == TRIB_WHOLE ? (uint32_t)params->root : 0;
     if (tensor->on_device) {
         engine->device_hooks->fill(op);
     }
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
     op->output = params->output;
+    op->input_bytes = params->input_bytes;
+    op->output_bytes = params->output_bytes;
+    op->allocates = (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0;
     op->done_cb = params->done_cb;
     op->user = params->user;
     op->submit_ns = trib_now(reactor);
@@ -136,6 +140,53 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
     return status;
 }
 
+/* ---- Buffers of the sliced layouts ---- */
+
+typedef struct needed_bytes {
+    uint64_t in, out;
+} needed_bytes;
+
+static needed_bytes bytes_of(const trib_op *op)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t given = trib_cut_given(tensor->cut, tensor->place), taken = trib_cut_taken(tensor->cut, tensor->place);
+    return op->collective == TRIB_COLLECTIVE_REDUCE ? (needed_bytes){.in = taken, .out = given}
+                                                    : (needed_bytes){.in = given, .out = taken};
+}
+
+static void fail_to_fit(trib_op *op, const char *what, uint64_t has, uint64_t needs)
+{
+    trib_op_fail(op, TRIB_INVALID, "%s has %llu bytes, and the operation %s %llu: see trib_tensor_counts", what,
+                 (unsigned long long)has, what[0] == 'i' ? "reads" : "writes", (unsigned long long)needs);
+}
+
+void trib_op_fit(trib_op *op)
+{
+    if (op->tensor->layout == TRIB_WHOLE) {
+        return; /* checked when it was submitted */
+    }
+    const needed_bytes needs = bytes_of(op);
+    if (op->input_bytes != 0 && op->input_bytes != needs.in) {
+        fail_to_fit(op, "input", op->input_bytes, needs.in);
+    } else if (op->allocates && needs.out > 0) {
+        op->allocated = op->engine->env.memory_alloc(op->engine->env.memory, needs.out);
+        op->output = op->allocated;
+        if (op->output == NULL) {
+            trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for an output of %llu bytes", (unsigned long long)needs.out);
+        }
+    } else if (!op->allocates && op->output_bytes < needs.out &&
+               (op->output_bytes != 0 || op->collective != TRIB_COLLECTIVE_REDUCE)) {
+        fail_to_fit(op, "output", op->output_bytes, needs.out);
+    }
+    if (op->input == NULL && needs.in > 0) {
+        fail_to_fit(op, "input", 0, needs.in);
+    } else if (op->output == NULL && needs.out > 0) {
+        fail_to_fit(op, "output", 0, needs.out);
+    }
+    op->input_bytes = needs.in;
+    op->output_bytes = needs.out;
+}
+
 /* After the last post the operation may complete at any time. */
 static void post_op_cores(trib_op *op)
 {
@@ -178,6 +229,9 @@ trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, tr
     trib_assert(op != NULL);
     fill_op(op, engine, params, collective, tensor);
     op->round = ++tensor->rounds;
+    if (op->spread) {
+        trib_op_fit(op);
+    }
     atomic_init(&op->references, op_out != NULL ? 3 : 2);
     atomic_init(&op->counts, op_out != NULL ? 2 : 1);
     if (op_out != NULL) {
@@ -203,12 +257,21 @@ static bool take_last(atomic_uint *count, uint32_t mine)
     return atomic_fetch_sub(count, mine) == mine;
 }
 
+static void free_output(trib_op *op)
+{
+    if (op->allocated != NULL) {
+        op->engine->env.memory_free(op->engine->env.memory, op->allocated);
+        op->allocated = NULL;
+    }
+}
+
 void trib_op_unref(trib_op *op)
 {
     if (!take_last(&op->references, 1)) {
         return;
     }
     trib_engine *engine = op->engine;
+    free_output(op);
     pthread_mutex_lock(&engine->mutex);
     op->next = engine->free_ops;
     engine->free_ops = op;
@@ -237,8 +300,11 @@ const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, si
     const trib_tensor *found = NULL;
     pthread_mutex_lock(&engine->mutex);
     for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
-        if (atomic_load(&op->cores_left) > 0 && (overlaps(op->input, op->tensor->bytes, memory, size) ||
-                                                 overlaps(op->output, op->tensor->bytes, memory, size))) {
+        const uint64_t bytes = op->tensor == NULL ? 0 : op->tensor->bytes;
+        const uint64_t in = op->input_bytes > bytes ? op->input_bytes : bytes;
+        const uint64_t out = op->output_bytes > bytes ? op->output_bytes : bytes;
+        if (atomic_load(&op->cores_left) > 0 &&
+            (overlaps(op->input, in, memory, size) || overlaps(op->output, out, memory, size))) {
             found = op->tensor;
         }
     }
@@ -273,10 +339,10 @@ static void complete(trib_op *op)
     int claim = atomic_load(&op->claim);
     trib_result result = {
         .status = (trib_status)claim,
-        .contributors = claim == 0 ? (uint32_t)engine->config.worker_count : 0,
-        .bytes = op->tensor->bytes,
+        .contributors = claim == 0 ? op->tensor->members : 0,
+        .bytes = atomic_load(&op->tensor->placed) ? op->tensor->cut->bytes : op->tensor->bytes,
         .duration_ns = op->duration_ns,
-        .tensor = op->tensor == engine->barrier_tensor ? "" : op->tensor->name,
+        .tensor = strcmp(op->tensor->name, TRIB_BARRIER_NAME) == 0 ? "" : op->tensor->name,
         .text = op->text,
     };
     atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
@@ -358,6 +424,7 @@ void trib_ops_free(trib_engine *engine)
     while (engine->all_ops != NULL) {
         trib_op *op = engine->all_ops;
         engine->all_ops = op->made_next;
+        free_output(op);
         free(op->device);
         free(op);
     }

@@ -127,23 +127,60 @@ static uint64_t key_of(const char *name)
     return key;
 }
 
-static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
+static uint64_t declared_count(const trib_tensor_desc *desc)
+{
+    uint64_t count = desc->layout == TRIB_PAIRS ? 0 : desc->count;
+    for (uint32_t i = 0; i < desc->split_count; i++) {
+        count += desc->splits[i];
+    }
+    return count;
+}
+
+static uint64_t declared_row(const trib_tensor_desc *desc)
+{
+    return desc->row == 0 ? 1 : desc->row;
+}
+
+static void make_table_key(const trib_group *group, const char *name, char *text, size_t size)
+{
+    snprintf(text, size, "%u/%s", group == NULL ? 0 : group->tag + 1, name);
+}
+
+/* Frees what does not depend on the placement. */
+static void tensor_free(trib_tensor *tensor)
+{
+    free(tensor->cores);
+    free(tensor->splits);
+    free(tensor);
+}
+
+static trib_tensor *tensor_create(trib_engine *engine, const trib_tensor_desc *desc)
 {
     trib_tensor *tensor = calloc(1, sizeof *tensor);
     if (tensor == NULL) {
         return NULL;
     }
     tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
-    if (tensor->cores == NULL) {
-        free(tensor);
+    tensor->splits = desc->split_count == 0 ? NULL : calloc(desc->split_count, sizeof *tensor->splits);
+    if (tensor->cores == NULL || (tensor->splits == NULL) != (desc->split_count == 0)) {
+        tensor_free(tensor);
         return NULL;
     }
     tensor->engine = engine;
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->key = key_of(name);
-    tensor->dtype = dtype;
-    tensor->count = count;
-    tensor->bytes = count * trib_dtype_size(dtype);
+    snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
+    make_table_key(desc->group, desc->name, tensor->table_key, sizeof tensor->table_key);
+    tensor->key = key_of(desc->name);
+    tensor->dtype = desc->dtype;
+    tensor->count = declared_count(desc);
+    tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);
+    tensor->layout = desc->layout;
+    tensor->row = declared_row(desc);
+    tensor->group = desc->group;
+    tensor->place = trib_rank_group_place(engine, desc->group);
+    tensor->members = trib_rank_group_count(engine, desc->group);
+    if (tensor->splits != NULL) {
+        memcpy(tensor->splits, desc->splits, desc->split_count * sizeof *tensor->splits);
+    }
     tensor->declare_post.run = engine->hooks->declare;
     return tensor;
 }
@@ -159,7 +196,7 @@ static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
         engine->tensors = tensors;
         engine->tensors_capacity = capacity;
     }
-    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
+    HASH_ADD_STR(engine->tensors_by_name, table_key, tensor);
     if (tensor->hh.tbl == NULL) {
         return false;
     }
@@ -168,17 +205,26 @@ static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
     return true;
 }
 
-static trib_tensor *find(const trib_engine *engine, const char *name)
+static trib_tensor *find(const trib_engine *engine, const trib_tensor_desc *desc)
 {
+    char key[TRIB_TENSOR_NAME_MAX + 12];
     trib_tensor *tensor = NULL;
-    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
+    make_table_key(desc->group, desc->name, key, sizeof key);
+    HASH_FIND_STR(engine->tensors_by_name, key, tensor);
     return tensor;
 }
 
-static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, uint32_t flags,
-                              trib_error *error)
+static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, trib_error *error)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    const trib_dtype dtype = desc->dtype;
+    const uint64_t count = declared_count(desc);
+    if (tensor->layout != desc->layout || tensor->row != declared_row(desc) ||
+        (tensor->splits != NULL && memcmp(tensor->splits, desc->splits, desc->split_count * sizeof(uint64_t)) != 0)) {
+        return trib_error_set(error, TRIB_MISMATCH,
+                              "tensor \"%s\" was declared before with another layout, row or splits: use another name",
+                              tensor->name);
+    }
     if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
         return TRIB_OK;
     }
@@ -190,16 +236,14 @@ static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint6
                           on_device ? "device" : "host");
 }
 
-static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                       trib_tensor **tensor_out, trib_error *error)
+static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out, trib_error *error)
 {
-    trib_tensor *tensor = tensor_create(engine, name, dtype, count);
+    trib_tensor *tensor = tensor_create(engine, desc);
     if (tensor == NULL || !add_to_tables(engine, tensor)) {
         if (tensor != NULL) {
-            free(tensor->cores);
-            free(tensor);
+            tensor_free(tensor);
         }
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", desc->name);
     }
     *tensor_out = tensor;
     return TRIB_OK;
@@ -207,33 +251,34 @@ static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, 
 
 /* The caller holds the mutex, which is released meanwhile: another thread may declare the tensor or close the
  * engine. */
-static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes,
-                              struct trib_device_tensor **device_out, trib_error *error)
+static trib_status take_ahead(trib_engine *engine, const trib_tensor_desc *desc, struct trib_device_tensor **device_out,
+                              trib_error *error)
 {
+    const uint64_t bytes = desc->count * trib_dtype_size(desc->dtype);
     pthread_mutex_unlock(&engine->mutex);
-    const trib_status status = engine->device_hooks->take_ahead(engine, name, bytes, device_out, error);
+    const trib_status status = engine->device_hooks->take_ahead(engine, desc->name, bytes, device_out, error);
     pthread_mutex_lock(&engine->mutex);
     const trib_status fate = trib_engine_check_open_locked(engine, error);
-    return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
+    return fate != TRIB_OK ? fate : find(engine, desc) != NULL ? TRIB_OK : status;
 }
 
-trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                    int32_t priority, uint32_t flags, trib_tensor **tensor_out, trib_error *error)
+trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
+                                    trib_error *error)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
     struct trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
-    if (on_device && find(engine, name) == NULL) {
-        status = take_ahead(engine, name, count * trib_dtype_size(dtype), &device, error);
+    if (on_device && find(engine, desc) == NULL) {
+        status = take_ahead(engine, desc, &device, error);
     }
-    trib_tensor *tensor = find(engine, name);
+    trib_tensor *tensor = find(engine, desc);
     if (status == TRIB_OK && tensor != NULL) {
-        status = check_same(tensor, dtype, count, flags, error);
+        status = check_same(tensor, desc, error);
     } else if (status == TRIB_OK) {
-        status = add(engine, name, dtype, count, &tensor, error);
+        status = add(engine, desc, &tensor, error);
         if (status == TRIB_OK) {
-            tensor->priority = priority;
+            tensor->priority = desc->priority;
             tensor->on_device = on_device;
             tensor->device = device;
             device = NULL;
@@ -261,19 +306,43 @@ uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
     return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
 }
 
+/* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
+static void locate_pair(const trib_cut *cut, trib_task *task)
+{
+    const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
+    const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
+    task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
+    task->offset_own = within;
+    for (uint32_t i = 0; i < giver; i++) {
+        task->offset_own += cut->slices[i * cut->members + taker].bytes;
+    }
+}
+
+static void locate(const trib_cut *cut, trib_task *task)
+{
+    task->slice = trib_cut_find(cut, task->partition);
+    task->size = trib_cut_size(cut, task->partition);
+    task->offset = trib_cut_begin(cut, task->partition);
+    task->offset_own = task->offset - cut->slices[task->slice].begin;
+    if (cut->layout == TRIB_PAIRS) {
+        locate_pair(cut, task);
+    }
+}
+
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
 {
-    uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
-    uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
         .tensor = tensor,
-        .offset = offset,
-        .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };
+    if (partition < tensor->partition_count) {
+        locate(tensor->cut, task);
+    } else {
+        task->offset = (uint64_t)partition * tensor->partition_bytes; /* an absent share of a slice of devices */
+    }
     task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
     if (task->size == 0 && partition < tensor->partition_count) {
         task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
@@ -295,22 +364,34 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
     return true;
 }
 
+/* A worker has no part in what two others exchange. */
+static bool takes_part(const trib_tensor *tensor, uint32_t partition)
+{
+    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor, .slice = trib_cut_find(tensor->cut, partition)};
+    return tensor->layout != TRIB_PAIRS || trib_task_giver(&task) == tensor->place ||
+           trib_task_taker(&task) == tensor->place;
+}
+
 static bool make_tasks(trib_tensor *tensor)
 {
-    tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
-    tensor->received_bits = trib_tensor_make_bits(tensor, tensor->partition_count);
+    const uint32_t count = tensor->partition_count > 0 ? tensor->partition_count : 1;
+    tensor->task_index = calloc(count, sizeof *tensor->task_index);
+    tensor->received_bits = trib_tensor_make_bits(tensor, count);
     if (tensor->task_index == NULL || tensor->received_bits == NULL) {
         return false;
     }
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
         trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
-        tensor->task_index[i] = mine->task_count++;
+        tensor->task_index[i] = takes_part(tensor, i) ? mine->task_count++ : UINT32_MAX;
     }
     if (!trib_tensor_take_tasks(tensor)) {
         return false;
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
+        if (tensor->task_index[i] == UINT32_MAX) {
+            continue;
+        }
         trib_tensor_make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
     }
     return true;
@@ -328,15 +409,15 @@ static void release_waiting(trib_tensor *tensor)
     }
 }
 
-void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
-                        uint32_t partition_bytes)
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, trib_cut *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed));
     const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, tensor->bytes);
-    tensor->partition_bytes = partition_bytes;
-    tensor->partition_count = partition_count;
+    tensor->cut = cut_owned;
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, cut_owned->bytes);
+    tensor->partition_bytes = cut_owned->partition_bytes;
+    tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
@@ -381,12 +462,12 @@ void trib_tensors_free(trib_engine *engine)
         if (tensor->on_device) {
             engine->device_hooks->free(tensor);
         }
-        free(tensor->cores);
         free(tensor->task_index);
         free(tensor->received_bits);
         free(tensor->owners);
         free(tensor->owners_next);
-        free(tensor);
+        free(tensor->cut);
+        tensor_free(tensor);
     }
     free(engine->tensors);
     engine->tensors = NULL;

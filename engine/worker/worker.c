@@ -180,6 +180,9 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
+        if (!op->spread) {
+            trib_op_fit(op);
+        }
         spread(core, op);
         enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
@@ -244,11 +247,13 @@ static void set_views(trib_task *task)
     const trib_view view = {.bytes = task->size, .chunk_bytes = task->tensor->chunk_bytes};
     trib_task_io *io = &task->io;
     io->source = io->encoded = io->received = io->destination = view;
-    if (op->input != NULL) {
-        io->source.data = (unsigned char *)(uintptr_t)op->input + task->offset;
+    const bool gathers = task->tensor->layout == TRIB_SLICES && op->collective == TRIB_COLLECTIVE_BROADCAST;
+    if (op->input != NULL && (task->tensor->layout == TRIB_WHOLE || trib_task_sends(task))) {
+        io->source.data = (unsigned char *)(uintptr_t)op->input + (gathers ? task->offset_own : task->offset);
     }
-    if (op->output != NULL) {
-        io->destination.data = op->output + task->offset;
+    const bool whole = task->tensor->layout == TRIB_WHOLE || gathers;
+    if (op->output != NULL && (whole || trib_task_gets(task) || trib_task_is_own(task))) {
+        io->destination.data = op->output + (whole ? task->offset : task->offset_own);
     }
 }
 

@@ -312,7 +312,7 @@ void torture_watch_closed(run *self)
                 torture_broken(self, "member %u is closed, and has sums under way", i);
             }
         }
-        const trib_group *group = engine->group;
+        const trib_local_group *group = engine->group;
         if (group != NULL && group->leader != NULL && trib_leader_in_flight(group->leader) > 0) {
             torture_broken(self, "member %u is closed, and has given out credit for collectives", i);
         }
