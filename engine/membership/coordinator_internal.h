@@ -28,6 +28,7 @@ typedef struct trib_group_entry {
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t *tags;       /* by rank; UINT32_MAX: the rank has not asked for it */
     unsigned char *knows; /* by member */
+    trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
     struct trib_group_entry *next;
 } trib_group_entry;
 
@@ -36,7 +37,7 @@ typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
     trib_dtype dtype;
-    const trib_group_entry *group; /* NULL: all workers share it */
+    trib_group_entry *group; /* NULL: all workers share it */
     trib_layout layout;
     uint64_t row;
     uint64_t *counts; /* by slice, in elements; filled in as the workers declare */
@@ -111,7 +112,7 @@ TRIB_CHECKED trib_status trib_groups_take_known(trib_coordinator *self, uint32_t
 /* A member has left: nobody waits for its answer any more. */
 void trib_groups_member_left(trib_coordinator *self);
 /* NULL: there is no such group. */
-const trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id);
+trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id);
 void trib_groups_clear(trib_coordinator *self);
 
 #endif

@@ -30,9 +30,9 @@ static trib_group_entry *find_id(const trib_coordinator *self, uint32_t id)
     return entry;
 }
 
-const trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
+trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
 {
-    const trib_group_entry *entry = find_id(self, id);
+    trib_group_entry *entry = find_id(self, id);
     return entry != NULL && entry->is_known ? entry : NULL;
 }
 
@@ -112,10 +112,36 @@ static void tell_members(trib_coordinator *self, const trib_group_entry *entry, 
 
 static void entry_free(trib_group_entry *entry)
 {
+    trib_dealer_destroy(entry->dealer);
     free(entry->ranks);
     free(entry->tags);
     free(entry->knows);
     free(entry);
+}
+
+/* Only members of the group and servers sum its tensors: another worker may leave when it is done with its own. Returns
+ * NULL if none of them sums, or if memory runs out. */
+static trib_dealer *make_dealer(const trib_coordinator *self, const trib_rank_set *ranks)
+{
+    const uint32_t count = trib_coordinator_slots(self);
+    trib_place_member *members = calloc(count, sizeof *members);
+    trib_dealer *dealer = NULL;
+    double unused = 0;
+    for (uint32_t i = 0; members != NULL && i < count; i++) {
+        const trib_member_info *info = &self->roster->members[i];
+        const bool is_worker = i < self->worker_count;
+        const bool is_member = trib_rank_set_index(ranks, i) != TRIB_RANK_ABSENT;
+        members[i] = (trib_place_member){.is_worker = is_worker && is_member,
+                                         .can_sum = info->sums && (is_member || !is_worker),
+                                         .bandwidth = info->bandwidth,
+                                         .reactors = info->reactors};
+    }
+    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
+        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
+        dealer = NULL;
+    }
+    free(members);
+    return dealer;
 }
 
 /* Takes over the ranks on success. */
@@ -141,6 +167,7 @@ static trib_group_entry *new_entry(trib_coordinator *self, const char *name, tri
     entry->tags = tags;
     entry->knows = knows;
     entry->next = self->groups;
+    entry->dealer = make_dealer(self, ranks);
     self->groups = entry;
     tell_members(self, entry, payload, size);
     free(payload);

@@ -22,7 +22,7 @@ typedef struct trib_declaration {
     uint64_t count, row;
     trib_layout layout;
     uint32_t split_count, local_size;
-    const trib_group_entry *group;
+    trib_group_entry *group;
 } trib_declaration;
 
 static void make_key(const trib_declaration *what, char *text, size_t size)
@@ -122,13 +122,14 @@ static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
     if (entry->owners == NULL) {
         return false;
     }
-    trib_dealer_begin(self->dealer, cut->bytes, cut->partition_bytes);
+    trib_dealer *dealer = entry->group != NULL && entry->group->dealer != NULL ? entry->group->dealer : self->dealer;
+    trib_dealer_begin(dealer, cut->bytes, cut->partition_bytes);
     for (uint32_t i = 0; i < cut->partition_count; i++) {
         bool is_bound = false;
         const uint32_t slice = trib_cut_find(cut, i);
         entry->owners[i] = slice_owner(self, entry, slice, slice + i - cut->slices[slice].first, &is_bound);
         if (!is_bound) {
-            entry->owners[i] = trib_dealer_next(self->dealer, trib_cut_size(cut, i));
+            entry->owners[i] = trib_dealer_next(dealer, trib_cut_size(cut, i));
         }
     }
     entry->partition_count = cut->partition_count;

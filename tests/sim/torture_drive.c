@@ -21,7 +21,35 @@ attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
 static size_t size_of(const attempt *what)
 {
     const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor);
-    return tensor.count * trib_dtype_size(tensor.dtype);
+    return torture_total(&tensor, what->run->plan->job.workers) * trib_dtype_size(tensor.dtype);
+}
+
+static size_t offset_of(const attempt *what, torture_exchange exchange)
+{
+    const torture_plan *plan = what->run->plan;
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    return what->input == what->output && tensor.exchange == exchange
+               ? torture_before(&tensor, plan->job.workers, what->driver->rank) * trib_dtype_size(tensor.dtype)
+               : 0;
+}
+
+unsigned char *torture_input(const attempt *what)
+{
+    return what->input + offset_of(what, TORTURE_GATHER);
+}
+
+unsigned char *torture_output(const attempt *what)
+{
+    return what->output + offset_of(what, TORTURE_SCATTER);
+}
+
+static void fill(attempt *what)
+{
+    const torture_plan *plan = what->run->plan;
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const uint32_t rank = what->driver->rank;
+    torture_fill(&tensor, what->tensor, what->round, rank, torture_given(&tensor, plan->job.workers, rank),
+                 torture_input(what));
 }
 
 /* The buffers are the caller's again. A late read of the input adds nonsense, and a late write to the output is
@@ -88,10 +116,8 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 
 static void stream_fills(attempt *what)
 {
-    run *self = what->run;
-    const torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
     if (what->busy) {
-        torture_fill(&tensor, what->tensor, what->round, what->driver->rank, what->input);
+        fill(what);
     }
     trib_host_stream_open(what->stream);
 }
@@ -129,6 +155,39 @@ static bool stream_begin(driver *self, attempt *what)
 
 /* ---- Operations ---- */
 
+static void describe_slices(const driver *self, const torture_tensor *what, trib_tensor_desc *desc, uint64_t *splits)
+{
+    const uint32_t workers = self->run->plan->job.workers, place = torture_place_of(what, workers, self->rank);
+    if (what->exchange == TORTURE_GATHER || what->exchange == TORTURE_SCATTER) {
+        desc->layout = TRIB_SLICES;
+        desc->count = torture_slice(what, place, 0);
+    } else if (what->exchange == TORTURE_PAIRS) {
+        desc->layout = TRIB_PAIRS;
+        desc->splits = splits;
+        desc->split_count = torture_members(what, workers);
+        for (uint32_t i = 0; i < desc->split_count; i++) {
+            splits[i] = torture_slice(what, place, i);
+        }
+    }
+}
+
+static bool make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out)
+{
+    const uint32_t workers = self->run->plan->job.workers;
+    int32_t ranks[TORTURE_WORKERS_MAX];
+    char name[32];
+    snprintf(name, sizeof name, "group %u", index);
+    trib_group_desc desc;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.ranks = ranks;
+    desc.rank_count = torture_members(what, workers);
+    for (uint32_t i = 0; i < desc.rank_count; i++) {
+        ranks[i] = (int32_t)torture_rank_at(what, workers, i);
+    }
+    return trib_group_create(self->run->job->members[self->rank].engine, &desc, group_out, NULL) == TRIB_OK;
+}
+
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_plan *plan = self->run->plan;
@@ -143,7 +202,30 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
     desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
+    uint64_t splits[TORTURE_WORKERS_MAX];
+    describe_slices(self, &what, &desc, splits);
+    if (what.group != 0 && !make_group(self, index, &what, &desc.group)) {
+        return false;
+    }
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
+}
+
+static trib_status submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
+                                trib_op **op_out, trib_error *error)
+{
+    params->reduce = tensor->reduce;
+    params->root = tensor->root >= 0 ? tensor->root : 0;
+    params->output_bytes = room;
+    switch (tensor->exchange) {
+    case TORTURE_REDUCE:
+        return trib_reduce_to(engine, params, op_out, error);
+    case TORTURE_GATHER:
+        return trib_all_gather(engine, params, op_out, error);
+    case TORTURE_SCATTER:
+        return trib_reduce_scatter(engine, params, op_out, error);
+    default:
+        return trib_all_to_all(engine, params, op_out, error);
+    }
 }
 
 static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
@@ -153,6 +235,9 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
+    if (tensor.exchange != TORTURE_WHOLE) {
+        return submit_other(engine, &tensor, size_of(what), params, op_out, error);
+    }
     const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {
         const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
@@ -181,8 +266,7 @@ static void begin(driver *self, uint32_t index)
     check_output(what);
     what->poisoned = false;
     if (!stream_begin(self, what)) {
-        const torture_tensor tensor = torture_tensor_of(plan, index);
-        torture_fill(&tensor, index, what->round, self->rank, what->input);
+        fill(what);
     }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
@@ -194,8 +278,8 @@ static void begin(driver *self, uint32_t index)
     what->timeout_ns =
         hurried ? 1 + (int64_t)trib_sim_draw_below(&self->stream, (uint64_t)plan->hurry_ns) : 40 * SECOND;
     params.timeout_ns = what->timeout_ns;
-    params.input = what->input;
-    params.output = what->output;
+    params.input = torture_input(what);
+    params.output = torture_output(what);
     params.stream = what->stream;
     params.has_priority = plan->shuffled;
     params.priority = (int32_t)trib_sim_draw_below(&self->stream, 7) - 3;
@@ -225,7 +309,7 @@ static void begin(driver *self, uint32_t index)
 static uint32_t rounds_of(const driver *self, uint32_t index)
 {
     const torture_plan *plan = self->run->plan;
-    const uint32_t rounds = plan->tensors[index].rounds;
+    const uint32_t rounds = torture_is_member(&plan->tensors[index], self->rank) ? plan->tensors[index].rounds : 0;
     return plan->early_leaver == self->rank && plan->early_leaver_rounds < rounds ? plan->early_leaver_rounds : rounds;
 }
 
@@ -371,7 +455,9 @@ static void open_attempt(driver *mine, attempt *what, uint32_t index)
     *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
     const size_t size = size_of(what);
     what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
-    what->input = mine->run->plan->in_place ? what->output : malloc(size + SPARE);
+    const bool in_place =
+        mine->run->plan->in_place && torture_tensor_of(mine->run->plan, index).exchange != TORTURE_PAIRS;
+    what->input = in_place ? what->output : malloc(size + SPARE);
 }
 
 static void close_attempt(attempt *what)
@@ -420,6 +506,9 @@ void torture_drive_last(run *self)
     self->is_last = true;
     for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         for (uint32_t i = 0; i < plan->tensor_count; i++) {
+            if (!torture_is_member(&plan->tensors[i], rank)) {
+                continue;
+            }
             if (plan->odd_rank == TORTURE_NOBODY || plan->odd_round >= 0 || i != plan->odd_tensor) {
                 begin(&self->drivers[rank], i);
             }

@@ -111,6 +111,9 @@ void torture_blame_lost(run *self, uint32_t member, const char *text);
 /* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
+/* Where the operation reads and writes: in place, a slice lies at its place among all slices. */
+unsigned char *torture_input(const attempt *what);
+unsigned char *torture_output(const attempt *what);
 /* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
 /* Returns how many operations the worker still has handles of. */
