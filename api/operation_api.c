@@ -252,7 +252,7 @@ trib_status trib_tensor_counts(const trib_tensor *tensor, uint64_t *counts, size
         return status;
     }
     if (atomic_load(&tensor->bad)) {
-        return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\": %s", tensor->name, tensor->bad_text);
+        return trib_error_set(error, tensor->bad_status, "tensor \"%s\": %s", tensor->name, tensor->bad_text);
     }
     return atomic_load_explicit(&tensor->placed, memory_order_acquire)
                ? write_counts(tensor, counts, capacity, count_out, error)

@@ -134,6 +134,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
         }
     }
     trib_groups_member_left(self);
+    trib_registry_worker_left(self, member);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
     }

@@ -46,6 +46,7 @@ typedef struct trib_registry_entry {
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;
+    trib_status bad_status;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     trib_place_owner *owners;
     uint32_t partition_count, partition_bytes;
@@ -102,6 +103,8 @@ TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib
 /* ---- tensor_registry.c ---- */
 TRIB_CHECKED trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
+/* A worker has left: tensors that lack its declaration for their placement will never have it. */
+void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
 
 /* ---- group_registry.c ---- */

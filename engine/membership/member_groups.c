@@ -94,7 +94,7 @@ static void release_waiting(trib_engine *engine, trib_group *group)
         trib_tensor *next = tensor->group_next;
         tensor->group_next = NULL;
         if (group->state == TRIB_GROUP_BAD) {
-            trib_tensor_bad(tensor, group->bad_text);
+            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
         } else {
             trib_member_send_declare(engine, tensor);
         }
@@ -135,7 +135,7 @@ trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *fr
             break;
         }
         if (tensor->group == group) {
-            trib_tensor_bad(tensor, group->bad_text);
+            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
         }
     }
     return TRIB_OK;
@@ -147,7 +147,7 @@ void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor
     if (group == NULL || group->state == TRIB_GROUP_MADE) {
         trib_member_send_declare(engine, tensor);
     } else if (group->state == TRIB_GROUP_BAD) {
-        trib_tensor_bad(tensor, group->bad_text);
+        trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
     } else {
         trib_tensor **at = &group->waiting;
         while (*at != NULL) {

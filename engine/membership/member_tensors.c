@@ -161,7 +161,7 @@ trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *f
     if (status == TRIB_OK && tensor != NULL) {
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(engine, &cause, text);
-        trib_tensor_bad(tensor, text);
+        trib_tensor_bad(tensor, cause.status, text);
     }
     return status;
 }

@@ -35,17 +35,19 @@ static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, u
     if (self->slots[rank].link == NULL || entry->tags[rank] == UINT32_MAX) {
         return;
     }
-    const trib_cause cause = trib_cause_about(TRIB_MISMATCH, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR, entry->tags[rank],
+    const trib_cause cause = trib_cause_about(entry->bad_status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR, entry->tags[rank],
                                               TRIB_NO_MEMBER, entry->bad_text);
     const trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
     trib_link_send_cause(self->slots[rank].link, frame, &cause);
 }
 
-static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, const char *text)
+static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status, const char *text)
 {
     entry->bad = true;
+    entry->bad_status = status;
     snprintf(entry->bad_text, sizeof entry->bad_text, "%s", text);
-    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "tensor \"%s\": %s", entry->name, text);
+    trib_log(self->core->reactor->logger, status == TRIB_PEER_LEFT ? TRIB_LOG_WARN : TRIB_LOG_ERROR,
+             "tensor \"%s\": %s", entry->name, text);
 }
 
 /* The number of workers that share the tensor, and a worker's place among them. */
@@ -148,7 +150,7 @@ static bool place(trib_coordinator *self, trib_registry_entry *entry)
     if (cut->bytes > TRIB_TENSOR_BYTES_MAX || cut->slice_count > TRIB_PARTITIONS_MAX ||
         (size_t)cut->slice_count * 8 > TRIB_PAYLOAD_MAX / 2) {
         free(cut);
-        mark_bad(self, entry, "its slices are too many, or have more than 2^44 bytes together");
+        mark_bad(self, entry, TRIB_MISMATCH, "its slices are too many, or have more than 2^44 bytes together");
         return true;
     }
     const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
@@ -207,7 +209,7 @@ static void disagree(trib_coordinator *self, trib_registry_entry *entry, const t
     describe(other, sizeof other, what);
     snprintf(text, sizeof text, "%s declared it as %s, %s as %s", trib_roster_name(self->roster, entry->first_rank),
              one, trib_roster_name(self->roster, rank), other);
-    mark_bad(self, entry, text);
+    mark_bad(self, entry, TRIB_MISMATCH, text);
 }
 
 static bool is_same(const trib_registry_entry *entry, const trib_declaration *what)
@@ -282,6 +284,20 @@ static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, b
     }
 }
 
+/* A tensor that lacks the rank's declaration for its placement becomes bad for those that wait. */
+static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
+{
+    const bool is_sharer =
+        entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
+    if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != UINT32_MAX || !self->slots[rank].left) {
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text, "%s left the job without declaring it", trib_roster_name(self->roster, rank));
+    mark_bad(self, entry, TRIB_PEER_LEFT, text);
+    tell_bad(self, entry, false, rank);
+}
+
 trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
@@ -301,7 +317,7 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     if (entry == NULL) {
         entry = new_entry(self, &what, rank);
         if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
-            mark_bad(self, entry, "the job has as many tensors as it can have");
+            mark_bad(self, entry, TRIB_MISMATCH, "the job has as many tensors as it can have");
         }
     }
     if (entry == NULL) {
@@ -317,10 +333,21 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
         disagree(self, entry, &what, rank);
     }
     take_counts(self, entry, &what, place_of(entry, rank), &reader);
+    for (uint32_t i = 0; i < self->worker_count && entry->layout != TRIB_WHOLE; i++) {
+        check_left(self, entry, i); /* a worker may have left before the first declaration */
+    }
     const trib_status status = answer(self, entry, rank);
     tell_bad(self, entry, was_bad, rank);
     return status == TRIB_OK ? TRIB_OK
                              : trib_error_set(error, status, "out of memory for tensor \"%s\"", what.name);
+}
+
+void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)
+{
+    for (trib_registry_entry *entry = self->registry; entry != NULL && rank < self->worker_count;
+         entry = entry->hh.next) {
+        check_left(self, entry, rank);
+    }
 }
 
 void trib_registry_clear(trib_coordinator *self)

@@ -142,6 +142,13 @@ static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, t
 
 /* ---- Buffers of the sliced layouts ---- */
 
+static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
+{
+    const uintptr_t at = (uintptr_t)buffer;
+    const uintptr_t from = (uintptr_t)memory;
+    return buffer != NULL && at < from + size && from < at + bytes;
+}
+
 typedef struct needed_bytes {
     uint64_t in, out;
 } needed_bytes;
@@ -158,6 +165,15 @@ static void fail_to_fit(trib_op *op, const char *what, uint64_t has, uint64_t ne
 {
     trib_op_fail(op, TRIB_INVALID, "%s has %llu bytes, and the operation %s %llu: see trib_tensor_counts", what,
                  (unsigned long long)has, what[0] == 'i' ? "reads" : "writes", (unsigned long long)needs);
+}
+
+/* True if the smaller one of input and output is this worker's slice at its place in the larger one. */
+static bool may_overlap(const trib_op *op, const needed_bytes *needs)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t before = tensor->layout == TRIB_SLICES ? tensor->cut->slices[tensor->place].begin : 0;
+    const uintptr_t in = (uintptr_t)op->input, out = (uintptr_t)op->output;
+    return tensor->layout == TRIB_SLICES && (needs->in < needs->out ? in == out + before : out == in + before);
 }
 
 void trib_op_fit(trib_op *op)
@@ -182,6 +198,9 @@ void trib_op_fit(trib_op *op)
         fail_to_fit(op, "input", 0, needs.in);
     } else if (op->output == NULL && needs.out > 0) {
         fail_to_fit(op, "output", 0, needs.out);
+    }
+    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) && overlaps(op->input, needs.in, op->output, needs.out)) {
+        trib_op_fail(op, TRIB_INVALID, "input and output overlap, and not as a slice at its place among all");
     }
     op->input_bytes = needs.in;
     op->output_bytes = needs.out;
@@ -286,13 +305,6 @@ void trib_op_give_back(trib_op *op)
     if (counts_no_more) {
         atomic_fetch_add(&engine->ops_uncounted, 1);
     }
-}
-
-static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
-{
-    const uintptr_t at = (uintptr_t)buffer;
-    const uintptr_t from = (uintptr_t)memory;
-    return buffer != NULL && at < from + size && from < at + bytes;
 }
 
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size)

@@ -62,7 +62,8 @@ typedef struct trib_tensor {
 
     /* Written on core 0, then published by state. */
     atomic_bool placed; /* true once the tensor has partitions and owners */
-    atomic_bool bad;    /* the workers disagree about the tensor: its operations fail with bad_text */
+    atomic_bool bad;    /* it cannot be used: its operations fail with bad_status and bad_text */
+    trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
@@ -229,7 +230,7 @@ TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const trib
                                                  trib_tensor **tensor_out, trib_error *error);
 /* Core 0: the coordinator has placed the tensor. Takes over both. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, trib_cut *cut_owned);
-void trib_tensor_bad(trib_tensor *tensor, const char *text);
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text);
 /* Most pushes of all workers (or machines, for device tensors) for a finely cut tensor. Their cost is small next
  * to the tensor's bytes. */
 #define TRIB_TENSOR_MESSAGES_MAX 256u

@@ -434,11 +434,12 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     release_waiting(tensor);
 }
 
-void trib_tensor_bad(trib_tensor *tensor, const char *text)
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
 {
     if (atomic_load(&tensor->bad)) {
         return;
     }
+    tensor->bad_status = status;
     snprintf(tensor->bad_text, sizeof tensor->bad_text, "%s", text);
     atomic_store(&tensor->bad, true);
     if (!atomic_load(&tensor->placed)) {

@@ -187,7 +187,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
-        trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
+        trib_op_fail(op, tensor->bad_status, "%s", tensor->bad_text);
         drop_op_core(core, op_core);
     } else {
         trib_assert(core->reactor->index == 0);
@@ -295,7 +295,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
             trib_op_fail(op_core->op, TRIB_CANCELLED, "cancelled");
         }
         if (atomic_load(&tensor->bad)) {
-            trib_op_fail(op_core->op, TRIB_MISMATCH, "%s", tensor->bad_text);
+            trib_op_fail(op_core->op, tensor->bad_status, "%s", tensor->bad_text);
         }
         if (atomic_load(&op_core->op->claim) != 0) {
             skip_round(core, op_core);

@@ -152,7 +152,8 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             snprintf(text, size, "the job has not come together yet: %s",
                      core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
         } else {
-            snprintf(text, size, "it was still waiting for the coordinator");
+            snprintf(text, size, "it was still waiting for the coordinator%s",
+                     tensor->layout == TRIB_WHOLE ? "" : ", or for a worker that has not declared the tensor");
         }
         return text;
     }
@@ -221,7 +222,7 @@ void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, bad_post);
     if (mine->active != NULL) {
-        trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
+        trib_op_fail(mine->active->op, mine->tensor->bad_status, "%s", mine->tensor->bad_text);
         trib_worker_abort_active(core, mine->active);
     }
     /* Pending operations fail at their turn (worker.c). */

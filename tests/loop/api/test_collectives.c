@@ -602,6 +602,54 @@ static void test_output_too_small(void **state)
     }
 }
 
+/* A worker that leaves without having declared the slices that the others wait for. */
+static void test_member_that_left(void **state)
+{
+    (void)state;
+    for (int first = 0; first <= 1; first++) { /* it leaves before the others declare, or afterwards */
+        party self;
+        static float data[8];
+        trib_op *ops[2];
+        job_open(&self.jobs, 3, 0, small_pieces);
+        all_workers(&self);
+        if (first) {
+            assert_int_equal(trib_engine_destroy(self.jobs.engines[2]), TRIB_OK);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            trib_tensor *tensor = declare(
+                &self, i, (trib_tensor_desc){.name = "t", .dtype = TRIB_FLOAT32, .count = 8, .layout = TRIB_SLICES});
+            ops[i] = submit(&self, i, trib_all_gather,
+                            (trib_op_params){.tensor = tensor, .input = data, .flags = TRIB_OP_ALLOCATE_OUTPUT});
+        }
+        if (!first) {
+            assert_int_equal(trib_engine_destroy(self.jobs.engines[2]), TRIB_OK);
+        }
+        fails_with(ops[0], TRIB_PEER_LEFT, "rank 2", "without declaring");
+        fails_with(ops[1], TRIB_PEER_LEFT, "rank 2", "without declaring");
+        self.jobs.worker_count = 2;
+        job_close(&self.jobs);
+    }
+}
+
+static void test_overlapping_buffers(void **state)
+{
+    (void)state;
+    party self;
+    static float data[2][64];
+    trib_op *ops[2];
+    job_open(&self.jobs, 2, 0, small_pieces);
+    all_workers(&self);
+    for (uint32_t i = 0; i < 2; i++) {
+        trib_tensor *tensor = declare(
+            &self, i, (trib_tensor_desc){.name = "t", .dtype = TRIB_FLOAT32, .count = 8, .layout = TRIB_SLICES});
+        ops[i] = submit(&self, i, trib_all_gather,
+                        (trib_op_params){.tensor = tensor, .input = data[i] + (i == 0 ? 1 : 8), .output = data[i], .output_bytes = 64});
+    }
+    fails_with(ops[0], TRIB_INVALID, "overlap", "its place");
+    fails_with(ops[1], TRIB_CANCELLED, "rank 0", "overlap");
+    job_close(&self.jobs);
+}
+
 static void test_groups_that_disagree(void **state)
 {
     (void)state;
@@ -703,6 +751,7 @@ int main(void)
         cmocka_unit_test(test_one_worker),            cmocka_unit_test(test_groups),
         cmocka_unit_test(test_members_that_disagree), cmocka_unit_test(test_output_too_small),
         cmocka_unit_test(test_groups_that_disagree),  cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_member_that_left),      cmocka_unit_test(test_overlapping_buffers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
