@@ -9,6 +9,12 @@
 TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error);
 TRIB_CHECKED trib_status trib_api_check_op(const trib_op *op, trib_error *error);
 
+/* TRIB_INVALID: the group, unless it is NULL, belongs to another engine. */
+TRIB_CHECKED trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error);
+/* declare_api.c: writes the lengths of the slices of a placed tensor, as trib_tensor_counts does. */
+TRIB_CHECKED trib_status trib_api_write_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity,
+                                               size_t *count_out, trib_error *error);
+
 /* For calls that return no status. */
 bool trib_api_is_usable(const trib_engine *engine);
 

@@ -28,8 +28,8 @@ trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *
     cut->members = members;
     cut->slice_count = (uint32_t)slices;
     for (uint64_t i = 0; i < slices; i++) {
-        const bool fits = counts[i] <= TRIB_TENSOR_BYTES_MAX / element &&
-                          cut->bytes + counts[i] * element <= TRIB_TENSOR_BYTES_MAX;
+        const bool fits =
+            counts[i] <= TRIB_TENSOR_BYTES_MAX / element && cut->bytes + counts[i] * element <= TRIB_TENSOR_BYTES_MAX;
         if (!fits) {
             cut->bytes = UINT64_MAX;
             return cut;

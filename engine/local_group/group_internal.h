@@ -34,8 +34,10 @@ void trib_group_end_job(trib_local_group *group, trib_status status, const char 
 void trib_group_forget(trib_local_group *group, trib_device_task *device);
 /* Posts the answer to the task's core: ordered (TRIB_OK) or called off. */
 void trib_group_answer(trib_device_task *device, trib_status status);
-void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
-TRIB_CHECKED trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what, trib_error *error);
+void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                         const char *text);
+TRIB_CHECKED trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what,
+                                               trib_error *error);
 TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t local_rank,
                                                        const trib_announcement *what);
 /* Sends what was held back until the connection to the leader was READY. */

@@ -194,8 +194,9 @@ static void disagree(trib_coordinator *self, trib_group_entry *entry, const trib
     describe(entry->ranks, mine, sizeof mine);
     describe(other, theirs, sizeof theirs);
     entry->bad = true;
-    snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s", entry->name,
-             trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank), theirs);
+    snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s",
+             entry->name, trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank),
+             theirs);
     trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
 }
 

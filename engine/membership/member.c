@@ -295,36 +295,6 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_member_declare_in_group(core->engine, tensor);
 }
 
-void trib_member_send_declare(const trib_engine *engine, const trib_tensor *tensor)
-{
-    const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
-    const size_t size = sizeof tensor->name + 32 + splits * sizeof(uint64_t);
-    unsigned char *payload = malloc(size);
-    if (payload == NULL) {
-        trib_job_fail(tensor->engine, TRIB_NO_MEMORY, "out of memory for the declaration of a tensor");
-        return;
-    }
-    trib_writer writer = {.data = payload, .capacity = size};
-    trib_put_text(&writer, tensor->name);
-    trib_put_u8(&writer, (uint8_t)tensor->dtype);
-    trib_put_u64(&writer, tensor->count);
-    trib_put_u8(&writer, (uint8_t)tensor->layout);
-    trib_put_u64(&writer, tensor->row);
-    trib_put_u32(&writer, splits);
-    for (uint32_t i = 0; i < splits; i++) {
-        trib_put_u64(&writer, tensor->splits[i]);
-    }
-    trib_assert(!writer.overflow);
-    const trib_frame frame = {.type = TRIB_FRAME_DECLARE,
-                              .group = tensor->group == NULL ? 0 : tensor->group->id,
-                              .tensor = tensor->tag,
-                              .root = tensor->on_device ? trib_engine_local_size(engine) : 0};
-    if (engine->member->link != NULL) {
-        trib_link_send_copy(engine->member->link, frame, payload, writer.size);
-    }
-    free(payload);
-}
-
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
 {
     if (trib_member_link(member) != NULL) {

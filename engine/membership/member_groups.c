@@ -72,8 +72,7 @@ trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *
     for (uint32_t i = 0; ranks != NULL && i < count; i++) {
         ranks[i] = trib_get_u32(&reader);
     }
-    trib_rank_set *set =
-        ranks == NULL ? NULL : trib_rank_set_create(frame->group, ranks, count, workers, &is_valid);
+    trib_rank_set *set = ranks == NULL ? NULL : trib_rank_set_create(frame->group, ranks, count, workers, &is_valid);
     free(ranks);
     if (set == NULL) {
         return is_valid ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a group")

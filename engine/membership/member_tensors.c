@@ -1,9 +1,38 @@
-/* member_tensors.c - frames of the coordinator about tensors: where their partitions are, that they move, that they are
- * bad. */
+/* member_tensors.c - declares tensors, and takes the coordinator's frames about them: where their partitions are, that
+ * they move, that they are bad. */
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/membership/member.h"
 #include "engine/worker/worker.h"
+
+void trib_member_send_declare(const trib_engine *engine, const trib_tensor *tensor)
+{
+    const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
+    const size_t size = sizeof tensor->name + 32 + splits * sizeof(uint64_t);
+    unsigned char *payload = malloc(size);
+    if (payload == NULL) {
+        trib_job_fail(tensor->engine, TRIB_NO_MEMORY, "out of memory for the declaration of a tensor");
+        return;
+    }
+    trib_writer writer = {.data = payload, .capacity = size};
+    trib_put_text(&writer, tensor->name);
+    trib_put_u8(&writer, (uint8_t)tensor->dtype);
+    trib_put_u64(&writer, tensor->count);
+    trib_put_u8(&writer, (uint8_t)tensor->layout);
+    trib_put_u64(&writer, tensor->row);
+    trib_put_u32(&writer, splits);
+    for (uint32_t i = 0; i < splits; i++) {
+        trib_put_u64(&writer, tensor->splits[i]);
+    }
+    trib_assert(!writer.overflow);
+    const trib_frame frame = {.type = TRIB_FRAME_DECLARE,
+                              .group = tensor->group == NULL ? 0 : tensor->group->id,
+                              .tensor = tensor->tag,
+                              .root = tensor->on_device ? trib_engine_local_size(engine) : 0};
+    trib_member_send(engine->member, &frame, payload, writer.size);
+    free(payload);
+}
 
 static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
 {
@@ -23,8 +52,9 @@ static trib_cut *read_cut(const trib_engine *engine, const trib_tensor *tensor, 
     for (uint32_t i = 0; counts != NULL && i < slices; i++) {
         counts[i] = trib_get_u64(reader);
     }
-    trib_cut *cut =
-        counts == NULL ? NULL : trib_cut_create(tensor->layout, tensor->members, counts, trib_dtype_size(tensor->dtype));
+    trib_cut *cut = counts == NULL
+                        ? NULL
+                        : trib_cut_create(tensor->layout, tensor->members, counts, trib_dtype_size(tensor->dtype));
     const uint32_t local_size = tensor->on_device ? trib_engine_local_size(engine) : 0;
     bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
     if (is_cut) {
@@ -100,7 +130,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     return TRIB_OK;
 }
 
-/* Returns the tensor if it is in host memory, is not cut into slices, is shared by all workers, has been placed, and may move. NULL: it may not. */
+/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not move. */
 static trib_tensor *movable(trib_engine *engine, uint32_t tag)
 {
     trib_tensor *tensor = engine->roster->follows ? tensor_by_tag(engine, tag) : NULL;

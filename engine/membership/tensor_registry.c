@@ -35,8 +35,8 @@ static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, u
     if (self->slots[rank].link == NULL || entry->tags[rank] == UINT32_MAX) {
         return;
     }
-    const trib_cause cause = trib_cause_about(entry->bad_status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR, entry->tags[rank],
-                                              TRIB_NO_MEMBER, entry->bad_text);
+    const trib_cause cause = trib_cause_about(entry->bad_status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR,
+                                              entry->tags[rank], TRIB_NO_MEMBER, entry->bad_text);
     const trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
     trib_link_send_cause(self->slots[rank].link, frame, &cause);
 }
@@ -142,8 +142,8 @@ static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
 /* Returns false if memory runs out. A tensor that is too large becomes bad. */
 static bool place(trib_coordinator *self, trib_registry_entry *entry)
 {
-    trib_cut *cut = trib_cut_create(entry->layout, sharers_of(self, entry), entry->counts,
-                                    trib_dtype_size(entry->dtype));
+    trib_cut *cut =
+        trib_cut_create(entry->layout, sharers_of(self, entry), entry->counts, trib_dtype_size(entry->dtype));
     if (cut == NULL) {
         return false;
     }
@@ -287,8 +287,7 @@ static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, b
 /* A tensor that lacks the rank's declaration for its placement becomes bad for those that wait. */
 static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
-    const bool is_sharer =
-        entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
+    const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
     if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != UINT32_MAX || !self->slots[rank].left) {
         return;
     }
@@ -338,8 +337,7 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     }
     const trib_status status = answer(self, entry, rank);
     tell_bad(self, entry, was_bad, rank);
-    return status == TRIB_OK ? TRIB_OK
-                             : trib_error_set(error, status, "out of memory for tensor \"%s\"", what.name);
+    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "out of memory for tensor \"%s\"", what.name);
 }
 
 void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)

@@ -122,10 +122,14 @@ static void send_refusal(trib_link *link, const trib_contribution *what, trib_st
     trib_link_send_cause(link, frame_of(TRIB_FRAME_WITHDRAW, what), &cause);
 }
 
+static bool has_root(const trib_core *core, const trib_contribution *what)
+{
+    return machine_of(core, what->root) == machine_of(core, core->engine->member_id);
+}
+
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
 {
-    return what->size > 0 && (trib_collective_is_sum(what->collective) ||
-                              machine_of(core, what->root) == machine_of(core, core->engine->member_id));
+    return what->size > 0 && (trib_collective_is_sum(what->collective) || has_root(core, what));
 }
 
 static bool push_send_chunk(trib_link *link, trib_send_request *request)
@@ -289,26 +293,6 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
            machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
 }
 
-/* ---- Frames from the machine's workers ---- */
-
-trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    const trib_core *core = link->core;
-    const trib_roster *roster = core->engine->roster;
-    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
-    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
-    if (core->relay == NULL || machine_of(core, link->peer) != machine_of(core, me) || member >= roster->member_count ||
-        !roster->members[member].sums || reactor >= roster->members[member].reactors ||
-        reactor % core->engine->core_count != core->reactor->index ||
-        trib_relay_rank(roster, me, member, frame->partition) != me) {
-        return trib_error_set(error, TRIB_PROTOCOL,
-                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
-                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
-                              member, reactor);
-    }
-    return TRIB_OK;
-}
-
 /* ---- Frames from owners ---- */
 
 static trib_contribution key_of(const trib_frame *frame)
@@ -336,12 +320,11 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     return TRIB_OK;
 }
 
-/* True if this machine gets the sum's payload. */
+/* A broadcast's payload goes to all machines but the root's, and that of a reduce to the root's alone. */
 static bool gets_payload(const trib_core *core, const trib_contribution *what)
 {
-    const bool has_root = machine_of(core, what->root) == machine_of(core, core->engine->member_id);
-    return what->collective == TRIB_COLLECTIVE_BROADCAST ? !has_root
-                                                         : what->collective != TRIB_COLLECTIVE_REDUCE || has_root;
+    return what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
+           has_root(core, what) == (what->collective == TRIB_COLLECTIVE_REDUCE);
 }
 
 /* The waiting partial sum that the frame completes goes to *sum_out. NULL means that nothing waits for the frame any

@@ -126,3 +126,21 @@ trib_status trib_server_check_push(const trib_link *link, const trib_frame *fram
     }
     return TRIB_OK;
 }
+
+trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
+    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
+    if (core->relay == NULL || link->peer / roster->local_size != me / roster->local_size ||
+        member >= roster->member_count || !roster->members[member].sums ||
+        reactor >= roster->members[member].reactors || reactor % core->engine->core_count != core->reactor->index ||
+        trib_relay_rank(roster, me, member, frame->partition) != me) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
+                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
+                              member, reactor);
+    }
+    return TRIB_OK;
+}

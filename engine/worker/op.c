@@ -156,7 +156,8 @@ typedef struct needed_bytes {
 static needed_bytes bytes_of(const trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
-    const uint64_t given = trib_cut_given(tensor->cut, tensor->place), taken = trib_cut_taken(tensor->cut, tensor->place);
+    const uint64_t given = trib_cut_given(tensor->cut, tensor->place),
+                   taken = trib_cut_taken(tensor->cut, tensor->place);
     return op->collective == TRIB_COLLECTIVE_REDUCE ? (needed_bytes){.in = taken, .out = given}
                                                     : (needed_bytes){.in = given, .out = taken};
 }
@@ -188,7 +189,8 @@ void trib_op_fit(trib_op *op)
         op->allocated = op->engine->env.memory_alloc(op->engine->env.memory, needs.out);
         op->output = op->allocated;
         if (op->output == NULL) {
-            trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for an output of %llu bytes", (unsigned long long)needs.out);
+            trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for an output of %llu bytes",
+                         (unsigned long long)needs.out);
         }
     } else if (!op->allocates && op->output_bytes < needs.out &&
                (op->output_bytes != 0 || op->collective != TRIB_COLLECTIVE_REDUCE)) {
@@ -199,7 +201,8 @@ void trib_op_fit(trib_op *op)
     } else if (op->output == NULL && needs.out > 0) {
         fail_to_fit(op, "output", 0, needs.out);
     }
-    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) && overlaps(op->input, needs.in, op->output, needs.out)) {
+    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) &&
+        overlaps(op->input, needs.in, op->output, needs.out)) {
         trib_op_fail(op, TRIB_INVALID, "input and output overlap, and not as a slice at its place among all");
     }
     op->input_bytes = needs.in;

@@ -46,28 +46,29 @@ typedef struct trib_tensor {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     int32_t priority;
-    uint64_t count, bytes; /* as declared here: for TRIB_SLICES this worker's slice, for TRIB_PAIRS its slices for all */
+    uint64_t count,
+        bytes; /* as declared here: for TRIB_SLICES this worker's slice, for TRIB_PAIRS its slices for all */
     trib_layout layout;
     uint64_t row;
-    uint64_t *splits;   /* TRIB_PAIRS: as declared here */
-    trib_group *group;  /* NULL: all workers */
-    uint32_t place;     /* of this worker among those that share the tensor */
-    uint32_t members;   /* how many share it */
-    struct trib_tensor *group_next; /* core 0: in the group's list of tensors that wait for it */
+    uint64_t *splits;                          /* TRIB_PAIRS: as declared here */
+    trib_group *group;                         /* NULL: all workers */
+    uint32_t place;                            /* of this worker among those that share the tensor */
+    uint32_t members;                          /* how many share it */
+    struct trib_tensor *group_next;            /* core 0: in the group's list of tensors that wait for it */
     char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
-    uint64_t key; /* hash of the name */
-    uint32_t tag; /* this member's own number for the tensor */
+    uint64_t key;                              /* hash of the name */
+    uint32_t tag;                              /* this member's own number for the tensor */
     UT_hash_handle hh;
     uint32_t rounds; /* submitted rounds, TRIB_ROUNDS_MAX at most; guarded by the engine's mutex */
 
     /* Written on core 0, then published by state. */
-    atomic_bool placed; /* true once the tensor has partitions and owners */
-    atomic_bool bad;    /* it cannot be used: its operations fail with bad_status and bad_text */
+    atomic_bool placed;     /* true once the tensor has partitions and owners */
+    atomic_bool bad;        /* it cannot be used: its operations fail with bad_status and bad_text */
     trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t partition_bytes, chunk_bytes, partition_count;
-    trib_cut *cut; /* written at placement */
+    trib_cut *cut;                /* written at placement */
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
     uint32_t *task_index;         /* by partition: the index of its task on its core */
@@ -156,7 +157,7 @@ static inline bool trib_op_gives(const trib_op *op)
 /* The root of the partition: of the operation, or the worker whose slice it is. Of a pair the first one is. */
 static inline uint32_t trib_task_root(const trib_task *task)
 {
-    return task->tensor->layout == TRIB_SLICES ? task->slice
+    return task->tensor->layout == TRIB_SLICES  ? task->slice
            : task->tensor->layout == TRIB_PAIRS ? 0
                                                 : task->op_core->op->root;
 }

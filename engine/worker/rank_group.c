@@ -55,8 +55,8 @@ trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_de
     trib_group *group = find(engine, desc->name);
     trib_status status = TRIB_OK;
     if (group != NULL && !has_ranks(group, desc)) {
-        status = trib_error_set(error, TRIB_MISMATCH,
-                                "group \"%s\" was made before with other ranks: use another name", desc->name);
+        status = trib_error_set(error, TRIB_MISMATCH, "group \"%s\" was made before with other ranks: use another name",
+                                desc->name);
     } else if (group == NULL) {
         group = make(engine, desc);
         if (group == NULL) {

@@ -41,7 +41,8 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
         snprintf(detail, sizeof detail, "%.280s; %s withdrew from round %u", loss_reason(op, text), name, op->round);
     } else {
         snprintf(detail, sizeof detail, "%s withdrew from round %u (%s)", name, op->round,
-                 (status == TRIB_MISMATCH || status == TRIB_INVALID) && has_text ? trib_op_reason(op) : trib_status_text(status));
+                 (status == TRIB_MISMATCH || status == TRIB_INVALID) && has_text ? trib_op_reason(op)
+                                                                                 : trib_status_text(status));
     }
     return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }

@@ -195,8 +195,9 @@ static bool is_received(const trib_task *task, uint32_t chunk)
 
 static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
-    const uint32_t expected =
-        frame->chunk < task->chunk_count && trib_task_gets(task) ? trib_view_chunk_size(&task->io.received, frame->chunk) : 0;
+    const uint32_t expected = frame->chunk < task->chunk_count && trib_task_gets(task)
+                                  ? trib_view_chunk_size(&task->io.received, frame->chunk)
+                                  : 0;
     if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);

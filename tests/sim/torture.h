@@ -131,6 +131,8 @@ typedef struct torture_verdict {
 void torture_draw(uint64_t seed, torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
+/* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
+void torture_draw_exchanges(torture_plan *plan);
 /* Writes one line about everything that the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);

@@ -24,25 +24,6 @@ static size_t size_of(const attempt *what)
     return torture_total(&tensor, what->run->plan->job.workers) * trib_dtype_size(tensor.dtype);
 }
 
-static size_t offset_of(const attempt *what, torture_exchange exchange)
-{
-    const torture_plan *plan = what->run->plan;
-    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
-    return what->input == what->output && tensor.exchange == exchange
-               ? torture_before(&tensor, plan->job.workers, what->driver->rank) * trib_dtype_size(tensor.dtype)
-               : 0;
-}
-
-unsigned char *torture_input(const attempt *what)
-{
-    return what->input + offset_of(what, TORTURE_GATHER);
-}
-
-unsigned char *torture_output(const attempt *what)
-{
-    return what->output + offset_of(what, TORTURE_SCATTER);
-}
-
 static void fill(attempt *what)
 {
     const torture_plan *plan = what->run->plan;
@@ -155,39 +136,6 @@ static bool stream_begin(driver *self, attempt *what)
 
 /* ---- Operations ---- */
 
-static void describe_slices(const driver *self, const torture_tensor *what, trib_tensor_desc *desc, uint64_t *splits)
-{
-    const uint32_t workers = self->run->plan->job.workers, place = torture_place_of(what, workers, self->rank);
-    if (what->exchange == TORTURE_GATHER || what->exchange == TORTURE_SCATTER) {
-        desc->layout = TRIB_SLICES;
-        desc->count = torture_slice(what, place, 0);
-    } else if (what->exchange == TORTURE_PAIRS) {
-        desc->layout = TRIB_PAIRS;
-        desc->splits = splits;
-        desc->split_count = torture_members(what, workers);
-        for (uint32_t i = 0; i < desc->split_count; i++) {
-            splits[i] = torture_slice(what, place, i);
-        }
-    }
-}
-
-static bool make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out)
-{
-    const uint32_t workers = self->run->plan->job.workers;
-    int32_t ranks[TORTURE_WORKERS_MAX];
-    char name[32];
-    snprintf(name, sizeof name, "group %u", index);
-    trib_group_desc desc;
-    trib_group_desc_init(&desc, sizeof desc);
-    desc.name = name;
-    desc.ranks = ranks;
-    desc.rank_count = torture_members(what, workers);
-    for (uint32_t i = 0; i < desc.rank_count; i++) {
-        ranks[i] = (int32_t)torture_rank_at(what, workers, i);
-    }
-    return trib_group_create(self->run->job->members[self->rank].engine, &desc, group_out, NULL) == TRIB_OK;
-}
-
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_plan *plan = self->run->plan;
@@ -203,29 +151,11 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.priority = -(int32_t)index;
     desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
     uint64_t splits[TORTURE_WORKERS_MAX];
-    describe_slices(self, &what, &desc, splits);
-    if (what.group != 0 && !make_group(self, index, &what, &desc.group)) {
+    torture_describe_slices(self, &what, &desc, splits);
+    if (what.group != 0 && !torture_make_group(self, index, &what, &desc.group)) {
         return false;
     }
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
-}
-
-static trib_status submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
-                                trib_op **op_out, trib_error *error)
-{
-    params->reduce = tensor->reduce;
-    params->root = tensor->root >= 0 ? tensor->root : 0;
-    params->output_bytes = room;
-    switch (tensor->exchange) {
-    case TORTURE_REDUCE:
-        return trib_reduce_to(engine, params, op_out, error);
-    case TORTURE_GATHER:
-        return trib_all_gather(engine, params, op_out, error);
-    case TORTURE_SCATTER:
-        return trib_reduce_scatter(engine, params, op_out, error);
-    default:
-        return trib_all_to_all(engine, params, op_out, error);
-    }
 }
 
 static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
@@ -236,7 +166,7 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
     if (tensor.exchange != TORTURE_WHOLE) {
-        return submit_other(engine, &tensor, size_of(what), params, op_out, error);
+        return torture_submit_other(engine, &tensor, size_of(what), params, op_out, error);
     }
     const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {

@@ -80,7 +80,8 @@ static void check_result(attempt *what, const trib_result *result)
     }
     self->verdict.succeeded++;
     /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
-    const bool may_win = tensor.root >= 0 && tensor.exchange == TORTURE_WHOLE && what->driver->rank != self->plan->odd_rank;
+    const bool may_win =
+        tensor.root >= 0 && tensor.exchange == TORTURE_WHOLE && what->driver->rank != self->plan->odd_rank;
     if (disputed && !may_win) {
         torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
                        what->driver->rank, what->tensor, what->round);

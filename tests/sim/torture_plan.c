@@ -448,33 +448,6 @@ static void draw_large(torture_plan *plan)
     }
 }
 
-/* Some tensors in host memory are exchanged in other ways, or in a group. Those that workers disagree about stay. */
-static void draw_exchanges(torture_plan *plan)
-{
-    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 83};
-    const uint32_t workers = plan->job.workers;
-    for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        torture_tensor *what = &plan->tensors[i];
-        const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
-        if (what->on_device || is_disputed) {
-            continue;
-        }
-        what->shape = between(&stream, 0, 1000000);
-        if (trib_sim_draw_one_in(&stream, 2)) {
-            what->exchange = (torture_exchange)between(&stream, TORTURE_WHOLE, TORTURE_EXCHANGES - 1);
-        }
-        if (trib_sim_draw_one_in(&stream, 3)) {
-            what->group = between(&stream, 1, (1u << workers) - 1);
-            what->backwards = trib_sim_draw_one_in(&stream, 2);
-        }
-        const uint32_t members = torture_members(what, workers);
-        what->root = what->exchange == TORTURE_REDUCE ? (int32_t)between(&stream, 0, members - 1)
-                     : what->exchange != TORTURE_WHOLE ? -1
-                     : what->root >= 0                 ? what->root % (int32_t)members
-                                                       : -1;
-    }
-}
-
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -508,5 +481,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_pace(plan);
     draw_large(plan);
     torture_draw_dispute(plan);
-    draw_exchanges(plan);
+    torture_draw_exchanges(plan);
 }

@@ -323,12 +323,12 @@ static void report_row(const bench *self, const bench_case *what, const bench_ro
 {
     const char *redop = what->op->sums ? "sum" : "none";
     if (self->json) {
-        json_array_append_new(
-            rows, json_pack("{s:I,s:I,s:s,s:s,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "bytes", (json_int_t)row->bytes, "count",
-                            (json_int_t)row->count, "type", trib_dtype_name(what->dtype), "redop", redop, "p50_us",
-                            row->p50 * 1e6, "p99_us", row->p99 * 1e6, "algbw_gb_s", row->algbw, "busbw_gb_s",
-                            row->busbw, "wrong", (json_int_t)row->wrong, "t_opt_us", row->t_opt * 1e6,
-                            "worker_cpu_s_per_gb", row->cpu_per_gb));
+        json_array_append_new(rows, json_pack("{s:I,s:I,s:s,s:s,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "bytes",
+                                              (json_int_t)row->bytes, "count", (json_int_t)row->count, "type",
+                                              trib_dtype_name(what->dtype), "redop", redop, "p50_us", row->p50 * 1e6,
+                                              "p99_us", row->p99 * 1e6, "algbw_gb_s", row->algbw, "busbw_gb_s",
+                                              row->busbw, "wrong", (json_int_t)row->wrong, "t_opt_us", row->t_opt * 1e6,
+                                              "worker_cpu_s_per_gb", row->cpu_per_gb));
         return;
     }
     printf("%12llu %12llu %9s %6s %11.1f %9.3f %9.3f %7llu %11.1f ", (unsigned long long)row->bytes,

@@ -8,12 +8,9 @@
 #include <string.h>
 
 const bench_op bench_ops[] = {
-    {"push_pull", TRIB_WHOLE, true, trib_push_pull},
-    {"all_reduce", TRIB_WHOLE, true, trib_all_reduce},
-    {"broadcast", TRIB_WHOLE, false, trib_broadcast},
-    {"reduce", TRIB_WHOLE, true, trib_reduce_to},
-    {"all_gather", TRIB_SLICES, false, trib_all_gather},
-    {"reduce_scatter", TRIB_SLICES, true, trib_reduce_scatter},
+    {"push_pull", TRIB_WHOLE, true, trib_push_pull},     {"all_reduce", TRIB_WHOLE, true, trib_all_reduce},
+    {"broadcast", TRIB_WHOLE, false, trib_broadcast},    {"reduce", TRIB_WHOLE, true, trib_reduce_to},
+    {"all_gather", TRIB_SLICES, false, trib_all_gather}, {"reduce_scatter", TRIB_SLICES, true, trib_reduce_scatter},
     {"all_to_all", TRIB_PAIRS, false, trib_all_to_all},
 };
 

@@ -20,8 +20,8 @@ typedef struct bench_case {
     const bench_op *op;
     trib_dtype dtype;
     uint64_t rank, workers;
-    uint64_t count; /* elements that nccl-tests calls the size: of the larger one of input and output */
-    uint64_t slice; /* of these, for each worker */
+    uint64_t count;              /* elements that nccl-tests calls the size: of the larger one of input and output */
+    uint64_t slice;              /* of these, for each worker */
     unsigned char *data, *other; /* other: where input and output cannot share memory */
 } bench_case;
 
