@@ -285,7 +285,7 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
                                         trib_tensor *tensor, trib_op **op_out, trib_error *error);
 /* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
- * small. Called before any core sees both the operation and the placement. */
+ * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
 void trib_op_fit(trib_op *op);
 /* Any core: fails the operation. Later failures are ignored. The text begins with the tensor's name. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));

@@ -70,13 +70,17 @@ void trib_worker_release(trib_core *core, trib_op_core *op_core)
     trib_op_core_done(op, core);
 }
 
-/* Core 0: posts an operation that was submitted before the placement to the other cores with tasks. */
-static void spread(trib_core *core, trib_op *op)
+/* Core 0: an operation that was submitted before the placement gets its buffers' lengths, and is posted to the other
+ * cores with tasks. */
+static void fit_and_spread(trib_core *core, trib_op *op)
 {
     if (op->spread) {
         return;
     }
     trib_assert(core->reactor->index == 0);
+    pthread_mutex_lock(&core->engine->mutex);
+    trib_op_fit(op);
+    pthread_mutex_unlock(&core->engine->mutex);
     op->spread = true;
     for (uint32_t i = 1; i < core->engine->core_count; i++) {
         if (trib_tensor_is_used(op->tensor, i)) {
@@ -180,10 +184,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
-        if (!op->spread) {
-            trib_op_fit(op);
-        }
-        spread(core, op);
+        fit_and_spread(core, op);
         enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
