@@ -444,7 +444,7 @@ typedef struct trib_op_params {
 
 /* trib_op_params.flags. ALLOCATE_OUTPUT: output is NULL, the engine takes memory for it, and trib_op_output tells where
  * it is, until trib_op_release: for results whose length is not known before. */
-#define TRIB_OP_ALLOCATE_OUTPUT 1u
+#define TRIB_OP_ALLOCATE_OUTPUT 2u
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
