@@ -22,11 +22,12 @@ static trib_cut *cut_of(trib_layout layout, uint32_t members, const uint64_t *co
 }
 
 /* The partitions of each slice lie one behind the other, and fill it. */
-static void is_whole(const trib_cut *cut, const uint64_t *counts)
+static void is_whole(const trib_cut *cut, const uint64_t *counts, uint32_t count)
 {
     uint32_t partition = 0;
     uint64_t at = 0;
-    for (uint32_t slice = 0; slice < cut->slice_count; slice++) {
+    assert_int_equal(cut->slice_count, count);
+    for (uint32_t slice = 0; slice < count; slice++) {
         uint64_t left = counts[slice] * 4;
         assert_true(cut->slices[slice].begin == at && cut->slices[slice].bytes == left);
         for (; left > 0; partition++) {
@@ -53,7 +54,7 @@ static void test_slices_of_all_lengths(void **state)
             counts[i] = lengths[rest % COUNT];
         }
         trib_cut *cut = cut_of(TRIB_SLICES, MEMBERS, counts, PARTITION);
-        is_whole(cut, counts);
+        is_whole(cut, counts, MEMBERS);
         for (uint32_t i = 0; i < MEMBERS; i++) {
             assert_true(trib_cut_given(cut, i) == counts[i] * 4 && trib_cut_taken(cut, i) == cut->bytes);
         }
@@ -69,7 +70,7 @@ static void test_pairs(void **state)
         counts[i] = i % 3 == 0 ? 0 : i * 701;
     }
     trib_cut *cut = cut_of(TRIB_PAIRS, MEMBERS, counts, PARTITION);
-    is_whole(cut, counts);
+    is_whole(cut, counts, MEMBERS * MEMBERS);
     for (uint32_t i = 0; i < MEMBERS; i++) {
         uint64_t given = 0, taken = 0;
         for (uint32_t j = 0; j < MEMBERS; j++) {
@@ -107,7 +108,7 @@ static void test_bounds(void **state)
                    wraps[2] = {1, UINT64_MAX / 4};
     trib_cut *cut = cut_of(TRIB_SLICES, 2, large, PARTITION);
     assert_true(cut->partition_count <= TRIB_PARTITIONS_MAX && cut->partition_bytes % PARTITION == 0);
-    is_whole(cut, large);
+    is_whole(cut, large, 2);
     free(cut);
     const uint64_t *const too_large[] = {larger, wraps};
     for (size_t i = 0; i < 2; i++) {
