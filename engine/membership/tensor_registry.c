@@ -297,13 +297,27 @@ static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint3
     tell_bad(self, entry, false, rank);
 }
 
+/* The splits are all that the reader has left. */
+static trib_status check_end(const trib_reader *reader, uint32_t split_count, trib_error *error)
+{
+    trib_reader rest = *reader;
+    const size_t size = (size_t)split_count * sizeof(uint64_t);
+    rest.failed = rest.failed || rest.left < size;
+    rest.left -= rest.failed ? rest.left : size;
+    return trib_get_end(&rest, "DECLARE", error);
+}
+
 trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_declaration what = {.dtype = TRIB_FLOAT32};
     const bool is_possible = read_declaration(self, frame, &reader, &what);
-    if (!is_possible || rank >= self->worker_count || reader.left != (size_t)what.split_count * 8 ||
+    const trib_status form = check_end(&reader, what.split_count, error);
+    if (form != TRIB_OK) {
+        return form;
+    }
+    if (!is_possible || rank >= self->worker_count ||
         (what.group != NULL && trib_rank_set_index(what.group->ranks, rank) == TRIB_RANK_ABSENT)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",

@@ -91,6 +91,7 @@ static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *para
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
     atomic_init(&op->cores_left, cores);
     atomic_init(&op->cores_booked, cores);
+    atomic_init(&op->is_second_hand, false);
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
     atomic_init(&op->cancelled, false);

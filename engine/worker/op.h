@@ -127,6 +127,7 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim; /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
+    atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */

@@ -39,6 +39,8 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
     char text[TRIB_ERROR_TEXT_SIZE], detail[TRIB_ERROR_TEXT_SIZE + 64];
     if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
         snprintf(detail, sizeof detail, "%.280s; %s withdrew from round %u", loss_reason(op, text), name, op->round);
+    } else if (atomic_load(&op->is_second_hand)) {
+        snprintf(detail, sizeof detail, "%s", trib_op_reason(op));
     } else {
         snprintf(detail, sizeof detail, "%s withdrew from round %u (%s)", name, op->round,
                  (status == TRIB_MISMATCH || status == TRIB_INVALID) && has_text ? trib_op_reason(op)

@@ -373,7 +373,11 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render(core->engine, &cause, text);
     task->refused = true;
-    trib_op_fail(task->op_core->op, cause.status, "%s", text);
+    trib_op *op = task->op_core->op;
+    trib_op_fail(op, cause.status, "%s", text);
+    if (atomic_load(&op->has_text) && strcmp(trib_op_reason(op), text) == 0) {
+        atomic_store(&op->is_second_hand, true); /* this worker's own withdraws repeat it */
+    }
     if (cause.status == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* the owners report the mismatch of the other partitions */
     } else {

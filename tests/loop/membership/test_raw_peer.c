@@ -201,14 +201,24 @@ static void another_epoch(void **state)
                  "PONG frame of epoch 0, this side is in epoch 1");
 }
 
+/* A whole tensor of all workers. */
+static void put_declaration(trib_writer *writer, uint8_t dtype, uint64_t count)
+{
+    writer->size = 0;
+    trib_put_text(writer, "weights");
+    trib_put_u8(writer, dtype);
+    trib_put_u64(writer, count);
+    trib_put_u8(writer, TRIB_WHOLE);
+    trib_put_u64(writer, 1);
+    trib_put_u32(writer, 0);
+}
+
 static void bytes_behind_a_declaration(void **state)
 {
     (void)state;
-    unsigned char payload[32];
+    unsigned char payload[64];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, TRIB_FLOAT32);
-    trib_put_u64(&writer, 1);
+    put_declaration(&writer, TRIB_FLOAT32, 1);
     trib_put_u8(&writer, 0);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE with 1 bytes too many");
@@ -218,17 +228,12 @@ static void bytes_behind_a_declaration(void **state)
 static void declarations_that_cannot_be(void **state)
 {
     (void)state;
-    unsigned char payload[32];
+    unsigned char payload[64];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, 99);
-    trib_put_u64(&writer, 1);
+    put_declaration(&writer, 99, 1);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE of what cannot be: type 99");
-    writer.size = 0;
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, TRIB_FLOAT32);
-    trib_put_u64(&writer, (UINT64_C(1) << 42) + 1);
+    put_declaration(&writer, TRIB_FLOAT32, (UINT64_C(1) << 42) + 1);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size, "4398046511105 elements");
 }
 
@@ -259,7 +264,7 @@ static void another_version(void **state)
     assert_true(raw_peer_greet_foreign(self.host.address, TRIB_WIRE_VERSION - 1, answer));
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
-    await_line(&self, "protocol version 10, this side speaks 11: install the same release");
+    await_line(&self, "protocol version 11, this side speaks 12: install the same release");
     bed_close(&self);
 }
 
@@ -276,7 +281,7 @@ static void another_version_in_a_session(void **state)
     assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
     assert_int_equal(frame.type, TRIB_FRAME_BYE);
     assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
-    await_line(&self, "protocol version 10, this side speaks 11: install the same release");
+    await_line(&self, "protocol version 11, this side speaks 12: install the same release");
     bed_close(&self);
 }
 
@@ -304,7 +309,7 @@ static void a_coordinator_of_another_version(void **state)
     raw_peer_answer_foreign(listener, TRIB_WIRE_VERSION + 1);
     assert_int_equal(trib_engine_wait_ready(engine, -1, &error), TRIB_PROTOCOL);
     assert_says(error.text, "could not join at 127.0.0.1:");
-    assert_says(error.text, "protocol version 12, this side speaks 11: install the same release");
+    assert_says(error.text, "protocol version 13, this side speaks 12: install the same release");
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     close(listener);
 }
