@@ -128,6 +128,25 @@ static uint64_t key_of(const char *name)
     return key;
 }
 
+static uint64_t declared_count(const trib_tensor_desc *desc)
+{
+    uint64_t count = desc->layout == TRIB_PAIRS ? 0 : desc->count;
+    for (uint32_t i = 0; i < desc->split_count; i++) {
+        count += desc->splits[i];
+    }
+    return count;
+}
+
+static uint64_t declared_row(const trib_tensor_desc *desc)
+{
+    return desc->row == 0 ? 1 : desc->row;
+}
+
+static void make_table_key(const trib_group *group, const char *name, char *text, size_t size)
+{
+    snprintf(text, size, "%u/%s", group == NULL ? 0 : group->tag + 1, name);
+}
+
 /* Makes memory for one more tensor, whose tag it is from then on. The memory stays until the engine is freed, so a
  * caller that uses a handle while another thread releases it reads a tensor all the same. */
 static trib_tensor *make_tensor(trib_engine *engine)
@@ -159,17 +178,20 @@ static trib_tensor *make_tensor(trib_engine *engine)
     return tensor;
 }
 
-static trib_tensor *find(const trib_engine *engine, const char *name)
+static trib_tensor *find(const trib_engine *engine, const trib_tensor_desc *desc)
 {
+    char key[TRIB_TENSOR_NAME_MAX + 12];
     trib_tensor *tensor = NULL;
-    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
+    make_table_key(desc->group, desc->name, key, sizeof key);
+    HASH_FIND_STR(engine->tensors_by_name, key, tensor);
     return tensor;
 }
 
 uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name)
 {
     pthread_mutex_lock(&engine->mutex);
-    const trib_tensor *tensor = find(engine, name);
+    const trib_tensor_desc desc = {.name = name};
+    const trib_tensor *tensor = find(engine, &desc);
     const uintptr_t handle = tensor == NULL ? 0 : tensor->handle;
     pthread_mutex_unlock(&engine->mutex);
     return handle;
@@ -206,7 +228,13 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
                               "name, or release the first one",
                               tensor->name);
     }
-    if (tensor->dtype == desc->dtype && tensor->count == desc->count && tensor->on_device == on_device &&
+    if (tensor->layout != desc->layout || tensor->row != declared_row(desc) ||
+        (tensor->splits != NULL && memcmp(tensor->splits, desc->splits, desc->split_count * sizeof(uint64_t)) != 0)) {
+        return trib_error_set(error, TRIB_MISMATCH,
+                              "tensor \"%s\" was declared before with another layout, row or splits: use another name",
+                              tensor->name);
+    }
+    if (tensor->dtype == desc->dtype && tensor->count == declared_count(desc) && tensor->on_device == on_device &&
         is_same_shape(tensor, desc)) {
         return TRIB_OK;
     }
@@ -220,14 +248,27 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
                           on_device ? "device" : "host");
 }
 
-/* Fills in a tensor that is all zero but for what stays with its memory. */
-static void fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
+/* Fills in a tensor that is all zero but for what stays with its memory. Returns false if memory runs out. */
+static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
 {
+    tensor->splits = desc->split_count == 0 ? NULL : calloc(desc->split_count, sizeof *tensor->splits);
+    if ((tensor->splits == NULL) != (desc->split_count == 0)) {
+        return false;
+    }
+    if (tensor->splits != NULL) {
+        memcpy(tensor->splits, desc->splits, desc->split_count * sizeof *tensor->splits);
+    }
+    make_table_key(desc->group, desc->name, tensor->table_key, sizeof tensor->table_key);
+    tensor->layout = desc->layout;
+    tensor->row = declared_row(desc);
+    tensor->group = desc->group;
+    tensor->group_place = trib_rank_group_place(tensor->engine, desc->group);
+    tensor->members = trib_rank_group_count(tensor->engine, desc->group);
     snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
     tensor->key = key_of(desc->name);
     tensor->dtype = desc->dtype;
-    tensor->count = desc->count;
-    tensor->bytes = desc->count * trib_dtype_size(desc->dtype);
+    tensor->count = declared_count(desc);
+    tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);
     tensor->priority = desc->priority;
     tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
     tensor->dims = (uint8_t)desc->dims;
@@ -235,6 +276,7 @@ static void fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
         memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
     }
     atomic_init(&tensor->references, 1);
+    return true;
 }
 
 static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out, trib_error *error)
@@ -245,12 +287,14 @@ static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_t
     } else {
         tensor = make_tensor(engine);
     }
-    if (tensor != NULL) {
-        fill_tensor(tensor, desc);
-        HASH_ADD_STR(engine->tensors_by_name, name, tensor);
+    const bool is_filled = tensor != NULL && fill_tensor(tensor, desc);
+    if (is_filled) {
+        HASH_ADD_STR(engine->tensors_by_name, table_key, tensor);
     }
-    if (tensor == NULL || tensor->hh.tbl == NULL) {
+    if (!is_filled || tensor->hh.tbl == NULL) {
         if (tensor != NULL) {
+            free(tensor->splits);
+            tensor->splits = NULL;
             tensor->next_free = engine->free_tensors;
             engine->free_tensors = tensor;
         }
@@ -264,14 +308,15 @@ static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_t
 
 /* The caller holds the mutex, which is released meanwhile: another thread may declare the tensor or close the
  * engine. */
-static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes,
-                              struct trib_device_tensor **device_out, trib_error *error)
+static trib_status take_ahead(trib_engine *engine, const trib_tensor_desc *desc, struct trib_device_tensor **device_out,
+                              trib_error *error)
 {
+    const uint64_t bytes = desc->count * trib_dtype_size(desc->dtype);
     pthread_mutex_unlock(&engine->mutex);
-    const trib_status status = engine->device_hooks->take_ahead(engine, name, bytes, device_out, error);
+    const trib_status status = engine->device_hooks->take_ahead(engine, desc->name, bytes, device_out, error);
     pthread_mutex_lock(&engine->mutex);
     const trib_status fate = trib_engine_check_open_locked(engine, error);
-    return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
+    return fate != TRIB_OK ? fate : find(engine, desc) != NULL ? TRIB_OK : status;
 }
 
 trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
@@ -280,10 +325,10 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
     struct trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
-    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc->name) == NULL) {
-        status = take_ahead(engine, desc->name, desc->count * trib_dtype_size(desc->dtype), &device, error);
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc) == NULL) {
+        status = take_ahead(engine, desc, &device, error);
     }
-    trib_tensor *tensor = find(engine, desc->name);
+    trib_tensor *tensor = find(engine, desc);
     if (status == TRIB_OK && tensor != NULL) {
         status = check_same(tensor, desc, error);
         if (status == TRIB_OK) {
@@ -321,19 +366,43 @@ uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
     return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
 }
 
+/* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
+static void locate_pair(const trib_cut *cut, trib_task *task)
+{
+    const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
+    const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
+    task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
+    task->offset_own = within;
+    for (uint32_t i = 0; i < giver; i++) {
+        task->offset_own += cut->slices[i * cut->members + taker].bytes;
+    }
+}
+
+static void locate(const trib_cut *cut, trib_task *task)
+{
+    task->slice = trib_cut_find(cut, task->partition);
+    task->size = trib_cut_size(cut, task->partition);
+    task->offset = trib_cut_begin(cut, task->partition);
+    task->offset_own = task->offset - cut->slices[task->slice].begin;
+    if (cut->layout == TRIB_PAIRS) {
+        locate_pair(cut, task);
+    }
+}
+
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
 {
-    uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
-    uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
         .tensor = tensor,
-        .offset = offset,
-        .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };
+    if (partition < tensor->partition_count) {
+        locate(tensor->cut, task);
+    } else {
+        task->offset = (uint64_t)partition * tensor->partition_bytes; /* an absent share of a slice of devices */
+    }
     task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
     if (task->size == 0 && partition < tensor->partition_count) {
         task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
@@ -355,22 +424,34 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
     return true;
 }
 
+/* A worker has no part in what two others exchange. */
+static bool takes_part(const trib_tensor *tensor, uint32_t partition)
+{
+    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor, .slice = trib_cut_find(tensor->cut, partition)};
+    return tensor->layout != TRIB_PAIRS || trib_task_giver(&task) == tensor->group_place ||
+           trib_task_taker(&task) == tensor->group_place;
+}
+
 static bool make_tasks(trib_tensor *tensor)
 {
-    tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
-    tensor->received_bits = trib_tensor_make_bits(tensor, tensor->partition_count);
+    const uint32_t count = tensor->partition_count > 0 ? tensor->partition_count : 1;
+    tensor->task_index = calloc(count, sizeof *tensor->task_index);
+    tensor->received_bits = trib_tensor_make_bits(tensor, count);
     if (tensor->task_index == NULL || tensor->received_bits == NULL) {
         return false;
     }
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
         trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
-        tensor->task_index[i] = mine->task_count++;
+        tensor->task_index[i] = takes_part(tensor, i) ? mine->task_count++ : UINT32_MAX;
     }
     if (!trib_tensor_take_tasks(tensor)) {
         return false;
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
+        if (tensor->task_index[i] == UINT32_MAX) {
+            continue;
+        }
         trib_tensor_make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
     }
     return true;
@@ -389,15 +470,16 @@ static void release_waiting(trib_tensor *tensor)
 }
 
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
-                        uint32_t partition_count, uint32_t partition_bytes)
+                        trib_cut *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed));
     const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
     tensor->round_base = round_base;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, tensor->bytes);
-    tensor->partition_bytes = partition_bytes;
-    tensor->partition_count = partition_count;
+    tensor->cut = cut_owned;
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, cut_owned->bytes);
+    tensor->partition_bytes = cut_owned->partition_bytes;
+    tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
@@ -419,11 +501,12 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     release_waiting(tensor);
 }
 
-void trib_tensor_bad(trib_tensor *tensor, const char *text)
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
 {
     if (atomic_load(&tensor->bad)) {
         return;
     }
+    tensor->bad_status = status;
     snprintf(tensor->bad_text, sizeof tensor->bad_text, "%s", text);
     atomic_store(&tensor->bad, true);
     if (!atomic_load(&tensor->placed)) {
@@ -449,6 +532,8 @@ void trib_tensor_free_parts(trib_tensor *tensor)
     free(tensor->received_bits);
     free(tensor->owners);
     free(tensor->owners_next);
+    free(tensor->cut);
+    tensor->cut = NULL;
     tensor->task_index = NULL;
     tensor->received_bits = NULL;
     tensor->owners = tensor->owners_next = NULL;
@@ -462,6 +547,7 @@ void trib_tensors_free(trib_engine *engine)
         trib_tensor *tensor = engine->tensors[i];
         trib_tensor_free_parts(tensor);
         trib_handle_give_place(tensor->place);
+        free(tensor->splits);
         free(tensor->cores);
         free(tensor);
     }

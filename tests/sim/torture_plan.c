@@ -488,4 +488,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_large(plan);
     draw_lives(plan);
     torture_draw_dispute(plan);
+    torture_draw_exchanges(plan);
 }

@@ -180,9 +180,9 @@ static uint64_t sums_owed(const trib_summation *self)
 }
 
 /* NULL: there is none. */
-static const trib_summation *summation_at(const trib_core *core, uint32_t i)
+static const trib_summation *summation_of(const trib_server_sum *sum)
 {
-    trib_aggregator *aggregator = core->sums[i].aggregator;
+    trib_aggregator *aggregator = sum->aggregator;
     return aggregator == NULL ? NULL : trib_sum_aggregator_summation(aggregator);
 }
 
@@ -190,8 +190,8 @@ static const trib_summation *summation_at(const trib_core *core, uint32_t i)
 static bool are_sums_kept(const trib_core *core)
 {
     uint64_t owed = 0;
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        owed += sums_owed(summation_at(core, i));
+    for (const trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        owed += sums_owed(summation_of(sum));
     }
     return core->relay == NULL && owed != core->entries_waiting;
 }
@@ -223,8 +223,8 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     if (fault == NULL && are_sums_kept(core)) {
         fault = "a sum is kept that no link delivers";
     }
-    for (uint32_t i = 0; i < core->sum_count && fault == NULL; i++) {
-        const trib_summation *summation = summation_at(core, i);
+    for (const trib_server_sum *sum = NULL; fault == NULL && (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        const trib_summation *summation = summation_of(sum);
         fault = summation == NULL ? NULL : summation_fault(summation, &receiving);
     }
     if (fault == NULL && to_server != receiving && core->sums != NULL) {
@@ -338,7 +338,7 @@ void torture_watch_closed(run *self)
                 torture_broken(self, "member %u is closed, and has sums under way", i);
             }
         }
-        const trib_group *group = engine->group;
+        const trib_local_group *group = engine->group;
         if (group != NULL && group->leader != NULL && trib_leader_in_flight(group->leader) > 0) {
             torture_broken(self, "member %u is closed, and has given out credit for collectives", i);
         }
