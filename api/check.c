@@ -6,23 +6,39 @@
 
 bool trib_api_is_usable(const trib_engine *engine)
 {
-    return engine != NULL && engine->process == trib_fork_process();
+    return trib_api_check_engine(engine, NULL) == TRIB_OK;
 }
 
 trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error)
 {
+    trib_error_clear(error);
     if (engine == NULL) {
         return trib_error_set(error, TRIB_INVALID, "engine is NULL");
     }
-    if (!trib_api_is_usable(engine)) {
+    const uint64_t magic = atomic_load_explicit(&engine->magic, memory_order_relaxed);
+    if (magic != TRIB_ENGINE_ALIVE) {
+        return trib_error_set(error, TRIB_INVALID,
+                              magic == TRIB_ENGINE_DESTROYED
+                                  ? "the engine has been destroyed (trib_engine_destroy)"
+                                  : "engine is not what trib_engine_create returned: the pointer is wrong, or memory "
+                                    "was overwritten");
+    }
+    if (engine->process != trib_fork_process()) {
         return trib_error_set(error, TRIB_STATE,
                               "this process was forked from the one that created the engine, which works only there");
+    }
+    const trib_reactor *reactor = engine->reactors[0].reactor; /* NULL: a callback during creation */
+    if (reactor != NULL && atomic_load_explicit(&reactor->lost, memory_order_relaxed)) {
+        return trib_error_set(
+            error, TRIB_STATE,
+            "the engine's loop (trib_config.loop) was destroyed before the engine: it must outlive it");
     }
     return TRIB_OK;
 }
 
 trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepared **prepared_out, trib_error *error)
 {
+    trib_error_clear(error);
     trib_prepared *prepared = trib_handle_find((uintptr_t)handle, TRIB_HANDLE_PREPARED);
     const uintptr_t current = prepared == NULL ? (uintptr_t)handle : atomic_load(&prepared->current);
     trib_op *op = trib_handle_find(current, TRIB_HANDLE_OP);
@@ -42,6 +58,7 @@ trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepa
 
 trib_status trib_api_find_tensor(const trib_tensor *handle, trib_tensor **tensor_out, trib_error *error)
 {
+    trib_error_clear(error);
     trib_tensor *tensor = trib_handle_find((uintptr_t)handle, TRIB_HANDLE_TENSOR);
     if (tensor == NULL) {
         return trib_error_set(error, TRIB_INVALID, "tensor is %s",

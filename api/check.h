@@ -1,11 +1,12 @@
-/* check.h - the first check of every call: the handle is one, and was made in this process. */
+/* check.h - the first check of every call: the handle is one of what lives, and was made in this process. */
 #ifndef TRIB_API_CHECK_H
 #define TRIB_API_CHECK_H
 
 #include "engine/worker/op.h"
 
-/* TRIB_OK; TRIB_INVALID: it is NULL; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of
- * the engine may be read before. */
+/* TRIB_OK; TRIB_INVALID: it is NULL, was destroyed as far as its memory still tells, or is something else; TRIB_STATE:
+ * it is the copy that a fork made (engine/base/fork.h). Nothing else of the engine may be read before. *error says
+ * nothing after TRIB_OK. */
 TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error);
 /* What the handle of an operation stands for. The operation's memory stays until its engine is freed, so it may be
  * read if another thread gives the handle back meanwhile. TRIB_INVALID: it is no handle, or was given back. *op_out is

@@ -72,7 +72,8 @@ trib_status trib_op_output(const trib_op *handle, void **data_out, uint64_t *byt
     return TRIB_OK;
 }
 
-trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capacity, size_t *count_out, trib_error *error)
+trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capacity, size_t *count_out,
+                           trib_error *error)
 {
     trib_op *op = NULL;
     const trib_status status = find_succeeded(handle, &op, error);
@@ -109,6 +110,9 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
 static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
                                 trib_error *error)
 {
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = trib_api_check_worker(engine, params, error);
     if (status == TRIB_OK) {
         status = trib_api_check_group(engine, params->group, error);
@@ -164,6 +168,9 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 {
     trib_op_params mine;
     trib_op_params_init(&mine, sizeof mine);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
     if (status == TRIB_OK && params != NULL) {
         status = trib_api_check_group(engine, params->group, error);

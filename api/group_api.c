@@ -109,6 +109,9 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (group_out != NULL) {
+        *group_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }

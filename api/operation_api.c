@@ -231,10 +231,10 @@ static trib_status check_scatter(const trib_engine *engine, const target *what, 
 static trib_status check_layout(const target *what, trib_layout layout, trib_error *error)
 {
     static const char *const names[] = {"TRIB_WHOLE", "TRIB_SLICES", "TRIB_PAIRS"};
-    return what->layout == layout ? TRIB_OK
-                                  : trib_error_set(error, TRIB_INVALID,
-                                                   "tensor \"%s\" was declared %s, and the operation needs %s",
-                                                   what->name, names[what->layout], names[layout]);
+    return what->layout == layout
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared %s, and the operation needs %s",
+                                what->name, names[what->layout], names[layout]);
 }
 
 /* Makes a request of parameters; the engine has been checked. */
@@ -282,6 +282,9 @@ trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, t
                             trib_error *error)
 {
     trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK) {
         status = read_params(engine, params, kind, &request, error);
@@ -318,6 +321,9 @@ trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params,
                               trib_error *error)
 {
     trib_request *requests = NULL;
+    for (size_t i = 0; i < count && ops_out != NULL; i++) {
+        ops_out[i] = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK && params == NULL && count > 0) {
         status = trib_error_set(error, TRIB_INVALID, "params is NULL");
@@ -345,6 +351,9 @@ trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params,
 trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     trib_status status = check_engine(engine, error);
     if (status == TRIB_OK && op_out == NULL) {
         status = trib_error_set(error, TRIB_INVALID, "op_out is NULL");
@@ -381,6 +390,7 @@ trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib
     trib_request *requests = NULL, one;
     trib_engine *engine = NULL;
     trib_status status = TRIB_OK;
+    trib_error_clear(error);
     if (ops == NULL && count > 0) {
         return trib_error_set(error, TRIB_INVALID, "ops is NULL");
     }

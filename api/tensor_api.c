@@ -58,6 +58,9 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                                 trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -97,7 +100,9 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
 trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out, trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
-    if (status == TRIB_OK && tensor_out == NULL) {
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    } else if (status == TRIB_OK) {
         status = trib_error_set(error, TRIB_INVALID, "tensor_out is NULL");
     }
     status = status == TRIB_OK ? trib_api_check_name("tensor", name, error) : status;
@@ -114,6 +119,7 @@ trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor 
 trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error)
 {
     if (tensor == NULL) {
+        trib_error_clear(error);
         return TRIB_OK;
     }
     trib_tensor *found = NULL;

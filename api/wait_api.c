@@ -200,6 +200,7 @@ trib_status trib_op_wait_some(trib_op *const *ops, size_t count, size_t least, i
     if (done_count_out != NULL) {
         *done_count_out = 0;
     }
+    trib_error_clear(error);
     if (least > count || (ops == NULL && count > 0)) {
         return trib_error_set(error, TRIB_INVALID, ops == NULL ? "ops is NULL" : "least %zu of %zu operations", least,
                               count);

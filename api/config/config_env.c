@@ -4,6 +4,7 @@
 
 trib_status trib_config_from_env(trib_config *config, trib_error *error)
 {
+    trib_error_clear(error);
     trib_status status =
         config == NULL ? trib_error_set(error, TRIB_INVALID, "config is NULL") : trib_config_check_size(config, error);
     if (status != TRIB_OK) {
@@ -15,6 +16,9 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     }
     if (status == TRIB_OK) {
         status = trib_settings_read(&found, error);
+    }
+    if (trib_setting_get("TRIB_COORDINATOR") != NULL) {
+        found.coordinator_source = NULL;
     }
     if (status == TRIB_OK) {
         status =

@@ -288,8 +288,8 @@ static bool read_declaration(const trib_coordinator *self, const trib_frame *fra
     what->group = trib_groups_find(self, frame->group);
     const size_t element = trib_dtype_size(what->dtype);
     const uint32_t sharers = what->group == NULL ? self->worker_count : what->group->ranks->count;
-    return !reader->failed && element != 0 && what->dims <= TRIB_TENSOR_DIMS_MAX && what->count <= TRIB_TENSOR_BYTES_MAX / element &&
-           what->local_size <= self->worker_count &&
+    return !reader->failed && element != 0 && what->dims <= TRIB_TENSOR_DIMS_MAX &&
+           what->count <= TRIB_TENSOR_BYTES_MAX / element && what->local_size <= self->worker_count &&
            (what->local_size == 0 || self->worker_count % what->local_size == 0) &&
            (unsigned)what->layout <= TRIB_PAIRS && what->row > 0 && (frame->group == 0 || what->group != NULL) &&
            (what->layout == TRIB_WHOLE || what->local_size == 0) &&
@@ -344,7 +344,8 @@ static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, b
 static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
-    if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE || !self->slots[rank].left) {
+    if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
+        !self->slots[rank].left) {
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];

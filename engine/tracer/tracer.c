@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "engine/base/assert.h"
 
@@ -166,12 +168,47 @@ trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error 
     return trib_trace_file_write(engine, path, error);
 }
 
+static trib_status write_own_file(trib_engine *engine, char path[TRIB_TRACE_PATH_MAX], trib_error *error)
+{
+    trib_tracer_path(engine, engine->tracer->path, path, TRIB_TRACE_PATH_MAX);
+    return trib_tracer_write(engine, path, error);
+}
+
+void trib_tracer_flush(trib_engine *engine)
+{
+    trib_tracer *tracer = engine->tracer;
+    uint64_t written = 0;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        written += atomic_load_explicit(&engine->cores[i].trace.written, memory_order_relaxed);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    const bool has_formed = atomic_load(&engine->phase) != TRIB_PHASE_JOINING;
+    pthread_mutex_unlock(&engine->mutex);
+    pthread_mutex_lock(&tracer->writing);
+    if (has_formed && !tracer->finished && written != tracer->flushed) {
+        char path[TRIB_TRACE_PATH_MAX];
+        trib_error error = {.status = TRIB_OK};
+        if (write_own_file(engine, path, &error) == TRIB_OK) {
+            tracer->flushed = written;
+        } else if (!tracer->flush_failed) {
+            tracer->flush_failed = true;
+            trib_log(&engine->logger, TRIB_LOG_WARN, "no trace so far: %s", error.text);
+        }
+    }
+    pthread_mutex_unlock(&tracer->writing);
+}
+
 static void write_at_end(trib_engine *engine)
 {
+    trib_tracer *tracer = engine->tracer;
     char path[TRIB_TRACE_PATH_MAX];
     trib_error error = {.status = TRIB_OK};
-    trib_tracer_path(engine, engine->tracer->path, path, sizeof path);
-    if (trib_tracer_write(engine, path, &error) == TRIB_OK) {
+    pthread_mutex_lock(&tracer->writing);
+    trib_assert(!tracer->finished);
+    tracer->finished = true;
+    const trib_status status = write_own_file(engine, path, &error);
+    pthread_mutex_unlock(&tracer->writing);
+    if (status == TRIB_OK) {
         trib_log(&engine->logger, TRIB_LOG_INFO, "wrote the trace to %s", path);
     } else {
         trib_log(&engine->logger, TRIB_LOG_ERROR, "no trace: %s", error.text);
@@ -223,11 +260,13 @@ trib_status trib_trace_check_name(const char *pattern, trib_error *error)
 
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size)
 {
-    char label[32], host[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
+    char label[32], shown[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
     member_label(engine, label, sizeof label);
     const char *place = engine->env.place, *colon = strrchr(place, ':'); /* env.place is "host:pid" */
     const char *process = colon != NULL ? colon + 1 : "0";
-    snprintf(host, sizeof host, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
+    snprintf(shown, sizeof shown, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
+    const char *host =
+        engine->env.host[0] != '\0' ? engine->env.host : shown; /* the whole name: a file is an identity */
     snprintf(whole, sizeof whole, "%s%s", pattern, strchr(pattern, '%') != NULL ? "" : ".%r.%p.trib");
     path[0] = '\0';
     for (const char *at = whole; *at != '\0'; at++) {
@@ -240,12 +279,25 @@ void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path
 
 /* ---- Life ---- */
 
+/* The file is written at the end, and the host may have another working directory by then. A folder with a percent sign
+ * stays relative: it would be taken for a part of the pattern. */
+static char *absolute_path(const char *pattern)
+{
+    char folder[TRIB_TRACE_PATH_MAX], whole[TRIB_TRACE_PATH_MAX];
+    if (pattern[0] == '/' || getcwd(folder, sizeof folder) == NULL || strchr(folder, '%') != NULL) {
+        return strdup(pattern);
+    }
+    const int length = snprintf(whole, sizeof whole, "%s/%s", folder, pattern);
+    return strdup(length < (int)sizeof whole ? whole : pattern);
+}
+
 trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
 {
     trib_tracer *tracer = calloc(1, sizeof *tracer);
     if (tracer == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    pthread_mutex_init(&tracer->writing, NULL);
     engine->tracer = tracer;
     tracer->engine = engine;
     tracer->clock_timer.fired = ask_for_time;
@@ -256,7 +308,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     if (engine->config.trace == NULL) {
         return TRIB_OK;
     }
-    tracer->path = strdup(engine->config.trace);
+    tracer->path = absolute_path(engine->config.trace);
     if (tracer->path == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
@@ -279,6 +331,7 @@ void trib_tracer_close(trib_engine *engine)
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_trace_ring_close(&engine->cores[i].trace);
     }
+    pthread_mutex_destroy(&tracer->writing);
     free(tracer->path);
     free(tracer);
     engine->tracer = NULL;

@@ -315,6 +315,8 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 /* Frees what a placement has allocated. */
 void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
+/* For texts. The caller holds the mutex. */
+const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 
 /* ---- tensor_end.c: the end of a tensor ---- */
 /* The caller holds the mutex. */

@@ -540,6 +540,12 @@ void trib_tensor_free_parts(trib_tensor *tensor)
     tensor->device = NULL;
 }
 
+const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag)
+{
+    const trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+    return tensor != NULL ? tensor->name : "?";
+}
+
 void trib_tensors_free(trib_engine *engine)
 {
     HASH_CLEAR(hh, engine->tensors_by_name);

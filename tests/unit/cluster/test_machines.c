@@ -41,7 +41,25 @@ static uint32_t local_size(trib_roster *roster, trib_local_sum wanted, const cha
     return found;
 }
 
-static void who_is_on_a_machine_is_counted(void **state)
+static void workers_know_their_neighbours(void **state)
+{
+    (void)state;
+    /* a: ranks 0, 2, 5; b: 1, 4; c: 3; and two servers, which do not count */
+    trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "a:2", "c:1", "b:2", "a:3"}, 6, 2);
+    static const int32_t expected[6][4] = {{0, 3, 0, 3}, {0, 2, 1, 3}, {1, 3, 0, 2},
+                                           {0, 1, 2, 3}, {1, 2, 1, 2}, {2, 3, 0, 1}};
+    for (uint32_t i = 0; i < 6; i++) {
+        trib_machine_ranks ranks;
+        assert_true(trib_machines_ranks(roster, i, &ranks));
+        assert_int_equal(ranks.local_rank, expected[i][0]);
+        assert_int_equal(ranks.local_size, expected[i][1]);
+        assert_int_equal(ranks.cross_rank, expected[i][2]);
+        assert_int_equal(ranks.cross_size, expected[i][3]);
+    }
+    free(roster);
+}
+
+static void members_of_a_machine_are_counted(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "10.0.9.9:7", "b:2"}, 4, 2);
@@ -60,7 +78,7 @@ static void who_is_on_a_machine_is_counted(void **state)
 }
 
 /* Members with addresses of their own, as containers have, share cores. */
-static void who_shares_cores_is_told_by_the_kernel(void **state)
+static void sharing_of_cores_follows_the_kernel(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "c:1", "d:1", "d:2"}, 5, 0);
@@ -123,7 +141,7 @@ static void machines_are_told_by_address(void **state)
     }
 }
 
-static void what_else_it_depends_on(void **state)
+static void local_sum_depends_on_order_size_and_counts(void **state)
 {
     (void)state;
     static const char *const pairs[] = {"a:1", "a:2", "b:1", "b:2"}, *const triples[] = {"a:1", "a:2", "a:3",
@@ -196,9 +214,13 @@ static void relays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_on_a_machine_is_counted), cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
-        cmocka_unit_test(machines_are_told_by_address),   cmocka_unit_test(what_else_it_depends_on),
-        cmocka_unit_test(shares_are_those_of_machines),   cmocka_unit_test(relays),
+        cmocka_unit_test(workers_know_their_neighbours),
+        cmocka_unit_test(members_of_a_machine_are_counted),
+        cmocka_unit_test(sharing_of_cores_follows_the_kernel),
+        cmocka_unit_test(machines_are_told_by_address),
+        cmocka_unit_test(local_sum_depends_on_order_size_and_counts),
+        cmocka_unit_test(shares_are_those_of_machines),
+        cmocka_unit_test(relays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
