@@ -7,9 +7,12 @@
 #include "api/check.h"
 #include "engine/worker/op.h"
 
-static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_error *error)
+static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -141,9 +144,10 @@ static trib_status check_device(const trib_engine *engine, const trib_op_params 
 }
 
 /* What each operation checks in the same order: the parameters, the tensor, and that it has the layout. */
-static trib_status check_call(trib_engine *engine, const trib_op_params *params, trib_layout layout, trib_error *error)
+static trib_status check_call(trib_engine *engine, const trib_op_params *params, trib_layout layout, trib_op **op_out,
+                              trib_error *error)
 {
-    trib_status status = check_params(engine, params, error);
+    trib_status status = check_params(engine, params, op_out, error);
     if (status == TRIB_OK) {
         status = check_tensor(engine, params, error);
     }
@@ -152,7 +156,7 @@ static trib_status check_call(trib_engine *engine, const trib_op_params *params,
 
 trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
+    trib_status status = check_call(engine, params, TRIB_WHOLE, op_out, error);
     if (status == TRIB_OK) {
         status = check_reduce(params, error);
     }
@@ -174,7 +178,7 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
 
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
+    trib_status status = check_call(engine, params, TRIB_WHOLE, op_out, error);
     if (status == TRIB_OK) {
         status = check_root(params, error);
     }
@@ -191,7 +195,7 @@ trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, tr
 
 trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_call(engine, params, TRIB_WHOLE, error);
+    trib_status status = check_call(engine, params, TRIB_WHOLE, op_out, error);
     if (status == TRIB_OK && params->tensor->on_device) {
         status = trib_error_set(error, TRIB_UNSUPPORTED,
                                 "tensor \"%s\": on a device there is no reduce to one rank yet: use trib_all_reduce",
@@ -229,7 +233,7 @@ static trib_status check_output(const trib_op_params *params, trib_op *const *op
 static trib_status submit_slices(trib_engine *engine, const trib_op_params *params, trib_layout layout,
                                  trib_collective collective, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_call(engine, params, layout, error);
+    trib_status status = check_call(engine, params, layout, op_out, error);
     if (status == TRIB_OK && trib_collective_is_sum(collective)) {
         status = check_reduce(params, error);
     }
@@ -277,7 +281,7 @@ static trib_status declare_bytes(trib_engine *engine, trib_group *group, uint64_
 static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
                                 trib_error *error)
 {
-    trib_status status = check_params(engine, params, error);
+    trib_status status = check_params(engine, params, op_out, error);
     if (status == TRIB_OK) {
         status = trib_api_check_group(engine, params->group, error);
     }
@@ -333,7 +337,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 {
     trib_op_params mine;
     trib_op_params_init(&mine, sizeof mine);
-    trib_status status = check_params(engine, params == NULL ? &mine : params, error);
+    trib_status status = check_params(engine, params == NULL ? &mine : params, op_out, error);
     if (status == TRIB_OK && params != NULL) {
         status = trib_api_check_group(engine, params->group, error);
     }

@@ -113,6 +113,9 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                                 trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -175,6 +178,9 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (group_out != NULL) {
+        *group_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
