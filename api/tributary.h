@@ -164,6 +164,9 @@ typedef enum trib_local_sum {
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
+/* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
+ * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
+typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -202,10 +205,11 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
-    const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
+    const char *listen; /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
                               rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
-    const char *job;       /* the job's name: members of other jobs are refused; default "default" */
-    const char *token;     /* shared secret; NULL = none: then all addresses are a loopback one each */
+    const char *job;    /* the job's name: members of other jobs are refused; default "default" */
+    const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
+                              32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
@@ -244,7 +248,9 @@ typedef struct trib_config {
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
-    uint64_t reserved[8];           /* must be 0 */
+    trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
+    uint32_t reserved_32;           /* must be 0 */
+    uint64_t reserved[7];           /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -652,13 +658,14 @@ typedef struct trib_stats {
     uint64_t bytes_summed;                             /* payload this process's server received */
     uint64_t bytes_sum_sent;                           /* payload of sums this process's server sent */
     uint64_t messages_sent, messages_received;
-    uint64_t system_calls;  /* by the transports, for data */
-    uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
-    uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
-    uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
-    uint64_t bytes_direct;  /* of device tensors, that went past host memory (docs/rdma.md), each way */
-    uint64_t reserved[13];
+    uint64_t system_calls;     /* by the transports, for data */
+    uint64_t allocations;      /* by the engine since it was created; constant in the steady state */
+    uint64_t peers_refused;    /* connections turned away: wrong token, version, job, garbage */
+    uint64_t bytes_copied;     /* payload that transports copied in this process; RDMA: none of registered memory */
+    uint64_t bytes_relayed;    /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
+    uint64_t bytes_direct;     /* of device tensors, that went past host memory (docs/rdma.md), each way */
+    uint64_t payloads_damaged; /* payloads whose CRC32C did not match; each has ended a connection */
+    uint64_t reserved[12];
 } trib_stats;
 
 /* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */

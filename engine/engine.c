@@ -33,22 +33,26 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
 {
     engine->config = *config;
     engine->job = copy_text(config->job);
-    engine->token = copy_text(config->token);
     engine->coordinator_address = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
-    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
-        (config->token != NULL && engine->token == NULL)) {
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
              config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
     engine->config.coordinator_source = engine->coordinator_source;
     engine->config.job = engine->job;
-    engine->config.token = engine->token;
+    engine->config.token = NULL; /* only the key is kept */
     engine->config.coordinator = engine->coordinator_address;
     engine->config.device = NULL; /* the environment holds the device now */
     engine->config.listen = engine->listen_host;
-    trib_auth_key(engine->token, engine->job, engine->key);
+    const trib_status status = trib_auth_key(config->token, engine->job, engine->key);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status,
+                              "cannot make a key of the token: %s (a token shorter than %u bytes takes 64 MiB for a "
+                              "moment; make a longer one: openssl rand -hex 32)",
+                              trib_status_text(status), TRIB_TOKEN_LONG);
+    }
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
     trib_logger_init(&engine->logger, config);
     return TRIB_OK;
@@ -276,7 +280,7 @@ void trib_engine_free(trib_engine *engine)
     const trib_roster *roster = engine->roster;
     free((void *)(uintptr_t)roster);
     free(engine->job);
-    free(engine->token);
+    trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
     free(engine->listen_host);
     pthread_cond_destroy(&engine->changed);

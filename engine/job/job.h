@@ -43,6 +43,7 @@ struct trib_machine_place;
 typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
+    const trib_crc32c *crc32c;
     const struct trib_plan *(*choose_plan)(const struct trib_tensor *tensor); /* called at placement */
     /* reactor_open makes reactor i; the other functions start, stop and free it. A started reactor waits for `go`,
      * or is stopped without having run. `go` may be NULL. */
@@ -152,7 +153,7 @@ struct trib_engine {
      * writes into memory that was freed. */
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
-    char *job, *token, *coordinator_address, *listen_host;
+    char *job, *coordinator_address, *listen_host;
     char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;

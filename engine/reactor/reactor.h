@@ -54,7 +54,13 @@ typedef struct trib_io {
 } trib_io;
 
 /* Kinds of computing that are charged: a simulated reactor lets time pass for them, a real one ignores them. */
-typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_COST_MESSAGE } trib_cost;
+typedef enum trib_cost {
+    TRIB_COST_SUM,
+    TRIB_COST_COPY,
+    TRIB_COST_CODEC,
+    TRIB_COST_CHECK,
+    TRIB_COST_MESSAGE,
+} trib_cost;
 
 typedef struct trib_reactor_ops {
     const char *name;

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/aggregate/summation.h"
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -20,12 +22,13 @@ typedef struct relay_push {
     trib_sum_buffer *sum; /* NULL for a refusal */
     trib_status status;
     char *text;
-    struct relay_push *next, *previous; /* neighbours in the list of waiting pushes; the free list uses next alone */
+    struct relay_push *next, *previous; /* neighbours in its list of waiting pushes; the free list uses next alone */
 } relay_push;
 
 struct trib_relay {
-    relay_push *waiting, *unused;
-    uint32_t refusals_waiting;
+    /* Waiting pushes, the newest first. Partial sums are few, because they hold memory. Refusals may be as many as the
+     * operations that a worker gives up, so no list of them is walked beyond the newest one of a key. */
+    relay_push *sums, *refusals, *unused;
     trib_contribution stalled; /* the round of the last stall notice to an owner */
 };
 
@@ -70,28 +73,29 @@ static void push_give(relay_push *push)
     core->relay->unused = push;
 }
 
+static relay_push **list_of(const relay_push *push)
+{
+    trib_assert(push->core != NULL);
+    return push->sum != NULL ? &push->core->relay->sums : &push->core->relay->refusals;
+}
+
 static void list_remove(relay_push *push)
 {
-    struct trib_relay *relay = push->core->relay;
-    *(push->previous == NULL ? &relay->waiting : &push->previous->next) = push->next;
-    if (push->next != NULL) {
-        push->next->previous = push->previous;
-    }
-    trib_assert(push->sum != NULL || relay->refusals_waiting > 0);
-    relay->refusals_waiting -= push->sum == NULL;
+    DL_DELETE2(*list_of(push), push, previous, next);
 }
 
 static void list_add(relay_push *push)
 {
-    trib_assert(push->core != NULL);
-    struct trib_relay *relay = push->core->relay;
-    push->previous = NULL;
-    push->next = relay->waiting;
-    if (relay->waiting != NULL) {
-        relay->waiting->previous = push;
+    DL_PREPEND2(*list_of(push), push, previous, next);
+}
+
+/* The newest waiting push of the key in that list; NULL: none. */
+static const relay_push *newest_of_key(const relay_push *list, const trib_contribution *key)
+{
+    while (list != NULL && !is_of_key(&list->what, key)) {
+        list = list->next;
     }
-    relay->waiting = push;
-    relay->refusals_waiting += push->sum == NULL;
+    return list;
 }
 
 static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
@@ -168,17 +172,20 @@ static void push_on_drop(trib_send_request *request)
 }
 
 /* The owner expects a machine's rounds of a key in order. So a push gets no higher priority than an older waiting
- * one of its key. */
+ * one of its key. The newest one has the lowest priority of them, for the same reason. */
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
+    const relay_push *const older[] = {check_older ? newest_of_key(core->relay->sums, &push->what) : NULL,
+                                       newest_of_key(core->relay->refusals, &push->what)};
     push->request = (trib_send_request){.priority = push->what.priority,
                                         .age = trib_scheduler_take_age(&core->host.scheduler),
+                                        .is_single = true,
                                         .send_chunk = push_send_chunk,
                                         .on_drop = push_on_drop};
-    for (const relay_push *at = check_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
-        if (is_of_key(&at->what, &push->what) && at->request.priority < push->request.priority) {
-            push->request.priority = at->request.priority;
+    for (size_t i = 0; i < sizeof older / sizeof older[0]; i++) {
+        if (older[i] != NULL && older[i]->request.priority < push->request.priority) {
+            push->request.priority = older[i]->request.priority;
         }
     }
     list_add(push);
@@ -196,16 +203,16 @@ static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 static void drop_pushes(trib_core *core, const trib_contribution *what)
 {
     relay_push *next;
-    for (relay_push *push = core->relay->waiting; push != NULL; push = next) {
+    for (relay_push *push = core->relay->sums; push != NULL; push = next) {
         next = push->next;
-        if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
+        if (is_of_key(&push->what, what) && push->what.round == what->round) {
             trib_link *link = core->owner_links[push->what.owner];
             trib_assert(link != NULL); /* the end of a link drops the pushes that wait on it */
             trib_scheduler_withdraw(link, &push->request);
             list_remove(push);
             push->next = NULL;
             push_give(push);
-            next = core->relay->waiting; /* the reference given back can end a round, but adds no push */
+            next = core->relay->sums; /* the reference given back can end a round, but adds no push */
         }
     }
 }
@@ -238,7 +245,7 @@ void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_su
     *push = (relay_push){.core = core, .what = *what, .sum = sum};
     trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
                    brings_payload(core, what) ? trib_sum_partial_bytes(what) : 0);
-    push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(summation_of(core), what));
+    push_enqueue(link, push, trib_summation_is_behind(summation_of(core), what));
 }
 
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
@@ -249,11 +256,7 @@ void trib_relay_round_refused(void *user, const trib_contribution *what, trib_st
     if (link == NULL) {
         return;
     }
-    bool is_behind = false;
-    for (const relay_push *at = core->relay->waiting; at != NULL && !is_behind; at = at->next) {
-        is_behind = is_of_key(&at->what, what);
-    }
-    if (!is_behind) {
+    if (newest_of_key(core->relay->sums, what) == NULL && newest_of_key(core->relay->refusals, what) == NULL) {
         send_refusal(link, what, status, text);
         return;
     }
@@ -469,7 +472,7 @@ trib_status trib_relay_open(trib_core *core)
 
 bool trib_relay_is_idle(const trib_core *core)
 {
-    return core->relay == NULL || core->relay->waiting == NULL;
+    return core->relay == NULL || (core->relay->sums == NULL && core->relay->refusals == NULL);
 }
 
 void trib_relay_close(trib_core *core)
@@ -477,7 +480,7 @@ void trib_relay_close(trib_core *core)
     if (core->relay == NULL) {
         return;
     }
-    trib_assert(core->relay->waiting == NULL);
+    trib_assert(core->relay->sums == NULL && core->relay->refusals == NULL);
     while (core->relay->unused != NULL) {
         relay_push *push = core->relay->unused;
         core->relay->unused = push->next;

@@ -283,6 +283,7 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
     entry->request = (trib_send_request){.priority = what->priority,
                                          .age = trib_scheduler_take_age(&core->host.scheduler),
                                          .route = is_small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN,
+                                         .is_single = true,
                                          .send_chunk = sum_send_chunk,
                                          .on_drop = sum_on_drop};
     core->entries_waiting++;

@@ -19,9 +19,9 @@
 #define TRIB_FRAME_LIST(X)                                                                                             \
     /* handshake, either way of a connection being made */                                                             \
     X(HELLO, 64)                                                                                                       \
-    X(CHALLENGE, 64)                                                                                                   \
+    X(CHALLENGE, 32)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
-    X(WELCOME, 0)                                                                                                      \
+    X(WELCOME, 32)                                                                                                     \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
     X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
@@ -108,7 +108,7 @@ typedef enum trib_frame_type {
     LATER(acknowledged, 72, 8)                                                                                         \
     FIELD(contributors, 80, 4)                                                                                         \
     FIELD(step, 84, 4)                                                                                                 \
-    LATER(crc, 88, 4)                                                                                                  \
+    FIELD(crc, 88, 4)                                                                                                  \
     OWN(checksum, 92, 4)
 
 /* A decoded header. The type decides which fields are used; all others are 0. The sending link fills in sender and
@@ -137,7 +137,7 @@ typedef struct trib_frame {
     uint64_t acknowledged;
     uint32_t contributors; /* contributors to a sum, for information only */
     uint32_t step;         /* the caller's training step; all contributions to a round have the same */
-    uint32_t crc;          /* reserved for a CRC32C of header and payload */
+    uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */
 } trib_frame;
 
 static inline bool trib_frame_is_partial(const trib_frame *frame)

@@ -84,9 +84,10 @@ typedef struct trib_task {
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
     /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
-    bool in_order;  /* this round uses the same connection as the messages of the given-up round before it */
-    bool refused;   /* the owner refused this round and need not be told that it is given up */
-    bool held_back; /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
+    bool has_weight; /* its bytes count in the weight of the link that pushes it (egress.h) */
+    bool in_order;   /* this round uses the same connection as the messages of the given-up round before it */
+    bool refused;    /* the owner refused this round and need not be told that it is given up */
+    bool held_back;  /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
     uint32_t missing_rank; /* rank last reported missing; TRIB_NO_MEMBER: none */
     int64_t since_ns;      /* time of entry into the stage */

@@ -331,6 +331,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
     trib_assert(op_core->tasks_left > 0);
     trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
+    task->op_core = NULL; /* the operation may be freed with its last task */
     if (--op_core->tasks_left == 0) {
         finish_round(core, op_core);
     }

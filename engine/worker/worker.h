@@ -49,6 +49,9 @@ void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task);
 /* Returns the link to that member's core; NULL: the link is gone. */
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
+/* Returns the link over which this process pushes the partition: the worker's contribution or, if this worker relays
+ * the partition, the machine's. NULL: none. */
+trib_link *trib_worker_egress_link(const trib_core *core, const trib_task *task);
 /* Returns the owner code that frames to a relay carry; 0 if there is no relay. */
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task);
 

@@ -63,6 +63,13 @@ trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
     };
 }
 
+trib_link *trib_worker_egress_link(const trib_core *core, const trib_task *task)
+{
+    const bool relays = trib_task_is_relayed(core, task) && trib_worker_owner(core, task) == core->engine->member_id;
+    return relays ? core->owner_links[trib_relay_owner(task->owner.member, task->owner.reactor)]
+                  : trib_worker_owner_link(core, task);
+}
+
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
 {
     if (task->tensor->layout == TRIB_PAIRS) {

@@ -101,6 +101,10 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         copy_own(core, task);
         return TRIB_VERDICT_DONE;
     }
+    if (!task->has_weight) {
+        task->has_weight = true;
+        trib_egress_move(NULL, trib_worker_egress_link(core, task), task->size);
+    }
     task->request.priority = task->op_core->op->priority;
     task->request.age = trib_scheduler_take_age(&core->host.scheduler);
     task->request.send_chunk = push_send_chunk;

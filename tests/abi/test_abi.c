@@ -87,7 +87,9 @@ static const row layout[] = {
     FIELD(trib_config, shares, 264),
     FIELD(trib_config, gpu_direct, 268),
     FIELD(trib_config, coordinator_source, 272),
-    FIELD(trib_config, reserved, 280),
+    FIELD(trib_config, checksum, 280),
+    FIELD(trib_config, reserved_32, 284),
+    FIELD(trib_config, reserved, 288),
     SIZE(trib_engine_info, 112),
     FIELD(trib_engine_info, struct_size, 0),
     FIELD(trib_engine_info, rank, 4),
@@ -184,7 +186,8 @@ static const row layout[] = {
     FIELD(trib_stats, bytes_copied, 104),
     FIELD(trib_stats, bytes_relayed, 112),
     FIELD(trib_stats, bytes_direct, 120),
-    FIELD(trib_stats, reserved, 128),
+    FIELD(trib_stats, payloads_damaged, 128),
+    FIELD(trib_stats, reserved, 136),
 };
 
 static const row numbers[] = {

@@ -14,6 +14,7 @@
 #define CHUNK_BYTES 4096
 #define ELEMENTS 600       /* of "w": a part of a chunk */
 #define ELEMENTS_MAX 3000u /* of "v": two partitions */
+#define WORLD_TOKEN "a virtual secret of the fuzzed world"
 
 static inline void require(bool holds)
 {

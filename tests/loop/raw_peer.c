@@ -92,17 +92,19 @@ static void say_hello(const raw_peer *self, trib_handshake *handshake)
 
 static bool shake_hands(const raw_peer *self, const char *token, trib_purpose purpose, uint32_t member)
 {
-    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_CAUSE_PAYLOAD_MAX], proof[TRIB_PROOF_SIZE];
     trib_handshake handshake = {.purpose = purpose, .member = member};
-    trib_auth_key(token, "default", key);
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
     say_hello(self, &handshake);
-    receive_type(self, TRIB_FRAME_CHALLENGE, answer);
-    memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
-    assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
-    trib_auth_prove(key, &handshake, true, answer);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+    receive_type(self, TRIB_FRAME_CHALLENGE, handshake.acceptor_nonce);
+    trib_auth_prove(key, &handshake, true, proof);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, proof, sizeof proof);
     trib_frame frame = {.type = TRIB_FRAME_NONE};
-    return raw_peer_receive(self, &frame, answer) && frame.type == TRIB_FRAME_WELCOME;
+    if (!raw_peer_receive(self, &frame, answer) || frame.type != TRIB_FRAME_WELCOME) {
+        return false;
+    }
+    assert_true(trib_auth_verify(key, &handshake, false, answer));
+    return true;
 }
 
 static void limit_waits(int fd)
@@ -206,43 +208,59 @@ void raw_peer_answer_foreign(int listener, uint8_t version)
 
 void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token)
 {
-    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12];
     *taken = (raw_peer){.fd = accept(self->listener, NULL, NULL), .listener = -1};
     assert_true(taken->fd >= 0);
     limit_waits(taken->fd);
-    trib_auth_key(token, "default", key);
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
     receive_type(taken, TRIB_FRAME_HELLO, bytes);
     trib_reader reader = {.data = bytes, .left = sizeof bytes};
-    trib_handshake handshake = {.purpose = trib_get_u32(&reader)};
-    handshake.member = trib_get_u32(&reader);
-    handshake.reactor = trib_get_u32(&reader);
-    memcpy(handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
-    memset(challenge, 0xa5, TRIB_NONCE_SIZE);
-    memcpy(handshake.acceptor_nonce, challenge, TRIB_NONCE_SIZE);
-    trib_auth_prove(key, &handshake, false, challenge + TRIB_NONCE_SIZE);
-    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
+    trib_handshake *handshake = &taken->handshake;
+    handshake->purpose = trib_get_u32(&reader);
+    handshake->member = trib_get_u32(&reader);
+    handshake->reactor = trib_get_u32(&reader);
+    memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    memset(handshake->acceptor_nonce, 0xa5, TRIB_NONCE_SIZE);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     receive_type(taken, TRIB_FRAME_PROOF, bytes);
+    assert_true(trib_auth_verify(key, handshake, true, bytes));
+}
+
+void raw_peer_welcome(const raw_peer *taken, const char *token)
+{
+    unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
+    trib_auth_prove(key, &taken->handshake, false, proof);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, proof, sizeof proof);
 }
 
 void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token)
 {
     raw_peer_accept_proof(self, taken, token);
-    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
+    raw_peer_welcome(taken, token);
 }
 
-void raw_peer_fail(const char *address, bool proves)
+trib_status raw_peer_fail(const char *address, bool proves)
 {
     raw_peer self;
-    unsigned char answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char answer[TRIB_CAUSE_PAYLOAD_MAX] = {0};
+    trib_status status = TRIB_OK;
     trib_handshake handshake = {.purpose = TRIB_PURPOSE_CONTROL, .member = 1};
     dial(&self, address);
     say_hello(&self, &handshake);
     receive_type(&self, TRIB_FRAME_CHALLENGE, answer);
     if (proves) {
+        trib_frame frame = {.type = TRIB_FRAME_NONE};
         raw_peer_send(&self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+        if (raw_peer_receive(&self, &frame, answer)) {
+            assert_int_equal(frame.type, TRIB_FRAME_BYE);
+            assert_int_equal(frame.payload_size, 0);
+            status = (trib_status)(int32_t)frame.aux;
+        }
         raw_peer_expect_end(&self);
     }
     raw_peer_close(&self);
+    return status;
 }
 
 void raw_peer_expect_end(const raw_peer *self)

@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -215,7 +214,7 @@ def refused_is_remembered():
 
 def loopback_by_name():
     """Debian maps a machine's own name to this address. The last error text says why no member joined."""
-    done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='a', TRIB_JOIN_TIMEOUT='1',
+    done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='of this test', TRIB_JOIN_TIMEOUT='1',
                                                    TRIB_WORKERS='2', TRIB_RANK='0'), timeout=60, check=False, **PIPES)
     assert done.returncode == 1 and 'listens on 127.0.1.1:' in done.stderr and 'where no other machine reaches it' in done.stderr, done
 

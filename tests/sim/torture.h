@@ -16,7 +16,9 @@
  * - partitions may change owners at any time without changing a sum;
  * - a worker that leaves when it is done disturbs no other; if one leaves earlier, the others soon hear of it;
  * - if a member of a formed job was lost, every other member hears of it;
- * - where an error can have one cause only, its text names that member (torture_blame.c).
+ * - where an error can have one cause only, its text names that member (torture_blame.c);
+ * - bits that flip, frames that are repeated, replayed or of another epoch, and peers without the token change no sum
+ *   and get nowhere (torture_attack.c); a member that stands still is noticed.
  */
 #ifndef TRIB_TESTS_SIM_TORTURE_H
 #define TRIB_TESTS_SIM_TORTURE_H
@@ -47,6 +49,37 @@ typedef enum torture_kind {
     TORTURE_DEVICE = TORTURE_KINDS, /* a member's device fails or hangs from then on; only where there are devices */
     TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
+
+/* What goes wrong beside faults; at most one of these in a job. */
+typedef enum torture_attack {
+    TORTURE_NO_ATTACK,
+    TORTURE_FLIPS,     /* bits flip between machines */
+    TORTURE_FORGERY,   /* data frames are repeated, replayed, or come from another epoch */
+    TORTURE_SILENCE,   /* one member stands still, or is cut off, for longer than the peer timeout */
+    TORTURE_STRANGERS, /* peers without the token come all the time; nothing may suffer from them */
+} torture_attack;
+
+/* The checks that are counted: one that never had anything to check shows at the end of a run of seeds. */
+#define TORTURE_CHECK_LIST(X)                                                                                          \
+    X(RESULT, "results compared")                                                                                      \
+    X(FAILURE, "failures explained")                                                                                   \
+    X(BLAME, "losses whose subject is known")                                                                          \
+    X(TOLD, "members told of a death")                                                                                 \
+    X(SILENCE, "members that saw another stand still")                                                                 \
+    X(FLIP, "damaged payloads found")                                                                                  \
+    X(REPEAT, "frames repeated")                                                                                       \
+    X(REPLAY, "frames replayed")                                                                                       \
+    X(EPOCH, "frames forged, of another epoch")                                                                        \
+    X(STRANGER, "strangers turned away")                                                                               \
+    X(REST, "jobs at rest")                                                                                            \
+    X(CLOSED, "jobs closed")
+
+typedef enum torture_checker {
+#define TORTURE_CHECK_ENUM(name, text) TORTURE_CHECK_##name,
+    TORTURE_CHECK_LIST(TORTURE_CHECK_ENUM)
+#undef TORTURE_CHECK_ENUM
+        TORTURE_CHECKS
+} torture_checker;
 
 typedef struct torture_fault {
     torture_kind kind;
@@ -120,6 +153,8 @@ typedef struct torture_plan {
     bool odd_exchange;   /* the odd worker broadcasts where the others sum, or sums where they broadcast */
     uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
     int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
+    torture_attack attack;
+    uint32_t attack_one_in; /* of data frames, for FORGERY */
 } torture_plan;
 
 typedef struct torture_verdict {
@@ -128,9 +163,12 @@ typedef struct torture_verdict {
     uint64_t steps;             /* events of the world */
     uint32_t succeeded, failed; /* operations */
     int64_t virtual_ns;
+    uint64_t checks[TORTURE_CHECKS];
 } torture_verdict;
 
 void torture_draw(uint64_t seed, torture_plan *plan);
+/* Draws one attack for some of the jobs; called last. */
+void torture_draw_attack(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */

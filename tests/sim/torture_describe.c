@@ -135,6 +135,14 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->lives > 0) {
         say(&out, "; tensors released after every %u rounds", plan->lives);
     }
+    static const char *const attacks[] = {
+        [TORTURE_NO_ATTACK] = "",
+        [TORTURE_FLIPS] = "; bits flip",
+        [TORTURE_FORGERY] = "; frames are forged",
+        [TORTURE_SILENCE] = "; one member falls silent",
+        [TORTURE_STRANGERS] = "; strangers come",
+    };
+    say(&out, "%s", attacks[plan->attack]);
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
     }

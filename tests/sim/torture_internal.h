@@ -48,6 +48,7 @@ typedef struct driver {
 typedef struct running_fault {
     struct run *run;
     const torture_fault *what;
+    bool formed; /* the job, when it began */
     trib_sim_event begin, end;
 } running_fault;
 
@@ -78,19 +79,16 @@ typedef struct run {
     torture_miss miss;
     trib_sim_stream alloc_failures;
     trib_sim_stream pace;
-    bool lost_one; /* a member was killed after the job had formed */
-    bool is_last;  /* all workers sum every tensor once more, and nothing may fail */
+    bool lost_one;                     /* a member was killed after the job had formed */
+    struct torture_attacker *attacker; /* NULL: none */
+    bool is_last;                      /* all workers sum every tensor once more, and nothing may fail */
     torture_verdict verdict;
 } run;
 
 /* Records the first violation as the verdict; later ones are ignored. */
 void torture_broken(run *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Returns true if the drawn faults explain that an operation or the job ends with this status. */
-bool torture_may_end_so(const run *self, trib_status status);
 bool torture_may_leave_early(const torture_plan *plan);
-/* Returns true if nothing in the plan delays messages. */
-bool torture_is_calm(const torture_plan *plan);
 /* torture_watch.c: checks the counts that must balance between the turns of the reactors. */
 void torture_watch(run *self);
 /* Returns true once every live member has joined or given up. Cancelled operations are kept until then. */
@@ -100,7 +98,18 @@ void torture_watch_rest(run *self);
 /* Checks after all engines are closed that nothing is missing from the pools. */
 void torture_watch_closed(run *self);
 
+/* torture_attack.c. */
+bool torture_attack_open(run *self);
+/* Checks, when a member stood still, that the others have heard of it. formed: the job had formed when it began. */
+void torture_attack_check_silence(run *self, const torture_fault *fault, bool formed);
+/* After the engines are closed, and before the world is freed. */
+void torture_attack_close(run *self);
+
 /* torture_judge.c: checks an operation's status, time and result. */
+/* Returns true if the drawn faults explain that an operation or the job ends with this status. */
+bool torture_may_end_so(const run *self, trib_status status);
+/* Returns true if nothing in the plan delays messages. */
+bool torture_is_calm(const torture_plan *plan);
 void torture_judge(attempt *what, const trib_result *result);
 torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index);
 /* Returns true if the workers disagree about that operation. */

@@ -263,7 +263,7 @@ static void listen_on_two(trib_config *config, int member)
 {
     (void)member;
     config->listen = "127.0.0.1,127.0.0.2";
-    config->token = "a secret of theirs";
+    config->token = "a secret of theirs, and long enough";
     config->reactors = 2;
 }
 
@@ -442,7 +442,7 @@ static void join_fails_without_peers(void **state)
 
 static void wrong_token(trib_config *config, int member)
 {
-    config->token = member == 0 ? "right" : "wrong";
+    config->token = member == 0 ? "the right one" : "a wrong one";
 }
 
 static void token_is_needed(void **state)

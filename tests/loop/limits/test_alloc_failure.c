@@ -218,7 +218,7 @@ static void create(failure_run *self, const char *address, int index)
     config.worker_count = self->workers;
     config.server_count = self->members - self->workers;
     config.coordinator = address;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     /* The timeouts are short where a member may wait in vain, and long where nothing fails, because this machine may be
      * busy. */
     config.join_timeout_ns = config.op_timeout_ns = self->kind == SCARCITY_NONE ? 10000 * MS : 250 * MS;

@@ -100,21 +100,40 @@ static void bytes_behind_a_join(void **state)
     assert_says(self.host.log, "turned away a member that wanted to join: JOIN with 3 bytes too many");
 }
 
-/* A peer with another token finds out first, from our proof, and leaves; the log names the likely cause. A peer whose
- * own proof is wrong is logged and counted as well. */
+/* A peer that asks and goes gets nothing that is computed from the token, whatever it says. A peer whose proof is wrong
+ * is told so. Both are logged and counted. */
 static void another_token(void **state)
 {
     (void)state;
     bed self;
     trib_stats stats = {.struct_size = sizeof stats};
     bed_open(&self, 2);
-    raw_peer_fail(self.host.address, false);
-    raw_peer_fail(self.host.address, true);
+    assert_int_equal(raw_peer_fail(self.host.address, false), TRIB_OK);
+    assert_int_equal(raw_peer_fail(self.host.address, true), TRIB_UNAUTHORIZED);
     assert_int_equal(trib_engine_get_stats(self.host.engine, &stats), TRIB_OK);
     bed_close(&self);
     assert_int_equal(stats.peers_refused, 2);
-    assert_says(self.host.log, "closed by the peer, without proving the token (another TRIB_TOKEN or TRIB_JOB?)");
+    assert_says(self.host.log, "connection closed by the peer");
     assert_says(self.host.log, "the peer could not prove the token of job \"default\"");
+}
+
+/* A JOIN whose bytes are not those that were sent. The connection ends, and the log names both of its ends. */
+static void a_damaged_payload(void **state)
+{
+    (void)state;
+    bed self;
+    raw_peer peer;
+    trib_stats stats = {.struct_size = sizeof stats};
+    bed_open(&self, 2);
+    raw_peer_connect(&peer, self.host.address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
+    raw_peer_send(&peer, (trib_frame){.type = TRIB_FRAME_JOIN, .root = 1, .crc = 0xe3069282}, "123456789", 9);
+    raw_peer_expect_end(&peer);
+    raw_peer_close(&peer);
+    assert_int_equal(trib_engine_get_stats(self.host.engine, &stats), TRIB_OK);
+    bed_close(&self);
+    assert_int_equal(stats.payloads_damaged, 1);
+    assert_says(self.host.log, "a JOIN of 9 bytes was damaged on its way from 127.0.0.1:");
+    assert_says(self.host.log, "(CRC32C e3069283, sent with e3069282)");
 }
 
 /* A member that leaves before the job has formed frees its place. */
@@ -450,6 +469,7 @@ int main(void)
         cmocka_unit_test(bytes_behind_a_declaration),
         cmocka_unit_test(a_loss_that_is_none),
         cmocka_unit_test(another_token),
+        cmocka_unit_test(a_damaged_payload),
         cmocka_unit_test(a_sum_of_another_member),
         cmocka_unit_test(a_contribution_to_another_epoch),
         cmocka_unit_test(another_version),

@@ -424,7 +424,7 @@ static void no_memory_for_a_welcome(void **state)
     bed_open(&self, 0);
     trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
     trib_link *second = bed_link(&self, 2, &trib_link_second_upcalls);
-    trib_auth_key(NULL, "default", self.engine->key);
+    assert_int_equal(trib_auth_key(NULL, "default", self.engine->key), TRIB_OK);
     second->state = TRIB_LINK_AWAIT_PROOF;
     second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_PRIORITY, .member = 1};
     self.engine->env.may_alloc = no_memory;

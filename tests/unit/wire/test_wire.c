@@ -34,6 +34,7 @@ static trib_frame sample(trib_frame_type type)
         .aux = 0xa1a2a3a4u,
         .contributors = 0xb1b2b3b4u,
         .step = 0xc1c2c3c4u,
+        .crc = 0xd1d2d3d4u,
     };
 }
 
@@ -99,8 +100,8 @@ static void test_fixed_offsets(void **state)
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
         0,    0,    0,    0,    0,    0,
         0,    0,    0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
-        0xc4, 0xc3, 0xc2, 0xc1, 0,    0,
-        0,    0, /* step, crc */
+        0xc4, 0xc3, 0xc2, 0xc1, 0xd4, 0xd3,
+        0xd2, 0xd1, /* step, crc */
     };
     trib_frame frame = sample(TRIB_FRAME_PUSH);
     unsigned char header[TRIB_HEADER_SIZE];
