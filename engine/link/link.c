@@ -323,6 +323,12 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     if (status == TRIB_OK) {
         target->payload_size = frame.payload_size;
         status = trib_frame_check_epoch(&frame, link->host->epoch, &error);
+        if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO) {
+            /* the BYE's epoch tells a process of an earlier attempt what it is */
+            trib_link_handshake_reject(link, TRIB_PROTOCOL, error.text);
+            return TRIB_CLOSED;
+        }
+        status = status == TRIB_OK ? trib_link_handshake_check_epoch(link, &frame, &error) : status;
     }
     if (status == TRIB_OK) {
         status = trib_link_arrival_begin(link, &frame, target, &error);
@@ -447,6 +453,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         }
         link->is_ended = true;
     }
+    trib_link_name_breaker(link, conn);
     trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);
     if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);

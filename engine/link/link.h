@@ -129,6 +129,7 @@ struct trib_link {
     uint32_t peer;         /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor; /* 0..TRIB_REACTORS_MAX - 1 */
     bool outgoing;         /* this side made the connection */
+    uint32_t peer_epoch;   /* acceptor: the epoch in the peer's PROOF */
     bool proved;           /* the peer has proved the token, or the link was rejected after that */
 
     /* The handshake. */
