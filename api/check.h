@@ -27,6 +27,23 @@ static inline trib_tensor *trib_api_tensor_handle(uintptr_t handle)
     return (trib_tensor *)handle; /* NOLINT(performance-no-int-to-ptr): it is never followed */
 }
 
+/* group_api.c: a name of a `what` that a caller may give: 1 to TRIB_TENSOR_NAME_MAX bytes without control bytes, not
+ * beginning with "__". */
+TRIB_CHECKED trib_status trib_api_check_name(const char *what, const char *name, trib_error *error);
+/* group_api.c: the lengths of the slices that this worker has. */
+TRIB_CHECKED trib_status trib_api_check_lengths(const trib_engine *engine, const trib_tensor_desc *desc,
+                                                trib_error *error);
+/* operation_api.c: checks and submits one operation. */
+TRIB_CHECKED trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind,
+                                         trib_op **op_out, trib_error *error);
+/* operation_api.c: what all operations check first. */
+TRIB_CHECKED trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error);
+/* TRIB_INVALID: the group, unless it is NULL, belongs to another engine. */
+TRIB_CHECKED trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error);
+/* group_api.c: writes the lengths of the slices of a placed tensor, as trib_tensor_counts does. */
+TRIB_CHECKED trib_status trib_api_write_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity,
+                                               size_t *count_out, trib_error *error);
+
 /* For calls that return no status. */
 bool trib_api_is_usable(const trib_engine *engine);
 

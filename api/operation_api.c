@@ -13,9 +13,30 @@
 typedef struct target {
     const char *name;
     trib_dtype dtype;
+    trib_layout layout;
     bool on_device;
     uint64_t bytes;
+    uint32_t members, place; /* how many workers share it, and where this one is among them */
 } target;
+
+typedef trib_status kind_check(const trib_engine *engine, const target *what, const trib_op_params *params,
+                               trib_error *error);
+
+static kind_check check_push_pull, check_broadcast, check_reduce, check_slices, check_scatter;
+
+/* By trib_op_kind. */
+static const struct {
+    trib_layout layout;
+    trib_collective collective;
+    kind_check *check;
+} kinds[TRIB_OP_KIND_COUNT] = {
+    [TRIB_OP_PUSH_PULL] = {TRIB_WHOLE, TRIB_COLLECTIVE_ALL_REDUCE, check_push_pull},
+    [TRIB_OP_BROADCAST] = {TRIB_WHOLE, TRIB_COLLECTIVE_BROADCAST, check_broadcast},
+    [TRIB_OP_REDUCE] = {TRIB_WHOLE, TRIB_COLLECTIVE_REDUCE, check_reduce},
+    [TRIB_OP_ALL_GATHER] = {TRIB_SLICES, TRIB_COLLECTIVE_BROADCAST, check_slices},
+    [TRIB_OP_REDUCE_SCATTER] = {TRIB_SLICES, TRIB_COLLECTIVE_REDUCE, check_scatter},
+    [TRIB_OP_ALL_TO_ALL] = {TRIB_PAIRS, TRIB_COLLECTIVE_PAIR, check_slices},
+};
 
 static trib_status check_engine(trib_engine *engine, trib_error *error)
 {
@@ -40,7 +61,7 @@ static trib_status check_struct(const trib_op_params *params, trib_error *error)
                               "trib_op_params_init and build against the same release",
                               params->struct_size, sizeof *params);
     }
-    if ((params->flags & ~TRIB_OP_ONCE) != 0) {
+    if ((params->flags & ~(TRIB_OP_ONCE | TRIB_OP_ALLOCATE_OUTPUT)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "unknown flags 0x%x in params", params->flags);
     }
     bool is_reserved_zero = params->reserved_32 == 0;
@@ -50,7 +71,7 @@ static trib_status check_struct(const trib_op_params *params, trib_error *error)
     return is_reserved_zero ? TRIB_OK : trib_error_set(error, TRIB_INVALID, "a reserved field of params is not 0");
 }
 
-static trib_status find_once(const trib_op_params *params, target *out, trib_error *error)
+static trib_status find_once(const trib_engine *engine, const trib_op_params *params, target *out, trib_error *error)
 {
     const size_t element = trib_dtype_size(params->dtype);
     if (params->tensor != NULL || element == 0 || params->bytes % element != 0 ||
@@ -60,7 +81,11 @@ static trib_status find_once(const trib_op_params *params, target *out, trib_err
                               "whole elements, 2^44 at most",
                               (int)params->dtype, (unsigned long long)params->bytes);
     }
-    *out = (target){.name = "__once", .dtype = params->dtype, .bytes = params->bytes};
+    *out = (target){.name = "__once",
+                    .dtype = params->dtype,
+                    .bytes = params->bytes,
+                    .members = trib_rank_group_count(engine, NULL),
+                    .place = trib_rank_group_place(engine, NULL)};
     return TRIB_OK;
 }
 
@@ -69,7 +94,7 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
 {
     *tensor_out = NULL;
     if ((params->flags & TRIB_OP_ONCE) != 0) {
-        return find_once(params, out, error);
+        return find_once(engine, params, out, error);
     }
     trib_tensor *tensor = trib_handle_find((uintptr_t)params->tensor, TRIB_HANDLE_TENSOR);
     if (tensor == NULL || tensor->engine != engine) {
@@ -83,16 +108,38 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
                               tensor->name, (unsigned long long)params->bytes, (unsigned long long)tensor->bytes);
     }
     *tensor_out = tensor;
-    *out =
-        (target){.name = tensor->name, .dtype = tensor->dtype, .on_device = tensor->on_device, .bytes = tensor->bytes};
+    *out = (target){.name = tensor->name,
+                    .dtype = tensor->dtype,
+                    .layout = tensor->layout,
+                    .on_device = tensor->on_device,
+                    .bytes = tensor->bytes,
+                    .members = tensor->members,
+                    .place = tensor->group_place};
     return TRIB_OK;
+}
+
+/* The room that the caller says there is, for a whole tensor. */
+static trib_status check_sizes(const target *what, const trib_op_params *params, trib_error *error)
+{
+    if ((params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "tensor \"%s\": the engine allocates the output of slices only",
+                              what->name);
+    }
+    const bool input_fits = params->input_bytes == 0 || params->input_bytes == what->bytes;
+    if (input_fits && (params->output_bytes == 0 || params->output_bytes >= what->bytes)) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %llu bytes, and %s %llu", what->name,
+                          (unsigned long long)what->bytes, input_fits ? "output" : "input",
+                          (unsigned long long)(input_fits ? params->output_bytes : params->input_bytes));
 }
 
 static trib_status check_buffers(const target *what, const trib_op_params *params, bool needs_input, bool needs_output,
                                  trib_error *error)
 {
-    if (what->bytes == 0) {
-        return TRIB_OK;
+    const trib_status status = check_sizes(what, params, error);
+    if (status != TRIB_OK || what->bytes == 0) {
+        return status;
     }
     if ((needs_input && params->input == NULL) || (needs_output && params->output == NULL)) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %s is NULL", what->name,
@@ -111,30 +158,83 @@ static bool is_float(trib_dtype dtype)
     return dtype == TRIB_FLOAT32 || dtype == TRIB_FLOAT64 || dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16;
 }
 
+static trib_status check_reduction(const target *what, const trib_op_params *params, trib_error *error)
+{
+    return (unsigned)params->reduce < TRIB_REDUCE_COUNT
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", what->name,
+                                (int)params->reduce);
+}
+
+static trib_status check_root(const target *what, const trib_op_params *params, trib_error *error)
+{
+    return params->root >= 0 && (uint32_t)params->root < what->members
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %u", what->name,
+                                params->root, what->members);
+}
+
 static trib_status check_push_pull(const trib_engine *engine, const target *what, const trib_op_params *params,
                                    trib_error *error)
 {
-    if ((unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", what->name,
-                              (int)params->reduce);
-    }
-    if (what->on_device && params->reduce == TRIB_AVG && !is_float(what->dtype) && engine->config.local_size > 1) {
+    const trib_status status = check_reduction(what, params, error);
+    if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !is_float(what->dtype) &&
+        engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
                               what->name, trib_dtype_name(what->dtype));
     }
-    return check_buffers(what, params, true, true, error);
+    return status == TRIB_OK ? check_buffers(what, params, true, true, error) : status;
 }
 
 static trib_status check_broadcast(const trib_engine *engine, const target *what, const trib_op_params *params,
                                    trib_error *error)
 {
-    if (params->root < 0 || params->root >= engine->config.worker_count) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d", what->name,
-                              params->root, engine->config.worker_count);
+    (void)engine;
+    const trib_status status = check_root(what, params, error);
+    const bool is_root = (uint32_t)params->root == what->place;
+    return status == TRIB_OK ? check_buffers(what, params, is_root, !is_root, error) : status;
+}
+
+static trib_status check_reduce(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                trib_error *error)
+{
+    (void)engine;
+    if (what->on_device) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": on a device there is no reduce to one rank yet: use trib_all_reduce",
+                              what->name);
     }
-    const bool is_root = params->root == engine->config.rank;
-    return check_buffers(what, params, is_root, !is_root, error);
+    trib_status status = check_root(what, params, error);
+    status = status == TRIB_OK ? check_reduction(what, params, error) : status;
+    return status == TRIB_OK ? check_buffers(what, params, true, (uint32_t)params->root == what->place, error) : status;
+}
+
+/* The lengths are known when all have declared the tensor (trib_op_fit). */
+static trib_status check_slices(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                trib_error *error)
+{
+    (void)engine;
+    return (params->flags & TRIB_OP_ALLOCATE_OUTPUT) == 0 || params->output == NULL
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": with TRIB_OP_ALLOCATE_OUTPUT output must be NULL",
+                                what->name);
+}
+
+static trib_status check_scatter(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                 trib_error *error)
+{
+    const trib_status status = check_reduction(what, params, error);
+    return status == TRIB_OK ? check_slices(engine, what, params, error) : status;
+}
+
+static trib_status check_layout(const target *what, trib_layout layout, trib_error *error)
+{
+    static const char *const names[] = {"TRIB_WHOLE", "TRIB_SLICES", "TRIB_PAIRS"};
+    return what->layout == layout
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared %s, and the operation needs %s",
+                                what->name, names[what->layout], names[layout]);
 }
 
 /* Makes a request of parameters; the engine has been checked. */
@@ -155,11 +255,14 @@ static trib_status read_params(const trib_engine *engine, const trib_op_params *
                                 "tensor \"%s\": a stream, but it was not declared TRIB_TENSOR_DEVICE", what.name);
     }
     if (status == TRIB_OK) {
-        status = (kind == TRIB_OP_BROADCAST ? check_broadcast : check_push_pull)(engine, &what, params, error);
+        status = check_layout(&what, kinds[kind].layout, error);
+    }
+    if (status == TRIB_OK) {
+        status = kinds[kind].check(engine, &what, params, error);
     }
     *request = (trib_request){
         .params = params,
-        .collective = kind == TRIB_OP_BROADCAST ? TRIB_COLLECTIVE_BROADCAST : TRIB_COLLECTIVE_ALL_REDUCE,
+        .collective = status == TRIB_OK ? kinds[kind].collective : TRIB_COLLECTIVE_ALL_REDUCE,
         .step = status == TRIB_OK ? params->step : 0,
         .tensor = tensor,
         .tensor_handle = tensor != NULL ? (uintptr_t)params->tensor : 0,
@@ -169,8 +272,14 @@ static trib_status read_params(const trib_engine *engine, const trib_op_params *
 
 /* ---- One operation ---- */
 
-static trib_status submit_one(trib_engine *engine, const trib_op_params *params, trib_op_kind kind, trib_op **op_out,
-                              trib_error *error)
+trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    const trib_status status = check_engine(engine, error);
+    return status == TRIB_OK ? check_struct(params, error) : status;
+}
+
+trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind, trib_op **op_out,
+                            trib_error *error)
 {
     trib_request request;
     if (op_out != NULL) {
@@ -183,41 +292,10 @@ static trib_status submit_one(trib_engine *engine, const trib_op_params *params,
     if (status != TRIB_OK) {
         return status;
     }
+    if (op_out == NULL && (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "op_out is NULL: only the handle tells where the output is");
+    }
     request.handle_out = op_out;
-    return trib_ops_submit(engine, &request, 1, error);
-}
-
-trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    return submit_one(engine, params, TRIB_OP_PUSH_PULL, op_out, error);
-}
-
-trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    return submit_one(engine, params, TRIB_OP_BROADCAST, op_out, error);
-}
-
-trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
-{
-    trib_op_params mine;
-    trib_op_params_init(&mine, sizeof mine);
-    if (op_out != NULL) {
-        *op_out = NULL;
-    }
-    trib_status status = check_engine(engine, error);
-    if (status == TRIB_OK && params != NULL) {
-        status = check_struct(params, error);
-        mine.timeout_ns = params->timeout_ns;
-        mine.done_cb = params->done_cb;
-        mine.user = params->user;
-    }
-    if (status != TRIB_OK) {
-        return status;
-    }
-    trib_request request = {.params = &mine,
-                            .collective = TRIB_COLLECTIVE_ALL_REDUCE,
-                            .tensor = engine->barrier_tensor,
-                            .handle_out = op_out};
     return trib_ops_submit(engine, &request, 1, error);
 }
 

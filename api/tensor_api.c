@@ -1,27 +1,5 @@
 /* tensor_api.c - the entry points about tensors: check the arguments and the state, then forward. Nothing else. */
-#include <string.h>
-
 #include "api/check.h"
-
-/* A name that a caller may give. */
-static trib_status check_name(const char *name, trib_error *error)
-{
-    if (name == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "name is NULL: a tensor needs a name, the same on all workers");
-    }
-    size_t length = strnlen(name, TRIB_TENSOR_NAME_MAX + 1);
-    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(name, "__", 2) == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"",
-                              name, TRIB_TENSOR_NAME_MAX);
-    }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)name[i] < 0x20 || name[i] == 0x7f) {
-            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x",
-                                  (unsigned char)name[i]);
-        }
-    }
-    return TRIB_OK;
-}
 
 static trib_status check_shape(const trib_tensor_desc *desc, trib_error *error)
 {
@@ -53,17 +31,15 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
                               "trib_tensor_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
-    const trib_status status = check_name(desc->name, error);
+    const trib_status status = trib_api_check_name("tensor", desc->name, error);
     if (status != TRIB_OK) {
         return status;
     }
-    size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0) {
+    if (trib_dtype_size(desc->dtype) == 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
     }
-    if (desc->count > TRIB_TENSOR_BYTES_MAX / element) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
-                              desc->name, (unsigned long long)desc->count, element);
+    if ((unsigned)desc->layout > TRIB_PAIRS) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown layout %d", desc->name, (int)desc->layout);
     }
     if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_NEW)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
@@ -103,7 +79,15 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
                               desc->name);
     }
-    status = trib_engine_check_open(engine, error);
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && (desc->layout != TRIB_WHOLE || desc->group != NULL)) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": on a device there are whole tensors of all workers only: copy it to the "
+                              "host",
+                              desc->name);
+    }
+    status = trib_api_check_group(engine, desc->group, error);
+    status = status == TRIB_OK ? trib_api_check_lengths(engine, desc, error) : status;
+    status = status == TRIB_OK ? trib_engine_check_open(engine, error) : status;
     trib_tensor *tensor = NULL;
     uintptr_t handle = 0;
     status = status == TRIB_OK ? trib_tensor_find_or_add(engine, desc, &tensor, &handle, error) : status;
@@ -121,7 +105,7 @@ trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor 
     } else if (status == TRIB_OK) {
         status = trib_error_set(error, TRIB_INVALID, "tensor_out is NULL");
     }
-    status = status == TRIB_OK ? check_name(name, error) : status;
+    status = status == TRIB_OK ? trib_api_check_name("tensor", name, error) : status;
     const uintptr_t handle = status == TRIB_OK ? trib_tensor_lookup(engine, name) : 0;
     if (status == TRIB_OK && handle == 0) {
         status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\" is not declared", name);

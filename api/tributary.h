@@ -125,6 +125,7 @@ TRIB_API const char *trib_reduce_name(trib_reduce reduce);
 
 typedef struct trib_engine trib_engine;
 typedef struct trib_tensor trib_tensor;
+typedef struct trib_group trib_group;
 typedef struct trib_op trib_op;
 struct ev_loop;
 
@@ -352,9 +353,37 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void
  * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. Nothing may begin to use it meanwhile. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error);
 
-/* ---- Tensors ------------------------------------------------------------------------------------------------ */
+/* ---- Groups ------------------------------------------------------------------------------------------------- */
 
-#define TRIB_TENSOR_NAME_MAX 255
+#define TRIB_TENSOR_NAME_MAX 255 /* bytes; of groups' names, too */
+
+typedef struct trib_group_desc {
+    uint32_t struct_size; /* set by trib_group_desc_init */
+    uint32_t flags;       /* none defined: 0 */
+    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all its members; as a tensor's */
+    const int32_t *ranks; /* its members, each once, in the order in which the group counts them from 0; copied */
+    uint32_t rank_count;
+    uint32_t reserved_32;
+    uint64_t reserved[6];
+} trib_group_desc;
+
+/* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_group_desc). TRIB_ANY_THREAD. */
+TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
+
+/* Makes a group of workers, which has tensors and collectives of its own, at any time. Each of its members calls this;
+ * names decide which calls belong together. Servers are shared, and tensors of one name in two groups are two tensors.
+ * Returns at once, and tensors may be declared in the group at once. The same name with the same ranks gives the same
+ * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
+ * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
+ * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_NO_MEMORY, TRIB_CLOSED. Groups live until the
+ * engine is destroyed; a job has at most 1023. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
+                                                    trib_group **group_out, trib_error *error);
+/* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */
+TRIB_API int32_t trib_group_rank(const trib_group *group);
+TRIB_API int32_t trib_group_size(const trib_group *group);
+
+/* ---- Tensors ------------------------------------------------------------------------------------------------ */
 
 #define TRIB_TENSOR_DIMS_MAX 16
 
@@ -363,17 +392,30 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 #define TRIB_TENSOR_DEVICE 1u
 #define TRIB_TENSOR_NEW 2u
 
+/* Which elements a worker has of a tensor, and so which collectives it takes. */
+typedef enum trib_layout {
+    TRIB_WHOLE = 0,  /* every worker has all elements: all_reduce, broadcast, reduce */
+    TRIB_SLICES = 1, /* every worker has a slice, of a length of its own: all_gather, reduce_scatter */
+    TRIB_PAIRS = 2,  /* every worker has a slice for every worker: all_to_all */
+} trib_layout;
+
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
     uint32_t flags;       /* bits of TRIB_TENSOR_*, or 0 */
     const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; no control byte, no "__" first */
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
-    uint64_t count;   /* elements; 0 is allowed, and at most 2^44 bytes */
+    /* elements; 0 is allowed, at most 2^44 bytes; SLICES: of this worker's slice; PAIRS: unused */
+    uint64_t count;
     const uint64_t *shape; /* NULL, or the sizes of dims dimensions, whose product is count; workers' are compared */
     uint32_t dims;         /* 0 (shape is NULL) to TRIB_TENSOR_DIMS_MAX */
+    trib_layout layout;
+    const uint64_t *splits; /* PAIRS: elements of the slice for each member, in the group's order; copied */
+    uint64_t row;           /* elements that belong together, as of a matrix's row; counts are multiples; 0: 1 */
+    trib_group *group;      /* NULL: all workers */
+    uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     uint32_t reserved_32;
-    uint64_t reserved[6];
+    uint64_t reserved[2];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
@@ -403,13 +445,19 @@ TRIB_API TRIB_CHECKED trib_status trib_tensor_find(trib_engine *engine, const ch
  * on it are in flight, or prepared (trib_op_prepare): nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD,
  * also in a callback, where the operation is complete. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error);
+/* The elements of each slice: SLICES: of each member; PAIRS: of each member i for each member j, at i * members + j.
+ * counts has room for `capacity` numbers; *count_out is how many there are. TRIB_AGAIN: the members have not all
+ * declared the tensor yet; once an operation on it has succeeded they have. TRIB_INVALID (too little room, a WHOLE
+ * tensor), TRIB_MISMATCH (they disagree). TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity,
+                                                     size_t *count_out, trib_error *error);
 
 /* ---- Operations --------------------------------------------------------------------------------------------- */
 
 typedef struct trib_result {
     trib_status status;
     uint32_t contributors; /* workers whose contribution is in the result: of a broadcast 1; 0 on error */
-    uint64_t bytes;        /* of the tensor */
+    uint64_t bytes;        /* of the tensor; SLICES, PAIRS: of all its slices */
     int64_t duration_ns;   /* from submission to completion */
     const char *tensor;    /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
     const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
@@ -420,7 +468,15 @@ typedef struct trib_result {
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
 /* What trib_submit_batch and trib_op_prepare are to do; the calls for one operation look at their own name instead. */
-typedef enum trib_op_kind { TRIB_OP_PUSH_PULL = 0, TRIB_OP_BROADCAST = 1, TRIB_OP_KIND_COUNT = 2 } trib_op_kind;
+typedef enum trib_op_kind {
+    TRIB_OP_PUSH_PULL = 0, /* all_reduce */
+    TRIB_OP_BROADCAST = 1,
+    TRIB_OP_REDUCE = 2,
+    TRIB_OP_ALL_GATHER = 3,
+    TRIB_OP_REDUCE_SCATTER = 4,
+    TRIB_OP_ALL_TO_ALL = 5,
+    TRIB_OP_KIND_COUNT = 6
+} trib_op_kind;
 
 /* trib_op_params.flags. ONCE: the engine names a tensor for this operation, of `bytes` bytes of type `dtype` in host
  * memory; tensor is NULL. The n-th such operation of a worker belongs with the n-th of every other. It takes a round
@@ -433,8 +489,8 @@ typedef struct trib_op_params {
     trib_tensor *tensor;
     const void *input;  /* count elements; read until completion */
     void *output;       /* count elements; may equal input, must not overlap it otherwise; written until completion */
-    trib_reduce reduce; /* push_pull */
-    int32_t root;       /* broadcast: the rank whose input everybody gets */
+    trib_reduce reduce; /* all_reduce, reduce, reduce_scatter */
+    int32_t root;       /* broadcast, reduce: the rank that gives or gets; in a group, its place in the group */
     int32_t priority;   /* higher goes first; taken instead of the tensor's if has_priority */
     bool has_priority;
     int64_t timeout_ns;   /* 0: trib_config.op_timeout_ns; below 0: none */
@@ -444,10 +500,17 @@ typedef struct trib_op_params {
     uint64_t bytes;    /* of the buffers: another number than the tensor's is refused (TRIB_INVALID). 0: not checked */
     uint32_t step;     /* any number: if workers differ in one round it ends with TRIB_MISMATCH on all, naming two */
     trib_op_kind kind; /* trib_submit_batch, trib_op_prepare */
-    trib_dtype dtype;  /* TRIB_OP_ONCE */
+    uint64_t input_bytes;  /* bytes at input, which must be as many as the operation reads; 0: not checked */
+    uint64_t output_bytes; /* room at output; all_gather, all_to_all: needed; else 0: not checked */
+    trib_group *group;     /* barrier, broadcast_bytes, all_gather_bytes; elsewhere the tensor's counts. NULL: all */
+    trib_dtype dtype;      /* TRIB_OP_ONCE */
     uint32_t reserved_32;
-    uint64_t reserved[4];
+    uint64_t reserved[1];
 } trib_op_params;
+
+/* trib_op_params.flags. ALLOCATE_OUTPUT: output is NULL, the engine takes memory for it, and trib_op_output tells where
+ * it is, until trib_op_release: for results whose length is not known before. */
+#define TRIB_OP_ALLOCATE_OUTPUT 2u
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
@@ -459,14 +522,60 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
  * in flight or not given back), TRIB_STATE (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST /
  * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error (may be NULL) says more. TRIB_ANY_THREAD, some
  * microseconds, never waits for the network. */
+TRIB_API TRIB_CHECKED trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+/* BytePS's name for all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
-/* output on every worker = root's input. On the root output may be NULL or equal to input. Else as trib_push_pull. */
+/* output on every worker = root's input. On the root output may be NULL or equal to input. Else as trib_all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
-/* Completes when every worker has called it. Of params only timeout_ns, done_cb and user count; params may be NULL. */
+/* output on the root = reduction of all workers' inputs. Elsewhere output is not used and may be NULL. Else as
+ * trib_all_reduce. Host memory only: TRIB_UNSUPPORTED. */
+TRIB_API TRIB_CHECKED trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                 trib_error *error);
+
+/* output on every worker = the slices of all, in order of rank. input is this worker's slice; it may lie at its place
+ * in the output, and must not overlap the output otherwise. The tensor is SLICES. The output's length is known when all
+ * have declared the tensor (trib_tensor_counts): if output_bytes is less, the operation fails with TRIB_INVALID, and
+ * with the others TRIB_CANCELLED. TRIB_OP_ALLOCATE_OUTPUT saves asking. Else as trib_all_reduce. Host memory only. */
+TRIB_API TRIB_CHECKED trib_status trib_all_gather(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+
+/* output = this worker's slice of the reduction of all workers' inputs, which have all slices, in order of rank. The
+ * tensor is SLICES. output may lie at its place in the input, and must not overlap it otherwise. Else as
+ * trib_all_reduce; host memory only. */
+TRIB_API TRIB_CHECKED trib_status trib_reduce_scatter(trib_engine *engine, const trib_op_params *params,
+                                                      trib_op **op_out, trib_error *error);
+
+/* output = the slices that the others have for this worker, in order of rank; input has this worker's slices for the
+ * others. The tensor is PAIRS. output must not overlap input. Else as trib_all_gather. */
+TRIB_API TRIB_CHECKED trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+
+/* Bytes whose length only those who have them know. broadcast_bytes: every worker gets the root's input_bytes bytes at
+ * input. all_gather_bytes: every worker gets the bytes of all, in order of rank. The result is at trib_op_output, and
+ * the lengths are at trib_op_counts: op_out must not be NULL. No tensor is declared before: calls belong together in
+ * order, for each group. Of params input, input_bytes, root, group, priority, timeout_ns, done_cb and user count. Else
+ * as trib_all_gather. */
+TRIB_API TRIB_CHECKED trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params,
+                                                       trib_op **op_out, trib_error *error);
+TRIB_API TRIB_CHECKED trib_status trib_all_gather_bytes(trib_engine *engine, const trib_op_params *params,
+                                                        trib_op **op_out, trib_error *error);
+
+/* Where the result of an operation is, and its length in bytes; with TRIB_OP_ALLOCATE_OUTPUT until trib_op_release.
+ * TRIB_STATE if the operation has not succeeded. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_output(const trib_op *op, void **data_out, uint64_t *bytes_out,
+                                                 trib_error *error);
+/* The slices' lengths, as trib_tensor_counts has them. TRIB_STATE if the operation has not succeeded.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_counts(const trib_op *op, uint64_t *counts, size_t capacity,
+                                                 size_t *count_out, trib_error *error);
+
+/* Completes when every worker has called it. Of params only group, timeout_ns, done_cb and user count; params may be
+ * NULL. */
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 

@@ -166,6 +166,7 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
                                      .declare = trib_member_declare,
                                      .tensor_ended = trib_member_tensor_ended,
+                                     .create_group = trib_member_create_group,
                                      .awaited = trib_member_awaited,
                                      .core_joined = trib_worker_joined,
                                      .member_left = trib_group_check_departed,
@@ -210,7 +211,8 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
-        const trib_tensor_desc barrier = {.name = "__barrier", .dtype = TRIB_UINT8, .priority = INT32_MAX};
+        const trib_tensor_desc barrier = {
+            .name = TRIB_BARRIER_NAME, .dtype = TRIB_UINT8, .priority = INT32_MAX, .layout = TRIB_WHOLE};
         status = trib_tensor_find_or_add(engine, &barrier, &engine->barrier_tensor, NULL, error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
@@ -271,6 +273,7 @@ void trib_engine_free(trib_engine *engine)
     trib_departed_close(&engine->departed);
     trib_tensors_free(engine);
     trib_prepared_free_all(engine);
+    trib_rank_groups_free(engine);
     trib_ops_free(engine);
     if (engine->done_fd >= 0) {
         trib_fork_close(engine->done_fd);

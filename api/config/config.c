@@ -224,6 +224,12 @@ void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
     copy_common_part(desc, struct_size, &defaults, sizeof defaults);
 }
 
+void trib_group_desc_init(trib_group_desc *desc, size_t struct_size)
+{
+    const trib_group_desc defaults = {.struct_size = (uint32_t)struct_size};
+    copy_common_part(desc, struct_size, &defaults, sizeof defaults);
+}
+
 void trib_op_params_init(trib_op_params *params, size_t struct_size)
 {
     const trib_op_params defaults = {.struct_size = (uint32_t)struct_size};

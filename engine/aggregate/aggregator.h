@@ -25,7 +25,16 @@ typedef enum trib_collective {
     /* all-reduce or broadcast of a device tensor within one machine; never on the wire */
     TRIB_COLLECTIVE_DEVICE_ALONE = 3,
     TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; the summation never sees it */
+    TRIB_COLLECTIVE_REDUCE = 5,           /* all contribute, and the root alone gets the sum */
+    /* one rank gives to another one; to the summation it is a broadcast with two contributors */
+    TRIB_COLLECTIVE_PAIR = 6,
 } trib_collective;
+
+/* True if every contributor brings a payload. Otherwise only the root does. */
+static inline bool trib_collective_is_sum(uint32_t collective)
+{
+    return collective == TRIB_COLLECTIVE_ALL_REDUCE || collective == TRIB_COLLECTIVE_REDUCE;
+}
 
 /* The `root` field in frames about device tensors. It packs the number of local ranks that share the tensor, and the
  * machine of the broadcast's root. */
@@ -62,11 +71,12 @@ typedef struct trib_contribution {
     trib_collective collective;
     trib_dtype dtype;
     trib_reduce reduce;
-    uint32_t root;       /* the rank of a broadcast's root */
+    uint32_t root;       /* the rank that gives in a broadcast, or that gets the sum in a reduce */
     uint32_t step;       /* the caller's training step; all contributors must say the same */
     uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
     bool is_ahead;       /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
-    /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it; not interpreted here */
+    /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not
+     * interpreted here */
     uint32_t owner;
 } trib_contribution;
 

@@ -131,14 +131,17 @@ static void describe(const trib_summation *self, const trib_contribution *what, 
                      size_t size)
 {
     char chunks[32] = "", who[48];
-    const uint32_t rank = trib_sum_rank(self, what->contributor);
+    const uint32_t rank = trib_sum_rank(self, what, what->contributor);
+    const uint32_t root = self->config.rank_of != NULL ? trib_sum_rank(self, what, what->root) : what->root;
     snprintf(who, sizeof who, self->config.rank_step > 1 ? "the machine of rank %u" : "rank %u", rank);
     if (with_chunks) {
         snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
     }
     if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
-        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), what->root,
-                 chunks);
+        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), root, chunks);
+    } else if (what->collective == TRIB_COLLECTIVE_REDUCE) {
+        snprintf(text, size, "%s says %s of %s for rank %u alone%s", who, trib_reduce_name(what->reduce),
+                 trib_dtype_name(what->dtype), root, chunks);
     } else {
         snprintf(text, size, "%s says %s of %s%s", who, trib_reduce_name(what->reduce), trib_dtype_name(what->dtype),
                  chunks);
@@ -163,8 +166,8 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     }
     if (first->step != what->step) {
         snprintf(text, sizeof text, "the workers disagree in round %u: rank %u is at step %u, rank %u at step %u",
-                 what->round, trib_sum_rank(self, first->contributor), first->step,
-                 trib_sum_rank(self, what->contributor), what->step);
+                 what->round, trib_sum_rank(self, first, first->contributor), first->step,
+                 trib_sum_rank(self, what, what->contributor), what->step);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }
@@ -176,8 +179,8 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     } else if (chunk->size != what->size) {
         snprintf(text, sizeof text,
                  "the workers disagree in round %u about chunk %u: rank %u says %u bytes, rank %u says %u bytes",
-                 what->round, what->chunk, trib_sum_rank(self, chunk->first), chunk->size,
-                 trib_sum_rank(self, what->contributor), what->size);
+                 what->round, what->chunk, trib_sum_rank(self, what, chunk->first), chunk->size,
+                 trib_sum_rank(self, what, what->contributor), what->size);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
     }
 }

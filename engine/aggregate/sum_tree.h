@@ -69,7 +69,7 @@ typedef struct sum_chunk {
     sum_tree *tree;          /* set while payloads are being summed */
     sum_block *result;       /* the block of sum, held until its last reference is back */
     trib_sum_buffer sum;     /* the receivers' view of result */
-    trib_sum_buffer nothing; /* broadcast: tells the root that all have asked */
+    trib_sum_buffer nothing; /* tells those that get no payload that the chunk is done */
     uint32_t size, arrived;
     uint32_t first;  /* the contributor that set size */
     uint32_t served; /* broadcast: contributors below this have the root's payload, or get it when they ask */
@@ -195,13 +195,16 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* ---- Contributors and ranks ---- */
 
-static inline uint32_t trib_sum_rank(const trib_summation *self, uint32_t contributor)
+static inline uint32_t trib_sum_rank(const trib_summation *self, const trib_contribution *what, uint32_t contributor)
 {
+    if (self->config.rank_of != NULL) {
+        return self->config.rank_of(self->config.user, what, contributor);
+    }
     const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step;
     return self->config.rank_first + contributor * step;
 }
 
-/* The contributor that brings the root's payload. Returns contributor_count if the root is elsewhere. */
+/* The contributor that stands for the root. Returns contributor_count if the root is elsewhere. */
 static inline uint32_t trib_sum_root(const trib_summation *self, const trib_contribution *what)
 {
     const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step, n = self->config.contributor_count;

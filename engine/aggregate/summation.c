@@ -35,7 +35,7 @@ static uint32_t open_rounds_max(const trib_summation *self)
 static bool carries_payload(const trib_summation *self, const trib_contribution *what)
 {
     return what->size > 0 &&
-           (what->collective == TRIB_COLLECTIVE_ALL_REDUCE || what->contributor == trib_sum_root(self, what));
+           (trib_collective_is_sum(what->collective) || what->contributor == trib_sum_root(self, what));
 }
 
 static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
@@ -53,7 +53,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     }
     const size_t element = trib_dtype_size(what->dtype);
     if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
-        (unsigned)what->collective > TRIB_COLLECTIVE_BROADCAST) {
+        (what->collective != TRIB_COLLECTIVE_BROADCAST && !trib_collective_is_sum(what->collective))) {
         return trib_error_set(
             error, TRIB_PROTOCOL, "impossible contribution of rank %u: %u bytes of type %d, reduce %d, collective %d",
             what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->collective);
@@ -356,7 +356,7 @@ static bool take_in_place(trib_summation *self, sum_round *round, const trib_con
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
-    const bool sums = what->collective == TRIB_COLLECTIVE_ALL_REDUCE;
+    const bool sums = trib_collective_is_sum(what->collective);
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }

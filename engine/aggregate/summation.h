@@ -53,6 +53,9 @@ typedef struct trib_summation_config {
     /* For contributors that are not simply all workers of the job: contributor i stands for rank_step ranks (0 means
      * 1), from rank_first + i * rank_step on. Roots are below rank_limit (0 means the number of contributors). */
     uint32_t rank_first, rank_step, rank_limit;
+    /* The rank of a contributor whose ranks have no such pattern, for texts; roots are contributors then. NULL: they
+     * have it. */
+    uint32_t (*rank_of)(void *user, const trib_contribution *what, uint32_t contributor);
     uint32_t receiver_last; /* the contributor that is served last, plus one; 0 means none */
     bool may_jump;          /* keys move between servers, so a round may be any number above the earlier ones */
     /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. */

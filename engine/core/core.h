@@ -66,6 +66,8 @@ typedef struct trib_core {
     uint32_t sum_count;
     uint32_t *sums_over; /* by a tensor's id: rounds up to this one belong to tensors that all workers have released */
     uint32_t sums_over_capacity;
+    struct trib_server_sum **group_sums;    /* by group; NULL: no group has contributed to this core yet */
+    struct trib_server_sum *group_sum_list; /* those that are there */
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */

@@ -34,15 +34,10 @@ static uint32_t machine_of(const trib_roster *roster, uint32_t rank)
 static bool connects(const trib_engine *engine, uint32_t worker, uint32_t member, bool deals, bool is_twin)
 {
     const trib_roster *roster = engine->roster;
-    if (roster->local_size == 0) {
-        return deals;
+    if (deals || roster->local_size == 0) {
+        return deals; /* also where machines sum first: pairs and groups go to the members that sum without a relay */
     }
-    if (deals && engine->device != NULL) { /* shards of device tensors go to all members that sum */
-        return true;
-    }
-    const bool is_near = member < roster->worker_count && machine_of(roster, member) == machine_of(roster, worker);
-    const bool is_place = member >= roster->worker_count || member % roster->local_size == worker % roster->local_size;
-    return (is_near && is_twin) || (deals && is_place);
+    return is_twin && member < roster->worker_count && machine_of(roster, member) == machine_of(roster, worker);
 }
 
 bool trib_wireup_connects_to(const trib_core *core, uint32_t member, uint32_t reactor)

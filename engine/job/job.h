@@ -28,7 +28,7 @@ struct trib_tensor;
 struct trib_coordinator;
 struct trib_member;
 struct trib_tracer;
-struct trib_group;
+struct trib_local_group;
 struct trib_device;
 struct trib_device_ops;
 struct trib_host_world;
@@ -127,6 +127,8 @@ typedef struct trib_job_hooks {
     /* Core 0: the cores have forgotten a released tensor. The coordinator learns of it, now or when the job has
      * formed. */
     void (*tensor_ended)(struct trib_tensor *tensor);
+    /* The same for the create_post of a group. */
+    void (*create_group)(trib_reactor *reactor, trib_post *post);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
     /* The core has all data links that it needs: operations may run. */
@@ -175,7 +177,7 @@ struct trib_engine {
     const struct trib_device_hooks *device_hooks; /* NULL: no device */
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
-    _Atomic(struct trib_group *) group;           /* local ranks of this machine; NULL: alone, or not open yet */
+    _Atomic(struct trib_local_group *) group;     /* local ranks of this machine; NULL: alone, or not open yet */
     atomic_uint launches;                         /* counts launches, for retries of a refused stream (device.h) */
     atomic_bool refused_logged;                   /* whether the log has said that a stream was refused */
     atomic_uint device_jobs;                      /* jobs that the device has, other than those of tasks */
@@ -209,6 +211,12 @@ struct trib_engine {
     uint64_t once_count;
     pthread_mutex_t once_mutex;
     uint32_t tensors_capacity;
+
+    /* By number: the ranks of the groups of the job, written on core 0 before the member says that it knows them. */
+    _Atomic(const struct trib_rank_set *) rank_sets[TRIB_GROUPS_MAX];
+    struct trib_group *groups; /* of this worker, newest first; guarded by the mutex */
+    uint32_t group_count;
+    uint32_t bytes_calls; /* operations on bytes in the whole job so far */
 
     struct trib_op *free_ops, *all_ops;
     _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
@@ -278,6 +286,12 @@ static inline uint32_t trib_engine_local_size(const trib_engine *engine)
 static inline bool trib_engine_is_one_machine(const trib_engine *engine)
 {
     return engine->config.local_size == engine->config.worker_count;
+}
+
+/* The ranks of a group; NULL: there is no such group. */
+static inline const struct trib_rank_set *trib_engine_rank_set(const trib_engine *engine, uint32_t group)
+{
+    return group < TRIB_GROUPS_MAX ? atomic_load_explicit(&engine->rank_sets[group], memory_order_acquire) : NULL;
 }
 
 /* Wakes the threads that wait on `changed`. */

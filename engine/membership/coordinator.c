@@ -191,6 +191,8 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  trib_roster_name(self->roster, member));
     }
     announce_left(self, member, carried_out);
+    trib_groups_member_left(self);
+    trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
@@ -248,6 +250,11 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_registry_take_release(self, member, frame, error);
     case TRIB_FRAME_FORGOTTEN:
         return trib_registry_take_forgotten(self, member, error);
+    case TRIB_FRAME_GROUP_CREATE:
+        return self->running ? trib_groups_take_create(self, member, frame, payload, error)
+                             : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
+    case TRIB_FRAME_GROUP_KNOWN:
+        return trib_groups_take_known(self, member, frame, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(self->core->reactor)), NULL,
                             0);
@@ -429,6 +436,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_coordinator_stop_listening(self);
     trib_registry_clear(self);
+    trib_groups_clear(self);
     trib_rebalance_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {

@@ -7,6 +7,8 @@
 
 #include "engine/membership/coordinator.h"
 #include "engine/base/hash.h"
+#include "engine/cluster/cut.h"
+#include "engine/cluster/rank_set.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
@@ -32,11 +34,29 @@ typedef struct trib_tensor_number {
     uint32_t next;       /* the next free or forgotten number, plus one */
     uint64_t forget;     /* FORGETs sent to each member when this one was, it included */
 } trib_tensor_number;
+/* A group of workers as the first of them described it. */
+typedef struct trib_group_entry {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_rank_set *ranks;
+    uint32_t first_rank;
+    bool is_known, bad; /* is_known: all members of the job know its ranks */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t *tags;       /* by rank; UINT32_MAX: the rank has not asked for it */
+    unsigned char *knows; /* by member */
+    trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
+    struct trib_group_entry *next;
+} trib_group_entry;
 
 /* A tensor as the first worker declared it. */
 typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
     trib_dtype dtype;
+    trib_group_entry *group; /* NULL: all workers share it */
+    trib_layout layout;
+    uint64_t row;
+    uint64_t *counts; /* by slice, in elements; filled in as the workers declare */
+    trib_cut *cut;    /* NULL: not placed yet */
     uint64_t count;
     uint8_t dims; /* of its shape; 0: nobody has given one */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
@@ -44,6 +64,7 @@ typedef struct trib_registry_entry {
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;
+    trib_status bad_status;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     trib_place_owner *owners;
     uint32_t partition_count, partition_bytes;
@@ -84,6 +105,8 @@ struct trib_coordinator {
     uint32_t number_free;                             /* the first free number, plus one; 0: none */
     uint32_t number_forgotten, number_forgotten_last; /* those that members have been told to forget, likewise */
     uint64_t forgets;
+    trib_group_entry *groups; /* newest first */
+    uint32_t group_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
 };
@@ -114,6 +137,8 @@ TRIB_CHECKED trib_status trib_registry_take_release(trib_coordinator *self, uint
 TRIB_CHECKED trib_status trib_registry_take_forgotten(trib_coordinator *self, uint32_t member, trib_error *error);
 /* A member has left. It releases nothing any more, and is not waited for. */
 void trib_registry_member_left(trib_coordinator *self);
+/* A worker has left: tensors that lack its declaration for their placement will never have it. */
+void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
 
 /* ---- tensor_numbers.c ---- */
@@ -123,5 +148,16 @@ bool trib_number_take(trib_coordinator *self, uint32_t *number_out);
 void trib_number_give(trib_coordinator *self, uint32_t number);
 /* The tensor has ended. The number comes back when all members that sum have forgotten its partitions. */
 void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, uint32_t partition_count);
+
+/* ---- group_registry.c ---- */
+TRIB_CHECKED trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                 const void *payload, trib_error *error);
+TRIB_CHECKED trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                trib_error *error);
+/* A member has left: nobody waits for its answer any more. */
+void trib_groups_member_left(trib_coordinator *self);
+/* NULL: there is no such group. */
+trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id);
+void trib_groups_clear(trib_coordinator *self);
 
 #endif

@@ -239,6 +239,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     pthread_mutex_lock(&engine->mutex);
     uint32_t count = engine->tensor_count;
     pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
     for (uint32_t tag = 0; tag < count && worker; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = engine->tensors[tag];
@@ -277,24 +278,10 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
     /* Tensors are declared once each, in the order in which callers did so. take_roster declares the tensors that were
      * made before the roster came. */
-    if (!member->joined || member->link == NULL || tensor->is_declared) {
+    if (!member->joined || member->link == NULL || tensor->is_declared || tensor->waits_for_group) {
         return;
     }
-    tensor->is_declared = true;
-    unsigned char payload[512];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, tensor->name);
-    trib_put_u8(&writer, (uint8_t)tensor->dtype);
-    trib_put_u64(&writer, tensor->count);
-    trib_put_u8(&writer, tensor->dims);
-    for (uint32_t i = 0; i < tensor->dims; i++) {
-        trib_put_u64(&writer, tensor->shape[i]);
-    }
-    trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_DECLARE,
-                        .tensor = tensor->tag,
-                        .root = tensor->on_device ? trib_engine_local_size(core->engine) : 0};
-    trib_link_send_copy(member->link, frame, payload, writer.size);
+    trib_member_declare_in_group(core->engine, tensor);
 }
 
 void trib_member_tensor_ended(trib_tensor *tensor)
@@ -395,6 +382,13 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
                       : trib_error_set(error, TRIB_PROTOCOL, "FORGET before the roster");
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_GROUP_RANKS:
+        return joined ? trib_member_take_group_ranks(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "GROUP_RANKS before the roster");
+    case TRIB_FRAME_GROUP_MADE:
+        return trib_member_take_group_made(member->core->engine, frame, error);
+    case TRIB_FRAME_GROUP_BAD:
+        return trib_member_take_group_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

@@ -41,6 +41,8 @@ bool trib_member_is_leaving(const trib_member *member);
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
 /* Tells the coordinator that the tensor has ended here, or leaves it to the arrival of the roster. */
 void trib_member_tensor_ended(trib_tensor *tensor);
+/* Sends the tensor's DECLARE. */
+void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor);
 /* Sends a frame to the coordinator. No-op if the coordinator cannot be reached or has not sent the roster. */
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
 /* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. */
@@ -59,5 +61,18 @@ TRIB_CHECKED trib_status trib_member_take_released(trib_engine *engine, const tr
 TRIB_CHECKED trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame, trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                      trib_error *error);
+
+/* ---- member_groups.c ---- */
+/* Asks for the group of that post, or leaves it to the arrival of the roster. */
+void trib_member_create_group(trib_reactor *reactor, trib_post *post);
+/* Asks for all groups that were made before the roster came. */
+void trib_member_ask_groups(trib_engine *engine);
+/* Sends the tensor's DECLARE now, or when its group is made. */
+void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor);
+TRIB_CHECKED trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                      trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                    trib_error *error);
 
 #endif

@@ -69,9 +69,7 @@ void trib_rebalance_close(trib_coordinator *self)
 
 static uint64_t partition_size(const trib_registry_entry *entry, uint32_t partition)
 {
-    const uint64_t bytes = entry->count * trib_dtype_size(entry->dtype);
-    const uint64_t left = bytes - (uint64_t)partition * entry->partition_bytes;
-    return left < entry->partition_bytes ? left : entry->partition_bytes;
+    return trib_cut_size(entry->cut, partition);
 }
 
 static void send_to_all(trib_coordinator *self, const trib_registry_entry *entry, trib_frame frame, const void *payload,
@@ -209,18 +207,23 @@ void trib_rebalance_stop(trib_coordinator *self)
 
 /* ---- A new deal of all tensors ---- */
 
-/* Device tensors cannot move, because their tasks hold memory of one core. Tensors without bytes need no move. */
+/* Device tensors cannot move, because their tasks hold memory of one core. Tensors without bytes need no move. Slices
+ * stay with the workers that they belong to, and a group's tensors where they are. */
 static bool may_move(const trib_coordinator *self, const trib_registry_entry *entry)
 {
-    return entry->local_size == 0 && entry->count > 0 && !entry->bad && entry->declared_count == self->worker_count &&
-           entry->released_count == 0;
+    return entry->local_size == 0 && entry->count > 0 && entry->layout == TRIB_WHOLE && entry->group == NULL &&
+           !entry->bad && entry->declared_count == self->worker_count && entry->released_count == 0;
 }
 
 static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_registry_entry *entry)
 {
     trib_place_owner *owners = may_move(self, entry) ? calloc(entry->partition_count, sizeof *owners) : NULL;
     bool differs = false;
-    trib_dealer_begin(dealer, entry->count * trib_dtype_size(entry->dtype), entry->partition_bytes);
+    if (entry->layout != TRIB_WHOLE || entry->cut == NULL) {
+        free(owners);
+        return;
+    }
+    trib_dealer_begin(dealer, entry->cut->bytes, entry->partition_bytes);
     for (uint32_t i = 0; i < entry->partition_count; i++) {
         const uint64_t size = partition_size(entry, i);
         if (owners == NULL) {
@@ -270,7 +273,7 @@ static uint64_t count_weights(const trib_coordinator *self, trib_place_member *m
         members[i].weight = 0;
     }
     for (const trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
-        for (uint32_t i = 0; i < entry->partition_count; i++) {
+        for (uint32_t i = 0; entry->layout == TRIB_WHOLE && i < entry->partition_count; i++) {
             const uint64_t size = partition_size(entry, i);
             members[entry->owners[i].member].weight += (double)size;
             total += size;

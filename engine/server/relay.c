@@ -127,10 +127,14 @@ static void send_refusal(trib_link *link, const trib_contribution *what, trib_st
     trib_link_send_cause(link, frame_of(TRIB_FRAME_WITHDRAW, what), &cause);
 }
 
+static bool has_root(const trib_core *core, const trib_contribution *what)
+{
+    return machine_of(core, what->root) == machine_of(core, core->engine->member_id);
+}
+
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
 {
-    return what->size > 0 && (what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
-                              machine_of(core, what->root) == machine_of(core, core->engine->member_id));
+    return what->size > 0 && (trib_collective_is_sum(what->collective) || has_root(core, what));
 }
 
 static bool push_send_chunk(trib_link *link, trib_send_request *request)
@@ -293,26 +297,6 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
            machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
 }
 
-/* ---- Frames from the machine's workers ---- */
-
-trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    const trib_core *core = link->core;
-    const trib_roster *roster = core->engine->roster;
-    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
-    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
-    if (core->relay == NULL || machine_of(core, link->peer) != machine_of(core, me) || member >= roster->member_count ||
-        !roster->members[member].sums || reactor >= roster->members[member].reactors ||
-        reactor % core->engine->core_count != core->reactor->index ||
-        trib_relay_rank(roster, me, member, frame->partition) != me) {
-        return trib_error_set(error, TRIB_PROTOCOL,
-                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
-                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
-                              member, reactor);
-    }
-    return TRIB_OK;
-}
-
 /* ---- Frames from owners ---- */
 
 static trib_contribution key_of(const trib_frame *frame)
@@ -340,6 +324,13 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     return TRIB_OK;
 }
 
+/* A broadcast's payload goes to all machines but the root's, and that of a reduce to the root's alone. */
+static bool gets_payload(const trib_core *core, const trib_contribution *what)
+{
+    return what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
+           has_root(core, what) == (what->collective == TRIB_COLLECTIVE_REDUCE);
+}
+
 /* The waiting partial sum that the frame completes goes to *sum_out. NULL means that nothing waits for the frame any
  * more. */
 static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
@@ -353,8 +344,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_contribution what;
     trib_summation_hold(*sum_out, &what);
     trib_summation_sent(summation_of(core), *sum_out);
-    const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
-    const uint32_t expected = has_it ? 0 : what.size;
+    const uint32_t expected = gets_payload(core, &what) ? what.size : 0;
     if (frame->payload_size != expected || trib_link_is_receiving(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",

@@ -59,8 +59,8 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
     } else if (core->sums != NULL) {
         core->sums_over[self->what.tensor] = self->what.round;
-        for (uint32_t i = 0; i < core->sum_count; i++) {
-            trib_aggregator *aggregator = core->sums[i].aggregator;
+        for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+            trib_aggregator *aggregator = sum->aggregator;
             trib_contribution what = self->what;
             for (; aggregator != NULL && what.partition < self->partition_count; what.partition++) {
                 aggregator->ops->forget(aggregator, &what);

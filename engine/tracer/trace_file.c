@@ -212,7 +212,7 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
     trib_put_u32(section, placed ? TRIB_TRACE_TENSOR_PLACED : 0);
     trib_put_u32(section, (uint32_t)tensor->priority);
     trib_put_u32(section, placed ? tensor->partition_bytes : 0);
-    trib_put_u64(section, tensor->bytes);
+    trib_put_u64(section, placed ? tensor->cut->bytes : tensor->bytes);
     trib_put_u32(section, partitions);
     trib_put_u32(section, (uint32_t)(owners->size / 4));
     trib_put_u64(section, 0);

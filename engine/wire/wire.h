@@ -27,7 +27,7 @@
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(DECLARE, 512)                                                                                                    \
+    X(DECLARE, TRIB_PAYLOAD_MAX)                                                                                       \
     X(DECLARED, TRIB_PAYLOAD_MAX)                                                                                      \
     X(TENSOR_BAD, 1024)                                                                                                \
     X(PING, 0)                                                                                                         \
@@ -56,7 +56,13 @@
     X(RELEASE, 0)                                                                                                      \
     X(RELEASED, 0)                                                                                                     \
     X(FORGET, 0)                                                                                                       \
-    X(FORGOTTEN, 0)
+    X(FORGOTTEN, 0)                                                                                                    \
+    /* groups of workers, between a member and the coordinator */                                                      \
+    X(GROUP_CREATE, TRIB_PAYLOAD_MAX)                                                                                  \
+    X(GROUP_RANKS, TRIB_PAYLOAD_MAX)                                                                                   \
+    X(GROUP_KNOWN, 0)                                                                                                  \
+    X(GROUP_MADE, 0)                                                                                                   \
+    X(GROUP_BAD, 1024)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -84,7 +90,7 @@ typedef enum trib_frame_type {
     FIELD(sender, 12, 4)                                                                                               \
     FIELD(epoch, 16, 4)                                                                                                \
     LATER(term, 20, 4)                                                                                                 \
-    LATER(group, 24, 4)                                                                                                \
+    FIELD(group, 24, 4)                                                                                                \
     FIELD(tensor, 28, 4)                                                                                               \
     FIELD(partition, 32, 4)                                                                                            \
     FIELD(round, 36, 4)                                                                                                \
@@ -113,7 +119,7 @@ typedef struct trib_frame {
     uint32_t sender; /* member id */
     uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
     uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
-    uint32_t group;  /* reserved for the group of workers in which the tensor was declared */
+    uint32_t group;  /* the group of workers in which the tensor was declared; 0: all of the job */
     /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED, RELEASE and RELEASED the declaring member's tag */
     uint32_t tensor;
     uint32_t partition;

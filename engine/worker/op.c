@@ -86,6 +86,75 @@ void trib_op_put_back(trib_op *op)
     trib_counter_sub(&op->engine->ops_submitted, 1);
 }
 
+/* ---- Buffers of the sliced layouts ---- */
+
+static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
+{
+    const uintptr_t at = (uintptr_t)buffer;
+    const uintptr_t from = (uintptr_t)memory;
+    return buffer != NULL && at < from + size && from < at + bytes;
+}
+
+typedef struct needed_bytes {
+    uint64_t in, out;
+} needed_bytes;
+
+static needed_bytes bytes_of(const trib_op *op)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t given = trib_cut_given(tensor->cut, tensor->group_place),
+                   taken = trib_cut_taken(tensor->cut, tensor->group_place);
+    return op->collective == TRIB_COLLECTIVE_REDUCE ? (needed_bytes){.in = taken, .out = given}
+                                                    : (needed_bytes){.in = given, .out = taken};
+}
+
+static void fail_to_fit(trib_op *op, const char *what, uint64_t has, uint64_t needs)
+{
+    trib_op_fail(op, TRIB_INVALID, "%s has %llu bytes, and the operation %s %llu: see trib_tensor_counts", what,
+                 (unsigned long long)has, what[0] == 'i' ? "reads" : "writes", (unsigned long long)needs);
+}
+
+/* True if the smaller one of input and output is this worker's slice at its place in the larger one. */
+static bool may_overlap(const trib_op *op, const needed_bytes *needs)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t before = tensor->layout == TRIB_SLICES ? tensor->cut->slices[tensor->group_place].begin : 0;
+    const uintptr_t in = (uintptr_t)op->input, out = (uintptr_t)op->output;
+    return tensor->layout == TRIB_SLICES && (needs->in < needs->out ? in == out + before : out == in + before);
+}
+
+void trib_op_fit(trib_op *op)
+{
+    if (op->tensor->layout == TRIB_WHOLE) {
+        return; /* checked when it was submitted */
+    }
+    const needed_bytes needs = bytes_of(op);
+    if (op->input_bytes != 0 && op->input_bytes != needs.in) {
+        fail_to_fit(op, "input", op->input_bytes, needs.in);
+    } else if (op->allocates && needs.out > 0) {
+        op->allocated = op->engine->env.memory_alloc(op->engine->env.memory, needs.out);
+        op->output = op->allocated;
+        if (op->output == NULL) {
+            trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for an output of %llu bytes",
+                         (unsigned long long)needs.out);
+        }
+    } else if (!op->allocates && op->output_bytes < needs.out &&
+               (op->output_bytes != 0 || op->collective != TRIB_COLLECTIVE_REDUCE)) {
+        fail_to_fit(op, "output", op->output_bytes, needs.out);
+    }
+    if (op->input == NULL && needs.in > 0) {
+        fail_to_fit(op, "input", 0, needs.in);
+    } else if (op->output == NULL && needs.out > 0) {
+        fail_to_fit(op, "output", 0, needs.out);
+    }
+    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) &&
+        overlaps(op->input, needs.in, op->output, needs.out)) {
+        trib_op_fail(op, TRIB_INVALID, "input and output overlap, and not as a slice at its place among all");
+    }
+    op->input_bytes = needs.in;
+    op->output_bytes = needs.out;
+}
+
 /* Subtracts the caller's share of a count and returns true if none is left. A caller whose share is the whole
  * count is its only user, so a plain store suffices. */
 static bool take_last(atomic_uint *count, uint32_t mine)
@@ -97,12 +166,21 @@ static bool take_last(atomic_uint *count, uint32_t mine)
     return atomic_fetch_sub(count, mine) == mine;
 }
 
+static void free_output(trib_op *op)
+{
+    if (op->allocated != NULL) {
+        op->engine->env.memory_free(op->engine->env.memory, op->allocated);
+        op->allocated = NULL;
+    }
+}
+
 void trib_op_unref(trib_op *op)
 {
     if (!take_last(&op->references, 1)) {
         return;
     }
     trib_engine *engine = op->engine;
+    free_output(op);
     trib_tensor_unref(op->tensor);
     trib_op *before = atomic_load(&engine->returned_ops);
     do {
@@ -120,20 +198,16 @@ void trib_op_give_back(trib_op *op)
     }
 }
 
-static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
-{
-    const uintptr_t at = (uintptr_t)buffer;
-    const uintptr_t from = (uintptr_t)memory;
-    return buffer != NULL && at < from + size && from < at + bytes;
-}
-
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size)
 {
     const trib_tensor *found = NULL;
     pthread_mutex_lock(&engine->mutex);
     for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
-        if (atomic_load(&op->cores_left) > 0 && (overlaps(op->input, op->tensor->bytes, memory, size) ||
-                                                 overlaps(op->output, op->tensor->bytes, memory, size))) {
+        const uint64_t bytes = op->tensor == NULL ? 0 : op->tensor->bytes;
+        const uint64_t in = op->input_bytes > bytes ? op->input_bytes : bytes;
+        const uint64_t out = op->output_bytes > bytes ? op->output_bytes : bytes;
+        if (atomic_load(&op->cores_left) > 0 &&
+            (overlaps(op->input, in, memory, size) || overlaps(op->output, out, memory, size))) {
             found = op->tensor;
         }
     }
@@ -178,12 +252,12 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
 void trib_op_read_result(const trib_op *op, trib_result *result)
 {
     const int claim = atomic_load(&op->claim);
-    const uint32_t workers = (uint32_t)op->engine->config.worker_count;
-    const uint32_t givers = op->collective == TRIB_COLLECTIVE_BROADCAST ? 1 : workers;
+    const bool is_from_one = op->collective == TRIB_COLLECTIVE_BROADCAST && op->tensor->layout == TRIB_WHOLE;
+    const uint32_t givers = is_from_one ? 1 : op->tensor->members;
     *result = (trib_result){
         .status = (trib_status)claim,
         .contributors = claim == 0 ? givers : 0,
-        .bytes = op->tensor->bytes,
+        .bytes = atomic_load(&op->tensor->placed) ? op->tensor->cut->bytes : op->tensor->bytes,
         .duration_ns = op->duration_ns,
         .tensor = trib_tensor_is_reserved(op->tensor) ? "" : op->tensor->name,
         .text = op->text,
@@ -297,6 +371,7 @@ void trib_ops_free(trib_engine *engine)
         trib_op *op = engine->all_ops;
         engine->all_ops = op->made_next;
         trib_handle_give_place(op->place);
+        free_output(op);
         free(op->device);
         free(op);
     }

@@ -16,7 +16,9 @@
 
 #include "engine/base/limits.h"
 #include "engine/base/hash.h"
+#include "engine/cluster/cut.h"
 #include "engine/core/core.h"
+#include "engine/worker/rank_group.h"
 #include "engine/worker/task.h"
 
 #define TRIB_TENSOR_TEXT_SIZE 96 /* of a tensor's type and shape in words; longer ones are cut */
@@ -57,9 +59,19 @@ typedef struct trib_tensor {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     int32_t priority;
-    uint64_t count, bytes;
-    uint64_t key; /* hash of the name */
-    uint32_t tag; /* this member's own number for the tensor */
+    uint64_t count,
+        bytes; /* as declared here: for TRIB_SLICES this worker's slice, for TRIB_PAIRS its slices for all */
+    trib_layout layout;
+    uint64_t row;
+    uint64_t *splits;                          /* TRIB_PAIRS: as declared here */
+    trib_group *group;                         /* NULL: all workers */
+    uint32_t group_place;                      /* of this worker among those that share the tensor */
+    uint32_t members;                          /* how many share it */
+    struct trib_tensor *group_next;            /* core 0: in the group's list of tensors that wait for it */
+    bool waits_for_group;                      /* core 0: it is in that list */
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
+    uint64_t key;                              /* hash of the name */
+    uint32_t tag;                              /* this member's own number for the tensor */
     UT_hash_handle hh;
     uint32_t place;   /* of its handles (engine/base/handle.h) */
     uintptr_t handle; /* what the caller knows it by; 0: the engine's own, or released */
@@ -76,12 +88,14 @@ typedef struct trib_tensor {
     atomic_uint in_flight;  /* operations on it that are not complete */
 
     /* Written on core 0, then published by state. */
-    atomic_bool placed; /* true once the tensor has partitions and owners */
-    atomic_bool bad;    /* the workers disagree about the tensor: its operations fail with bad_text */
+    atomic_bool placed;     /* true once the tensor has partitions and owners */
+    atomic_bool bad;        /* it cannot be used: its operations fail with bad_status and bad_text */
+    trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
     uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
     uint32_t partition_bytes, chunk_bytes, partition_count;
+    trib_cut *cut;                /* written at placement */
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
     uint32_t *task_index;         /* by partition: the index of its task on its core */
@@ -131,6 +145,9 @@ struct trib_op {
     int32_t priority;
     const unsigned char *input;
     unsigned char *output;
+    uint64_t input_bytes, output_bytes; /* what the caller says is there; 0: it does not say */
+    bool allocates;                     /* the output is the engine's, from the placement to the slot's next use */
+    void *allocated;
     trib_done_cb done_cb;
     void *user;
     uint32_t round;
@@ -144,6 +161,7 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim; /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
+    atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
@@ -159,8 +177,8 @@ struct trib_op {
     trib_op_core cores[];      /* one per core */
 };
 
-/* Returns true for a broadcast whose bytes this member sends. The sender is the root or, for a device tensor, any
- * member on the root's machine. */
+/* Returns true for a broadcast of a whole tensor whose bytes this member sends. The sender is the root or, for a device
+ * tensor, any member on the root's machine. */
 static inline bool trib_op_gives(const trib_op *op)
 {
     if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
@@ -168,8 +186,70 @@ static inline bool trib_op_gives(const trib_op *op)
     }
     return op->tensor->on_device
                ? trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size
-               : op->root == op->engine->member_id;
+               : op->root == op->tensor->group_place;
 }
+
+/* ---- Who gives a task's bytes, and who gets them ---- */
+
+/* The root of the partition: of the operation, or the worker whose slice it is. Of a pair the first one is. */
+static inline uint32_t trib_task_root(const trib_task *task)
+{
+    return task->tensor->layout == TRIB_SLICES  ? task->slice
+           : task->tensor->layout == TRIB_PAIRS ? 0
+                                                : task->op_core->op->root;
+}
+
+/* TRIB_PAIRS: the places of the two workers. */
+static inline uint32_t trib_task_giver(const trib_task *task)
+{
+    return task->slice / task->tensor->members;
+}
+
+static inline uint32_t trib_task_taker(const trib_task *task)
+{
+    return task->slice % task->tensor->members;
+}
+
+/* A slice of a worker for itself, which is copied and not sent. */
+static inline bool trib_task_is_own(const trib_task *task)
+{
+    return task->tensor->layout == TRIB_PAIRS && trib_task_giver(task) == trib_task_taker(task);
+}
+
+/* True if this worker alone brings the partition's bytes. */
+static inline bool trib_task_gives(const trib_task *task)
+{
+    const trib_op *op = task->op_core->op;
+    if (task->tensor->layout == TRIB_PAIRS) {
+        return trib_task_giver(task) == task->tensor->group_place;
+    }
+    return task->tensor->layout == TRIB_SLICES
+               ? op->collective == TRIB_COLLECTIVE_BROADCAST && task->slice == task->tensor->group_place
+               : trib_op_gives(op);
+}
+
+/* True if this worker sends the partition's bytes. */
+static inline bool trib_task_sends(const trib_task *task)
+{
+    return trib_collective_is_sum(task->op_core->op->collective) || trib_task_gives(task);
+}
+
+/* True if this worker gets the partition's bytes, or their sum, from the owner. */
+static inline bool trib_task_gets(const trib_task *task)
+{
+    return task->op_core->op->collective == TRIB_COLLECTIVE_REDUCE ? trib_task_root(task) == task->tensor->group_place
+                                                                   : !trib_task_gives(task);
+}
+
+/* True if the partition goes to the relay of this machine (relay.h), not to its owner. */
+static inline bool trib_task_is_relayed(const trib_core *core, const trib_task *task)
+{
+    return core->engine->roster->local_size > 0 && task->device == NULL && task->tensor->group == NULL &&
+           task->tensor->layout != TRIB_PAIRS;
+}
+
+/* Fills in what PUSH and WITHDRAW say alike about a task and its operation, but not its owner code. */
+trib_frame trib_task_frame(const trib_task *task, trib_frame_type type);
 
 /* The collective as written in frames and trace records. Device tensors have their own values, because one member
  * of each machine contributes to a shard. The worker's side is otherwise the same. */
@@ -195,10 +275,10 @@ uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name);
 /* Writes "float32[2x3]", or "float32[6]" if no shape was given. */
 void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
                           const uint64_t *shape);
-/* Core 0: the coordinator has placed the tensor. */
+/* Core 0: the coordinator has placed the tensor. Takes over both. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
-                        uint32_t partition_count, uint32_t partition_bytes);
-void trib_tensor_bad(trib_tensor *tensor, const char *text);
+                        trib_cut *cut_owned);
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text);
 /* Most pushes of all workers (or machines, for device tensors) for a finely cut tensor. Their cost is small next
  * to the tensor's bytes. */
 #define TRIB_TENSOR_MESSAGES_MAX 256u
@@ -265,6 +345,8 @@ void trib_tensor_move_forget(trib_tensor_core *mine);
 /* Gives the core's tasks their new owners if the next round is the first one after a move. Always returns true. */
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
+#define TRIB_BARRIER_NAME "__barrier"
+
 /* ---- op_submit.c: submitting ---- */
 
 /* An operation that the caller may start again and again. */
@@ -311,6 +393,9 @@ void trib_prepared_free_all(trib_engine *engine);
 /* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
 TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
 void trib_op_put_back(trib_op *op);
+/* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
+ * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
+void trib_op_fit(trib_op *op);
 /* Any core: fails the operation. Later failures are ignored. The text begins with the tensor's name. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Returns the reason of the failure without the tensor's name. Valid once has_text is set. */

@@ -25,8 +25,9 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     trib_tensor *tensor = request->tensor;
     op->tensor = tensor;
     op->collective = request->collective;
-    op->reduce = op->collective == TRIB_COLLECTIVE_ALL_REDUCE ? params->reduce : TRIB_SUM;
-    op->root = op->collective == TRIB_COLLECTIVE_BROADCAST ? (uint32_t)params->root : 0;
+    op->reduce = trib_collective_is_sum(op->collective) ? params->reduce : TRIB_SUM;
+    const bool has_root = op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_REDUCE;
+    op->root = has_root && tensor->layout == TRIB_WHOLE ? (uint32_t)params->root : 0;
     op->step = request->step;
     if (tensor->on_device) {
         engine->device_hooks->fill(op);
@@ -34,6 +35,9 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
     op->output = params->output;
+    op->input_bytes = params->input_bytes;
+    op->output_bytes = params->output_bytes;
+    op->allocates = (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0;
     op->done_cb = params->done_cb;
     op->user = params->user;
     op->submit_ns = now_ns;
@@ -47,6 +51,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
     atomic_init(&op->cores_left, cores);
     atomic_init(&op->cores_booked, cores);
+    atomic_init(&op->is_second_hand, false);
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
     atomic_init(&op->cancelled, false);
@@ -183,6 +188,9 @@ static void begin(trib_request *request, int64_t now_ns)
     fill_op(op, request, now_ns);
     request->spread = op->spread; /* core 0 may change the operation's own once it is posted */
     op->round = ++op->tensor->rounds;
+    if (op->spread) {
+        trib_op_fit(op);
+    }
     atomic_fetch_add(&op->tensor->references, 1);
     atomic_fetch_add(&op->tensor->in_flight, 1);
     atomic_init(&op->references, has_handle ? 3 : 2);

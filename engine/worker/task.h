@@ -63,7 +63,9 @@ typedef struct trib_task {
     struct trib_tensor *tensor;
     struct trib_op_core *op_core; /* the current operation; NULL: none */
     trib_link *link;              /* link to the core that sums the partition */
-    uint64_t offset;              /* in the tensor, bytes */
+    uint64_t offset;              /* bytes before it in the tensor; TRIB_PAIRS: in the giver's input */
+    uint64_t offset_own;          /* bytes before it in its slice; TRIB_PAIRS: in the taker's output */
+    uint32_t slice;               /* the slice that it is part of (cut.h) */
     uint32_t size;
     uint32_t partition;
     uint8_t connection;     /* link connection that carried its contributions (link_priority.h, link_subflow.h) */

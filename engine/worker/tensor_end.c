@@ -127,6 +127,7 @@ void trib_tensor_forgotten(trib_tensor *tensor)
                          .cores = tensor->cores,
                          .declare_post = {.run = engine->hooks->declare},
                          .next_free = engine->free_tensors};
+    free(tensor->splits);
     memset(tensor->cores, 0, engine->core_count * sizeof *tensor->cores);
     *tensor = fresh;
     engine->free_tensors = tensor;

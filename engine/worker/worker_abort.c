@@ -40,9 +40,12 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
     char text[TRIB_ERROR_TEXT_SIZE], detail[TRIB_ERROR_TEXT_SIZE + 64];
     if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
         snprintf(detail, sizeof detail, "%.280s; %s withdrew from round %u", loss_reason(op, text), name, op->round);
+    } else if (atomic_load(&op->is_second_hand)) {
+        snprintf(detail, sizeof detail, "%s", trib_op_reason(op));
     } else {
         snprintf(detail, sizeof detail, "%s withdrew from round %u (%s)", name, op->round,
-                 status == TRIB_MISMATCH && has_text ? trib_op_reason(op) : trib_status_text(status));
+                 (status == TRIB_MISMATCH || status == TRIB_INVALID) && has_text ? trib_op_reason(op)
+                                                                                 : trib_status_text(status));
     }
     return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }
@@ -52,23 +55,12 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
     const trib_op *op = task->op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended || task->refused) {
+    if (link == NULL || core->ended || task->refused) { /* a slice for oneself has no link */
         return;
     }
     const trib_cause cause = withdraw_cause(op, status);
-    trib_frame frame = {
-        .type = TRIB_FRAME_WITHDRAW,
-        .tensor = op->tensor->id,
-        .partition = task->partition,
-        .round = op->round,
-        .chunk_count = task->chunk_count,
-        .collective = trib_op_wire_collective(op),
-        .dtype = (uint8_t)op->tensor->dtype,
-        .reduce = (uint8_t)op->reduce,
-        .root = op->root,
-        .step = op->step,
-        .size = trib_worker_owner_code(core, task),
-    };
+    trib_frame frame = trib_task_frame(task, TRIB_FRAME_WITHDRAW);
+    frame.size = trib_worker_owner_code(core, task);
     trib_link *connection = trib_link_connection_or_main(link, task->connection);
     /* The next round follows on the same connection, so that it cannot overtake the withdraw. The owner may have
      * changed since the last round. */
@@ -164,7 +156,8 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             snprintf(text, size, "the job has not come together yet: %s",
                      core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
         } else {
-            snprintf(text, size, "it was still waiting for the coordinator");
+            snprintf(text, size, "it was still waiting for the coordinator%s",
+                     tensor->layout == TRIB_WHOLE ? "" : ", or for a worker that has not declared the tensor");
         }
         return text;
     }
@@ -243,7 +236,7 @@ void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, bad_post);
     if (mine->active != NULL) {
-        trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
+        trib_op_fail(mine->active->op, mine->tensor->bad_status, "%s", mine->tensor->bad_text);
         trib_worker_abort_active(core, mine->active);
     }
     /* Pending operations fail at their turn (worker.c). */

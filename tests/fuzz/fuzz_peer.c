@@ -156,10 +156,13 @@ static void act_declare(world *self, script *from)
         trib_put_text(&writer, shape & 8 ? "w" : "other");
         trib_put_u8(&writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
         trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
+        trib_put_u8(&writer, shape & 128 ? next_u8(from) & 3 : TRIB_WHOLE);
+        trib_put_u64(&writer, shape & 128 ? next_u8(from) : 1);
         trib_put_u8(&writer, shape & 128 ? 1 : 0);
         if ((shape & 128) != 0) {
             trib_put_u64(&writer, ELEMENTS);
         }
+        trib_put_u32(&writer, shape & 128 ? next_u8(from) & 3 : 0);
     } else {
         const uint32_t count = shape & 1 ? next_u8(from) : 1;
         frame = (trib_frame){
@@ -170,6 +173,7 @@ static void act_declare(world *self, script *from)
             trib_put_u16(&writer, shape & 4 ? next_u8(from) : i % 2);
             trib_put_u16(&writer, shape & 8 ? next_u8(from) : 0);
         }
+        trib_put_u64(&writer, shape & 32 ? next_u32(from) : ELEMENTS); /* of the only slice */
     }
     world_send(world_find(self, false), frame, payload, writer.overflow ? 0 : writer.size);
 }

@@ -54,6 +54,8 @@ typedef enum bug {
     BUG_DEPARTED_FORGETS,
     BUG_AHEAD_TOO_SOON,
     BUG_RECALL_WITHOUT_COPY,
+    BUG_OTHER_PLACE,
+    BUG_OTHER_MEMBER,
     BUG_REPEATED_PUSH,
     BUG_REPEATED_SUM,
     BUG_SILENCE_UNNOTICED,
@@ -85,6 +87,8 @@ static const char *const names[BUG_COUNT] = {
     [BUG_DEPARTED_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
     [BUG_AHEAD_TOO_SOON] = "what goes ahead is taken to be on the host before it is copied, 1 in 10",
     [BUG_RECALL_WITHOUT_COPY] = "what a server has of its own worker's is not copied when the operation fails",
+    [BUG_OTHER_PLACE] = "a partition of a slice lies where the one before it does",
+    [BUG_OTHER_MEMBER] = "a contribution to a group counts for another member, 1 in 50",
     [BUG_REPEATED_PUSH] = "a server takes a contribution that is repeated",
     [BUG_REPEATED_SUM] = "a worker takes a sum that is repeated",
     [BUG_SILENCE_UNNOTICED] = "the silence of a member does not end the job",
@@ -349,6 +353,21 @@ uint32_t __wrap_trib_group_carried_out(const trib_core *core)
 {
     const uint32_t carried_out = __real_trib_group_carried_out(core);
     return carried_out > 0 && strikes(BUG_DEPARTED_FORGETS, 1) ? carried_out - 1 : carried_out;
+}
+
+__typeof__(trib_cut_begin) __real_trib_cut_begin, __wrap_trib_cut_begin;
+uint64_t __wrap_trib_cut_begin(const trib_cut *cut, uint32_t partition)
+{
+    const uint64_t begin = __real_trib_cut_begin(cut, partition);
+    const bool is_later = cut->layout != TRIB_WHOLE && partition > cut->slices[trib_cut_find(cut, partition)].first;
+    return is_later && strikes(BUG_OTHER_PLACE, 1) ? begin - cut->partition_bytes : begin;
+}
+
+__typeof__(trib_server_sum_contributor) __real_trib_server_sum_contributor, __wrap_trib_server_sum_contributor;
+uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, const trib_frame *frame)
+{
+    const uint32_t contributor = __real_trib_server_sum_contributor(sum, rank, frame);
+    return sum->level == TRIB_SUM_GROUP && strikes(BUG_OTHER_MEMBER, 50) ? (contributor + 1) % sum->count : contributor;
 }
 
 /* ---- The search ---- */

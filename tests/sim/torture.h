@@ -88,11 +88,25 @@ typedef struct torture_fault {
     double amount;
 } torture_fault;
 
+/* What is done with a tensor. */
+typedef enum torture_exchange {
+    TORTURE_WHOLE,   /* all-reduce, or a broadcast if it has a root */
+    TORTURE_REDUCE,  /* to the root */
+    TORTURE_GATHER,  /* all-gather */
+    TORTURE_SCATTER, /* reduce-scatter */
+    TORTURE_PAIRS,   /* all-to-all */
+    TORTURE_EXCHANGES
+} torture_exchange;
+
 typedef struct torture_tensor {
     trib_dtype dtype;
     uint32_t count, rounds;
     trib_reduce reduce;
-    int32_t root; /* -1: push_pull */
+    int32_t root; /* -1: push_pull; a place in the group */
+    torture_exchange exchange;
+    uint32_t shape; /* decides the lengths of slices, together with count */
+    uint32_t group; /* a bit for each of its members; 0: all workers */
+    bool backwards; /* the group counts its members from the highest rank on */
     bool on_device;
     uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
     bool inexact;   /* sums are rounded, so their bits show along which tree they were made */
@@ -160,6 +174,8 @@ void torture_draw_prompt(torture_plan *plan);
 void torture_draw_attack(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
+/* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
+void torture_draw_exchanges(torture_plan *plan);
 /* Writes one line about everything that the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);
@@ -168,9 +184,27 @@ torture_verdict torture_run(const torture_plan *plan);
 
 /* Element i of that rank's contribution in that round, small enough that sums are exact in every type. */
 int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i);
-void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, void *buffer);
-/* Returns UINT32_MAX if the buffer holds the result for that many workers, else the first wrong element. */
-uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers,
+/* Fills in so many elements of that rank's contribution. */
+void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t count,
+                  void *buffer);
+/* Returns UINT32_MAX if the buffer holds the result for that worker of so many, else the first wrong element. */
+uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t rank,
                        const void *buffer);
+
+/* ---- torture_slices.c: who shares a tensor, and the lengths of its slices ---- */
+
+bool torture_is_member(const torture_tensor *what, uint32_t rank);
+/* The number of workers that share the tensor; their ranks in its order; and the place of one of them. */
+uint32_t torture_members(const torture_tensor *what, uint32_t workers);
+uint32_t torture_rank_at(const torture_tensor *what, uint32_t workers, uint32_t place);
+uint32_t torture_place_of(const torture_tensor *what, uint32_t workers, uint32_t rank);
+/* Elements of the slice of the worker at that place, or for TORTURE_PAIRS of the slice of the first for the second. */
+uint32_t torture_slice(const torture_tensor *what, uint32_t giver, uint32_t taker);
+/* Elements that a worker hands in, that it gets, and that all slices have together. */
+uint32_t torture_given(const torture_tensor *what, uint32_t workers, uint32_t rank);
+uint32_t torture_taken(const torture_tensor *what, uint32_t workers, uint32_t rank);
+uint32_t torture_total(const torture_tensor *what, uint32_t workers);
+/* Elements of the slices before that worker's own. */
+uint32_t torture_before(const torture_tensor *what, uint32_t workers, uint32_t rank);
 
 #endif

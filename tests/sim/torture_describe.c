@@ -82,6 +82,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "alloc_failures",
                                                         "break the device of",
                                                         "one allocation fails at"};
+    static const char *const exchanges[TORTURE_EXCHANGES] = {"whole", "reduce", "gather", "scatter", "pairs"};
     line out = {.text = text, .size = size};
     const sim_job_config *job = &plan->job;
     say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
@@ -95,6 +96,12 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
             what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
             what->inexact ? " rounded" : "");
+        if (what->exchange != TORTURE_WHOLE) {
+            say(&out, " (%s, shape %u)", exchanges[what->exchange], what->shape);
+        }
+        if (what->group != 0) {
+            say(&out, " (group 0x%x%s)", what->group, what->backwards ? " backwards" : "");
+        }
         if (what->stays != 0) {
             say(&out, " (buffers stay on 0x%x)", what->stays);
         }

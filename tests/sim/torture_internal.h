@@ -127,9 +127,19 @@ bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t roun
 void torture_blame(attempt *what, const trib_result *result);
 void torture_blame_lost(run *self, uint32_t member, const char *text);
 
+/* torture_exchange.c: describes the worker's slices of a tensor, makes its group, and submits what is done with it.
+ * splits has room for all workers. */
+void torture_describe_slices(const driver *self, const torture_tensor *what, trib_tensor_desc *desc, uint64_t *splits);
+bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out);
+trib_status torture_submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
+                                 trib_op **op_out, trib_error *error);
+
 /* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
+/* Where the operation reads and writes: in place, a slice lies at its place among all slices. */
+unsigned char *torture_input(const attempt *what);
+unsigned char *torture_output(const attempt *what);
 /* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
 /* Returns how many operations the worker still has handles of. */

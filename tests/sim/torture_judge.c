@@ -134,17 +134,20 @@ static void check_result(attempt *what, const trib_result *result)
     self->verdict.succeeded++;
     self->verdict.checks[TORTURE_CHECK_RESULT]++;
     /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
-    const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
+    const bool may_win =
+        tensor.root >= 0 && tensor.exchange == TORTURE_WHOLE && what->driver->rank != self->plan->odd_rank;
     if (disputed && !may_win) {
         torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
                        what->driver->rank, what->tensor, what->round);
         return;
     }
-    if (result->contributors != workers && tensor.root < 0) {
+    const uint32_t members = torture_members(&tensor, workers);
+    if (result->contributors != members && tensor.root < 0) {
         torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
-                       what->round, result->contributors, workers);
+                       what->round, result->contributors, members);
     }
-    const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
+    const uint32_t wrong =
+        torture_check(&tensor, what->tensor, what->round, workers, what->driver->rank, torture_output(what));
     if (wrong != UINT32_MAX) {
         torture_broken(self, "rank %u, tensor %u, round %u: element %u differs from the oracle's", what->driver->rank,
                        what->tensor, what->round, wrong);

@@ -237,11 +237,11 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     }
     /* A round of a disputed tensor waits for workers that never contribute. */
     const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        const trib_aggregator *aggregator = core->sums[i].aggregator;
-        const bool is_shard = core->sums[i].level == TRIB_SUM_SHARD;
-        if (aggregator != NULL && !aggregator->ops->is_idle(aggregator) && (is_shard || !may_wait)) {
-            torture_broken(self, "at rest, member %u is still summing (%u)", member, i);
+    for (const trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        const trib_aggregator *aggregator = sum->aggregator;
+        const bool is_of_ranks = sum->level == TRIB_SUM_RANK || sum->level == TRIB_SUM_HOST;
+        if (aggregator != NULL && !aggregator->ops->is_idle(aggregator) && !(is_of_ranks && may_wait)) {
+            torture_broken(self, "at rest, member %u is still summing (%d)", member, (int)sum->level);
         }
     }
     if (!trib_relay_is_idle(core)) {
@@ -278,7 +278,9 @@ static void check_rest(run *self)
     self->verdict.checks[TORTURE_CHECK_REST]++;
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
-            if (self->verdict.held && self->drivers[rank].next_round[i] < self->plan->tensors[i].rounds) {
+            const torture_tensor *what = &self->plan->tensors[i];
+            if (self->verdict.held && torture_is_member(what, rank) &&
+                self->drivers[rank].next_round[i] < what->rounds) {
                 torture_broken(self, "rank %u stopped before the last round of tensor %u", rank, i);
             }
         }

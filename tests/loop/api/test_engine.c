@@ -300,9 +300,9 @@ static void wrong_arguments(void **state)
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "overlap"));
     params.output = data;
-    params.reserved[3] = 1;
+    params.reserved[0] = 1;
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
-    params.reserved[3] = 0;
+    params.reserved[0] = 0;
     params.root = 1;
     assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     trib_tensor_desc desc;

@@ -225,15 +225,25 @@ static void another_epoch(void **state)
                  "DECLARE frame of epoch 0, this side is in epoch 1");
 }
 
+/* A whole tensor of all workers. */
+static void put_declaration(trib_writer *writer, uint8_t dtype, uint64_t count)
+{
+    writer->size = 0;
+    trib_put_text(writer, "weights");
+    trib_put_u8(writer, dtype);
+    trib_put_u64(writer, count);
+    trib_put_u8(writer, TRIB_WHOLE);
+    trib_put_u64(writer, 1);
+    trib_put_u8(writer, 0);
+    trib_put_u32(writer, 0);
+}
+
 static void bytes_behind_a_declaration(void **state)
 {
     (void)state;
-    unsigned char payload[32];
+    unsigned char payload[64];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, TRIB_FLOAT32);
-    trib_put_u64(&writer, 1);
-    trib_put_u8(&writer, 0);
+    put_declaration(&writer, TRIB_FLOAT32, 1);
     trib_put_u8(&writer, 0);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE with 1 bytes too many");
@@ -243,19 +253,12 @@ static void bytes_behind_a_declaration(void **state)
 static void declarations_that_cannot_be(void **state)
 {
     (void)state;
-    unsigned char payload[32];
+    unsigned char payload[64];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, 99);
-    trib_put_u64(&writer, 1);
-    trib_put_u8(&writer, 0);
+    put_declaration(&writer, 99, 1);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size,
                  "DECLARE of what cannot be: type 99");
-    writer.size = 0;
-    trib_put_text(&writer, "weights");
-    trib_put_u8(&writer, TRIB_FLOAT32);
-    trib_put_u64(&writer, (UINT64_C(1) << 42) + 1);
-    trib_put_u8(&writer, 0);
+    put_declaration(&writer, TRIB_FLOAT32, (UINT64_C(1) << 42) + 1);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size, "4398046511105 elements");
 }
 
