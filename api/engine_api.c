@@ -408,7 +408,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         .cross_rank = -1,
     };
     if (roster != NULL) {
-        info->epoch = roster->epoch;
+        info->epoch = trib_epoch_number(roster->epoch);
         info->partition_bytes = roster->partition_bytes;
         info->chunk_bytes = roster->chunk_bytes;
         info->t_opt_factor = roster->t_opt_factor;

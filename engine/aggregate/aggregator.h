@@ -119,7 +119,8 @@ typedef struct trib_aggregator_ops {
     /* Reports the receivers that wait for rounds older than `older_than_ns`, with at most `limit` calls. The next
      * scan continues where this one ended. */
     void (*scan)(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
-    void (*refuse_gone)(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone);
+    /* Refuses every round that lacks a contribution of a contributor that is gone. */
+    void (*refuse_gone)(trib_aggregator *self, trib_is_gone *is_gone);
     /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);
     /* True if this contributor has finished a round that another one, which is not gone, has not. */

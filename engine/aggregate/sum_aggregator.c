@@ -58,9 +58,9 @@ static void scan_stalls(trib_aggregator *self, int64_t older_than_ns, uint32_t l
     trib_summation_stalls(trib_sum_aggregator_summation(self), older_than_ns, limit, stalled);
 }
 
-static void refuse_gone(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone)
+static void refuse_gone(trib_aggregator *self, trib_is_gone *is_gone)
 {
-    trib_summation_refuse_gone(trib_sum_aggregator_summation(self), older_than_ns, is_gone);
+    trib_summation_refuse_gone(trib_sum_aggregator_summation(self), is_gone);
 }
 
 static void notify_waiting(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user)

@@ -241,11 +241,10 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
     }
 }
 
-void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
+void trib_summation_refuse_gone(trib_summation *self,
                                 bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {
-    const int64_t now_ns = trib_now(self->config.reactor);
-    for (sum_round *round = self->oldest; round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+    for (sum_round *round = self->oldest; round != NULL;) {
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_contribution what = round->what;
         round->holds++;

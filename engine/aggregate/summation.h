@@ -119,9 +119,9 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
  * there; otherwise scans begin with the oldest round. */
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
 
-/* Refuses with TRIB_PEER_LEFT each incomplete round older than `older_than_ns` that misses a contributor for which
- * is_gone returns true. The refusal has the text of is_gone. */
-void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns, trib_is_gone *is_gone);
+/* Refuses with TRIB_PEER_LEFT each incomplete round that misses a contributor for which is_gone returns true.
+ * The refusal has the text of is_gone. */
+void trib_summation_refuse_gone(trib_summation *self, trib_is_gone *is_gone);
 
 /* The key's tensor has ended with what->round: gives up its rounds that lack contributions, and tells nobody. The key's
  * memory goes when its last sum has been sent. Later contributions to those rounds have them below their round_base. */

@@ -133,12 +133,14 @@ typedef struct trib_job_hooks {
     void (*tensor_ended)(struct trib_tensor *tensor);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
+    /* The core has all data links that it needs: operations may run. */
+    void (*core_joined)(struct trib_core *core);
     /* Core 0: a member has left in good order. */
     void (*member_left)(struct trib_core *core);
     /* Core 0: returns how many device collectives of its machine this process has carried out, modulo 2^32. */
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
-    bool (*ask_time)(const trib_engine *engine);
+    bool (*ask_time)(trib_engine *engine);
     /* The name of the tensor with that tag. The caller holds the mutex. */
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
@@ -165,6 +167,11 @@ struct trib_engine {
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
 
+    /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
+    atomic_bool leave_settled;
+    atomic_bool job_over;           /* core 0: the coordinator has ended the job, or its link has ended */
+    atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
+
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
@@ -182,7 +189,10 @@ struct trib_engine {
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
     trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
-    trib_error fate;  /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
+    /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0 before
+     * job_over is set; status TRIB_OK: none. */
+    trib_cause verdict;
+    trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
@@ -224,7 +234,10 @@ struct trib_engine {
 
 /* Any core: ends the job on this engine with that cause. Only the first call counts. */
 void trib_job_end(trib_engine *engine, const trib_cause *cause);
-/* Any core: a member or the coordinator is lost. This function alone decides the consequence: the job ends. */
+/* Returns true if the job ends because of that loss. This function alone decides that, for members and for the
+ * coordinator; whom a loss is blamed on is the coordinator's decision (engine/membership/verdict.h). */
+bool trib_loss_ends_job(const trib_cause *cause);
+/* Any core: a member or the coordinator is lost. */
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
 /* Any core: ends the job because of a failure of this process. */
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);

@@ -259,7 +259,7 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     trib_link_handshake_make_room(host);
     trib_link *link = trib_link_create(host, host->incoming, TRIB_LINK_AWAIT_HELLO);
     conn->user = link;
-    if (link == NULL || (host->is_closed && !host->ends_orderly)) {
+    if (link == NULL || host->is_closed) {
         conn->user = NULL;
         if (link != NULL) {
             trib_link_free(link);
@@ -319,6 +319,12 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     if (status == TRIB_OK) {
         target->payload_size = frame.payload_size;
         status = trib_frame_check_epoch(&frame, link->host->epoch, &error);
+        if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO) {
+            /* the BYE's epoch tells a process of an earlier attempt what it is */
+            trib_link_handshake_reject(link, TRIB_PROTOCOL, error.text);
+            return TRIB_CLOSED;
+        }
+        status = status == TRIB_OK ? trib_link_handshake_check_epoch(link, &frame, &error) : status;
     }
     if (status == TRIB_OK && frame.acknowledged > 0) {
         status = trib_session_take_count(link, &frame, &error);

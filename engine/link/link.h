@@ -134,6 +134,7 @@ struct trib_link {
     uint32_t peer_reactor; /* 0..TRIB_REACTORS_MAX - 1 */
     bool is_self;          /* a link to this process's own server */
     bool outgoing;         /* this side makes the connections */
+    uint32_t peer_epoch;   /* acceptor: the epoch in the peer's PROOF */
     bool proved;           /* the peer has proved the token, or the link was rejected after that */
 
     trib_link_session session;

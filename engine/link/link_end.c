@@ -212,6 +212,7 @@ void trib_link_transport_closed(trib_conn *conn, trib_status status, const char 
         }
         link->is_ended = true;
     }
+    trib_link_name_breaker(link, conn);
     if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);
     }

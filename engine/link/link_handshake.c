@@ -15,9 +15,6 @@
 #include "engine/link/link_reconnect.h"
 #include "engine/base/half_open.h"
 
-#define REFUSED_LINES_MAX 20u /* of each reactor in REFUSED_LINES_NS, so that a port scan cannot fill a disk */
-#define REFUSED_LINES_NS (60 * INT64_C(1000000000))
-
 /* The frame that each state waits for. */
 static const struct {
     trib_frame_type expected;
@@ -91,6 +88,20 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
     trib_assert(frame->payload_size <= sizeof link->scratch);
     target->buffer = link->scratch;
     return TRIB_OK;
+}
+
+trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    if (link->state != TRIB_LINK_AWAIT_PROOF) {
+        return TRIB_OK;
+    }
+    link->peer_epoch = frame->epoch;
+    const bool is_control = link->handshake.purpose == TRIB_PURPOSE_CONTROL;
+    const bool has_roster = trib_epoch_number(frame->epoch) != 0 && trib_epoch_incarnation(frame->epoch) != 0;
+    return is_control || has_roster
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "a process without the roster of this job claims to be member %u",
+                                link->handshake.member);
 }
 
 static void become_ready(trib_link *link)
@@ -326,33 +337,7 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
         note_probe(link->host, conn);
         return;
     }
-    char text[TRIB_REASON_MAX];
-    snprintf(text, sizeof text, "%s: %s", conn->remote.text, link->end.detail);
-    trib_link_note_refused(link->host, "turned away", text);
-}
-
-void trib_link_report_refused(trib_link_host *host, bool now)
-{
-    if (host->refused_unlogged > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unlogged,
-                 host->refused_last);
-        host->refused_unlogged = 0;
-    }
-}
-
-void trib_link_note_refused(trib_link_host *host, const char *what, const char *text)
-{
-    const int64_t now_ns = trib_now(host->reactor);
-    if (host->refused_since_ns == 0 || now_ns - host->refused_since_ns >= REFUSED_LINES_NS) {
-        trib_link_report_refused(host, true);
-        host->refused_since_ns = now_ns;
-        host->refused_logged = 0;
-    }
-    snprintf(host->refused_last, sizeof host->refused_last, "%s", text);
-    if (host->refused_logged < REFUSED_LINES_MAX) {
-        host->refused_logged++;
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
-    } else {
-        host->refused_unlogged++;
-    }
+    const bool is_token = link->end.status == TRIB_UNAUTHORIZED;
+    trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text,
+                           link->end.detail);
 }

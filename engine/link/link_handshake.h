@@ -31,4 +31,8 @@ bool trib_link_handshake_send_away(trib_link_host *host);
  * ended. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);
 
+/* Checks the epoch of a PROOF, and keeps it. Only a process that has the roster may make other connections than to the
+ * coordinator; this process compares the epoch when it has the roster itself. */
+TRIB_CHECKED trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *frame, trib_error *error);
+
 #endif

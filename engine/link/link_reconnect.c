@@ -180,7 +180,7 @@ static void arm_deadline(trib_link *link)
 
 static bool may_go_on(const trib_link *link, trib_status status)
 {
-    if ((link->host->is_closed && !link->host->ends_orderly) || link->bye || link->has_farewell || !is_loss(status)) {
+    if (link->host->is_closed || link->bye || link->has_farewell || !is_loss(status)) {
         return false;
     }
     return is_repeated(link);

@@ -17,6 +17,8 @@ typedef struct trib_coordinator_slot {
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
     uint64_t forgets_sent, forgets_answered;
+    int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
+    char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
     void *loads_buffer;
 } trib_coordinator_slot;
@@ -71,7 +73,9 @@ struct trib_coordinator {
     bool running, over;
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
-    trib_roster *roster; /* owned by the coordinator */
+    int64_t next_ping_ns;
+    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
+    trib_roster *roster;    /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
     struct trib_registry_entry *tensors_first, *tensors_last; /* all of them (newer, older) */

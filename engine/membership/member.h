@@ -6,6 +6,26 @@
 
 typedef struct trib_member trib_member;
 
+/* The coordinator asks each member for a sign of life once in this time. */
+static inline int64_t trib_heartbeat_period_ns(int64_t peer_timeout_ns)
+{
+    /* Often enough that a cut of 0.8 of the timeout leaves time to be heard again. */
+    return peer_timeout_ns / 16 < INT64_C(1000000000) ? peer_timeout_ns / 16 : INT64_C(1000000000);
+}
+
+/* When to look at a peer's silence again: at the moment from which it counts as lost, or at `at_latest_ns`, which comes
+ * every quarter of the timeout. So a process that stood still itself notices that by the delay of its own timer, and
+ * gives its peers an eighth of the timeout more. */
+static inline int64_t trib_silence_next_ns(int64_t now_ns, int64_t at_latest_ns, int64_t heard_ns,
+                                           int64_t peer_timeout_ns)
+{
+    const int64_t lost_ns = heard_ns + peer_timeout_ns, grace_ns = now_ns + peer_timeout_ns / 8;
+    const int64_t look_ns = lost_ns > now_ns ? lost_ns : grace_ns;
+    return look_ns < at_latest_ns ? look_ns : at_latest_ns;
+}
+
+/* Fills in what the member says of itself in JOIN (member_info.c). */
+void trib_member_describe(const trib_engine *engine, trib_member_info *info);
 /* Begins to join the job. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
 void trib_member_close(trib_member *member);
@@ -28,7 +48,7 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time, and trib_tracer_clock_answer gets the answer. Returns false if the coordinator
  * cannot be asked now. */
-bool trib_member_ask_time(const trib_engine *engine);
+bool trib_member_ask_time(trib_engine *engine);
 
 /* ---- member_tensors.c: frames of the coordinator, after the roster ---- */
 TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *frame, const void *payload,

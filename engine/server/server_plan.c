@@ -135,6 +135,9 @@ static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
     if (status == TRIB_OK && trib_server_sum_is_near(chunk->sum) && core->owner_links[chunk->what.owner] == NULL) {
         trib_relay_refuse_left(core, &chunk->what);
     }
+    if (status == TRIB_OK) {
+        trib_server_sum_refuse_gone(chunk->sum);
+    }
     return status;
 }
 
@@ -319,6 +322,7 @@ void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t
                             .chunk = extra->chunk,
                             .chunk_count = what->chunk_count,
                             .collective = extra->collective,
+                            .size = extra->size,
                             .root = extra->root,
                             .aux = extra->aux};
         if (text == NULL) {

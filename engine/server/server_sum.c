@@ -55,11 +55,11 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
 static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count)
 {
-    (void)missing_count;
     const trib_server_sum *sum = user;
     const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
     trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
     extra.root = sum->level == TRIB_SUM_HOST;
+    extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
     trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
     if (trib_server_sum_is_near(sum)) {
@@ -107,12 +107,19 @@ static void buffer_free(void *user, void *buffer, size_t size)
 
 /* ---- All aggregators of a core ---- */
 
+void trib_server_sum_refuse_gone(trib_server_sum *sum)
+{
+    if (trib_departed_any(&sum->core->engine->departed)) {
+        sum->aggregator->ops->refuse_gone(sum->aggregator, is_gone);
+    }
+}
+
 void trib_server_sums_scan(trib_core *core)
 {
     for (uint32_t i = 0; i < core->sum_count; i++) {
         trib_aggregator *aggregator = core->sums[i].aggregator;
-        if (aggregator != NULL && trib_departed_any(&core->engine->departed)) {
-            aggregator->ops->refuse_gone(aggregator, TRIB_STALL_NOTICE_NS, is_gone);
+        if (aggregator != NULL) {
+            trib_server_sum_refuse_gone(&core->sums[i]);
         }
         if (aggregator != NULL) {
             aggregator->ops->scan(aggregator, TRIB_STALL_NOTICE_NS, STALL_NOTICES_MAX, round_stalled);

@@ -30,6 +30,8 @@ typedef struct trib_server_sum {
 /* Called when the roster is here. The aggregators of shards are made later, when their first frame comes. */
 TRIB_CHECKED trib_status trib_server_sums_open(trib_core *core);
 void trib_server_sums_close(trib_core *core);
+/* Refuses the rounds that lack the contribution of a worker that has left and from which nothing can come any more. */
+void trib_server_sum_refuse_gone(trib_server_sum *sum);
 /* Refuses the rounds that miss a member that has left. Tells the waiting members of other old rounds which one is
  * missing. */
 void trib_server_sums_scan(trib_core *core);

@@ -267,7 +267,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, config->push_credit_bytes);
         trib_put_u32(&section, config->pull_credit_bytes);
         trib_put_u32(&section, (uint32_t)(roster != NULL ? roster->sum_order : config->sum_order));
-        trib_put_u32(&section, roster != NULL ? roster->epoch : 0);
+        trib_put_u32(&section, roster != NULL ? trib_epoch_number(roster->epoch) : 0);
         trib_put_u64(&section, config->bandwidth_bits);
         trib_put_u64(&section, factor > 0 && factor < TRIB_T_OPT_FACTOR_MAX ? (uint64_t)(factor * 1e9 + 0.5) : 0);
         trib_put_u64(&section, (uint64_t)atomic_load(&engine->tracer->began_ns));

@@ -156,8 +156,37 @@ bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE]);
 /* The payload size of an encoded header; UINT32_MAX if it is malformed (see trib_transport_config). */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* Checks a frame's epoch against the receiver's roster. A receiver without a roster (epoch 0) accepts every frame,
- * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another epoch, except for epoch 0 in
+/*
+ * An epoch is the incarnation of the job, which the coordinator draws at random when it starts, and the number of the
+ * roster in the lowest 8 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same token,
+ * name and address, is told apart. Epoch 0 belongs to a process that knows no coordinator yet.
+ */
+#define TRIB_EPOCH_NUMBER_BITS 8u
+
+static inline uint32_t trib_epoch_make(uint32_t incarnation, uint32_t number)
+{
+    return incarnation << TRIB_EPOCH_NUMBER_BITS | number;
+}
+
+static inline uint32_t trib_epoch_incarnation(uint32_t epoch)
+{
+    return epoch >> TRIB_EPOCH_NUMBER_BITS;
+}
+
+static inline uint32_t trib_epoch_number(uint32_t epoch)
+{
+    return epoch & ((1u << TRIB_EPOCH_NUMBER_BITS) - 1);
+}
+
+/* True if both epochs name an incarnation of the job, and not the same one. */
+static inline bool trib_epoch_is_foreign(uint32_t epoch, uint32_t other)
+{
+    const uint32_t one = trib_epoch_incarnation(epoch), two = trib_epoch_incarnation(other);
+    return one != 0 && two != 0 && one != two;
+}
+
+/* Checks a frame's epoch against the receiver's. A receiver without a roster accepts every frame of its incarnation,
+ * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another incarnation or epoch, except for
  * frames that a member may send without a roster. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 

@@ -21,6 +21,8 @@
 #include "engine/worker/op.h"
 #include "engine/worker/task_trace.h"
 
+#define NAME_SHOWN_MAX 96u /* bytes of a tensor's name in an error text */
+
 /* Given-up operations that wait behind running rounds may be as many as ops_max. The constant covers operations in
  * their last steps on a core. */
 static uint64_t slots_max(const trib_engine *engine)
@@ -139,13 +141,28 @@ const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, si
     return found;
 }
 
+/* Long names are cut in the middle, because most differ at their ends, so that the reason fits behind them. */
+static void shorten(const char *name, char text[NAME_SHOWN_MAX])
+{
+    const size_t length = strlen(name), part = (NAME_SHOWN_MAX - sizeof "...") / 2;
+    if (length < NAME_SHOWN_MAX) {
+        memcpy(text, name, length + 1);
+        return;
+    }
+    memcpy(text, name, part);
+    memcpy(text + part, "...", 3);
+    memcpy(text + part + 3, name + length - part, part + 1);
+}
+
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
 {
     int none = 0;
     if (!atomic_compare_exchange_strong(&op->claim, &none, (int)status)) {
         return;
     }
-    const int length = snprintf(op->text, sizeof op->text, "tensor \"%s\": ", op->tensor->name);
+    char name[NAME_SHOWN_MAX];
+    shorten(op->tensor->name, name);
+    const int length = snprintf(op->text, sizeof op->text, "tensor \"%s\": ", name);
     trib_assert(length > 0 && (size_t)length < sizeof op->text);
     op->reason_at = (uint32_t)length;
     va_list arguments;

@@ -135,6 +135,7 @@ struct trib_op {
     void *user;
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: no deadline */
+    _Atomic int64_t stall_ns; /* the age at which the log says next what the operation waits for (worker_stall.c) */
     /* Cores that may still touch the buffers, plus an input copy that goes ahead. At 0 the operation is complete. */
     atomic_uint cores_left;
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its

@@ -37,6 +37,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->done_cb = params->done_cb;
     op->user = params->user;
     op->submit_ns = now_ns;
+    atomic_store(&op->stall_ns, TRIB_STALL_WARNING_NS);
     int64_t timeout_ns =
         trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;

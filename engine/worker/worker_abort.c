@@ -8,6 +8,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
@@ -178,7 +179,13 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
     }
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     if (mine->active != op_core) {
-        snprintf(text, size, "an earlier operation on the tensor was still going");
+        if (!core->joined) {
+            snprintf(text, size, "the connection to %s had not been made yet", trib_wireup_missing_name(core));
+        } else if (mine->active != NULL || mine->round_next < op_core->op->round) {
+            snprintf(text, size, "an earlier operation on the tensor was still going");
+        } else {
+            snprintf(text, size, "its turn had come, and it had not begun");
+        }
         return text;
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
@@ -198,9 +205,13 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
-            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
+            char others[32] = "";
+            if (task->missing_count > 1) {
+                snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
+            }
+            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                     trib_roster_name(roster, task->missing_rank));
+                     trib_roster_name(roster, task->missing_rank), others);
         } else {
             snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),

@@ -121,8 +121,10 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_link_end_cause(link, &cause);
     /* The job ends before any operation fails, so a callback that submits another operation learns of the loss at
      * once. */
-    if (!link->proved && status == TRIB_PEER_LOST) {
-        trib_wireup_defer_failure(core, &cause);
+    if (!link->proved && link->bye) {
+        trib_wireup_drop_link(core);
+    } else if (!link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT)) {
+        trib_wireup_defer_failure(core, link->peer, &cause);
     } else if (!link->bye && !core->ended) {
         trib_job_member_lost(core->engine, &cause);
     }
@@ -283,6 +285,7 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
     if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
         task->missing_rank / local_size != frame->aux / local_size) {
         task->missing_rank = frame->aux;
+        task->missing_count = frame->size;
     }
 }
 

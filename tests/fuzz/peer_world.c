@@ -109,7 +109,7 @@ static void take_challenge(wire_conn *self, const unsigned char *payload)
     unsigned char proof[TRIB_PROOF_SIZE];
     memcpy(self->handshake.acceptor_nonce, payload, TRIB_NONCE_SIZE);
     trib_auth_prove(self->world->key, &self->handshake, true, proof);
-    world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, proof, sizeof proof);
+    world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF, .epoch = self->world->epoch}, proof, sizeof proof);
 }
 
 /* Notes what a member says of itself, alone or as the first one of a roster. */
@@ -132,6 +132,9 @@ static void received(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE
     trib_frame frame;
     trib_error error;
     require(trib_frame_decode(bytes, &frame, &error) == TRIB_OK);
+    if (trib_epoch_incarnation(frame.epoch) != 0) {
+        self->world->epoch = trib_epoch_make(trib_epoch_incarnation(frame.epoch), 1);
+    }
     switch (frame.type) {
     case TRIB_FRAME_HELLO:
         take_hello(self, payload);

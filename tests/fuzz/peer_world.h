@@ -42,6 +42,7 @@ typedef struct attempt {
 
 struct world {
     bool coordinates; /* the peer is the coordinator */
+    uint32_t epoch;   /* of the job; the peer's own choice, or what the engine's frames bear */
     bool mute;        /* it gives no sign of life by itself */
     uint32_t ahead;   /* messages that receivers are asked about before their turn */
     trib_sim *sim;

@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "engine/membership/job_settings.h"
 #include "engine/cluster/roster.h"
 
 #define WAIT_S 30
@@ -56,6 +57,21 @@ void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, 
     write_all(self->fd, payload, size);
 }
 
+/* The epoch of the job, from the last roster. A connection for data must bear it. */
+static uint32_t known_epoch;
+static uint32_t hello_epoch; /* of HELLO; 0: the peer knows no coordinator yet */
+
+void raw_peer_greet_with_epoch(uint32_t epoch)
+{
+    hello_epoch = epoch;
+}
+
+void raw_peer_know_epoch(uint32_t epoch)
+{
+    known_epoch = epoch;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): a member gets one such PING */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload)
 {
     unsigned char header[TRIB_HEADER_SIZE];
@@ -68,6 +84,10 @@ bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char
             fail_msg("%s", error.text);
         }
     } while (frame_out->type == TRIB_FRAME_ACK);
+    known_epoch = frame_out->type == TRIB_FRAME_ROSTER ? frame_out->epoch : known_epoch;
+    if (frame_out->type == TRIB_FRAME_PING && trib_epoch_number(frame_out->epoch) == 0) {
+        return raw_peer_receive(self, frame_out, payload); /* the answer to JOIN, whose header alone matters */
+    }
     return read_all(self->fd, payload, frame_out->payload_size);
 }
 
@@ -84,7 +104,13 @@ static void say_hello(const raw_peer *self, trib_handshake *handshake)
     unsigned char bytes[TRIB_HELLO_SIZE];
     memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* this nonce need be neither secret nor fresh */
     trib_auth_put_hello(handshake, bytes);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO, .epoch = hello_epoch}, bytes, sizeof bytes);
+}
+
+void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member)
+{
+    trib_handshake handshake = {.purpose = purpose, .member = member};
+    say_hello(self, &handshake);
 }
 
 static bool shake_hands(const raw_peer *self, const char *token, trib_purpose purpose, uint32_t member)
@@ -95,7 +121,9 @@ static bool shake_hands(const raw_peer *self, const char *token, trib_purpose pu
     say_hello(self, &handshake);
     receive_type(self, TRIB_FRAME_CHALLENGE, handshake.acceptor_nonce);
     trib_auth_prove(key, &handshake, true, proof);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, proof, sizeof proof);
+    const trib_frame frame_of_proof = {.type = TRIB_FRAME_PROOF,
+                                       .epoch = purpose == TRIB_PURPOSE_CONTROL ? 0 : known_epoch};
+    raw_peer_send(self, frame_of_proof, proof, sizeof proof);
     trib_frame frame = {.type = TRIB_FRAME_NONE};
     if (!raw_peer_receive(self, &frame, answer) || frame.type != TRIB_FRAME_WELCOME) {
         return false;
@@ -274,6 +302,10 @@ void raw_peer_join(const raw_peer *self, uint32_t rank, uint32_t workers, size_t
     trib_put_u32(&writer, workers);
     trib_put_u32(&writer, 0);
     trib_member_info_put(&writer, &info);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    const trib_job_settings settings = trib_job_settings_of(&config);
+    trib_job_settings_put(&writer, &settings);
     assert_false(writer.overflow);
     memset(payload + writer.size, 0, extra);
     raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_JOIN, .root = rank}, payload, writer.size + extra);

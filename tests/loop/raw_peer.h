@@ -38,6 +38,12 @@ trib_status raw_peer_fail(const char *address, bool proves);
 void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, size_t size);
 /* Sends the frame's header alone, as if that many bytes of payload were to follow. */
 void raw_peer_send_header(const raw_peer *self, trib_frame frame, size_t size);
+/* The epoch that connections for data bear from now on; otherwise that of the last roster received. */
+void raw_peer_know_epoch(uint32_t epoch);
+/* The epoch of every HELLO from now on, at first 0. */
+void raw_peer_greet_with_epoch(uint32_t epoch);
+/* Says HELLO on a connection that was made by raw_peer_reach. */
+void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member);
 /* Receives the next frame; false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload);
 /* Reads until the other side has ended the connection. */

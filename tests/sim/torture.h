@@ -128,6 +128,7 @@ typedef struct torture_plan {
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* the bandwidth that each member configures; 0: none */
     uint32_t early_leaver; /* a worker that leaves after early_leaver_rounds of each tensor, or TORTURE_NOBODY */
     uint32_t early_leaver_rounds;
+    bool prompt;      /* workers leave although others are still connecting */
     int64_t haste_ns; /* longest time after which it leaves with operations in flight; 0: it waits for them */
     uint32_t narrow;  /* a worker behind a slow link, or TORTURE_NOBODY: sums for it pile up */
     uint64_t narrow_bits;
@@ -157,6 +158,8 @@ typedef struct torture_verdict {
 void torture_draw(uint64_t seed, torture_plan *plan);
 /* Draws a cut of one member and breaks of connections, which no operation may notice. */
 void torture_draw_cuts(torture_plan *plan);
+/* Draws workers that leave at once after joining (torture_stutter.c). */
+void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs; called last. */
 void torture_draw_attack(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */

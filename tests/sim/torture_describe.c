@@ -41,6 +41,9 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->crowd > 0) {
         say(out, "; a crowd of %u tensors", plan->crowd);
     }
+    if (plan->prompt) {
+        say(out, "; whoever is done leaves while others are connecting");
+    }
     if (plan->early_leaver != TORTURE_NOBODY) {
         say(out, "; rank %u leaves after %u rounds", plan->early_leaver, plan->early_leaver_rounds);
         plan->haste_ns > 0 ? say(out, ", %.3f ms after it began them at most", (double)plan->haste_ns / 1e6) : (void)0;

@@ -332,8 +332,8 @@ static void leave_if_done(driver *self)
     if (!leaves || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {
         return;
     }
-    if (!sim_job_all_ready(job, NULL)) {
-        trib_sim_set(job->sim, &self->leave, trib_sim_now(job->sim) + 100 * MS);
+    if (plan->prompt ? !job->members[self->rank].ready_told : !sim_job_all_ready(job, NULL)) {
+        trib_sim_set(job->sim, &self->leave, trib_sim_now(job->sim) + (plan->prompt ? MS / 10 : 100 * MS));
         return;
     }
     self->refused = true;

@@ -52,6 +52,13 @@ typedef struct running_fault {
     trib_sim_event begin, end;
 } running_fault;
 
+/* A moment in which a member stands still (torture_stutter.c). */
+typedef struct stutter {
+    trib_sim_event thaw; /* the first member, so that the event is the stutter */
+    struct run *run;
+    sim_member *member;
+} stutter;
+
 /* Counts a member's allocations by size, to fail one of them. */
 typedef struct torture_miss {
     uint64_t left; /* allocations of rare sizes up to the one that fails; 0: none fails */
@@ -65,6 +72,8 @@ typedef struct run {
     trib_host_world *world; /* the world of its devices; NULL: none */
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
+    stutter stutter[TORTURE_MEMBERS_MAX];
+    trib_sim_stream stutters;
     trib_sim_event absence;
     trib_sim_event restless;
     trib_post restless_post; /* runs on the coordinator's reactor */
@@ -128,5 +137,12 @@ uint32_t torture_drive_handles(const driver *self);
 /* Checks that no buffer was written after it had been given back. */
 void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);
+
+/* ---- torture_stutter.c ---- */
+
+/* Called after each event: now and then a member stands still for a moment, where the plan says so. */
+void torture_stutter(run *self);
+/* True if a worker that leaves as soon as it has joined is still there. */
+bool torture_will_leave(const run *self, uint32_t rank);
 
 #endif

@@ -28,7 +28,7 @@ bool torture_is_calm(const torture_plan *plan)
             return false;
         }
     }
-    return plan->narrow == TORTURE_NOBODY && plan->job.link.egress_bits >= CALM_BITS &&
+    return plan->narrow == TORTURE_NOBODY && !plan->prompt && plan->job.link.egress_bits >= CALM_BITS &&
            plan->job.link.ingress_bits >= CALM_BITS;
 }
 

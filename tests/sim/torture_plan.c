@@ -493,6 +493,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_lives(plan);
     torture_draw_cuts(plan);
     torture_draw_dispute(plan);
+    torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
     torture_draw_attack(plan);
 }

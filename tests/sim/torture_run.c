@@ -206,6 +206,7 @@ static void set_faults(run *self)
 static bool is_settled(sim_job *job, void *argument)
 {
     run *self = argument;
+    torture_stutter(self);
     if (trib_sim_steps(job->sim) % WATCH_EVERY == 0) {
         torture_watch(self);
     }
@@ -223,7 +224,7 @@ static bool is_settled(sim_job *job, void *argument)
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];
         const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || trib_sim_event_is_set(&mine->begin);
-        if (is_busy && !job->members[rank].killed) {
+        if ((is_busy || torture_will_leave(self, rank)) && !job->members[rank].killed) {
             return false;
         }
     }
@@ -454,6 +455,7 @@ torture_verdict torture_run(const torture_plan *plan)
     if (self->job == NULL) {
         torture_broken(self, "could not be set up: %s", error.text);
     } else {
+        self->stutters = trib_sim_stream_make(self->job->sim, UINT64_C(0x5077));
         self->alloc_failures = trib_sim_stream_make(self->job->sim, UINT64_C(0xfa3));
         set_faults(self);
         torture_drive_open(self);

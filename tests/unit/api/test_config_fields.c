@@ -149,7 +149,7 @@ static void wrong_fields(void **state)
         {larger_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
         {unknown_flag, TRIB_INVALID, "flags", "0x4"},
         {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
-        {last_reserved, TRIB_INVALID, "reserved[7]", "not 0"},
+        {last_reserved, TRIB_INVALID, "reserved[6]", "not 0"},
         {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
