@@ -2,9 +2,9 @@
  * test_raw_peer.c - hand-written members have the token but break the protocol. The engine rejects each with a reason
  * that names its error, and no other member is held up.
  */
-#include <poll.h>
 #include <arpa/inet.h>
 #include <netinet/in.h>
+#include <poll.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
