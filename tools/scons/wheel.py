@@ -50,7 +50,8 @@ def collect(build, version, scratch):
             pairs += [(os.path.join(os.path.relpath(folder, 'api/python'), name), os.path.join(folder, name))
                       for name in files if name.endswith(('.py', '.pyi', '.typed'))]
     wanted = {'libtributary.so.0': build + '/dist/libtributary.so.' + version, 'tributary': build + '/tributary'}
-    wanted.update((os.path.basename(module), module) for module in glob.glob(build + '/libtributary-*.so.0'))
+    for pattern in '/libtributary-*.so.0', '/libtributary-*.so':  # modules, native parts of bindings
+        wanted.update((os.path.basename(path), path) for path in glob.glob(build + pattern))
     for name, path in wanted.items():
         copy = os.path.join(scratch, name)
         dist.put(path, copy, True)

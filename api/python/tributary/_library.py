@@ -25,6 +25,21 @@ def _load():
 
 
 lib = _load()
+
+
+def load_beside(name):
+    """Loads a native part of a binding, which lies beside the library."""
+    folder = os.path.dirname(os.path.realpath(lib._name)) if os.path.sep in lib._name else ''
+    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lib')
+    problems = []
+    for place in (folder, here, ''):
+        try:
+            return ctypes.CDLL(os.path.join(place, name))
+        except OSError as problem:
+            problems.append(str(problem))
+    raise ImportError('tributary: %s cannot be loaded: %s' % (name, '; '.join(problems)))
+
+
 for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
     try:
         _entry = getattr(lib, _function)

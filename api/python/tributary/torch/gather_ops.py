@@ -90,6 +90,8 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         lengths = [source.shape[0] // size] * size
     else:
         lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
+        if any(not isinstance(length, int) for length in lengths):
+            raise ArgumentError('%s: splits must be integers' % name)
         if len(lengths) != size or sum(lengths) > source.shape[0] or any(length < 0 for length in lengths):
             raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, source.shape[0]))
     source, _ = _agreed_shape(engine, source, name)
@@ -111,6 +113,8 @@ class _Alltoall(torch.autograd.Function):
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
         size = process_set.engine().size
+        if isinstance(splits, torch.Tensor) and splits.is_floating_point():
+            raise ArgumentError('alltoall: splits must be integers')
         sent = splits if splits is not None else torch.tensor([tensor.shape[0] // size] * size, dtype=torch.int32)
         if splits is None:
             if tensor.shape[0] % size:

@@ -29,6 +29,26 @@ def counted_name(kind):
     return '%s.noname.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
 
 
+_in_flight = {}  # handles by name, of operations that may be under way
+
+
+def claim_name(kind, name):
+    """Returns the full name of an operation. Raises ArgumentError if the caller's name is that of one that is under way."""
+    if name is None:
+        return '%s.%s' % (kind, counted_name(kind))
+    full = '%s.%s' % (kind, name)
+    earlier = _in_flight.get(full)
+    if earlier is not None and not earlier.done():
+        raise ArgumentError('duplicate name %s: an operation of that name is under way: wait for it, or choose another name' % full)
+    return full
+
+
+def keep(name, handle):
+    """Remembers the handle of an operation that is under way, by its name, and returns it."""
+    _in_flight[name] = handle
+    return handle
+
+
 def reduction_of(op, average=None):
     """Returns the reduction that `op`, or the older argument `average`, stands for."""
     if op is not None and average is not None:
@@ -55,23 +75,23 @@ def submit_allreduce(tensor, output, name, op, prescale=1.0, postscale=1.0, prio
     source = scaled(contiguous(tensor, name), prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
     handle = exchange.all_reduce(process_set.engine(), source, landing, _REDUCTIONS[op], name, priority)
-    if landing is output and postscale == 1.0:
-        return handle
-    return exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
+    if landing is not output or postscale != 1.0:
+        handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
+    return keep(name, handle)
 
 
 def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                     process_set=global_process_set):
     """Begins a reduction into a new tensor and returns its handle."""
     return submit_allreduce(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
-                            'allreduce.' + (name or counted_name('allreduce')), reduction_of(op, average),
+                            claim_name('allreduce', name), reduction_of(op, average),
                             prescale_factor, postscale_factor, process_set=process_set)
 
 
 def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
                      process_set=global_process_set):
     """Begins a reduction in place and returns its handle."""
-    return submit_allreduce(tensor, tensor.detach(), 'allreduce.' + (name or counted_name('allreduce')), reduction_of(op, average),
+    return submit_allreduce(tensor, tensor.detach(), claim_name('allreduce', name), reduction_of(op, average),
                             prescale_factor, postscale_factor, process_set=process_set)
 
 
@@ -157,18 +177,20 @@ def submit_broadcast(tensor, output, root_rank, name, process_set):
     if job.rank() == root_rank and landing.data_ptr() != tensor.data_ptr():
         landing.copy_(tensor)
     handle = exchange.broadcast(engine, landing, root, name)
-    return handle if landing is output else exchange.merged([handle], lambda: output.copy_(landing))
+    if landing is not output:
+        handle = exchange.merged([handle], lambda: output.copy_(landing))
+    return keep(name, handle)
 
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """Begins a broadcast into a new tensor and returns its handle."""
     return submit_broadcast(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format), root_rank,
-                            'broadcast.' + (name or counted_name('broadcast')), process_set)
+                            claim_name('broadcast', name), process_set)
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
     """Begins a broadcast in place and returns its handle."""
-    return submit_broadcast(tensor, tensor.detach(), root_rank, 'broadcast.' + (name or counted_name('broadcast')), process_set)
+    return submit_broadcast(tensor, tensor.detach(), root_rank, claim_name('broadcast', name), process_set)
 
 
 class _Broadcast(torch.autograd.Function):

@@ -9,6 +9,7 @@ from ..errors import ArgumentError
 from ..process_sets import global_process_set
 from .compression import Compression
 from .ops import Adasum, Average, Sum, reduction_of, submit_allreduce
+from .sparse import sparse_allreduce_async
 
 
 def find_duplicates(listed):
@@ -49,7 +50,7 @@ class _Exchange:
         self.compression, self.passes, self.op = compression, passes, op
         self.process_set, self.prescale = process_set, 1.0 / predivide
         # Sum and not Average where the division happens in two halves, one before and one after the sum.
-        self.wire_op, self.postscale = (op, 1.0) if predivide == 1.0 else (Sum, predivide / process_set.engine().size)
+        self.wire_op, self.postscale = (op, 1.0) if predivide == 1.0 else (Sum, predivide / (process_set.size() or 1))
         self.sparse_as_dense = sparse_as_dense
         self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
         self.group_of, self.group_ready = {}, {}
@@ -62,8 +63,9 @@ class _Exchange:
         for number, group in enumerate(groups):
             for parameter in group:
                 self.group_of[parameter] = (number, list(group))
+        self.is_member = process_set.included()
         for _, parameter in named:
-            if parameter.requires_grad:
+            if parameter.requires_grad and self.is_member:
                 self._watch(parameter)
 
     def _watch(self, parameter):
@@ -98,9 +100,10 @@ class _Exchange:
         if parameter.grad is None:
             parameter.grad = torch.zeros_like(parameter)  # unused on this worker; others may have used it
         gradient = parameter.grad
+        if gradient.is_sparse and not self.sparse_as_dense:
+            self.handles[parameter] = (sparse_allreduce_async(gradient, self.names[parameter], self.op, self.process_set), None, None)
+            return
         if gradient.is_sparse:
-            if not self.sparse_as_dense:
-                raise ArgumentError('%s: its gradient is sparse: give sparse_as_dense=True' % self.names[parameter])
             gradient = parameter.grad = gradient.to_dense()
         compressed, context = self.compression.compress(gradient)
         handle = submit_allreduce(compressed, compressed.detach(), self.names[parameter], self.wire_op, self.prescale,
@@ -109,6 +112,8 @@ class _Exchange:
 
     def finish(self):
         """Submits what no hook has submitted, waits for all gradients and puts the sums in their places."""
+        if not self.is_member:
+            return  # this worker trains alone
         for group in list(self.group_ready.values()):
             for parameter in group:
                 if parameter not in self.handles:
@@ -126,8 +131,11 @@ class _Exchange:
     def finish_one(self, parameter):
         """Waits for one parameter's gradient and puts its sum in its place."""
         handle, compressed, context = self.handles.pop(parameter)
-        handle.wait()
+        result = handle.wait()
         self.delays[parameter] = self.passes
+        if compressed is None:
+            parameter.grad = result  # sparse: other indices than this worker's may be in it
+            return
         restored = self.compression.decompress(compressed, context)
         if restored is not parameter.grad:
             parameter.grad.copy_(restored)
@@ -164,8 +172,8 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Waits for the gradients' sums and updates the parameters."""
         if self._should_synchronize:
             if self._is_synchronized:
-                warnings.warn('step() was called after synchronize(): inside optimizer.skip_synchronize() it would not sum the '
-                              'gradients a second time', stacklevel=2)
+                warnings.warn('optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
+                              'gradients are summed a second time', stacklevel=2)
             self.synchronize()
         self._is_synchronized = False
         return super(self.__class__, self).step(closure)
@@ -209,7 +217,7 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     op                        Average or Sum
     gradient_predivide_factor with Average: gradients are divided by it before and by size/factor after the sum
     groups                    a number, or lists of parameters that are sent together
-    sparse_as_dense           makes sparse gradients dense before they are sent
+    sparse_as_dense           makes sparse gradients dense before they are sent; else indices and values are gathered
     """
     if op == Adasum:
         reduction_of(op)
@@ -224,5 +232,6 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     made.__dict__.update(optimizer.__dict__)
     made._exchange = _Exchange(named, compression, backward_passes_per_step, reduction_of(op), gradient_predivide_factor, grouped,
                                sparse_as_dense, process_set)
+    made._parameter_names = {parameter: name for name, parameter in named}
     made._is_synchronized, made._should_synchronize = False, True
     return made
