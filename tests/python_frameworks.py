@@ -17,8 +17,9 @@ ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What pip is asked for: first what comes without its dependencies, then what is needed of them.
 FRAMEWORKS = {
     'torch': (['torch==2.15.0'], ['filelock', 'typing-extensions', 'sympy', 'networkx', 'jinja2', 'fsspec', 'numpy', 'setuptools',
-                                  'cloudpickle']),
-    'jax': ([], ['jax==0.10.2', 'jaxlib==0.10.2', 'optax']),
+                                  'cloudpickle', 'keras']),
+    'jax': ([], ['jax==0.10.2', 'jaxlib==0.10.2', 'optax', 'keras']),
+    'tensorflow': ([], ['tensorflow-cpu==2.21.0']),
 }
 SYSTEM = re.compile(r'(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|z|quadmath)|ld-linux.*)\.so')
 NO_DEVICE = 100  # cudaErrorNoDevice

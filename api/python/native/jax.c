@@ -1,6 +1,6 @@
 /* jax.c - operations of an engine as calls in XLA programs: handlers of XLA's foreign function interface, in plain C.
  *
- * On processors a handler submits and gives XLA a future, which the engine's thread completes: no thread of XLA waits,
+ * On processors a handler submits and gives XLA a future, which the completion thread completes: no thread of XLA waits,
  * and the interpreter is not needed. On a GPU the operation is put between the work of XLA's stream.
  *
  * A compiled program may outlive the engine that it was compiled for. So it knows its tensors by numbers in a table,
@@ -10,6 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "native/completion.h"
 #include "native/xla_ffi.h"
 #include "tributary.h"
 
@@ -29,6 +30,8 @@ static struct {
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct pending {
+    struct completion completion; /* first */
+    char *failure;                /* why the operation failed, or NULL */
     const struct xla_api *api;
     struct xla_future *future;
 };
@@ -87,19 +90,31 @@ static struct xla_error *error_of(const struct xla_api *api, const char *text)
     return api->error_create(&args);
 }
 
+/* Tells XLA, which may go on computing in here. */
+static void complete(struct completion *completion)
+{
+    struct pending *pending = (struct pending *)completion;
+    const struct xla_api *api = pending->api;
+    if (pending->failure == NULL) {
+        struct xla_future_args args = {sizeof args, NULL, pending->future};
+        (void)api->future_set_available(&args);
+    } else {
+        struct xla_future_set_error_args args = {sizeof args, NULL, pending->future, error_of(api, pending->failure)};
+        (void)api->future_set_error(&args);
+    }
+    free(pending->failure);
+    free(pending);
+}
+
 /* Runs on an engine's thread. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct pending *pending = user;
-    const struct xla_api *api = pending->api;
-    if (result->status == TRIB_OK) {
-        struct xla_future_args args = {sizeof args, NULL, pending->future};
-        (void)api->future_set_available(&args);
-    } else {
-        struct xla_future_set_error_args args = {sizeof args, NULL, pending->future, error_of(api, result->text)};
-        (void)api->future_set_error(&args);
+    if (result->status != TRIB_OK) {
+        pending->failure = strdup(result->text);
     }
-    free(pending);
+    pending->completion.run = complete;
+    completion_post(&pending->completion);
 }
 
 static int64_t attribute(const struct xla_call *call, const char *name)
@@ -163,11 +178,12 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     if (failure != NULL) {
         return failure;
     }
-    struct pending *pending = malloc(sizeof *pending);
+    struct pending *pending = calloc(1, sizeof *pending);
     if (pending == NULL) {
         return error_of(call->api, "out of memory");
     }
-    *pending = (struct pending){call->api, create.future};
+    pending->api = call->api;
+    pending->future = create.future;
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.done_cb = operation_done;

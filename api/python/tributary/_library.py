@@ -27,17 +27,15 @@ def _load():
 lib = _load()
 
 
-def load_beside(name):
-    """Loads a native part of a binding, which lies beside the library."""
-    folder = os.path.dirname(os.path.realpath(lib._name)) if os.path.sep in lib._name else ''
-    here = os.path.join(os.path.dirname(os.path.abspath(__file__)), 'lib')
-    problems = []
-    for place in (folder, here, ''):
-        try:
-            return ctypes.CDLL(os.path.join(place, name))
-        except OSError as problem:
-            problems.append(str(problem))
-    raise ImportError('tributary: %s cannot be loaded: %s' % (name, '; '.join(problems)))
+def beside(name):
+    """Returns the path of a native part of a binding, which lies beside the library."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.dirname(os.path.realpath(lib._name))] if os.path.sep in lib._name else []
+    places += [os.path.join(here, 'lib'), os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(here))), 'build', 'release')]
+    for place in places:
+        if os.path.exists(os.path.join(place, name)):
+            return os.path.join(place, name)
+    raise ImportError('tributary: %s is not in %s: install the wheel, or build the tree with scons' % (name, ', '.join(places)))
 
 
 for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():

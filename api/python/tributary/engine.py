@@ -148,7 +148,7 @@ class Engine:
         self._handle = ctypes.c_void_p()
         self._lock = threading.Lock()  # no thread may be inside a call when the engine is destroyed
         self._process = os.getpid()
-        self._tensors, self._generations, self._live = {}, {}, set()
+        self._tensors, self._live = {}, set()
         self.turns = {}  # how often a binding has used each kind of operation without a name
         self._completions = Completions()
         call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
@@ -233,13 +233,13 @@ class Engine:
 
     def declare(self, name, dtype, count, priority=0, is_device=False):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike."""
-        known = self._tensors.get(name)
-        if known is not None and (known.dtype, known.count, known.is_device) == (dtype, count, is_device):
-            return known
-        # A name that comes again for another shape gets a new tensor. It has a number of its own, so that no worker waits for
-        # the others to give the old one up.
-        self._generations[name] = generation = self._generations.get(name, -1) + 1
-        encoded = (name if generation == 0 else '%s#%d' % (name, generation)).encode()
+        # A name that comes again for another shape gets a tensor of its own, with a number behind the name. Workers that use
+        # names alike number them alike.
+        shapes = self._tensors.setdefault(name, {})
+        key = (dtype, count, is_device)
+        if key in shapes:
+            return shapes[key]
+        encoded = ('%s#%d' % (name, len(shapes)) if shapes else name).encode()
         if b'\0' in encoded:
             raise ArgumentError('%r: a name must not contain a NUL' % name)
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
@@ -248,7 +248,7 @@ class Engine:
         handle = ctypes.c_void_p()
         with self._entered():
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        tensor = self._tensors[name] = Tensor(self, name, dtype, count, handle, is_device)
+        tensor = shapes[key] = Tensor(self, name, dtype, count, handle, is_device)
         return tensor
 
     def declare_like(self, name, array, priority=0):

@@ -6,7 +6,7 @@ import socket
 
 from . import job
 from .engine import Engine
-from .errors import ArgumentError
+from .errors import ArgumentError, UnsupportedError
 
 
 class ProcessSet:
@@ -144,3 +144,9 @@ def close_all():
         if engine is not None:
             engine.close()
     _added.clear()
+
+
+def require_global(process_set):
+    """Raises UnsupportedError for any other set than the global one."""
+    if process_set is not global_process_set and process_set is not None:
+        raise UnsupportedError('%r: this binding has no operations of a part of the workers' % (process_set,))

@@ -13,7 +13,7 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from .. import _abi, job
-from .._library import lib, load_beside
+from .._library import beside, lib
 from ..buffers import DTYPES
 from ..errors import ArgumentError
 
@@ -21,7 +21,7 @@ Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
 _REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
 _PUSH_PULL, _BROADCAST = 0, 1
 
-_native = load_beside('libtributary-jax.so')
+_native = ctypes.CDLL(beside('libtributary-jax.so'))
 _native.trib_jax_add.argtypes, _native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
 _native.trib_jax_close.argtypes, _native.trib_jax_close.restype = [ctypes.c_void_p], None
 _native.trib_jax_calls.argtypes, _native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
