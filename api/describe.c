@@ -12,6 +12,7 @@
 #include "stages/kernels/kernels.h"
 #include "transports/rdma/rdma.h"
 #include "transports/registry.h"
+#include "engine/base/descriptor.h"
 
 #define TEXT_MAX (64u << 10)
 
@@ -89,7 +90,7 @@ static void add_printed(text *out, const char *name, void (*print)(FILE *stream)
 /* The way of large payloads between processes of this machine. */
 static const char *describe_shared_memory(void)
 {
-    FILE *file = fopen("/proc/sys/kernel/yama/ptrace_scope", "re");
+    FILE *file = trib_descriptor_open_text("/proc/sys/kernel/yama/ptrace_scope");
     int scope = 0;
     bool is_known = file != NULL && fscanf(file, "%d", &scope) == 1;
     if (file != NULL) {

@@ -16,8 +16,12 @@
 #include "api/config/config.h"
 #include "api/create.h"
 #include "api/env/env_host.h"
+#include "engine/cluster/machines.h"
 #include "engine/engine.h"
+#include "engine/job/callback.h"
 #include "engine/job/completions.h"
+#include "engine/base/descriptor.h"
+#include "engine/base/float_env.h"
 #include "engine/base/fork.h"
 #include "engine/worker/op.h"
 #include "engine/report.h"
@@ -134,8 +138,13 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
 trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib_engine **engine_out, trib_error *error)
 {
     trib_engine *engine = calloc(1, sizeof *engine);
-    trib_status status = engine == NULL ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory")
-                                        : trib_engine_open(engine, env, config, error);
+    trib_status status = TRIB_NO_MEMORY;
+    if (engine == NULL) {
+        trib_error_set(error, status, "out of memory");
+    } else {
+        atomic_init(&engine->magic, TRIB_ENGINE_ALIVE); /* before callbacks run on other threads */
+        status = trib_engine_open(engine, env, config, error);
+    }
     if (status != TRIB_OK) {
         if (engine != NULL) {
             trib_engine_free(engine);
@@ -148,11 +157,22 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
     return TRIB_OK;
 }
 
-trib_status trib_engine_create(const trib_config *given, trib_engine **engine_out, trib_error *error)
+/* What other libraries open here, such as libev and those of devices, gets no number of a standard stream. */
+static trib_status create_here(trib_config *config, trib_engine **engine_out, trib_error *error)
 {
-    if (given == NULL || engine_out == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "config and engine_out must not be NULL");
+    trib_descriptor_guard guard;
+    trib_env env;
+    trib_descriptor_guard_begin(&guard);
+    trib_status status = trib_env_host_init(&env, config, error);
+    if (status == TRIB_OK) {
+        status = trib_engine_create_in(&env, config, engine_out, error);
     }
+    trib_descriptor_guard_end(&guard);
+    return status;
+}
+
+static trib_status create(const trib_config *given, trib_engine **engine_out, trib_error *error)
+{
     trib_config config;
     trib_status status = trib_config_check(given, &config, error);
     trib_address coordinator, listen;
@@ -165,9 +185,22 @@ trib_status trib_engine_create(const trib_config *given, trib_engine **engine_ou
     if (!trib_fork_watch()) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    trib_env env;
-    status = trib_env_host_init(&env, &config, error);
-    return status == TRIB_OK ? trib_engine_create_in(&env, &config, engine_out, error) : status;
+    return create_here(&config, engine_out, error);
+}
+
+trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out, trib_error *error)
+{
+    trib_error_clear(error);
+    if (engine_out != NULL) {
+        *engine_out = NULL;
+    }
+    if (config == NULL || engine_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "config and engine_out must not be NULL");
+    }
+    const trib_float_env callers = trib_float_env_enter();
+    const trib_status status = create(config, engine_out, error);
+    trib_float_env_leave(callers);
+    return status;
 }
 
 /* ---- Waiting ---- */
@@ -218,6 +251,27 @@ static bool is_closed(trib_engine *engine)
     return closed;
 }
 
+#define CLOSE_GRACE_NS INT64_C(1000000000) /* after the deadline of close the log says what it waits for */
+#define CLOSE_SAYS_NS (30 * INT64_C(1000000000))
+
+/* Close has a deadline, but a callback of the program's cannot be ended. The mutex is held, and released in between. */
+static void wait_closed_locked(trib_engine *engine)
+{
+    struct timespec at = trib_api_deadline_in(engine->config.close_timeout_ns + CLOSE_GRACE_NS);
+    while (!engine->closed) {
+        if (pthread_cond_timedwait(&engine->changed, &engine->mutex, &at) != ETIMEDOUT || engine->closed) {
+            continue;
+        }
+        char text[TRIB_CALLBACK_TEXT_SIZE];
+        const bool runs = trib_callbacks_describe_locked(engine, text);
+        pthread_mutex_unlock(&engine->mutex);
+        trib_log(&engine->logger, TRIB_LOG_WARN, "trib_engine_destroy waits for %s",
+                 runs ? text : "the reactors: they have not closed their links in close_timeout");
+        at = trib_api_deadline_in(CLOSE_SAYS_NS);
+        pthread_mutex_lock(&engine->mutex);
+    }
+}
+
 static void wait_closed(trib_engine *engine)
 {
     switch (engine->config.mode) {
@@ -229,9 +283,7 @@ static void wait_closed(trib_engine *engine)
     case TRIB_MODE_QUEUE:
     case TRIB_MODE_THREADS:
         pthread_mutex_lock(&engine->mutex);
-        while (!engine->closed) {
-            pthread_cond_wait(&engine->changed, &engine->mutex); /* bounded: close has a deadline */
-        }
+        wait_closed_locked(engine);
         pthread_mutex_unlock(&engine->mutex);
         break;
     }
@@ -246,11 +298,18 @@ static bool is_run_elsewhere(const trib_engine *engine)
 
 trib_status trib_engine_destroy(trib_engine *engine)
 {
-    if (!trib_api_is_usable(engine)) {
-        return TRIB_OK; /* in a forked child it stays as it is: the threads that would finish its work are not there */
+    const trib_status status = engine == NULL ? TRIB_STATE : trib_api_check_engine(engine, NULL);
+    if (status != TRIB_OK) {
+        /* In a forked child it stays as it is: the threads that would finish its work are not there. Where its loop is
+         * gone, nothing can finish that either. */
+        const bool is_forked = engine == NULL || (status == TRIB_STATE && engine->process != trib_fork_process());
+        return is_forked ? TRIB_OK : status;
     }
     if (trib_engine_on_thread(engine) || is_run_elsewhere(engine)) {
         return TRIB_WRONG_THREAD;
+    }
+    if (engine->config.mode == TRIB_MODE_ATTACHED) {
+        trib_callbacks_recover(engine);
     }
     trib_engine_begin_close(engine, NULL, NULL);
     wait_closed(engine);
@@ -258,6 +317,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
     trib_env env = engine->env;
     trib_engine_free(engine);
     env.fini(&env);
+    atomic_store(&engine->magic, TRIB_ENGINE_DESTROYED);
     free(engine);
     return TRIB_OK;
 }
@@ -270,8 +330,25 @@ int trib_engine_get_fd(const trib_engine *engine)
 static bool poll_attached(trib_engine *engine)
 {
     trib_reactor *reactor = engine->cores[0].reactor;
-    return engine->env.poll != NULL && engine->callbacks_running == 0 && engine->env.on_thread(reactor) &&
+    return engine->env.poll != NULL && !trib_callbacks_run_here(engine) && engine->env.on_thread(reactor) &&
            engine->env.poll(reactor);
+}
+
+/* Also where a callback throws an exception. */
+static void end_dispatch(trib_engine *const *engine)
+{
+    atomic_store(&(*engine)->dispatcher, TRIB_NO_THREAD);
+    if (atomic_load(&(*engine)->waiters) > 0 && trib_completions_any(*engine)) {
+        trib_engine_notify(*engine); /* it came meanwhile: one of the waiters has to dispatch it */
+    }
+}
+
+/* True: this thread is the dispatcher now. It may be that already, if a callback left by a longjmp. */
+static bool begin_dispatch(trib_engine *engine)
+{
+    pthread_t dispatcher = TRIB_NO_THREAD;
+    return atomic_compare_exchange_strong(&engine->dispatcher, &dispatcher, pthread_self()) ||
+           (pthread_equal(dispatcher, pthread_self()) && !trib_callbacks_run_here(engine));
 }
 
 size_t trib_engine_dispatch(trib_engine *engine, size_t max)
@@ -282,17 +359,24 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
         return poll_attached(engine);
     }
-    pthread_t nobody = TRIB_NO_THREAD;
-    if (engine->config.mode != TRIB_MODE_QUEUE ||
-        !atomic_compare_exchange_strong(&engine->dispatcher, &nobody, pthread_self())) {
+    if (engine->config.mode != TRIB_MODE_QUEUE || !begin_dispatch(engine)) {
         return 0;
     }
-    size_t count = trib_completions_run(engine, max);
-    atomic_store(&engine->dispatcher, TRIB_NO_THREAD);
-    if (atomic_load(&engine->waiters) > 0 && trib_completions_any(engine)) {
-        trib_engine_notify(engine); /* it came meanwhile: one of the waiters has to dispatch it */
+    trib_engine *const ends __attribute__((cleanup(end_dispatch), unused)) = engine;
+    return trib_completions_run(engine, max);
+}
+
+static trib_status find_ranks(const trib_roster *roster, trib_engine_info *info)
+{
+    trib_machine_ranks ranks = {.local_rank = -1, .cross_rank = -1};
+    if (info->rank >= 0 && !trib_machines_ranks(roster, (uint32_t)info->rank, &ranks)) {
+        return TRIB_NO_MEMORY;
     }
-    return count;
+    info->local_rank = ranks.local_rank;
+    info->local_size = ranks.local_size;
+    info->cross_rank = ranks.cross_rank;
+    info->cross_size = ranks.cross_size;
+    return TRIB_OK;
 }
 
 trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info)
@@ -310,6 +394,8 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         .reactors = engine->core_count,
         .partition_bytes = engine->config.partition_bytes,
         .chunk_bytes = engine->config.chunk_bytes,
+        .local_rank = -1,
+        .cross_rank = -1,
     };
     if (roster != NULL) {
         info->epoch = roster->epoch;
@@ -318,90 +404,9 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         info->t_opt_factor = roster->t_opt_factor;
         info->local_sum = roster->local_size;
         info->summing_count = (int32_t)trib_roster_summing(roster);
+        return find_ranks(roster, info);
     }
     return TRIB_OK;
-}
-
-/* ---- Memory ---- */
-
-#define PAGE ((size_t)4096)
-
-trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out)
-{
-    trib_status status = trib_api_check_engine(engine, NULL);
-    if (status != TRIB_OK || size == 0 || memory_out == NULL) {
-        return status != TRIB_OK ? status : TRIB_INVALID;
-    }
-    /* The arena aligns blocks of at least a page to pages. */
-    void *block = engine->env.memory_alloc_blocking(engine->env.memory, size < PAGE ? PAGE : size);
-    if (block == NULL) {
-        char why[TRIB_REASON_MAX];
-        trib_log(&engine->logger, TRIB_LOG_ERROR, "trib_alloc: no memory for %zu bytes: %s", size,
-                 trib_log_reason(ENOMEM, why));
-        return TRIB_NO_MEMORY;
-    }
-    *memory_out = block;
-    return TRIB_OK;
-}
-
-void trib_free(trib_engine *engine, void *memory)
-{
-    if (memory != NULL && trib_api_is_usable(engine)) {
-        engine->env.memory_free(engine->env.memory, memory);
-    }
-}
-
-/* On the caller's own loop the caller may wait where it likes. */
-static trib_status check_memory(const trib_engine *engine, const void *memory, trib_error *error)
-{
-    trib_status status = trib_api_check_engine(engine, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (memory == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "memory is NULL");
-    }
-    if (engine->config.mode != TRIB_MODE_ATTACHED && trib_engine_on_thread(engine)) {
-        return trib_error_set(error, TRIB_WRONG_THREAD, "memory is not registered from a callback: it takes too long");
-    }
-    return TRIB_OK;
-}
-
-trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size, trib_error *error)
-{
-    trib_error why = {.text = ""};
-    trib_status status = check_memory(engine, memory, error);
-    if (status == TRIB_OK && size == 0) {
-        status = trib_error_set(error, TRIB_INVALID, "memory at %p: its size is 0", memory);
-    }
-    if (status != TRIB_OK || engine->env.memory_adopt == NULL) {
-        return status;
-    }
-    status = engine->env.memory_adopt(engine->env.memory, memory, size, &why);
-    const trib_transport_ops *transport = engine->env.transport;
-    if (transport->notifies_devices(engine->env.transport_context)) { /* else a user could see no effect */
-        trib_log(&engine->logger, status == TRIB_OK ? TRIB_LOG_INFO : TRIB_LOG_WARN, "%zu bytes at %p are %s%s", size,
-                 memory,
-                 status == TRIB_OK ? "registered" : "not registered, so payloads in them are copied: ", why.text);
-    }
-    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", why.text);
-}
-
-trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error)
-{
-    trib_status status = check_memory(engine, memory, error);
-    if (status != TRIB_OK || engine->env.memory_disown == NULL) {
-        return status;
-    }
-    size_t size = engine->env.memory_adopted(engine->env.memory, memory);
-    const trib_tensor *user = size > 0 ? trib_op_find_user(engine, memory, size) : NULL;
-    if (user != NULL) {
-        return trib_error_set(error, TRIB_STATE, "tensor \"%s\": an operation in flight uses the memory at %p",
-                              user->name, memory);
-    }
-    return engine->env.memory_disown(engine->env.memory, memory) == TRIB_OK
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_INVALID, "no memory is registered that begins at %p", memory);
 }
 
 /* ---- Seeing ---- */

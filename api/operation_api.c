@@ -18,6 +18,9 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                                 trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -78,9 +81,12 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
 
 /* ---- Operations ---- */
 
-static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_error *error)
+static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
     if (status != TRIB_OK) {
         return status;
     }
@@ -161,7 +167,7 @@ static trib_status check_device(const trib_engine *engine, const trib_op_params 
 
 trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_params(engine, params, error);
+    trib_status status = check_params(engine, params, op_out, error);
     if (status == TRIB_OK) {
         status = check_tensor(engine, params, error);
     }
@@ -182,7 +188,7 @@ trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, tr
 
 trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
-    trib_status status = check_params(engine, params, error);
+    trib_status status = check_params(engine, params, op_out, error);
     if (status == TRIB_OK) {
         status = check_tensor(engine, params, error);
     }
@@ -205,7 +211,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
 {
     trib_op_params mine;
     trib_op_params_init(&mine, sizeof mine);
-    trib_status status = check_params(engine, params == NULL ? &mine : params, error);
+    trib_status status = check_params(engine, params == NULL ? &mine : params, op_out, error);
     if (status != TRIB_OK) {
         return status;
     }

@@ -8,13 +8,18 @@
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
  * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
  *            engine is destroyed; an operation's handle, if you asked for one, until trib_op_release, which must come
- *            before that. Calls refuse NULL (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE,
- *            docs/embedding.md); those that return no status do nothing then.
+ *            before that. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what never
+ *            was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md); those
+ *            that return no status do nothing then. Not from signal handlers, nor after main has returned (atexit).
+ * OUTPUTS    *error, where it is given, always says how the call ended: TRIB_OK with an empty text, or why not. A
+ *            handle or memory that a call hands out (*engine_out, *tensor_out, *op_out, *memory_out) is NULL if it
+ *            fails.
  * CALLBACKS  An operation that was taken (the call returned TRIB_OK) completes exactly once; one that was not taken was
  *            not touched, and its callback never runs. No callback runs inside the call that caused it, but on another
  *            thread it may run before that call has returned; trib_config.mode chooses where. A callback may call every
  *            TRIB_ANY_THREAD function. Those that block return TRIB_WRONG_THREAD there, but for trib_trace_write and
- *            trib_alloc: its thread waits.
+ *            trib_alloc: its thread waits. It must return: docs/embedding.md says when an exception may leave it. One
+ *            that keeps a reactor for more than half of peer_timeout_ns is named in the log.
  * STRUCTS    Parameter structs start with struct_size; fill them with their *_init function, which zeroes the rest.
  *            Unknown flags and non-zero reserved fields are refused: a program built for a newer header fails clearly.
  */
@@ -215,7 +220,8 @@ typedef struct trib_config {
     int64_t op_timeout_ns;    /* default deadline of an operation; default 300 s */
     int64_t peer_timeout_ns;  /* [job] silence after which a peer counts as lost; default 10 s */
     int64_t close_timeout_ns; /* most time close may take to flush what is under way; default 5 s */
-    struct ev_loop *loop;     /* TRIB_MODE_ATTACHED: the caller's loop; must outlive the engine */
+    struct ev_loop *loop;     /* TRIB_MODE_ATTACHED: the caller's loop; must outlive the engine, else all calls then
+                                 return TRIB_STATE, and nothing of it is freed */
     trib_ready_cb ready_cb;   /* may be NULL */
     void *ready_user;
     trib_ended_cb ended_cb; /* may be NULL */
@@ -250,7 +256,7 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 
 /* Creates an engine and starts joining the job; returns at once, unless the coordinator is given by a name that no
  * resolver knows yet: that is looked up for at most join_timeout_ns. Operations may be submitted right away: they start
- * when the job has come together. config is copied. On failure *engine_out is untouched and *error (may be NULL) says
+ * when the job has come together. config is copied. On failure *engine_out is NULL and *error (may be NULL) says
  * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name), TRIB_UNSUPPORTED (a transport or device),
  * TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
@@ -270,9 +276,11 @@ typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to
- * close_timeout_ns (with a GPU 12 s more: docs/gpu.md); ATTACHED: it runs the caller's loop then. QUEUE: it dispatches
- * what is left. Nothing is done from a callback or, ATTACHED, while another thread runs the loop: TRIB_WRONG_THREAD; in
- * a forked child: TRIB_OK. */
+ * close_timeout_ns (with a GPU 12 s more: docs/gpu.md), and in any case until a callback that runs on an engine's
+ * thread has returned: a log line a second later says which one it waits for. ATTACHED: it runs the caller's loop then,
+ * which must still be there. QUEUE: it dispatches what is left. Nothing is done from a callback or, ATTACHED, while
+ * another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK; of what is no engine (any more):
+ * TRIB_INVALID. */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call
@@ -299,10 +307,16 @@ typedef struct trib_engine_info {
     double t_opt_factor; /* least possible exchange time in units of bytes / link rate (OSDI'20); 0 if not known */
     uint32_t local_sum;  /* workers of each machine that sum first; 0: they do not, or the job has not come together */
     uint32_t reserved_32;
-    uint64_t reserved[7];
+    /* Where this worker is among the workers: on its machine (those that listen at one host), by rank, and among those
+     * that have the same local_rank on their machines. Before the job came together, and on servers, ranks are -1 and
+     * sizes 0. */
+    int32_t local_rank, local_size;
+    int32_t cross_rank, cross_size;
+    uint64_t reserved[5];
 } trib_engine_info;
 
-/* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known. TRIB_ANY_THREAD. */
+/* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known, TRIB_NO_MEMORY.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
@@ -310,7 +324,7 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 /* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any,
  * registered with transports that want it (part of a second for each GiB). Any memory may be used in operations; of
  * this kind least is copied. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY.
- * trib_free before destroy. TRIB_ANY_THREAD. */
+ * trib_free before destroy; of other memory, or twice, it does nothing but log an error. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
@@ -350,7 +364,8 @@ typedef struct trib_tensor_desc {
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
- * a name again with the same type, count and flags gives the same handle; with others TRIB_MISMATCH. Returns at once;
+ * a name again with the same type, count and flags gives the same handle, and its priority holds for operations from
+ * then on; with others TRIB_MISMATCH. Returns at once;
  * but for a tensor on devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory:
  * part of a second for each GiB. Workers agree behind; if they differ all its operations not yet over complete with
  * TRIB_MISMATCH, on every worker, and a text that says who declared what (a broadcast may be over before all have
@@ -363,7 +378,7 @@ TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const
 
 typedef struct trib_result {
     trib_status status;
-    uint32_t contributors; /* workers whose contribution is in the result; 0 on error */
+    uint32_t contributors; /* workers whose contribution is in the result: of a broadcast 1; 0 on error */
     uint64_t bytes;        /* of the tensor */
     int64_t duration_ns;   /* from submission to completion */
     const char *tensor;    /* its name; "" for a barrier, which texts and trib_waiting call "__barrier" */

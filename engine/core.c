@@ -14,6 +14,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/core/wireup.h"
+#include "engine/job/callback.h"
 #include "engine/membership/coordinator.h"
 #include "engine/local_group/group.h"
 #include "engine/wire/address_list.h"
@@ -275,6 +276,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_wireup_check(core);
         trib_load_report_send(core);
         trib_link_report_refused(&core->host, false);
+        trib_callbacks_watch(core->engine, reactor);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }

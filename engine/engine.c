@@ -11,6 +11,8 @@
 #include <time.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
+#include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
 #include "engine/device/device_task.h"
@@ -159,7 +161,8 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .awaited = trib_member_awaited,
                                      .member_left = trib_group_check_departed,
                                      .carried_out = trib_group_carried_out,
-                                     .ask_time = trib_member_ask_time};
+                                     .ask_time = trib_member_ask_time,
+                                     .tensor_name = trib_tensor_name_of};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {
@@ -175,7 +178,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     pthread_condattr_destroy(&attributes);
     trib_status status = copy_config(engine, config, error);
     if (status == TRIB_OK && config->mode == TRIB_MODE_QUEUE) {
-        engine->done_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+        engine->done_fd = trib_descriptor_keep(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
         if (engine->done_fd < 0) {
             char why[TRIB_REASON_MAX];
             status = trib_error_set(error, TRIB_SYSTEM, "could not make the descriptor of the completion queue: %s",
@@ -220,14 +223,14 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 bool trib_engine_on_thread(const trib_engine *engine)
 {
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        return engine->callbacks_running > 0;
+        return engine->env.on_thread(engine->cores[0].reactor) && trib_callbacks_run_here(engine);
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
         if (engine->env.on_thread(engine->cores[i].reactor)) {
             return true;
         }
     }
-    return pthread_equal(atomic_load(&engine->dispatcher), pthread_self()) != 0;
+    return pthread_equal(atomic_load(&engine->dispatcher), pthread_self()) != 0 && trib_callbacks_run_here(engine);
 }
 
 /* ---- Freeing ---- */

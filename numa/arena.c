@@ -149,6 +149,11 @@ void trib_arena_free(trib_arena *arena, void *block)
     trib_heap_free(arena->heap, block);
 }
 
+bool trib_arena_has(trib_arena *arena, const void *block)
+{
+    return trib_heap_has(arena->heap, block);
+}
+
 bool trib_arena_reserve(trib_arena *arena, size_t size)
 {
     return trib_extents_reserve(&arena->extents, size);

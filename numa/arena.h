@@ -82,6 +82,8 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
 void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
+/* True if it is a block of the arena's that is in use. */
+bool trib_arena_has(trib_arena *arena, const void *block);
 
 /* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there
  * is room, without waiting for a registrar. Other threads wait as in trib_arena_alloc_blocking. False: no memory, or

@@ -312,6 +312,14 @@ size_t trib_heap_usable_size(trib_heap *heap, const void *start)
     return size;
 }
 
+bool trib_heap_has(trib_heap *heap, const void *start)
+{
+    pthread_mutex_lock(&heap->mutex);
+    const bool has = find_used(heap, start) != NULL;
+    pthread_mutex_unlock(&heap->mutex);
+    return has;
+}
+
 /* Adds the free neighbour behind item to it. Neither may hang in a list. */
 static void join_with_next(trib_heap *heap, block *item)
 {

@@ -33,6 +33,8 @@ void *trib_heap_alloc(trib_heap *heap, size_t size, size_t alignment);
 /* Bytes the block really has: at least what was asked for. */
 size_t trib_heap_usable_size(trib_heap *heap, const void *start);
 void trib_heap_free(trib_heap *heap, void *start);
+/* True if a block in use begins there. */
+bool trib_heap_has(trib_heap *heap, const void *start);
 /* The bytes that a heap without room takes for such a block, at least. */
 size_t trib_heap_growth_for(size_t size);
 

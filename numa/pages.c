@@ -5,6 +5,7 @@
 #include "numa/pages.h"
 
 #include "numa/arena.h"
+#include "engine/base/descriptor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -66,9 +67,10 @@ static void *map_file(int fd, size_t size, int protection)
 
 static int create_memfd(const char *label)
 {
-    const int fd = memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL);
-    return fd >= 0 || errno != EINVAL ? fd
-                                      : memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING); /* before Linux 6.3 */
+    const int fd = trib_descriptor_keep(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING | MFD_NOEXEC_SEAL));
+    return fd >= 0 || errno != EINVAL
+               ? fd
+               : trib_descriptor_keep(memfd_create(label, MFD_CLOEXEC | MFD_ALLOW_SEALING)); /* before Linux 6.3 */
 }
 
 /* Beyond a limit on files' sizes the kernel does not only refuse, but ends the process. */
@@ -98,7 +100,7 @@ int trib_pages_file(const char *label, size_t size)
 static bool is_overcommitted(void)
 {
     char mode = '2';
-    const int fd = open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC);
+    const int fd = trib_descriptor_keep(open("/proc/sys/vm/overcommit_memory", O_RDONLY | O_CLOEXEC));
     const bool is_known = fd >= 0 && read(fd, &mode, 1) == 1;
     if (fd >= 0) {
         close(fd);

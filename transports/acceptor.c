@@ -9,6 +9,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 #include "engine/base/log.h"
 
@@ -46,7 +47,8 @@ static bool accept_one(trib_acceptor *self)
     struct sockaddr_storage from;
     socklen_t size = sizeof from;
     trib_counter_add(self->system_calls, 1);
-    const int fd = accept4(self->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    const int fd =
+        trib_descriptor_keep(accept4(self->io.fd, (struct sockaddr *)&from, &size, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (fd < 0) {
         /* A connection may have ended before it was accepted; only a shortage makes it useless to go on. */
         if (trib_acceptor_is_shortage(errno)) {

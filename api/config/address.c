@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 
 #define DIGITS "0123456789"
 
@@ -133,7 +134,7 @@ static trib_status find_local_for_one(const char *remote, trib_address *local_ou
     /* Connecting a datagram socket sends nothing; it only asks the routing table. */
     struct sockaddr_storage local;
     socklen_t length = sizeof local;
-    int fd = socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    int fd = trib_descriptor_keep(socket(found->ai_family, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (fd < 0 || connect(fd, found->ai_addr, found->ai_addrlen) != 0 ||
         getsockname(fd, (struct sockaddr *)&local, &length) != 0) {
         status = trib_error_set(error, TRIB_SYSTEM, "no route to the coordinator at %s: %m", remote);

@@ -4,6 +4,7 @@
 
 trib_status trib_config_from_env(trib_config *config, trib_error *error)
 {
+    trib_error_clear(error);
     trib_status status =
         config == NULL ? trib_error_set(error, TRIB_INVALID, "config is NULL") : trib_config_check_size(config, error);
     if (status != TRIB_OK) {

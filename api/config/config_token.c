@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "api/config/config.h"
+#include "engine/base/descriptor.h"
 
 #define TOKEN_MAX 511u /* of a token whose line end is cut off; others are passed on as they are */
 #define LINE_ENDS "\r\n"
@@ -37,7 +38,7 @@ trib_status trib_config_take_token(trib_config *config, const char *token, const
     if (path == NULL) {
         return TRIB_OK;
     }
-    FILE *file = fopen(path, "re");
+    FILE *file = trib_descriptor_open_text(path);
     if (file == NULL) {
         return trib_error_set(error, TRIB_INVALID, "TRIB_TOKEN_FILE=\"%.80s\": %m", path);
     }

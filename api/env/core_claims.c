@@ -10,6 +10,7 @@
 #include <sys/un.h>
 #include <unistd.h>
 
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 
 #define PREFIX "tributary-cores/"
@@ -71,7 +72,7 @@ void trib_core_claims_begin(trib_core_claims_reading *reading, uint32_t job, con
     reading->mine = mine;
     reading->taken = taken_out;
     reading->used = 0;
-    reading->fd = open("/proc/net/unix", O_RDONLY | O_CLOEXEC);
+    reading->fd = trib_descriptor_keep(open("/proc/net/unix", O_RDONLY | O_CLOEXEC));
     if (reading->fd >= 0) {
         trib_fork_own(reading->fd);
     }
@@ -138,7 +139,7 @@ int trib_core_claims_make(uint32_t job, const trib_place_plan *plan)
     struct sockaddr_un name = {.sun_family = AF_UNIX}; /* a path that begins with a zero byte is abstract: no file */
     char *const path = name.sun_path + 1;
     const size_t size = sizeof name.sun_path - 1;
-    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int fd = trib_descriptor_keep(socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
     if (fd < 0) {
         return -1;
     }

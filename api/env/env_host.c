@@ -14,6 +14,7 @@
 #include "stages/kernels/kernels.h"
 #include "stages/plans.h"
 #include "transports/registry.h"
+#include "engine/base/descriptor.h"
 
 #define PAGE 4096u
 #define GPU_BUSY_POLL_NS                                                                                               \
@@ -93,6 +94,12 @@ static void memory_free(void *memory, void *block)
 {
     host *self = memory;
     trib_arena_free(self->arena, block);
+}
+
+static bool memory_has(void *memory, const void *block)
+{
+    const host *self = memory;
+    return trib_arena_has(self->arena, block);
 }
 
 /* Memory that lies on the device is registered as device memory or not at all. */
@@ -198,7 +205,7 @@ static void close_env(trib_env *env)
 static uint64_t which_kernel(void)
 {
     char text[40] = "";
-    FILE *file = fopen("/proc/sys/kernel/random/boot_id", "re");
+    FILE *file = trib_descriptor_open_text("/proc/sys/kernel/random/boot_id");
     if (file == NULL) {
         return 0;
     }
@@ -208,11 +215,24 @@ static uint64_t which_kernel(void)
     return is_read && sscanf(text, "%8x-%4x-%4x", &a, &b, &c) == 3 ? (uint64_t)a << 32 | b << 16 | c : 0;
 }
 
+#define HOST_SHOWN_MAX 32 /* fits in env.place together with a process id */
+#define HOST_KEPT 22      /* of a longer name, before its hash */
+
+/* A long name is shortened, but two different names never become the same text: tools take processes of one text for
+ * processes of one machine. */
 static void name_place(trib_env *env)
 {
-    char name[32] = "?";
-    gethostname(name, sizeof name - 1);
-    snprintf(env->place, sizeof env->place, "%s:%d", name, (int)getpid());
+    uint32_t hash = 2166136261u;
+    snprintf(env->host, sizeof env->host, "?");
+    gethostname(env->host, sizeof env->host - 1);
+    for (const char *at = env->host; *at != '\0'; at++) { /* FNV-1a */
+        hash = (hash ^ (unsigned char)*at) * 16777619u;
+    }
+    if (strlen(env->host) <= HOST_SHOWN_MAX) {
+        snprintf(env->place, sizeof env->place, "%s:%d", env->host, (int)getpid());
+    } else {
+        snprintf(env->place, sizeof env->place, "%.*s~%08x:%d", HOST_KEPT, env->host, hash, (int)getpid());
+    }
     env->kernel = which_kernel();
 }
 
@@ -269,6 +289,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
         .memory_alloc = memory_alloc,
         .memory_alloc_blocking = memory_alloc_blocking,
         .memory_free = memory_free,
+        .memory_has = memory_has,
         .memory_adopt = memory_adopt,
         .memory_adopted = memory_adopted,
         .memory_disown = memory_disown,

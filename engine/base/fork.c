@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 
 /* Descriptors from this number on are not remembered, so a child keeps them. Linux gives out the lowest numbers
  * first. */
@@ -38,7 +39,7 @@ static atomic_bool watching;
 static void give_up(int fd, int *stand_in, bool is_watched)
 {
     if (is_watched && *stand_in < 0) {
-        *stand_in = eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC);
+        *stand_in = trib_descriptor_keep(eventfd(1, EFD_NONBLOCK | EFD_CLOEXEC));
     }
     if (!is_watched || dup3(*stand_in, fd, O_CLOEXEC) < 0) {
         close(fd);

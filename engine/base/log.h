@@ -39,9 +39,13 @@ const char *trib_log_status_reason(trib_status status, int number, char text[TRI
 /* Fills *error (may be NULL) and returns status, so that callers can return both in one statement. */
 trib_status trib_error_set(trib_error *error, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Makes an empty error. An initializer would write all of its text, which would cost time for every message. */
+/* Makes an empty error; NULL is fine. An initializer would write all of its text, which would cost time for every
+ * message. */
 static inline void trib_error_clear(trib_error *error)
 {
+    if (error == NULL) {
+        return;
+    }
     error->status = TRIB_OK;
     error->text[0] = '\0';
 }

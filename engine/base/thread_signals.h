@@ -1,5 +1,6 @@
 /*
- * thread_signals.h - starts threads of the library that take no signal meant for the host.
+ * thread_signals.h - starts threads of the library that take no signal meant for the host, and compute as if it had
+ * changed nothing (float_env.h).
  *
  * It is header-only, because modules that are loaded at run time start threads, too.
  */
@@ -14,6 +15,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include "engine/base/float_env.h"
+
 /* Starts a thread as pthread_create does. The thread, and threads that it starts, block all signals except those that a
  * fault of their own raises. If such a signal were blocked, the kernel would end the process silently. A crash handler
  * of the host or of a sanitizer would not run. */
@@ -26,9 +29,15 @@ static inline int trib_thread_start(pthread_t *thread, const pthread_attr_t *att
     for (size_t i = 0; i < sizeof faults / sizeof faults[0]; i++) {
         sigdelset(&blocked, faults[i]);
     }
-    /* The thread inherits the mask, so no signal can reach it before the mask is set. */
+    /* The thread inherits the mask, so no signal can reach it before the mask is set. It inherits the floating-point
+     * environment in the same way. */
     pthread_sigmask(SIG_SETMASK, &blocked, &before);
+    const trib_float_env callers = trib_float_env_enter();
+    const uint16_t callers_x87 = trib_float_env_get_x87();
+    trib_float_env_set_x87(TRIB_FLOAT_ENV_X87_DEFAULT);
     const int error = pthread_create(thread, attributes, run, argument);
+    trib_float_env_set_x87(callers_x87);
+    trib_float_env_leave(callers);
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     return error;
 }

@@ -48,6 +48,40 @@ trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t membe
     return place;
 }
 
+static int compare_by_machine(const void *one, const void *other)
+{
+    const trib_member_info *a = *(const trib_member_info *const *)one, *b = *(const trib_member_info *const *)other;
+    const int order = compare_members(a, b);
+    return order != 0 ? order : (a > b) - (a < b);
+}
+
+bool trib_machines_ranks(const trib_roster *roster, uint32_t worker, trib_machine_ranks *ranks_out)
+{
+    trib_assert(worker < roster->worker_count);
+    const trib_member_info *mine = &roster->members[worker];
+    const trib_member_info **sorted = calloc(roster->worker_count, sizeof *sorted);
+    if (sorted == NULL) {
+        return false;
+    }
+    trib_machine_ranks ranks = {.local_rank = 0};
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        sorted[i] = &roster->members[i];
+        const bool is_neighbour = compare_members(sorted[i], mine) == 0;
+        ranks.local_rank += is_neighbour && i < worker;
+        ranks.local_size += is_neighbour;
+    }
+    qsort(sorted, roster->worker_count, sizeof *sorted, compare_by_machine);
+    int32_t place = 0; /* of sorted[i] on its machine */
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        place = i > 0 && compare_members(sorted[i - 1], sorted[i]) == 0 ? place + 1 : 0;
+        ranks.cross_rank += place == ranks.local_rank && sorted[i] < mine;
+        ranks.cross_size += place == ranks.local_rank;
+    }
+    free(sorted);
+    *ranks_out = ranks;
+    return true;
+}
+
 __attribute__((format(printf, 2, 3))) static uint32_t no(char *why, const char *format, ...)
 {
     va_list arguments;

@@ -30,6 +30,15 @@ typedef struct trib_machine_place {
 
 trib_machine_place trib_machines_place(const trib_roster *roster, uint32_t member);
 
+/* A worker's place among the workers. */
+typedef struct trib_machine_ranks {
+    int32_t local_rank, local_size; /* on its machine, by rank */
+    int32_t cross_rank, cross_size; /* among the workers that have its local rank on their machines, by rank */
+} trib_machine_ranks;
+
+/* False if out of memory. */
+bool trib_machines_ranks(const trib_roster *roster, uint32_t worker, trib_machine_ranks *ranks_out);
+
 /* As trib_place_weights, for machines with local_size workers each, which are the first members. A machine's workers
  * share its link, its load and its weight. TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_machines_weights(trib_place_member *members, uint32_t member_count, uint32_t worker_count,

@@ -4,6 +4,8 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "engine/job/callback.h"
+
 void trib_completions_add(trib_engine *engine, trib_post *post)
 {
     atomic_store_explicit(&post->next, NULL, memory_order_relaxed);
@@ -26,14 +28,40 @@ static trib_post *next_of(trib_post *post)
     return atomic_load_explicit(&post->next, memory_order_relaxed);
 }
 
+/* Entries that were taken and not run, because a callback did not return, are the next to be run. */
+static void put_back(trib_engine *engine)
+{
+    if (engine->batch == NULL) {
+        return;
+    }
+    trib_post *last = engine->batch;
+    while (next_of(last) != NULL) {
+        last = next_of(last);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    atomic_store_explicit(&last->next, engine->done_head, memory_order_relaxed);
+    engine->done_head = engine->batch;
+    engine->done_tail = engine->done_tail != NULL ? engine->done_tail : last;
+    pthread_mutex_unlock(&engine->mutex);
+    engine->batch = NULL;
+    trib_completions_signal(engine);
+}
+
+static void end_run(trib_engine *const *engine)
+{
+    put_back(*engine);
+}
+
 size_t trib_completions_run(trib_engine *engine, size_t max)
 {
+    trib_callbacks_recover(engine);
+    put_back(engine);
     uint64_t drained;
     while (read(engine->done_fd, &drained, sizeof drained) < 0 && errno == EINTR) {}
     pthread_mutex_lock(&engine->mutex);
-    trib_post *post = engine->done_head, *last = NULL;
+    trib_post *first = engine->done_head, *last = NULL;
     size_t count = 0;
-    for (trib_post *at = post; at != NULL && (max == 0 || count < max); at = next_of(at)) {
+    for (trib_post *at = first; at != NULL && (max == 0 || count < max); at = next_of(at)) {
         last = at;
         count++;
     }
@@ -46,10 +74,15 @@ size_t trib_completions_run(trib_engine *engine, size_t max)
     if (left) {
         trib_completions_signal(engine);
     }
-    for (size_t i = 0; i < count; i++) {
-        trib_post *next = next_of(post);
+    if (last != NULL) {
+        atomic_store_explicit(&last->next, NULL, memory_order_relaxed);
+        engine->batch = first;
+    }
+    trib_engine *const ends __attribute__((cleanup(end_run), unused)) = engine;
+    while (engine->batch != NULL) {
+        trib_post *post = engine->batch;
+        engine->batch = next_of(post);
         post->run(engine->reactors[0].reactor, post);
-        post = next;
     }
     return count;
 }

@@ -9,6 +9,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/base/log.h"
+#include "engine/job/callback.h"
 #include "engine/job/completions.h"
 
 void *trib_job_zalloc(trib_engine *engine, trib_counter *allocations, size_t size)
@@ -48,9 +49,14 @@ static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
     }
 }
 
-static void notify_ready(trib_reactor *reactor, trib_post *post)
+static void nothing_follows(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
+    (void)post;
+}
+
+static void notify_ready(trib_reactor *reactor, trib_post *post)
+{
     trib_engine *engine = trib_container_of(post, trib_engine, ready_post);
     trib_error fate = {.status = TRIB_OK};
     pthread_mutex_lock(&engine->mutex);
@@ -59,23 +65,24 @@ static void notify_ready(trib_reactor *reactor, trib_post *post)
     }
     pthread_mutex_unlock(&engine->mutex);
     if (engine->config.ready_cb != NULL) {
-        trib_engine_callback_begin(engine);
+        trib_callback callback TRIB_CALLBACK_SCOPE = {
+            .engine = engine, .reactor = reactor, .post = post, .after = nothing_follows, .kind = TRIB_CALLBACK_READY};
+        trib_callback_begin(&callback);
         engine->config.ready_cb(engine, &fate, engine->config.ready_user);
-        trib_engine_callback_end(engine);
     }
 }
 
 static void notify_ended(trib_reactor *reactor, trib_post *post)
 {
-    (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, ended_post);
     pthread_mutex_lock(&engine->mutex);
     trib_error fate = engine->fate;
     pthread_mutex_unlock(&engine->mutex);
     if (engine->config.ended_cb != NULL) {
-        trib_engine_callback_begin(engine);
+        trib_callback callback TRIB_CALLBACK_SCOPE = {
+            .engine = engine, .reactor = reactor, .post = post, .after = nothing_follows, .kind = TRIB_CALLBACK_ENDED};
+        trib_callback_begin(&callback);
         engine->config.ended_cb(engine, &fate, engine->config.ended_user);
-        trib_engine_callback_end(engine);
     }
 }
 
@@ -191,19 +198,26 @@ static void set_closed(trib_engine *engine)
     pthread_cond_broadcast(&engine->changed);
 }
 
-static void notify_closed(trib_reactor *reactor, trib_post *post)
+static void finish_closed(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
-    trib_closed_cb closed_cb = engine->closed_cb;
-    if (closed_cb != NULL) {
-        trib_engine_callback_begin(engine);
-        closed_cb(engine, engine->closed_user);
-        trib_engine_callback_end(engine);
-    }
     pthread_mutex_lock(&engine->mutex);
     set_closed(engine);
     pthread_mutex_unlock(&engine->mutex);
+}
+
+static void notify_closed(trib_reactor *reactor, trib_post *post)
+{
+    trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
+    if (engine->closed_cb == NULL) {
+        finish_closed(reactor, post);
+        return;
+    }
+    trib_callback callback TRIB_CALLBACK_SCOPE = {
+        .engine = engine, .reactor = reactor, .post = post, .after = finish_closed, .kind = TRIB_CALLBACK_CLOSED};
+    trib_callback_begin(&callback);
+    engine->closed_cb(engine, engine->closed_user);
 }
 
 /* The caller holds the mutex. Close was asked for, and every core has closed its links. */

@@ -36,6 +36,7 @@ struct trib_machine_place;
 
 #define TRIB_AWAITED_SIZE 256
 #define TRIB_NO_THREAD ((pthread_t)0)
+#define TRIB_HOST_NAME_MAX 256 /* with its 0; Linux has 64, other names of the API 255 */
 #define TRIB_PLACE_NAME_MAX 44 /* fits in a member's name together with "rank 4095 ()" */
 
 /* The environment of an engine. Tests and the simulator replace it with their own. */
@@ -61,6 +62,8 @@ typedef struct trib_env {
      * no core. */
     void *(*memory_alloc_blocking)(void *memory, size_t size);
     void (*memory_free)(void *memory, void *block);
+    /* True if it is a block in use. NULL: blocks are not known. */
+    bool (*memory_has)(void *memory, const void *block);
     /* Memory that the caller owns and the arena registers. `memory_adopted` returns the size adopted at base, 0
      * for none. See trib_arena_adopt. NULL: adoption is not supported. */
     trib_status (*memory_adopt)(void *memory, void *base, size_t size, trib_error *error);
@@ -86,7 +89,8 @@ typedef struct trib_env {
      * be NULL. */
     void (*memory_attach_device)(void *memory, const struct trib_device_ops *ops, struct trib_device *device);
     void (*memory_detach_device)(void *memory);
-    char place[TRIB_PLACE_NAME_MAX]; /* host and process id, for its peers' messages: "host:pid" */
+    char host[TRIB_HOST_NAME_MAX];   /* the whole name; "": there is only `place` */
+    char place[TRIB_PLACE_NAME_MAX]; /* host, perhaps shortened, and process id, for its peers' messages: "host:pid" */
 } trib_env;
 
 /* A reactor, and the posts for the arrival of the roster and the end of the job. */
@@ -94,6 +98,22 @@ typedef struct trib_job_reactor {
     trib_reactor *reactor;
     trib_post *roster_post, *ended_post;
 } trib_job_reactor;
+
+/* Which function of the host runs on a core: the callback of an operation, or one of the engine's own. */
+typedef enum trib_callback_kind {
+    TRIB_CALLBACK_PUSH_PULL,
+    TRIB_CALLBACK_BROADCAST,
+    TRIB_CALLBACK_BARRIER,
+    TRIB_CALLBACK_READY,
+    TRIB_CALLBACK_ENDED,
+    TRIB_CALLBACK_CLOSED,
+} trib_callback_kind;
+
+typedef struct trib_callback_site {
+    _Atomic int64_t since_ns;  /* 0: none runs */
+    _Atomic uint64_t what;     /* its kind, and the tag of its tensor */
+    _Atomic int64_t warned_ns; /* since_ns of the last one that was warned of */
+} trib_callback_site;
 
 /* Functions of the engine's upper layers that lower layers call. Set when the engine is opened. */
 typedef struct trib_job_hooks {
@@ -111,13 +131,21 @@ typedef struct trib_job_hooks {
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
     bool (*ask_time)(const trib_engine *engine);
+    /* The name of the tensor with that tag. The caller holds the mutex. */
+    const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
+#define TRIB_ENGINE_ALIVE UINT64_C(0x6c61746972747562)
+#define TRIB_ENGINE_DESTROYED UINT64_C(0x64656164747269ad)
+
 struct trib_engine {
     uint32_t process; /* the process that opened the engine; a forked child must not use it (fork.h) */
     trib_env env;
+    /* Tells an engine from one that was destroyed and from anything else. Not at the beginning, where an allocator
+     * writes into memory that was freed. */
+    _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *token, *coordinator_address, *listen_host;
     unsigned char key[TRIB_KEY_SIZE];
@@ -169,7 +197,11 @@ struct trib_engine {
     trib_post *done_head, *done_tail; /* the completion queue of TRIB_MODE_QUEUE (completions.h) */
     int done_fd;
     _Atomic pthread_t dispatcher; /* the thread inside trib_engine_dispatch, or TRIB_NO_THREAD */
-    uint32_t callbacks_running;   /* TRIB_MODE_ATTACHED, on the loop's thread; above 1 if a callback runs the loop */
+    /* Callbacks of the host (callback.h). */
+    trib_callback_site callback_sites[TRIB_REACTORS_MAX];
+    trib_post *callbacks;      /* on the host's thread: posts whose callbacks run, the innermost first */
+    uintptr_t callbacks_frame; /* stack frame of the outermost of these */
+    trib_post *batch;          /* taken from the completion queue by the dispatcher, and not run yet */
     _Atomic uint64_t ops_completed, ops_failed;
 };
 
@@ -207,21 +239,6 @@ static inline uint64_t trib_engine_ops_in_flight(const trib_engine *engine)
     const uint64_t over = atomic_load(&engine->ops_completed) + atomic_load(&engine->ops_failed);
     return trib_counter_get(&engine->ops_submitted) - over;
 }
-/* Enclose every user callback, so that functions forbidden inside one can detect it. */
-static inline void trib_engine_callback_begin(trib_engine *engine)
-{
-    if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        engine->callbacks_running++;
-    }
-}
-
-static inline void trib_engine_callback_end(trib_engine *engine)
-{
-    if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        engine->callbacks_running--;
-    }
-}
-
 /* Allocates small zeroed memory and counts it in *allocations. Returns NULL if there is none. Freed with free(). */
 void *trib_job_zalloc(trib_engine *engine, trib_counter *allocations, size_t size);
 

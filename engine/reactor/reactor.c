@@ -43,6 +43,8 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->pollers = NULL;
     reactor->awaited = 0;
     reactor->shortage = (trib_shortage){.error = 0};
+    atomic_init(&reactor->lost, false);
+    reactor->host_env = TRIB_FLOAT_ENV_DEFAULT;
 }
 
 void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post)

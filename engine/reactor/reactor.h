@@ -21,6 +21,7 @@
 
 #include "engine/base/limits.h"
 #include "api/tributary.h"
+#include "engine/base/float_env.h"
 #include "engine/base/log.h"
 
 typedef struct trib_reactor trib_reactor;
@@ -99,6 +100,8 @@ struct trib_reactor {
     uint32_t awaited; /* operations of its owner's that wait for answers of others, which may come at any moment */
     bool got_payload; /* payload has come, so more may follow soon (heartbeats do not count); the loop clears it */
     trib_shortage shortage;
+    atomic_bool lost; /* its loop, the caller's, was destroyed: nothing runs any more, and the loop is not touched */
+    trib_float_env host_env; /* on a loop of the caller's: the caller's own, while the reactor works in the default */
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);

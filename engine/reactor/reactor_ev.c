@@ -29,6 +29,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 
 #define NS_PER_S INT64_C(1000000000)
@@ -74,6 +75,7 @@ static void io_ready(struct ev_loop *loop, ev_io *watcher, int events)
         ev_io_stop(loop, watcher);
         return;
     }
+    TRIB_REACTOR_EV_SCOPE(self);
     self->worked = true;
     unsigned ready = ((events & EV_READ) != 0 ? TRIB_IO_READ : 0u) | ((events & EV_WRITE) != 0 ? TRIB_IO_WRITE : 0u);
     if ((events & EV_ERROR) != 0) {
@@ -164,6 +166,22 @@ static void stop_watchers(reactor_ev *self)
     ev_check_stop(self->loop, &self->check);
     ev_idle_stop(self->loop, &self->idle);
     ev_timer_stop(self->loop, &self->horizon);
+    ev_cleanup_stop(self->loop, &self->cleanup);
+}
+
+/* The host destroys its loop before the engine. libev would read freed memory from now on. */
+static void cleanup_called(struct ev_loop *loop, ev_cleanup *watcher, int events)
+{
+    (void)loop;
+    (void)events;
+    reactor_ev *self = watcher->data;
+    if (!trib_reactor_ev_is_foreign(self)) {
+        atomic_store(&self->base.lost, true);
+        trib_log(
+            self->base.logger, TRIB_LOG_ERROR,
+            "the loop of a TRIB_MODE_ATTACHED engine is destroyed before the engine, which cannot be used or freed any "
+            "more: call trib_engine_destroy before ev_loop_destroy");
+    }
 }
 
 /* True: the mailbox is empty, and a post from now on wakes the loop. */
@@ -184,6 +202,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
         }
         return;
     }
+    TRIB_REACTOR_EV_SCOPE(self);
     atomic_store_explicit(&self->runner, pthread_self(), memory_order_relaxed);
     /* A loop that spins does not block, and needs nobody to wake it. */
     if (trib_reactor_has_posts(&self->base) || keeps_polling(self) || (!self->busy_poll && !may_doze(self))) {
@@ -207,6 +226,7 @@ static bool run_turn(reactor_ev *self)
 
 bool trib_reactor_ev_poll(trib_reactor *reactor)
 {
+    TRIB_REACTOR_EV_SCOPE(reactor_of(reactor));
     return run_turn(reactor_of(reactor));
 }
 
@@ -218,6 +238,7 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
         stop_watchers(self);
         return;
     }
+    TRIB_REACTOR_EV_SCOPE(self);
     ev_idle_stop(loop, &self->idle);
     if (atomic_load_explicit(&self->dozes, memory_order_relaxed)) {
         (void)atomic_exchange(&self->dozes, false);
@@ -262,6 +283,11 @@ static void start_watchers(reactor_ev *self)
     ev_check_start(self->loop, &self->check);
     ev_idle_init(&self->idle, idle_called);
     self->idle.data = self;
+    ev_cleanup_init(&self->cleanup, cleanup_called);
+    self->cleanup.data = self;
+    if (self->attached) {
+        ev_cleanup_start(self->loop, &self->cleanup);
+    }
     trib_reactor_ev_timers_open(self);
 }
 
@@ -280,7 +306,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
     self->attached = host_loop != NULL;
     errno = 0; /* libev leaves there what it was short of */
     self->core = -1;
-    self->wake_fd = eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC);
+    self->wake_fd = trib_descriptor_keep(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (self->wake_fd < 0) {
         free(self);
         return TRIB_SYSTEM;

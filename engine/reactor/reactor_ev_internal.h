@@ -37,6 +37,7 @@ typedef struct reactor_ev {
     ev_prepare prepare;
     ev_check check;
     ev_idle idle;
+    ev_cleanup cleanup;          /* on an attached loop */
     ev_timer horizon;            /* for the far timers */
     int64_t horizon_ns;          /* for when it is armed */
     struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
@@ -58,6 +59,36 @@ static inline bool trib_reactor_ev_is_foreign(const reactor_ev *self)
 {
     return self->process != trib_fork_process();
 }
+
+/* Work on a loop of the caller's: from entering until the end of the scope, an exception of a callback's included, the
+ * floating-point environment is the default one (engine/base/float_env.h). Scopes nest where a callback runs the loop.
+ */
+typedef struct trib_reactor_ev_scope {
+    reactor_ev *self; /* NULL: on a thread of the library's */
+    trib_float_env outer;
+} trib_reactor_ev_scope;
+
+static inline trib_reactor_ev_scope trib_reactor_ev_enter(reactor_ev *self)
+{
+    if (!self->attached) {
+        return (trib_reactor_ev_scope){.self = NULL};
+    }
+    const trib_reactor_ev_scope scope = {.self = self, .outer = self->base.host_env};
+    self->base.host_env = trib_float_env_enter();
+    return scope;
+}
+
+static inline void trib_reactor_ev_leave(const trib_reactor_ev_scope *scope)
+{
+    if (scope->self != NULL) {
+        trib_float_env_leave(scope->self->base.host_env);
+        scope->self->base.host_env = scope->outer;
+    }
+}
+
+#define TRIB_REACTOR_EV_SCOPE(self)                                                                                    \
+    const trib_reactor_ev_scope scope __attribute__((cleanup(trib_reactor_ev_leave), unused)) =                        \
+        trib_reactor_ev_enter(self)
 
 /* ---- reactor_ev_timer.c ---- */
 

@@ -51,6 +51,7 @@ static trib_timer *timer_of(timer_ev *state)
 
 static void expire_timer(reactor_ev *self, trib_timer *timer)
 {
+    TRIB_REACTOR_EV_SCOPE(self);
     timer->armed = false;
     timer->fired(&self->base, timer);
 }

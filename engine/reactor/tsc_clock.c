@@ -1,5 +1,6 @@
 /* tsc_clock.c - see tsc_clock.h. */
 #include "engine/reactor/tsc_clock.h"
+#include "engine/base/descriptor.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -14,7 +15,7 @@ static bool is_kernels_clock(void)
 {
 #if defined(__x86_64__)
     char name[16] = "";
-    FILE *file = fopen("/sys/devices/system/clocksource/clocksource0/current_clocksource", "r");
+    FILE *file = trib_descriptor_open_text("/sys/devices/system/clocksource/clocksource0/current_clocksource");
     const bool read = file != NULL && fgets(name, sizeof name, file) != NULL;
     if (file != NULL) {
         fclose(file);

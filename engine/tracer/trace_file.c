@@ -12,6 +12,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 #include "engine/cluster/machines.h"
 #include "engine/trace/stage_list.h"
 #include "engine/tracer/tracer.h"
@@ -330,7 +331,7 @@ static trib_status open_file(trace_writer *self, const char *path, trib_error *e
     int descriptor = -1;
     for (unsigned i = 0; descriptor < 0 && i < OTHER_NAMES; i++) {
         snprintf(self->path, sizeof self->path, "%s.%d.%u.part", path, (int)getpid(), i);
-        descriptor = open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        descriptor = trib_descriptor_keep(open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
         if (descriptor < 0 && errno != EEXIST) {
             break;
         }

@@ -3,6 +3,8 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
 
 #include "engine/base/assert.h"
 
@@ -223,11 +225,13 @@ trib_status trib_trace_check_name(const char *pattern, trib_error *error)
 
 void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path, size_t size)
 {
-    char label[32], host[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
+    char label[32], shown[TRIB_PLACE_NAME_MAX], whole[TRIB_TRACE_PATH_MAX];
     member_label(engine, label, sizeof label);
     const char *place = engine->env.place, *colon = strrchr(place, ':'); /* env.place is "host:pid" */
     const char *process = colon != NULL ? colon + 1 : "0";
-    snprintf(host, sizeof host, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
+    snprintf(shown, sizeof shown, "%.*s", (int)(colon != NULL ? colon - place : (ptrdiff_t)strlen(place)), place);
+    const char *host =
+        engine->env.host[0] != '\0' ? engine->env.host : shown; /* the whole name: a file is an identity */
     snprintf(whole, sizeof whole, "%s%s", pattern, strchr(pattern, '%') != NULL ? "" : ".%r.%p.trib");
     path[0] = '\0';
     for (const char *at = whole; *at != '\0'; at++) {
@@ -239,6 +243,18 @@ void trib_tracer_path(const trib_engine *engine, const char *pattern, char *path
 }
 
 /* ---- Life ---- */
+
+/* The file is written at the end, and the host may have another working directory by then. A folder with a percent sign
+ * stays relative: it would be taken for a part of the pattern. */
+static char *absolute_path(const char *pattern)
+{
+    char folder[TRIB_TRACE_PATH_MAX], whole[TRIB_TRACE_PATH_MAX];
+    if (pattern[0] == '/' || getcwd(folder, sizeof folder) == NULL || strchr(folder, '%') != NULL) {
+        return strdup(pattern);
+    }
+    const int length = snprintf(whole, sizeof whole, "%s/%s", folder, pattern);
+    return strdup(length < (int)sizeof whole ? whole : pattern);
+}
 
 trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
 {
@@ -256,7 +272,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     if (engine->config.trace == NULL) {
         return TRIB_OK;
     }
-    tracer->path = strdup(engine->config.trace);
+    tracer->path = absolute_path(engine->config.trace);
     if (tracer->path == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }

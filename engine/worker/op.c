@@ -14,6 +14,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
@@ -265,15 +266,37 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     }
 }
 
+/* What follows the callback. */
+static void announce(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_op *op = trib_container_of(post, trib_op, done_post);
+    trib_engine *engine = op->engine;
+    atomic_store(&op->status, atomic_load(&op->claim));
+    if (atomic_load(&engine->waiters) > 0) {
+        trib_engine_notify(engine);
+    }
+    trib_op_unref(op);
+}
+
+static trib_callback_kind kind_of(const trib_op *op)
+{
+    return op->tensor == op->engine->barrier_tensor      ? TRIB_CALLBACK_BARRIER
+           : op->collective == TRIB_COLLECTIVE_BROADCAST ? TRIB_CALLBACK_BROADCAST
+                                                         : TRIB_CALLBACK_PUSH_PULL;
+}
+
 /* The callback runs here once, on a core or in trib_engine_dispatch. The operation stops counting for ops_max
  * before it, so the callback may submit another operation. */
-static void complete(trib_op *op)
+static void complete(trib_reactor *reactor, trib_post *post)
 {
+    trib_op *op = trib_container_of(post, trib_op, done_post);
     trib_engine *engine = op->engine;
     int claim = atomic_load(&op->claim);
+    const uint32_t givers = op->collective == TRIB_COLLECTIVE_BROADCAST ? 1 : (uint32_t)engine->config.worker_count;
     trib_result result = {
         .status = (trib_status)claim,
-        .contributors = claim == 0 ? (uint32_t)engine->config.worker_count : 0,
+        .contributors = claim == 0 ? givers : 0,
         .bytes = op->tensor->bytes,
         .duration_ns = op->duration_ns,
         .tensor = op->tensor == engine->barrier_tensor ? "" : op->tensor->name,
@@ -283,22 +306,18 @@ static void complete(trib_op *op)
     if (take_last(&op->counts, 1)) {
         atomic_fetch_add(&engine->ops_uncounted, 1);
     }
-    if (op->done_cb != NULL) {
-        trib_engine_callback_begin(engine);
-        op->done_cb(&result, op->user);
-        trib_engine_callback_end(engine);
+    if (op->done_cb == NULL) {
+        announce(reactor, post);
+        return;
     }
-    atomic_store(&op->status, claim);
-    if (atomic_load(&engine->waiters) > 0) {
-        trib_engine_notify(engine);
-    }
-    trib_op_unref(op);
-}
-
-static void complete_posted(trib_reactor *reactor, trib_post *post)
-{
-    (void)reactor;
-    complete(trib_container_of(post, trib_op, done_post));
+    trib_callback callback TRIB_CALLBACK_SCOPE = {.engine = engine,
+                                                  .reactor = reactor,
+                                                  .post = post,
+                                                  .after = announce,
+                                                  .kind = kind_of(op),
+                                                  .tag = op->tensor->tag};
+    trib_callback_begin(&callback);
+    op->done_cb(&result, op->user);
 }
 
 static void queue_completion(trib_engine *engine, trib_op *op)
@@ -336,7 +355,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
         /* This precedes the callback, whose thread may wait for a stream that waits for this operation. */
         engine->device_hooks->end(op);
     }
-    op->done_post.run = complete_posted;
+    op->done_post.run = complete;
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         queue_completion(engine, op);
     } else {

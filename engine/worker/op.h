@@ -190,6 +190,8 @@ TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 void trib_tensors_free(trib_engine *engine);
+/* For texts. The caller holds the mutex. */
+const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 
 /* ---- tensor_move.c: moving a tensor's partitions to other owners ---- */
 /* Core 0: takes a proposal of owners and takes ownership of the array. *round_out is the first round that waits

@@ -230,6 +230,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_
     trib_tensor *tensor = find(engine, name);
     if (status == TRIB_OK && tensor != NULL) {
         status = check_same(tensor, dtype, count, flags, error);
+        tensor->priority = status == TRIB_OK ? priority : tensor->priority; /* of the operations from now on */
     } else if (status == TRIB_OK) {
         status = add(engine, name, dtype, count, &tensor, error);
         if (status == TRIB_OK) {
@@ -368,6 +369,12 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text)
         tensor->cores[i].bad_post.run = trib_worker_tensor_bad;
         trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].bad_post);
     }
+}
+
+const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag)
+{
+    const trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+    return tensor != NULL ? tensor->name : "?";
 }
 
 void trib_tensors_free(trib_engine *engine)

@@ -40,8 +40,9 @@ static void send_all(scene *self, end *from)
 /* Where something means much: a side's words, or what is looked at next in one of the rings. */
 static size_t place_that_matters(scene *self, const shm_conn *conn)
 {
-    static const size_t words[] = {offsetof(shm_side, head), offsetof(shm_side, tail), offsetof(shm_side, done),
-                                   offsetof(shm_side, sleeps), offsetof(shm_side, revoked)};
+    static const size_t words[] = {offsetof(shm_side, head),    offsetof(shm_side, tail),
+                                   offsetof(shm_side, done),    offsetof(shm_side, sleeps),
+                                   offsetof(shm_side, revoked), offsetof(shm_side, unreadable)};
     const uint64_t side = hostile_draw(self) % 2, which = hostile_draw(self) % (sizeof words / sizeof words[0] + 1);
     if (which < sizeof words / sizeof words[0]) {
         return side * sizeof(shm_side) + words[which];
@@ -61,7 +62,7 @@ static void scribble(scene *self, const shm_conn *conn)
         uint64_t old = 0;
         memcpy(&old, segment + at, sizeof old);
         const uint64_t values[] = {hostile_draw(self), old + hostile_draw(self) % 4096 * 16, old - 16, 0,
-                                   hostile_draw(self) % 7 | hostile_draw(self) % (1 << 21) << 32};
+                                   hostile_draw(self) % 8 | hostile_draw(self) % (1 << 21) << 32};
         uint64_t value = values[hostile_draw(self) % 5];
         memcpy(segment + at, &value, sizeof value);
     }

@@ -47,12 +47,12 @@ static bool take_one(shm_in *in)
     if (trib_shm_in_next(in, &record, &behind) != SHM_RECORD) {
         return false;
     }
-    size_t header = record.kind == SHM_FRAGMENT ? 0 : TRIB_HEADER_SIZE;
+    size_t header = record.kind == SHM_FRAGMENT || record.kind == SHM_RESENT ? 0 : TRIB_HEADER_SIZE;
     size_t bytes = record.kind == SHM_INLINE || record.kind == SHM_FRAGMENT ? header + record.size : header;
     require(behind >= in->ring && bytes <= (size_t)(in->ring + SHM_RING_BYTES - behind));
     require(record.size <= TRIB_PAYLOAD_MAX);
     const bool is_lent = record.kind == SHM_REMOTE || record.kind == SHM_OFFERED;
-    require(record.kind <= SHM_OFFERED && (!is_lent || record.size > SHM_INLINE_MAX));
+    require(record.kind <= SHM_RESENT && (!is_lent || record.size > SHM_INLINE_MAX));
     trib_shm_in_take(in);
     return true;
 }

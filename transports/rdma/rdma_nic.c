@@ -21,6 +21,7 @@
 #include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 #include "transports/rdma/rdma_internal.h"
 
@@ -117,7 +118,10 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
     }
     verbs_nic *nic = &transport->nics[device - transport->domain->devices];
     if (nic->device == NULL) {
+        trib_descriptor_guard guard;
+        trib_descriptor_guard_begin(&guard);
         nic->channel = ibv_create_comp_channel(verbs);
+        trib_descriptor_guard_end(&guard);
         if (nic->channel == NULL || !set_nonblocking(nic->channel->fd)) {
             trib_error_set(error, TRIB_SYSTEM, "cannot create a completion channel of %s: %m",
                            ibv_get_device_name(verbs->device));

@@ -15,6 +15,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/half_open.h"
 #include "transports/shm/shm_internal.h"
 #include "transports/transport_defaults.h"
@@ -76,6 +77,35 @@ static void woken_all(trib_reactor *reactor, trib_poller *poller)
     }
 }
 
+/* Ends the connection if the peer has read nothing of what waits for it for too long. slept_ns: this process stood
+ * still for so long since the last check, and that does not count. */
+static void watch_conn(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
+{
+    int64_t limit_ns = conn->transport->config.silence_timeout_ns;
+    if (conn->state != SHM_OPEN && conn->state != SHM_FLUSHING) {
+        return;
+    }
+    const shm_side *peer = conn->out.peer;
+    uint64_t tail = atomic_load_explicit(&peer->tail, memory_order_relaxed);
+    uint64_t done = atomic_load_explicit(&peer->done, memory_order_relaxed);
+    bool waits = tail != conn->out.head || (conn->peer_reads && done != conn->remote_written);
+    bool moved = tail != conn->watched_tail || done != conn->watched_done;
+    conn->watched_tail = tail;
+    conn->watched_done = done;
+    if (conn->stuck_since_ns != 0) {
+        const int64_t since_ns = conn->stuck_since_ns + slept_ns;
+        conn->stuck_since_ns = since_ns < now_ns ? since_ns : now_ns;
+    }
+    if (!waits || moved || atomic_load_explicit(&peer->paused, memory_order_relaxed) != 0) {
+        conn->stuck_since_ns = 0;
+    } else if (conn->stuck_since_ns == 0) {
+        conn->stuck_since_ns = now_ns;
+    } else if (now_ns - conn->stuck_since_ns > limit_ns) {
+        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has read nothing for %.1f s",
+                          (double)(now_ns - conn->stuck_since_ns) / 1e9);
+    }
+}
+
 static void watch_all(trib_reactor *reactor, trib_timer *timer)
 {
     shm_transport *self = timer->user;
@@ -84,7 +114,7 @@ static void watch_all(trib_reactor *reactor, trib_timer *timer)
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, limit_ns / 8);
     const int64_t slept_ns = stalled_locally ? now_ns - timer->due_ns : 0;
     for (shm_conn *conn = self->conns; conn != NULL; conn = conn->next) {
-        trib_shm_conn_watch(conn, now_ns, slept_ns);
+        watch_conn(conn, now_ns, slept_ns);
     }
     trib_timer_arm(reactor, timer, now_ns + limit_ns / 4);
 }
@@ -256,7 +286,7 @@ static int listen_socket(shm_transport *self, const trib_address *at, trib_addre
         return -1;
     }
     bool pick = strcmp(strrchr(at->text, ':'), ":0") == 0;
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = trib_descriptor_keep(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     bool bound = false;
     *bound_out = *at;
     for (unsigned i = 0; fd >= 0 && !bound && i < (pick ? PORT_TRIES : 1); i++) {

@@ -24,8 +24,9 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
-#include "transports/shm/shm_internal.h"
+#include "transports/shm/shm_resend.h"
 
 #define GREETING_NS (5 * INT64_C(1000000000))
 #define WAKE_UPS_MAX 1024u /* more than the socket holds of a peer that follows the protocol */
@@ -93,13 +94,14 @@ bool trib_shm_conn_prepare_sleep(shm_conn *conn)
     uint32_t wanted = (is_reading(conn) ? SHM_WAKE_ON_INPUT : 0) | (waits ? SHM_WAKE_ON_PROGRESS : 0);
     atomic_store_explicit(&conn->in.mine->sleeps, wanted, memory_order_relaxed);
     trib_shm_fence();
-    if (is_reading(conn) && (conn->hung_up || trib_shm_in_has_more(&conn->in))) {
+    if (is_reading(conn) && (conn->hung_up || trib_shm_in_has_more(&conn->in) || trib_shm_backlog_waits(conn))) {
         return true;
     }
     const shm_side *peer = conn->out.peer;
-    return waits &&
-           (atomic_load_explicit(&peer->done, memory_order_relaxed) != conn->done_seen ||
-            (conn->send_next != NULL && atomic_load_explicit(&peer->tail, memory_order_relaxed) != conn->out.tail));
+    const bool read = conn->peer_reads && (atomic_load_explicit(&peer->done, memory_order_relaxed) != conn->done_seen ||
+                                           trib_shm_resend_is_asked(conn));
+    const bool writes = conn->send_next != NULL || conn->resend_state != SHM_RESEND_NONE;
+    return waits && (read || (writes && atomic_load_explicit(&peer->tail, memory_order_relaxed) != conn->out.tail));
 }
 
 void trib_shm_conn_note_wake_up(shm_conn *conn)
@@ -120,33 +122,6 @@ bool trib_shm_conn_poll(shm_conn *conn)
         found = trib_shm_stream_report(conn);
     }
     return (is_live(conn) && is_reading(conn) && trib_shm_stream_read(conn)) || found;
-}
-
-void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
-{
-    int64_t limit_ns = conn->transport->config.silence_timeout_ns;
-    if (!is_live(conn)) {
-        return;
-    }
-    const shm_side *peer = conn->out.peer;
-    uint64_t tail = atomic_load_explicit(&peer->tail, memory_order_relaxed);
-    uint64_t done = atomic_load_explicit(&peer->done, memory_order_relaxed);
-    bool waits = tail != conn->out.head || done != conn->remote_written;
-    bool moved = tail != conn->watched_tail || done != conn->watched_done;
-    conn->watched_tail = tail;
-    conn->watched_done = done;
-    if (conn->stuck_since_ns != 0) {
-        const int64_t since_ns = conn->stuck_since_ns + slept_ns;
-        conn->stuck_since_ns = since_ns < now_ns ? since_ns : now_ns;
-    }
-    if (!waits || moved || atomic_load_explicit(&peer->paused, memory_order_relaxed) != 0) {
-        conn->stuck_since_ns = 0;
-    } else if (conn->stuck_since_ns == 0) {
-        conn->stuck_since_ns = now_ns;
-    } else if (now_ns - conn->stuck_since_ns > limit_ns) {
-        trib_shm_conn_end(conn, TRIB_PEER_LOST, "the peer has read nothing for %.1f s",
-                          (double)(now_ns - conn->stuck_since_ns) / 1e9);
-    }
 }
 
 /* ---- Making ---- */
@@ -275,6 +250,7 @@ void trib_shm_conn_forget(shm_conn *conn)
         munmap(conn->segment, SHM_SEGMENT_BYTES);
     }
     trib_shm_peer_forget(&conn->peer);
+    trib_shm_backlog_free(conn);
     if (conn->memory_fd >= 0) {
         trib_fork_close(conn->memory_fd);
     }
@@ -289,7 +265,7 @@ void trib_shm_conn_forget(shm_conn *conn)
 static int reach_listener(shm_transport *self, const struct sockaddr_un *name, socklen_t size, pid_t *pid_out)
 {
     trib_counter_add(&self->stats.system_calls, 3);
-    int fd = socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = trib_descriptor_keep(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd >= 0 && (connect(fd, (const struct sockaddr *)name, size) != 0 || !trib_shm_peer_allowed(fd, pid_out))) {
         int error = errno;
         close(fd);

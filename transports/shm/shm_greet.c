@@ -21,6 +21,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 #include "numa/pages.h"
 #include "transports/shm/shm_internal.h"
@@ -101,7 +102,7 @@ static int take_descriptor(struct msghdr *header)
             int fd = -1;
             memcpy(&fd, CMSG_DATA(part) + i * sizeof fd, sizeof fd);
             if (kept < 0) {
-                kept = fd;
+                kept = trib_descriptor_keep(fd);
             } else {
                 close(fd);
             }
@@ -115,7 +116,7 @@ static int take_descriptor(struct msghdr *header)
 static int find_descriptor_shortage(shm_conn *conn)
 {
     trib_counter_add(&conn->transport->stats.system_calls, 2);
-    const int fd = eventfd(0, EFD_CLOEXEC);
+    const int fd = trib_descriptor_keep(eventfd(0, EFD_CLOEXEC));
     if (fd >= 0) {
         close(fd);
     }

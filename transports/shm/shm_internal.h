@@ -35,6 +35,7 @@ typedef struct shm_transport {
     uint64_t probe;         /* a random number that peers try to read out of this process */
     const shm_offer *offer; /* memory that peers may map; NULL: none */
     uint32_t offer_hint;
+    bool resend_logged; /* whether the log has said that a peer can no longer be read */
 } shm_transport;
 
 typedef enum shm_state {
@@ -47,6 +48,19 @@ typedef enum shm_state {
 #define SHM_LEASES_MAX 8u /* payloads that are read or leased and not reported to the peer as read; a power of two */
 #define SHM_READING_NS                                                                                                 \
     (1 * INT64_C(1000000000)) /* how long an ending connection waits for a peer that reads a payload in place */
+
+/* Records that were in the ring when this side could no longer read the peer's memory (shm_resend.h). */
+typedef struct shm_backlog {
+    unsigned char *bytes; /* NULL: that has not happened */
+    uint32_t used, at, next;
+} shm_backlog;
+
+/* Of payloads that the peer can no longer read. */
+typedef enum shm_resend_state {
+    SHM_RESEND_NONE,   /* nothing is to be sent again */
+    SHM_RESEND_ASKED,  /* SHM_RESENT is to be written */
+    SHM_RESEND_WRITES, /* fragments are being written, of the payloads from `resend` to `send_next` */
+} shm_resend_state;
 
 typedef struct shm_lease {
     trib_lease base; /* first */
@@ -80,7 +94,10 @@ struct shm_conn {
     trib_send *send_next; /* the sends before it are in the ring */
     uint32_t streamed;    /* bytes of send_next's payload that are in the ring; its header is there if stream_begun */
     bool stream_begun;
+    /* Payloads in this side's memory: sent so, reported, and read by the peer or sent again. */
     uint64_t remote_written, remote_reported, done_seen;
+    shm_resend_state resend_state;
+    trib_send *resend;
 
     /* Receiving. */
     bool paused, asking, resume_asked;
@@ -90,6 +107,9 @@ struct shm_conn {
     const unsigned char *behind;
     trib_recv_target target;
     uint32_t payload_got;
+    bool gathers;      /* what comes joins the backlog */
+    bool from_backlog; /* `record` is the backlog's */
+    shm_backlog backlog;
 
     uint64_t taken, done; /* payloads in the peer's memory: taken up, and reported to the peer as read */
     uint64_t leased;      /* bit number % SHM_LEASES_MAX; only numbers from done to taken - 1 */
@@ -121,7 +141,7 @@ void trib_shm_poll_later(shm_transport *self);
 /* ---- shm_greet.c ---- */
 
 #define SHM_GREETING_MAGIC 0x6d687374u /* "tshm" */
-#define SHM_GREETING_VERSION 3u
+#define SHM_GREETING_VERSION 4u
 
 typedef enum shm_greeting_step { SHM_HELLO = 1, SHM_WELCOME = 2, SHM_READY = 3 } shm_greeting_step;
 
@@ -169,9 +189,6 @@ bool trib_shm_conn_poll(shm_conn *conn);
 /* Asks the peer to wake this side; true if there is something to do already. */
 bool trib_shm_conn_prepare_sleep(shm_conn *conn);
 void trib_shm_conn_note_wake_up(shm_conn *conn);
-/* Ends the connection if the peer has read nothing of what waits for it for too long. slept_ns: this process stood
- * still for so long since the last check, and that does not count. */
-void trib_shm_conn_watch(shm_conn *conn, int64_t now_ns, int64_t slept_ns);
 /* Closes and frees a connection that the caller does not know; makes no upcall. */
 void trib_shm_conn_forget(shm_conn *conn);
 /* Wakes the peer if it sleeps and has asked to be woken for that reason (SHM_WAKE_*). */
@@ -201,14 +218,21 @@ void trib_shm_stream_resume(shm_conn *conn);
 /* True if a send waits for the peer. */
 static inline bool trib_shm_stream_waits(const shm_conn *conn)
 {
-    return conn->send_next != NULL || conn->remote_reported < conn->remote_written;
+    return conn->send_next != NULL || conn->remote_reported < conn->remote_written ||
+           conn->resend_state != SHM_RESEND_NONE;
+}
+
+/* True if the backlog has a record to take. */
+static inline bool trib_shm_backlog_waits(const shm_conn *conn)
+{
+    return !conn->gathers && !conn->streaming && conn->backlog.at < conn->backlog.used;
 }
 
 /* True if a poll of the connection would find nothing. Cheap, for a loop that polls all the time. */
 static inline bool trib_shm_conn_is_quiet(const shm_conn *conn)
 {
     return conn->state == SHM_OPEN && !conn->progress_owed && !conn->hung_up && !trib_shm_stream_waits(conn) &&
-           !trib_shm_in_has_more(&conn->in);
+           !trib_shm_in_has_more(&conn->in) && !trib_shm_backlog_waits(conn);
 }
 
 #endif

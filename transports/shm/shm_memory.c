@@ -13,6 +13,7 @@
 #include <unistd.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 #include "numa/pages.h"
 
@@ -197,7 +198,7 @@ static bool map_entry(shm_peer_memory *peer, int process, const shm_entry *entry
         return false;
     }
     peer->mappings = mappings;
-    const int fd = (int)syscall(SYS_pidfd_getfd, process, entry->fd, 0);
+    const int fd = trib_descriptor_keep((int)syscall(SYS_pidfd_getfd, process, entry->fd, 0));
     unsigned char *here = fd >= 0 ? trib_pages_map_foreign(fd, entry->size) : NULL;
     if (fd >= 0) {
         close(fd);
@@ -234,7 +235,7 @@ const void *trib_shm_peer_find(shm_peer_memory *peer, uint64_t address, uint32_t
     /* The number is read after the process was opened, so it proves that this is not another process with the same
      * id. */
     trib_counter_add(peer->system_calls, 2);
-    const int process = (int)syscall(SYS_pidfd_open, peer->pid, 0);
+    const int process = trib_descriptor_keep((int)syscall(SYS_pidfd_open, peer->pid, 0));
     if (process >= 0) {
         if (trib_shm_peer_can_be_read(peer) && find_entry(peer, address, size, &entry) &&
             map_entry(peer, process, &entry)) {

@@ -40,6 +40,8 @@ static uint32_t bytes_behind(const shm_record *record)
             return UINT32_MAX;
         }
         return record->size <= TRIB_PAYLOAD_MAX ? TRIB_HEADER_SIZE : UINT32_MAX;
+    case SHM_RESENT:
+        return record->size == 0 ? 0 : UINT32_MAX;
     case SHM_FRAGMENT:
         return record->size > 0 && record->size <= SHM_FRAGMENT_MAX ? record->size : UINT32_MAX;
     default:

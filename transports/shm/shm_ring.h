@@ -39,10 +39,11 @@ typedef struct shm_side {
     _Alignas(SHM_APART) _Atomic uint64_t done; /* payloads read out of the other side's own memory */
     _Atomic uint32_t reading;                  /* this side reads a payload in place */
     _Alignas(SHM_APART) _Atomic uint32_t
-        sleeps;               /* SHM_WAKE_*: reasons to wake this side; the side that wakes it clears them */
-    _Atomic uint32_t paused;  /* this side reads nothing because its user has no room, not because it is dead */
-    _Atomic uint32_t revoked; /* payloads in this side's own memory are no longer valid */
-    _Atomic uint32_t ended;   /* this side has written its last record */
+        sleeps;                  /* SHM_WAKE_*: reasons to wake this side; the side that wakes it clears them */
+    _Atomic uint32_t paused;     /* this side reads nothing because its user has no room, not because it is dead */
+    _Atomic uint32_t revoked;    /* payloads in this side's own memory are no longer valid */
+    _Atomic uint32_t ended;      /* this side has written its last record */
+    _Atomic uint32_t unreadable; /* this side cannot read the other's memory any more (shm_resend.h) */
 } shm_side;
 
 typedef enum shm_kind {
@@ -53,6 +54,7 @@ typedef enum shm_kind {
     SHM_STREAM = 4,   /* a header; size bytes of payload follow in fragments */
     SHM_FRAGMENT = 5, /* size bytes of payload */
     SHM_OFFERED = 6,  /* as SHM_REMOTE, in memory that can be mapped (shm_memory.h) */
+    SHM_RESENT = 7,   /* payloads that were not read out of the sender follow in fragments (shm_resend.h) */
 } shm_kind;
 
 typedef struct shm_record {

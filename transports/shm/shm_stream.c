@@ -21,7 +21,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "transports/shm/shm_internal.h"
+#include "transports/shm/shm_resend.h"
 
 #define MESSAGES_PER_TURN 64u
 #define BYTES_PER_TURN (256u * 1024u) /* bytes; sums and answers go out before more is read */
@@ -37,9 +37,9 @@ static void copy_counted(shm_conn *conn, void *to, const void *from, uint32_t si
 
 /* ---- Writing ---- */
 
-static bool is_remote(const shm_conn *conn, const trib_send *send)
+static bool is_large(const trib_send *send)
 {
-    return send->payload_size > SHM_INLINE_MAX && conn->peer_reads;
+    return send->payload_size > SHM_INLINE_MAX;
 }
 
 static unsigned char *reserve_record(shm_conn *conn, shm_record record, uint32_t behind)
@@ -87,15 +87,8 @@ static bool write_remote(shm_conn *conn, const trib_send *send)
 }
 
 /* True if all of the payload is in the ring. */
-static bool write_stream(shm_conn *conn, const trib_send *send)
+static bool write_fragments(shm_conn *conn, const trib_send *send)
 {
-    if (!conn->stream_begun) {
-        if (!write_header(conn, send, SHM_STREAM)) {
-            return false;
-        }
-        conn->stream_begun = true;
-        conn->streamed = 0;
-    }
     while (conn->streamed < send->payload_size) {
         uint32_t left = send->payload_size - conn->streamed;
         uint32_t size = left < SHM_FRAGMENT_MAX ? left : SHM_FRAGMENT_MAX;
@@ -108,23 +101,75 @@ static bool write_stream(shm_conn *conn, const trib_send *send)
         trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT);
         conn->streamed += size;
     }
+    conn->streamed = 0;
+    return true;
+}
+
+static bool write_stream(shm_conn *conn, const trib_send *send)
+{
+    conn->stream_begun = conn->stream_begun || write_header(conn, send, SHM_STREAM);
+    if (!conn->stream_begun || !write_fragments(conn, send)) {
+        return false;
+    }
     conn->stream_begun = false;
     return true;
+}
+
+/* Payloads that the peer could not read (shm_resend.h). True if all are in the ring. */
+static bool write_again(shm_conn *conn)
+{
+    if (conn->resend_state == SHM_RESEND_ASKED) {
+        if (reserve_record(conn, (shm_record){.kind = SHM_RESENT}, 0) == NULL) {
+            return false;
+        }
+        trib_shm_out_commit(&conn->out);
+        trib_shm_conn_wake(conn, SHM_WAKE_ON_INPUT);
+        conn->resend_state = SHM_RESEND_WRITES;
+    }
+    for (; conn->resend != conn->send_next; conn->resend = conn->resend->next) {
+        if (is_large(conn->resend)) {
+            if (!write_fragments(conn, conn->resend)) {
+                return false;
+            }
+            conn->done_seen++;
+        }
+    }
+    trib_assert(conn->done_seen == conn->remote_written);
+    conn->resend_state = SHM_RESEND_NONE;
+    return true;
+}
+
+static bool write_send(shm_conn *conn, const trib_send *send)
+{
+    return !is_large(send)    ? write_inline(conn, send)
+           : conn->peer_reads ? write_remote(conn, send)
+                              : write_stream(conn, send);
+}
+
+static bool is_writing(const shm_conn *conn)
+{
+    const bool writes =
+        conn->send_next != NULL || conn->resend_state != SHM_RESEND_NONE || trib_shm_resend_is_asked(conn);
+    return writes && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING);
 }
 
 void trib_shm_stream_write(shm_conn *conn)
 {
     bool wrote = false;
-    while (conn->send_next != NULL && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
+    while (is_writing(conn)) {
         const trib_send *send = conn->send_next;
-        bool whole = send->payload_size <= SHM_INLINE_MAX ? write_inline(conn, send)
-                     : is_remote(conn, send)              ? write_remote(conn, send)
-                                                          : write_stream(conn, send);
-        if (!whole) {
+        if (trib_shm_resend_is_asked(conn)) {
+            trib_shm_resend_begin(conn);
+        } else if (conn->resend_state != SHM_RESEND_NONE) {
+            if (!write_again(conn)) {
+                break;
+            }
+        } else if (!write_send(conn, send)) {
             break;
+        } else {
+            conn->send_next = send->next;
+            wrote = true;
         }
-        conn->send_next = send->next;
-        wrote = true;
     }
     if (wrote) {
         /* Piggybacks the pending progress report on this wake-up: one fence and one check of the peer's sleep flag
@@ -138,12 +183,12 @@ bool trib_shm_stream_report(shm_conn *conn)
 {
     bool found = false;
     uint64_t done = atomic_load_explicit(&conn->out.peer->done, memory_order_acquire);
-    if (done < conn->done_seen || done > conn->remote_written) {
+    if (conn->peer_reads && (done < conn->done_seen || done > conn->remote_written)) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer reports payloads as read that were not sent");
         return true;
     }
-    conn->done_seen = done;
-    if (conn->send_next != NULL) {
+    conn->done_seen = conn->peer_reads ? done : conn->done_seen;
+    if (is_writing(conn)) {
         uint64_t head = conn->out.head;
         trib_shm_stream_write(conn);
         found = conn->out.head != head;
@@ -151,7 +196,7 @@ bool trib_shm_stream_report(shm_conn *conn)
     /* `sent` may queue more or close the connection. */
     while (conn->sends.head != conn->send_next && (conn->state == SHM_OPEN || conn->state == SHM_FLUSHING)) {
         trib_send *send = conn->sends.head;
-        bool remote = is_remote(conn, send);
+        bool remote = is_large(send) && conn->remote_reported < conn->remote_written;
         if (remote && conn->remote_reported == conn->done_seen) {
             break;
         }
@@ -180,6 +225,10 @@ static void message_complete(shm_conn *conn, const void *payload)
 
 static void take_record(shm_conn *conn)
 {
+    if (conn->from_backlog) {
+        trib_shm_backlog_take(conn);
+        return;
+    }
     trib_shm_in_take(&conn->in);
     conn->progress_owed = true;
 }
@@ -191,9 +240,15 @@ static void take_inline(shm_conn *conn)
     message_complete(conn, conn->target.buffer);
 }
 
-/* True if the payload is in the target. */
-static bool read_remote(shm_conn *conn)
+static bool is_forbidden(int error)
 {
+    return error == EPERM || error == EACCES || error == ENOSYS;
+}
+
+/* True if the payload is in the target; *forbidden_out: it has to come by another way. */
+static bool read_remote(shm_conn *conn, bool *forbidden_out)
+{
+    *forbidden_out = false;
     uint32_t payload_got = 0;
     while (payload_got < conn->record.size) {
         const ssize_t got =
@@ -201,6 +256,10 @@ static bool read_remote(shm_conn *conn)
                                (unsigned char *)conn->target.buffer + payload_got, conn->record.size - payload_got);
         if (got <= 0) {
             int error = errno;
+            *forbidden_out = got < 0 && is_forbidden(error);
+            if (*forbidden_out) {
+                return false;
+            }
             bool gone = got < 0 && error == ESRCH;
             char why[TRIB_REASON_MAX];
             trib_shm_conn_end(conn, TRIB_PEER_LOST, gone ? "the peer is gone" : "cannot read a payload of the peer: %s",
@@ -228,9 +287,38 @@ static void present_payload(shm_conn *conn, const void *payload)
     trib_shm_payload_end(conn);
 }
 
+/* The payload comes in fragments. */
+static void await_fragments(shm_conn *conn)
+{
+    conn->streaming = true;
+    conn->payload_got = 0;
+}
+
+/* Reads the payload with the kernel's help. */
+static void copy_remote(shm_conn *conn)
+{
+    bool forbidden = false;
+    (void)trib_shm_payload_begin(conn, false);
+    const bool is_there = conn->state == SHM_OPEN && read_remote(conn, &forbidden);
+    if (forbidden) {
+        conn->taken--;
+        await_fragments(conn);
+        trib_shm_resend_ask(conn);
+        return;
+    }
+    trib_shm_payload_end(conn);
+    if (is_there) {
+        message_complete(conn, conn->target.buffer);
+    }
+}
+
 static void take_remote(shm_conn *conn)
 {
     take_record(conn);
+    if (conn->from_backlog) {
+        await_fragments(conn);
+        return;
+    }
     const void *payload = conn->reads_peer && conn->target.in_place && conn->record.kind == SHM_OFFERED
                               ? trib_shm_peer_find(&conn->peer, conn->record.address, conn->record.size)
                               : NULL;
@@ -239,12 +327,7 @@ static void take_remote(shm_conn *conn)
     } else if (!conn->reads_peer) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer refers to payloads in memory that this process cannot read");
     } else {
-        (void)trib_shm_payload_begin(conn, false);
-        const bool is_there = conn->state == SHM_OPEN && read_remote(conn);
-        trib_shm_payload_end(conn);
-        if (is_there) {
-            message_complete(conn, conn->target.buffer);
-        }
+        copy_remote(conn);
     }
 }
 
@@ -262,8 +345,7 @@ static void take_payload(shm_conn *conn)
     default:
         trib_assert(conn->record.kind == SHM_STREAM);
         take_record(conn);
-        conn->streaming = true;
-        conn->payload_got = 0;
+        await_fragments(conn);
         break;
     }
 }
@@ -315,13 +397,13 @@ static void take_next_record(shm_conn *conn, const shm_record *record, const uns
 {
     if (conn->state == SHM_FLUSHING) {
         take_record(conn); /* the message is dropped, but the peer may be flushing and wait for it to be read */
-        if (record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) {
+        if ((record->kind == SHM_REMOTE || record->kind == SHM_OFFERED) && !conn->gathers) {
             (void)trib_shm_payload_begin(conn, false);
             trib_shm_payload_end(conn);
         }
     } else if (conn->streaming) {
         take_fragment(conn, record, behind);
-    } else if (record->kind == SHM_FRAGMENT) {
+    } else if (record->kind == SHM_FRAGMENT || record->kind == SHM_RESENT) {
         trib_shm_conn_end(conn, TRIB_PROTOCOL, "the peer sent a fragment without a message");
     } else {
         conn->record = *record;
@@ -349,7 +431,10 @@ bool trib_shm_stream_read(shm_conn *conn)
         }
         shm_record record;
         const unsigned char *behind = NULL;
-        shm_found answer = trib_shm_in_next(&conn->in, &record, &behind);
+        conn->from_backlog = conn->state == SHM_OPEN && trib_shm_backlog_waits(conn);
+        const shm_found answer = conn->from_backlog && trib_shm_backlog_next(conn, &record, &behind)
+                                     ? SHM_RECORD
+                                     : trib_shm_in_next(&conn->in, &record, &behind);
         if (answer == SHM_NOTHING) {
             end_if_drained(conn);
             break;
@@ -360,7 +445,11 @@ bool trib_shm_stream_read(shm_conn *conn)
             break;
         }
         bytes += record.size;
-        take_next_record(conn, &record, behind);
+        if (conn->gathers && conn->state == SHM_OPEN) {
+            trib_shm_resend_gather(conn, &record, behind);
+        } else {
+            take_next_record(conn, &record, behind);
+        }
     }
     return found;
 }

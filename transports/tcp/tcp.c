@@ -8,6 +8,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "transports/acceptor.h"
 #include "transports/tcp/tcp_internal.h"
 #include "transports/transport_defaults.h"
@@ -81,7 +82,7 @@ static int listen_socket(tcp_transport *self, const trib_address *at, trib_addre
         return -1;
     }
     trib_counter_add(&self->stats.system_calls, 5);
-    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = trib_descriptor_keep(socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     int on = 1;
     /* A restarted server must be able to bind while connections of its predecessor are in TIME_WAIT. */
     if (fd < 0 || setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) != 0 ||

@@ -28,6 +28,7 @@
 #include <string.h>
 
 #include "transports/tcp/tcp_internal.h"
+#include "engine/base/descriptor.h"
 
 #define WMEM_MAX_USUAL 212992u
 #define BBR "bbr"
@@ -97,7 +98,7 @@ static const struct backlog_tuning {
 static uint32_t find_size_max(void)
 {
     unsigned long bytes = WMEM_MAX_USUAL;
-    FILE *file = fopen("/proc/sys/net/core/wmem_max", "re");
+    FILE *file = trib_descriptor_open_text("/proc/sys/net/core/wmem_max");
     if (file != NULL) {
         char line[32];
         const char *text = fgets(line, sizeof line, file);

@@ -23,6 +23,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
 #include "transports/tcp/tcp_internal.h"
 
@@ -186,7 +187,7 @@ trib_status trib_tcp_connect(trib_transport *transport, const trib_address *to, 
         return status;
     }
     trib_counter_add(&self->stats.system_calls, 2);
-    int fd = socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int fd = trib_descriptor_keep(socket(address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
     if (fd < 0) {
         char why[TRIB_REASON_MAX];
         const int error = errno;

@@ -6,6 +6,7 @@
 #include <stdatomic.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <string.h>
 
 #include <cmocka.h>
 #include <ev.h>
@@ -151,11 +152,41 @@ static void run_from_a_callback(void **state)
     ev_loop_destroy(self.loop);
 }
 
+static void note_error(trib_log_level level, const char *line, void *user)
+{
+    *(bool *)user = level == TRIB_LOG_ERROR && strstr(line, "before the engine") != NULL;
+}
+
+/* It is said at once, and every call afterwards fails instead of reading the loop's memory. */
+static void loop_destroyed_first(void **state)
+{
+    (void)state;
+    struct ev_loop *loop = ev_loop_new(EVFLAG_AUTO);
+    bool is_said = false;
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    config.mode = TRIB_MODE_ATTACHED;
+    config.loop = loop;
+    config.log_cb = note_error;
+    config.log_user = &is_said;
+    static trib_engine *engine; /* stays reachable: it is never freed */
+    assert_int_equal(trib_engine_create(&config, &engine, NULL), TRIB_OK);
+    ev_run(loop, EVRUN_NOWAIT);
+    ev_loop_destroy(loop);
+    assert_true(is_said);
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_barrier(engine, NULL, NULL, &error), TRIB_STATE);
+    assert_non_null(strstr(error.text, "loop"));
+    assert_int_equal(trib_engine_dispatch(engine, 0), 0);
+    assert_int_equal(trib_engine_destroy(engine), TRIB_STATE);
+}
+
 int main(void)
 {
     static trib_done_cb runs = run_the_loop, destroys = destroy_the_other;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(destroyed_from_another_thread),
+        cmocka_unit_test(loop_destroyed_first),
         cmocka_unit_test_prestate(run_from_a_callback, &runs),
         cmocka_unit_test_prestate(run_from_a_callback, &destroys),
     };

@@ -41,6 +41,24 @@ static uint32_t local_size(trib_roster *roster, trib_local_sum wanted, const cha
     return found;
 }
 
+static void workers_know_their_neighbours(void **state)
+{
+    (void)state;
+    /* a: ranks 0, 2, 5; b: 1, 4; c: 3; and two servers, which do not count */
+    trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "a:2", "c:1", "b:2", "a:3"}, 6, 2);
+    static const int32_t expected[6][4] = {{0, 3, 0, 3}, {0, 2, 1, 3}, {1, 3, 0, 2},
+                                           {0, 1, 2, 3}, {1, 2, 1, 2}, {2, 3, 0, 1}};
+    for (uint32_t i = 0; i < 6; i++) {
+        trib_machine_ranks ranks;
+        assert_true(trib_machines_ranks(roster, i, &ranks));
+        assert_int_equal(ranks.local_rank, expected[i][0]);
+        assert_int_equal(ranks.local_size, expected[i][1]);
+        assert_int_equal(ranks.cross_rank, expected[i][2]);
+        assert_int_equal(ranks.cross_size, expected[i][3]);
+    }
+    free(roster);
+}
+
 static void who_is_on_a_machine_is_counted(void **state)
 {
     (void)state;
@@ -196,9 +214,13 @@ static void relays(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_is_on_a_machine_is_counted), cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
-        cmocka_unit_test(machines_are_told_by_address),   cmocka_unit_test(what_else_it_depends_on),
-        cmocka_unit_test(shares_are_those_of_machines),   cmocka_unit_test(relays),
+        cmocka_unit_test(workers_know_their_neighbours),
+        cmocka_unit_test(who_is_on_a_machine_is_counted),
+        cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
+        cmocka_unit_test(machines_are_told_by_address),
+        cmocka_unit_test(what_else_it_depends_on),
+        cmocka_unit_test(shares_are_those_of_machines),
+        cmocka_unit_test(relays),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
