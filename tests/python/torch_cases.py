@@ -1,5 +1,6 @@
 """Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself, from
 the inputs of all ranks, which are made from seeds."""
+import os
 import sys
 
 import torch
@@ -9,13 +10,15 @@ import tributary.torch as trib
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+# Where the tensors are: the GPUs of the device tests, or processors.
+DEVICE = os.environ.get('TRIB_DEVICE', 'none').replace('none', 'cpu')
 SHAPES = ((), (1,), (17,), (3, 5, 7), (0, 4), (70001,))
 
 
 def tensor_of(rank, shape, dtype, seed=0):
     """The tensor of a rank. Values are small integers, so that every sum is exact in every type."""
-    generator = torch.Generator().manual_seed(1000 * seed + rank)
-    return torch.randint(0, 5, shape, generator=generator).to(dtype)
+    generator = torch.Generator('cpu').manual_seed(1000 * seed + rank)
+    return torch.randint(0, 5, shape, generator=generator, device='cpu').to(dtype).to(DEVICE)
 
 
 def of_all(shape, dtype, seed=0):
@@ -125,8 +128,8 @@ def digits_model():
 
 def batches(count, rows=8):
     """The batches of all ranks: a list by step of a list by rank."""
-    generator = torch.Generator().manual_seed(7)
-    return [[torch.randn(rows, 16, generator=generator) for _ in range(trib.size())] for _ in range(count)]
+    generator = torch.Generator('cpu').manual_seed(7)
+    return [[torch.randn(rows, 16, generator=generator, device='cpu').to(DEVICE) for _ in range(trib.size())] for _ in range(count)]
 
 
 def loss_of(model, batch):
@@ -270,6 +273,9 @@ CASES = [reductions, in_place_and_strided, scaling, many_at_once, gathers, spars
          accumulation_and_unused, wrong_use_is_told, batch_norm_over_all, parallel_module, sets, begins_anew]
 
 if __name__ == '__main__':
+    if DEVICE == 'cuda':
+        torch.cuda.set_device(int(os.environ.get('TRIB_LOCAL_RANK', '0')) % torch.cuda.device_count())
+    torch.set_default_device(DEVICE)
     trib.init()
     for case in CASES:
         if case.__name__ in sys.argv[1:]:

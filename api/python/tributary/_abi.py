@@ -154,7 +154,11 @@ class trib_engine_info(Structure):
         ('t_opt_factor', c_double),
         ('local_sum', c_uint32),
         ('reserved_32', c_uint32),
-        ('reserved', c_uint64 * 7),
+        ('local_rank', c_int32),
+        ('local_size', c_int32),
+        ('cross_rank', c_int32),
+        ('cross_size', c_int32),
+        ('reserved', c_uint64 * 5),
     ]
 
 

@@ -92,22 +92,22 @@ def size():
 
 def local_rank():
     """This worker's number among those of its machine, from 0."""
-    engine(); return int(os.environ.get('TRIB_LOCAL_RANK','0'))
+    return engine().info().local_rank
 
 
 def local_size():
     """How many workers this machine has."""
-    engine(); return int(os.environ.get('TRIB_LOCAL_COUNT','1'))
+    return engine().info().local_size
 
 
 def cross_rank():
     """The number of this worker's machine among those that have a worker of its local rank."""
-    engine(); return int(os.environ.get('X','0'))
+    return engine().info().cross_rank
 
 
 def cross_size():
     """How many machines have a worker of this local rank."""
-    engine(); return int(os.environ.get('X','1'))
+    return engine().info().cross_size
 
 
 def is_homogeneous():

@@ -211,7 +211,7 @@ class ProcessGroup(dist.ProcessGroup):
     alltoall_base = all_to_all_single
 
     def barrier(self, opts=None):
-        flag = torch.zeros(1, dtype=torch.uint8)
+        flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
         return Work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):

@@ -63,7 +63,7 @@ def merged(handles, finish):
 
 def all_gather_lengths(engine, length, name=None):
     """Returns every worker's length, by rank. Waits."""
-    lengths = torch.zeros(engine.size, dtype=torch.int64)
+    lengths = torch.zeros(engine.size, dtype=torch.int64, device='cpu')
     lengths[engine.rank] = length
     return all_reduce(engine, lengths, lengths, _abi.TRIB_SUM, name and name + '.lengths').wait().tolist()
 
@@ -84,8 +84,8 @@ def reduce_scatter(engine, output, sources, reduce, name=None, value=None):
 def all_to_all(engine, outputs, sources, name=None, value=None):
     """outputs[r] = rank r's sources[this rank]. Waits for the table of sizes first."""
     size, rank = engine.size, engine.rank
-    table = torch.zeros(size * size, dtype=torch.int64)
-    table[rank * size:(rank + 1) * size] = torch.tensor([source.numel() for source in sources])
+    table = torch.zeros(size * size, dtype=torch.int64, device='cpu')
+    table[rank * size:(rank + 1) * size] = torch.tensor([source.numel() for source in sources], device='cpu')
     table = all_reduce(engine, table, table, _abi.TRIB_SUM, name and name + '.sizes').wait().view(size, size)
     totals = table.sum(1).tolist()
     gathered = [torch.cat([source.reshape(-1) for source in sources]) if r == rank else sources[0].new_empty(total)

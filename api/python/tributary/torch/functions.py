@@ -33,12 +33,12 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
         buffer = io.BytesIO()
         _dump(obj, buffer)
         data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-        length = torch.tensor([data.numel()], dtype=torch.int64)
+        length = torch.tensor([data.numel()], dtype=torch.int64, device='cpu')
     else:
-        length = torch.zeros(1, dtype=torch.int64)
+        length = torch.zeros(1, dtype=torch.int64, device='cpu')
     broadcast_(length, root_rank, name + '.length', process_set)
     if job.rank() != root_rank:
-        data = torch.empty(int(length), dtype=torch.uint8)
+        data = torch.empty(int(length), dtype=torch.uint8, device='cpu')
     broadcast_(data, root_rank, name + '.data', process_set)
     return obj if job.rank() == root_rank else pickle.loads(data.numpy().tobytes())
 
@@ -98,6 +98,6 @@ def allgather_object(obj, name=None, process_set=global_process_set):
     _dump(obj, buffer)
     data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
     name = name or counted_name('allgather_object')
-    lengths = allgather(torch.tensor([data.numel()], dtype=torch.int64), name + '.lengths', process_set).tolist()
+    lengths = allgather(torch.tensor([data.numel()], dtype=torch.int64, device='cpu'), name + '.lengths', process_set).tolist()
     gathered = allgather(data, name + '.data', process_set).split(lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in gathered]

@@ -18,8 +18,8 @@ def _agreed_shape(engine, tensor, name):
         tensor = tensor.reshape(1)
     trailing = list(tensor.shape[1:])
     described = [tensor.shape[0], tensor.dim(), hash(tuple(trailing)) & 0x7fffffff, hash(str(tensor.dtype)) & 0]
-    table = torch.zeros(engine.size, len(described), dtype=torch.int64)
-    table[engine.rank] = torch.tensor(described)
+    table = torch.zeros(engine.size, len(described), dtype=torch.int64, device='cpu')
+    table[engine.rank] = torch.tensor(described, device='cpu')
     exchange.all_reduce(engine, table, table, _abi.TRIB_SUM, name + '.shapes').wait()
     for rank in range(engine.size):
         if table[rank, 1:].tolist() != table[engine.rank, 1:].tolist():
@@ -102,7 +102,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
         row = source[:1].numel() if source.shape[0] else max(1, torch.Size(source.shape[1:]).numel())
         received = handle.wait()
         output = torch.cat(received).reshape([-1 if row else sum(lengths), *source.shape[1:]])
-        counts = torch.tensor([part.numel() // max(row, 1) for part in received], dtype=torch.int32)
+        counts = torch.tensor([part.numel() // max(row, 1) for part in received], dtype=torch.int32, device='cpu')
         return output if splits is None else (output, counts)
 
     return exchange.merged([handle], finish)
@@ -115,7 +115,7 @@ class _Alltoall(torch.autograd.Function):
         size = process_set.engine().size
         if isinstance(splits, torch.Tensor) and splits.is_floating_point():
             raise ArgumentError('alltoall: splits must be integers')
-        sent = splits if splits is not None else torch.tensor([tensor.shape[0] // size] * size, dtype=torch.int32)
+        sent = splits if splits is not None else torch.tensor([tensor.shape[0] // size] * size, dtype=torch.int32, device='cpu')
         if splits is None:
             if tensor.shape[0] % size:
                 raise ArgumentError('alltoall: %d rows cannot be split evenly among %d workers: give splits' % (tensor.shape[0], size))
