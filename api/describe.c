@@ -33,16 +33,16 @@ __attribute__((format(printf, 2, 3))) static void add_text(text *out, const char
     }
 }
 
-/* The transport that an engine of this environment would use. */
+/* The transport that an engine of this environment would use. NULL: its settings are wrong, or it is not in this build. */
 static const char *chosen_transport(void)
 {
     trib_config config;
     trib_config_init(&config, sizeof config);
     if (trib_config_from_env(&config, NULL) != TRIB_OK) {
-        return "none: the settings of the environment are wrong";
+        return NULL;
     }
     const trib_transport_ops *ops = trib_transport_by_name(config.transport);
-    return ops != NULL ? ops->name : "none: not in this build";
+    return ops != NULL ? ops->name : NULL;
 }
 
 static void add_build(text *out)
@@ -53,24 +53,29 @@ static void add_build(text *out)
     for (size_t i = 0; names[i] != NULL; i++) {
         add_text(out, "%s\"%s\"", i > 0 ? ", " : "", names[i]);
     }
+    const char *chosen = chosen_transport(), *quote = chosen != NULL ? "\"" : "";
     add_text(
         out,
-        "], \"transport\": \"%s\", \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": "
+        "], \"transport\": %s%s%s, \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": "
         "%s}, ",
-        chosen_transport(), TRIB_HAVE_IBVERBS ? "true" : "false", TRIB_HAVE_RDMACM ? "true" : "false",
-        TRIB_HAVE_CUDA ? "true" : "false", TRIB_HAVE_NCCL ? "true" : "false");
+        quote, chosen != NULL ? chosen : "null", quote, TRIB_HAVE_IBVERBS ? "true" : "false",
+        TRIB_HAVE_RDMACM ? "true" : "false", TRIB_HAVE_CUDA ? "true" : "false", TRIB_HAVE_NCCL ? "true" : "false");
 }
 
-static void add_limit(text *out, const char *name, int resource, rlim_t wanted, const char *advice)
+/* wanted: less may be too little for a large job. */
+static void add_limit(text *out, const char *name, const char *unit, int resource, rlim_t wanted)
 {
     struct rlimit limit = {0};
     getrlimit(resource, &limit);
-    if (limit.rlim_cur == RLIM_INFINITY) {
-        add_text(out, "\"%s\": \"unlimited\"", name);
+    const bool is_unlimited = limit.rlim_cur == RLIM_INFINITY;
+    add_text(out, "\"%s\": {\"unit\": \"%s\", \"value\": ", name, unit);
+    if (is_unlimited) {
+        add_text(out, "null");
     } else {
-        add_text(out, "\"%s\": \"%llu%s%s\"", name, (unsigned long long)limit.rlim_cur,
-                 limit.rlim_cur < wanted ? ": " : "", limit.rlim_cur < wanted ? advice : "");
+        add_text(out, "%llu", (unsigned long long)limit.rlim_cur);
     }
+    add_text(out, ", \"unlimited\": %s, \"wanted\": %llu, \"enough\": %s}", is_unlimited ? "true" : "false",
+             (unsigned long long)wanted, is_unlimited || limit.rlim_cur >= wanted ? "true" : "false");
 }
 
 /* A member whose value the function prints as JSON. */
@@ -87,17 +92,18 @@ static void add_printed(text *out, const char *name, void (*print)(FILE *stream)
     }
 }
 
-/* The way of large payloads between processes of this machine. */
-static const char *describe_shared_memory(void)
+/* May a process read a large payload out of the memory of another one of this machine? kernel.yama.ptrace_scope above 0
+ * forbids it. */
+static void add_shared_memory(text *out)
 {
     FILE *file = trib_descriptor_open_text("/proc/sys/kernel/yama/ptrace_scope");
     int scope = 0;
-    bool is_known = file != NULL && fscanf(file, "%d", &scope) == 1;
+    const bool is_known = file != NULL && fscanf(file, "%d", &scope) == 1;
     if (file != NULL) {
         fclose(file);
     }
-    return is_known && scope > 0 ? "copied twice; kernel.yama.ptrace_scope=0 would let a peer read them in place"
-                                 : "read by the peer in place, where the processes see each other's ids";
+    add_text(out, "\"shared_memory\": {\"ptrace_scope\": %d, \"peers_read_in_place\": %s}, ", is_known ? scope : 0,
+             is_known && scope > 0 ? "false" : "true");
 }
 
 static void add_machine(text *out)
@@ -108,12 +114,11 @@ static void add_machine(text *out)
     add_printed(out, "topology", trib_env_host_describe);
     add_printed(out, "rdma_devices", trib_rdma_describe);
     add_text(out, "\"memory_bytes\": %lld, ", (long long)sysconf(_SC_PHYS_PAGES) * sysconf(_SC_PAGESIZE));
+    add_shared_memory(out);
     add_text(out, "\"limits\": {");
-    add_limit(out, "memlock_bytes", RLIMIT_MEMLOCK, 1u << 30,
-              "too little to register memory for RDMA; raise it with ulimit -l");
-    add_text(out, ", \"shared_memory\": \"%s\", ", describe_shared_memory());
-    add_limit(out, "open_files", RLIMIT_NOFILE, 4096,
-              "too few for a server of a thousand connections; raise it with ulimit -n");
+    add_limit(out, "locked_memory", "bytes", RLIMIT_MEMLOCK, 1u << 30);
+    add_text(out, ", ");
+    add_limit(out, "open_files", "files", RLIMIT_NOFILE, 4096);
     add_text(out, "}");
 }
 

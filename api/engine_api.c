@@ -15,6 +15,7 @@
 #include "api/check.h"
 #include "api/config/config.h"
 #include "api/create.h"
+#include "api/trace_flush.h"
 #include "api/env/env_host.h"
 #include "engine/cluster/machines.h"
 #include "engine/engine.h"
@@ -29,6 +30,12 @@
 /* ---- Creating ---- */
 
 #define RESOLVE_AGAIN_NS INT64_C(250000000)
+
+/* The variable that the user has to look at. */
+static const char *source_of(const trib_config *config)
+{
+    return config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR";
+}
 
 /* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout,
  * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to join.
@@ -46,8 +53,8 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
         trib_status status = trib_address_resolve(wanted, address, &why);
         const int64_t left_ns = trib_api_left_ns(&deadline);
         if (status != TRIB_OK && status != TRIB_JOIN_FAILED) {
-            return trib_error_set(error, status, "coordinator (TRIB_COORDINATOR, or trib_config.coordinator): %.300s",
-                                  why.text);
+            return trib_error_set(error, status, "coordinator (%s, or trib_config.coordinator): %.300s",
+                                  source_of(config), why.text);
         }
         if (status == TRIB_OK && why.text[0] != '\0') {
             trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.400s", why.text);
@@ -57,8 +64,8 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
             return TRIB_OK;
         }
         if (left_ns <= 0) {
-            return trib_error_set(error, status, "could not look up the coordinator within %.1f s: %.300s", timeout_s,
-                                  why.text);
+            return trib_error_set(error, status, "could not look up the coordinator (%s) within %.1f s: %.300s",
+                                  source_of(config), timeout_s, why.text);
         }
         if (!logged) {
             trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.300s; it is looked up until %.0f s have passed", why.text,
@@ -89,9 +96,8 @@ static trib_status check_reachable(const trib_config *config, const char *coordi
     }
     return trib_error_set(error, TRIB_INVALID,
                           "coordinator %.80s: a wildcard address is only valid for listening; set it to an address of "
-                          "rank 0's machine that all members can reach (TRIB_COORDINATOR, or "
-                          "trib_config.coordinator)%s",
-                          coordinator,
+                          "rank 0's machine that all members can reach (%s, or trib_config.coordinator)%s",
+                          coordinator, source_of(config),
                           keeps ? "; rank 0 may listen there if TRIB_LISTEN says where it is reached" : "");
 }
 
@@ -185,7 +191,11 @@ static trib_status create(const trib_config *given, trib_engine **engine_out, tr
     if (!trib_fork_watch()) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    return create_here(&config, engine_out, error);
+    status = create_here(&config, engine_out, error);
+    if (status == TRIB_OK && config.trace != NULL) {
+        trib_trace_flush_start(*engine_out);
+    }
+    return status;
 }
 
 trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out, trib_error *error)
@@ -314,6 +324,7 @@ trib_status trib_engine_destroy(trib_engine *engine)
     trib_engine_begin_close(engine, NULL, NULL);
     wait_closed(engine);
     trib_engine_dispatch(engine, 0);
+    trib_trace_flush_stop(engine);
     trib_env env = engine->env;
     trib_engine_free(engine);
     env.fini(&env);

@@ -240,7 +240,8 @@ typedef struct trib_config {
     int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    uint64_t reserved[9];       /* must be 0 */
+    const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
+    uint64_t reserved[8];           /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -489,11 +490,10 @@ typedef struct trib_stats {
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
 
 /* TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
- * each reactor; a full ring loses its oldest records, and the file says how many. While nothing is recorded each place
- * costs one branch. `tributary trace` reads the files of all processes of a job together (docs/trace.md).
- * With trib_config.trace (TRIB_TRACE) it records from the beginning and writes the file when the engine's links are
- * closed, also when the job failed. In the name %r is the member (rank2, server0, coordinator), %p the process id, %h
- * the host; to a name without % ".%r.%p.trib" is appended. */
+ * each reactor; the file says how many a full ring has lost. `tributary trace` reads the files of all processes of a job
+ * together (docs/trace.md). With trib_config.trace (TRIB_TRACE) it records from the beginning; a thread writes the file
+ * every 2 s, and it is whole when the engine's links are closed, also when the job failed. In the name %r is the member
+ * (rank2, server0, coordinator), %p the process id, %h the host; to one without % ".%r.%p.trib" is appended. */
 
 /* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
  * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */

@@ -40,6 +40,9 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
         (config->token != NULL && engine->token == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
+             config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
+    engine->config.coordinator_source = engine->coordinator_source;
     engine->config.job = engine->job;
     engine->config.token = engine->token;
     engine->config.coordinator = engine->coordinator_address;

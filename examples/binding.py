@@ -29,7 +29,7 @@ TRIB_ERROR_TEXT_SIZE = 384
 
 TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
          'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
-         'words7': ctypes.c_uint64 * 7, 'words8': ctypes.c_uint64 * 8, 'words9': ctypes.c_uint64 * 9,
+         'words7': ctypes.c_uint64 * 7, 'words8': ctypes.c_uint64 * 8,
          'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
 
 
@@ -50,7 +50,7 @@ class trib_config(ctypes.Structure):
         i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns; pointer loop ready_cb ready_user ended_cb
         ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
-        i32 shares gpu_direct; words9 reserved''')
+        i32 shares gpu_direct; text coordinator_source; words8 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):

@@ -98,10 +98,13 @@ static trib_status check_job(const trib_config *config, trib_error *error)
                               config->worker_count - 1, config->worker_count);
     }
     bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
+    const char *source = config->coordinator_source != NULL ? config->coordinator_source : "";
     if (config->coordinator == NULL && !alone) {
         return trib_error_set(error, TRIB_INVALID,
-                              "no coordinator address: set TRIB_COORDINATOR=host:port (or "
-                              "trib_config.coordinator) to where rank 0 runs, the same on all members");
+                              "no coordinator address: set %s%s%sTRIB_COORDINATOR=host:port (or "
+                              "trib_config.coordinator) to where rank 0 runs, the same on all members",
+                              source, source[0] != '\0' ? ", which are the launcher's" : "",
+                              source[0] != '\0' ? ", or " : "");
     }
     if (!alone && leaves_port_open(config->coordinator)) {
         return trib_error_set(error, TRIB_INVALID,
@@ -122,15 +125,16 @@ static trib_status check_device(const trib_config *config, trib_error *error)
     if (config->local_size < 1 || config->local_size > TRIB_LOCAL_SIZE_MAX ||
         config->worker_count % config->local_size != 0) {
         return trib_error_set(error, TRIB_INVALID,
-                              "local_size %d: must be 1..%d and divide worker_count, %d (TRIB_LOCAL_COUNT, "
-                              "TRIB_WORKERS, or the launcher)",
+                              "local_size %d: must be 1..%d and divide worker_count, %d (TRIB_DEVICE_COUNT, "
+                              "else TRIB_LOCAL_COUNT or the launcher's; TRIB_WORKERS)",
                               config->local_size, TRIB_LOCAL_SIZE_MAX, config->worker_count);
     }
     if ((config->roles & TRIB_ROLE_WORKER) && config->local_rank != config->rank % config->local_size) {
         return trib_error_set(
             error, TRIB_INVALID,
             "local_rank %d: rank %d of machines with %d processes each has local rank %d (the ranks of "
-            "a machine must be consecutive; TRIB_LOCAL_RANK and TRIB_LOCAL_COUNT, or the launcher)",
+            "a machine must be consecutive; TRIB_DEVICE_RANK and TRIB_DEVICE_COUNT, else TRIB_LOCAL_RANK and "
+            "TRIB_LOCAL_COUNT, or the launcher)",
             config->local_rank, config->rank, config->local_size, config->rank % config->local_size);
     }
     if (config->device_index < -1) {
@@ -185,6 +189,10 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     trib_config config = *given;
     apply_defaults(&config);
+    if (!(config.roles & TRIB_ROLE_WORKER)) {
+        config.local_size = 1; /* who has no gradients has no device, whatever the environment says for workers */
+        config.local_rank = 0;
+    }
     trib_status (*const checks[])(const trib_config *, trib_error *) = {trib_settings_check, check_loop, check_job,
                                                                         check_sizes, check_device};
     for (size_t i = 0; status == TRIB_OK && i < sizeof checks / sizeof checks[0]; i++) {

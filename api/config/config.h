@@ -17,9 +17,10 @@ TRIB_CHECKED trib_status trib_config_take_launcher(trib_config *config, trib_err
 /* This process's number among the job's processes on this machine, and their count, as the launcher says; false, and 0
  * of 1, if none does. */
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
-/* TRIB_INVALID, with its name, if TRIB_LOCAL_RANK or TRIB_LOCAL_COUNT makes no sense: these are set by hand. */
+/* TRIB_INVALID, with its name, if TRIB_LOCAL_RANK, TRIB_LOCAL_COUNT, TRIB_DEVICE_RANK or TRIB_DEVICE_COUNT makes no
+ * sense: these are set by hand. */
 TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
-/* TRIB_DEVICE, with what trib_config_local says; NULL: nothing. */
+/* TRIB_DEVICE, with TRIB_DEVICE_RANK and TRIB_DEVICE_COUNT, or what trib_config_local says; NULL: nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 
 /* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it

@@ -14,18 +14,18 @@
         __VA_ARGS__, NULL                                                                                              \
     }
 #define ONE_SECOND_NS INT64_C(1000000000)
-#define COUNT_MAX (1 << 20)
 
 /* In the order of the table in docs/operating.md; fields without a variable follow. */
 const trib_setting trib_settings[] = {
     {"TRIB_ROLE", FIELD(roles), .kind = TRIB_SETTING_ROLES, .initial = "worker", .doc = "what this process does"},
-    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .high = COUNT_MAX, .initial = "0", .range_doc = "0..workers-1",
+    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
+     .range_doc = "0..workers-1",
      .doc = "this worker's rank. If it is set, no launcher's variables are read. For a dedicated server the "
             "number that it gets in texts, 0..servers-1, if `TRIB_SERVERS` is set too and nobody has it; else "
             "the first that is free"},
-    {"TRIB_WORKERS", FIELD(worker_count), .kind = TRIB_SETTING_INT, .low = 1, .high = COUNT_MAX, .initial = "1",
+    {"TRIB_WORKERS", FIELD(worker_count), .kind = TRIB_SETTING_INT, .low = 1, .high = TRIB_MEMBERS_MAX, .initial = "1",
      .doc = "workers in the job; with servers at most 4096"},
-    {"TRIB_SERVERS", FIELD(server_count), .kind = TRIB_SETTING_INT, .high = COUNT_MAX, .initial = "0",
+    {"TRIB_SERVERS", FIELD(server_count), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
      .doc = "dedicated servers in the job"},
     {"TRIB_COORDINATOR", FIELD(coordinator), .kind = TRIB_SETTING_TEXT,
      .range_doc = "`host:port`, `[v6]:port`, several with commas",
@@ -67,7 +67,9 @@ const trib_setting trib_settings[] = {
      .doc = "pushes that a reactor may have with the transport; less by slow links"},
     {"TRIB_PULL_CREDIT", FIELD(pull_credit_bytes), .kind = TRIB_SETTING_BYTES, .initial = "1M", .low = 1,
      .doc = "sums on their way out of a server, for each connection"},
+    /* Below the least rate a unit was forgotten: no network that carries gradients is so slow. */
     {"TRIB_BANDWIDTH", FIELD(bandwidth_bits), .kind = TRIB_SETTING_RATE, .initial_doc = "like everyone's",
+     .low = INT64_C(1000000), .high = INT64_C(1000000000000000), .range_doc = "`1mbit`.., such as `10gbit`",
      .doc = "this machine's link each way, of all networks together"},
     {"TRIB_JOIN_TIMEOUT", FIELD(join_timeout_ns), .kind = TRIB_SETTING_TIME, .initial = "60s", .low = 1,
      .doc = "until the job must have formed"},
@@ -88,15 +90,22 @@ const trib_setting trib_settings[] = {
     {"TRIB_PIN", FIELD(pin), .kind = TRIB_SETTING_BOOL, .initial = "yes",
      .doc = "pin reactors to cores ([pinning](#pinning))"},
     {"TRIB_TRACE", FIELD(trace), .kind = TRIB_SETTING_TEXT, .range_doc = "path",
-     .doc = "a trace is written to it at the end ([trace.md](trace.md))"},
+     .doc = "a trace is written to it, every 2 s and at the end ([trace.md](trace.md))"},
     {"TRIB_TRACE_BYTES", FIELD(trace_bytes), .kind = TRIB_SETTING_BYTES, .initial = "64M", .low = 1,
      .high = TRIB_TRACE_BYTES_MAX, .doc = "memory for the trace"},
     {"TRIB_LOG", FIELD(log_level), WORDS("none", "error", "warn", "info", "debug", "trace"), .initial = "warn",
      .doc = "level of the log"},
-    {"TRIB_LOCAL_RANK", FIELD(local_rank), .kind = TRIB_SETTING_INT, .is_read_apart = true, .high = 4095,
-     .initial_doc = "from the launcher", .doc = "which of a host's processes this is"},
-    {"TRIB_LOCAL_COUNT", FIELD(local_size), .kind = TRIB_SETTING_INT, .is_read_apart = true, .initial = "1", .low = 1,
-     .high = 4096, .initial_doc = "from the launcher", .doc = "how many processes the host has"},
+    {"TRIB_LOCAL_RANK", .kind = TRIB_SETTING_INT, .is_read_apart = true, .high = TRIB_MEMBERS_MAX - 1,
+     .initial_doc = "from the launcher",
+     .doc = "which of the job's processes on this host this is: who shares its cores"},
+    {"TRIB_LOCAL_COUNT", .kind = TRIB_SETTING_INT, .is_read_apart = true, .low = 1, .high = TRIB_MEMBERS_MAX,
+     .initial_doc = "from the launcher", .doc = "how many of them the host has"},
+    {"TRIB_DEVICE_RANK", FIELD(local_rank), .kind = TRIB_SETTING_INT, .is_read_apart = true,
+     .high = TRIB_LOCAL_SIZE_MAX - 1, .initial_doc = "`TRIB_LOCAL_RANK`",
+     .doc = "which of the machine's workers with a GPU this is; servers have none"},
+    {"TRIB_DEVICE_COUNT", FIELD(local_size), .kind = TRIB_SETTING_INT, .is_read_apart = true, .initial = "1", .low = 1,
+     .high = TRIB_LOCAL_SIZE_MAX, .initial_doc = "`TRIB_LOCAL_COUNT`",
+     .doc = "how many workers with a GPU each machine has; set it where servers share the machine"},
     {"TRIB_MODELS", .kind = TRIB_SETTING_TEXT, .is_read_apart = true, .range_doc = "path",
      .doc = "a folder where `sim` and `step` look for lists of gradients first"},
     {NULL, FIELD(mode), WORDS("threads", "queue", "attached"), .initial = "threads"},

@@ -57,6 +57,9 @@ TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *err
 const char *trib_setting_get(const char *variable);
 /* A whole number from low to high, and nothing behind it. */
 bool trib_setting_parse_number(const char *text, int64_t low, int64_t high, int64_t *value);
+/* The number that a variable is set to; TRIB_INVALID names it, its value and what it may be. */
+TRIB_CHECKED trib_status trib_setting_read_number(const char *variable, int64_t low, int64_t high, int64_t *value,
+                                                  trib_error *error);
 /* Case does not matter. */
 bool trib_setting_parse_word(const char *text, const char *const *words, int *index);
 /* TRIB_INVALID: NAME="value": must be WANTED. */

@@ -14,8 +14,7 @@
 #include "engine/base/log.h"
 #include "engine/reactor/reactor.h"
 
-#define TEXT_BYTES_MAX (1u << 30)
-#define RATE_MAX 1e15
+#define TEXT_BYTES_MAX (INT64_C(1) << 30) /* of a size without a limit of its own */
 
 /* ---- Texts ---- */
 
@@ -64,6 +63,17 @@ bool trib_setting_parse_number(const char *text, int64_t low, int64_t high, int6
     return true;
 }
 
+trib_status trib_setting_read_number(const char *variable, int64_t low, int64_t high, int64_t *value, trib_error *error)
+{
+    const char *text = trib_setting_get(variable);
+    if (text != NULL && trib_setting_parse_number(text, low, high, value)) {
+        return TRIB_OK;
+    }
+    char wanted[80];
+    snprintf(wanted, sizeof wanted, "a number, %lld to %lld", (long long)low, (long long)high);
+    return trib_setting_refuse(variable, text != NULL ? text : "", wanted, error);
+}
+
 bool trib_setting_parse_word(const char *text, const char *const *words, int *index)
 {
     for (int i = 0; words[i] != NULL; i++) {
@@ -87,8 +97,8 @@ const char *trib_setting_words_text(const char *const *words, char *text, size_t
 static const char *const bool_words[] = {"0", "1", "no", "yes", "off", "on", "false", "true", NULL};
 static const char *const role_words[] = {"worker", "server", "coordinator"};
 
-/* "262144", "256K", "1M", "10gbit": a number with an optional power of 1024 (of 1000 before "bit"). */
-static bool parse_scaled(const char *text, double *value)
+/* "262144", "256K", "10g": a number with an optional power of step. *rest_out is what follows. */
+static bool parse_scaled(const char *text, double step, double *value, const char **rest_out)
 {
     static const char units[] = "kmgtKMGT";
     char *end = NULL;
@@ -98,28 +108,38 @@ static bool parse_scaled(const char *text, double *value)
         return false;
     }
     const char *unit = *end != '\0' ? strchr(units, *end) : NULL;
-    const double step = unit != NULL && is_same_word(end + 1, "bit") ? 1000.0 : 1024.0;
     for (long power = unit != NULL ? (unit - units) % 4 : -1; power >= 0; power--) {
         *value *= step;
     }
-    end += unit != NULL;
-    return *end == '\0' || is_same_word(end, "b") || is_same_word(end, "ib") || is_same_word(end, "bit");
+    *rest_out = end + (unit != NULL);
+    return true;
 }
 
-static bool parse_bytes(const char *text, int64_t *value)
+static int64_t most_bytes(const trib_setting *setting)
+{
+    return setting->high > 0 ? setting->high : TEXT_BYTES_MAX;
+}
+
+static bool parse_bytes(const trib_setting *setting, const char *text, int64_t *value)
 {
     double number = 0;
-    if (!parse_scaled(text, &number) || number < 1 || number > TEXT_BYTES_MAX) {
+    const char *rest = NULL;
+    if (!parse_scaled(text, 1024, &number, &rest) || !(number >= (double)setting->low) ||
+        number > (double)most_bytes(setting) ||
+        !(*rest == '\0' || is_same_word(rest, "b") || is_same_word(rest, "ib"))) {
         return false;
     }
     *value = (int64_t)number;
     return true;
 }
 
-static bool parse_rate(const char *text, int64_t *value)
+static bool parse_rate(const trib_setting *setting, const char *text, int64_t *value)
 {
     double bits = 0;
-    if (!parse_scaled(text, &bits) || bits > RATE_MAX) {
+    const char *rest = NULL;
+    /* GB would be bytes. */
+    if (!parse_scaled(text, 1000, &bits, &rest) || !(*rest == '\0' || is_same_word(rest, "bit")) ||
+        !(bits == 0 || bits >= (double)setting->low) || bits > (double)setting->high) {
         return false;
     }
     *value = (int64_t)bits;
@@ -195,19 +215,30 @@ static bool parse_value(const trib_setting *setting, const char *text, int64_t *
     case TRIB_SETTING_UINT:
         return trib_setting_parse_number(text, setting->low, setting->high > 0 ? setting->high : UINT32_MAX, value);
     case TRIB_SETTING_BYTES:
-        return parse_bytes(text, value);
+        return parse_bytes(setting, text, value);
     case TRIB_SETTING_TIME:
         return parse_time(text, value);
     case TRIB_SETTING_RATE:
-        return parse_rate(text, value);
+        return parse_rate(setting, text, value);
     case TRIB_SETTING_TEXT:
         break;
     }
     trib_unreachable();
 }
 
+/* In the largest unit of which it is a multiple. */
+static size_t format_scaled(char *text, size_t size, const char *before, int64_t bytes)
+{
+    size_t unit = 0;
+    for (; bytes > 0 && bytes % 1024 == 0 && unit < 3; unit++) {
+        bytes /= 1024;
+    }
+    return (size_t)snprintf(text, size, "%s%lld%.1s", before, (long long)bytes, &"\0KMG"[unit]);
+}
+
 static const char *wanted_text(const trib_setting *setting, char *text, size_t size)
 {
+    size_t used = 0;
     switch (setting->kind) {
     case TRIB_SETTING_BOOL:
         return trib_setting_words_text(bool_words, text, size);
@@ -216,11 +247,15 @@ static const char *wanted_text(const trib_setting *setting, char *text, size_t s
     case TRIB_SETTING_ROLES:
         return "worker, server, coordinator, or several joined by +";
     case TRIB_SETTING_BYTES:
-        return "bytes, 1 to 1G, such as 262144, 256K or 1M";
+        used = format_scaled(text, size, "bytes, ", setting->low);
+        (void)format_scaled(text + used, size - used, " to ", most_bytes(setting));
+        return strncat(text, ", such as 262144, 256K or 1M", size - strlen(text) - 1);
     case TRIB_SETTING_TIME:
         return "a time above 0, such as 30, 0.5, 200ms or 5m";
     case TRIB_SETTING_RATE:
-        return "bits per second, such as 10gbit";
+        snprintf(text, size, "bits per second, %lldmbit to %lldgbit, such as 10gbit", (long long)setting->low / 1000000,
+                 (long long)setting->high / 1000000000);
+        return text;
     case TRIB_SETTING_INT:
     case TRIB_SETTING_UINT:
         snprintf(text, size, "a number, %lld to %lld", (long long)setting->low, (long long)setting->high);
@@ -346,7 +381,8 @@ trib_status trib_settings_check(const trib_config *config, trib_error *error)
     for (size_t i = 0; i < trib_settings_count; i++) {
         const trib_setting *setting = &trib_settings[i];
         const bool is_ranged = setting->kind == TRIB_SETTING_CHOICE || setting->kind == TRIB_SETTING_UINT ||
-                               setting->kind == TRIB_SETTING_BYTES || setting->kind == TRIB_SETTING_TIME;
+                               setting->kind == TRIB_SETTING_BYTES || setting->kind == TRIB_SETTING_TIME ||
+                               (setting->kind == TRIB_SETTING_RATE && get_number(config, setting) != 0);
         const trib_status status = is_ranged ? check_field(config, setting, error) : TRIB_OK;
         if (status != TRIB_OK) {
             return status;

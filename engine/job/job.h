@@ -148,6 +148,7 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *token, *coordinator_address, *listen_host;
+    char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;
@@ -159,6 +160,7 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
+    struct trib_trace_flusher *trace_flusher;     /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks; /* NULL: no device */
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */

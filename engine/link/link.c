@@ -321,6 +321,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     }
     trib_frame frame;
     trib_status status = trib_frame_decode(header, &frame, &error);
+    link->is_http = status != TRIB_OK && trib_frame_is_http(header);
     if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
         return send_away(link, &error);
     }

@@ -141,6 +141,7 @@ struct trib_link {
     uint32_t arrival_first, arrival_count;
     trib_recv_claim recv_claim; /* claim of the frame that `header` or `received` handles now */
     int64_t last_received_ns;
+    bool is_http;      /* an HTTP request came in place of a frame */
     bool asks_again;   /* a header was rejected while earlier frames were still arriving */
     bool has_received; /* for a second connection: a frame has arrived over it */
 

@@ -228,9 +228,25 @@ bool trib_link_handshake_send_away(trib_link_host *host)
     return some;
 }
 
+/* A load balancer asks every few seconds whether the port answers: it connects and closes, or sends an HTTP request. Its
+ * first visit is worth a line at a level that is rarely on. */
+static void note_probe(trib_link_host *host, const trib_conn *conn)
+{
+    if (!host->is_probed) {
+        host->is_probed = true;
+        trib_log(host->reactor->logger, TRIB_LOG_INFO,
+                 "%s probes this port: it sent no frame, or an HTTP request; further probes are counted only",
+                 conn->remote.text);
+    }
+}
+
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
 {
     trib_counter_add(&link->host->stats->peers_refused, 1);
+    if (link->state == TRIB_LINK_AWAIT_HELLO && (link->is_http || link->end.status == TRIB_PEER_LOST)) {
+        note_probe(link->host, conn);
+        return;
+    }
     /* A peer that rejects this side's proof closes the connection without a message. */
     const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
     char text[TRIB_REASON_MAX];

@@ -43,6 +43,7 @@ struct trib_link_host {
     int64_t refused_since_ns; /* start of the minute in which lines are counted; 0: none was logged yet */
     uint32_t refused_logged, refused_unlogged;
     char refused_last[TRIB_REASON_MAX]; /* "": none */
+    bool is_probed;                     /* a health probe has come, and was logged */
 };
 
 /* Call before the transport is opened. The credits are the engine's settings. */

@@ -280,8 +280,9 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
             const size_t used = strnlen(error->text, sizeof error->text - 1);
             const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);
             snprintf(error->text + used, sizeof error->text - used,
-                     " (TRIB_COORDINATOR must be an address of this machine with a port that is free, the same on all "
+                     " (%s must be an address of this machine with a port that is free, the same on all "
                      "members%s)",
+                     engine->coordinator_source,
                      is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
                                  "TRIB_EXTERNAL_COORDINATOR=yes"
                                : "");

@@ -268,6 +268,38 @@ static bool expects_others(const trib_coordinator *self, const trib_member_info 
                                                  : servers != 0 && servers != self->server_count;
 }
 
+/* A launcher that starts the coordinator in a process of its own counts machines there, and its workers count processes:
+ * BytePS. So a dedicated coordinator takes a multiple of its number from the first worker, and servers that have
+ * joined before move up. */
+static bool learn_worker_count(trib_coordinator *self, const trib_member_info *info, uint32_t workers)
+{
+    const uint32_t before = self->worker_count;
+    if (self->core->engine->config.roles != TRIB_ROLE_COORDINATOR || !(info->roles & TRIB_ROLE_WORKER) ||
+        workers <= before || workers % before != 0 || workers + self->server_count > TRIB_MEMBERS_MAX) {
+        return true;
+    }
+    for (uint32_t i = 0; i < before; i++) {
+        if (self->slots[i].joined) {
+            return true;
+        }
+    }
+    trib_coordinator_slot *slots = trib_core_zalloc(self->core, ((size_t)workers + self->server_count) * sizeof *slots);
+    if (slots == NULL) {
+        return false;
+    }
+    memcpy(slots + workers, self->slots + before, self->server_count * sizeof *slots);
+    free(self->slots);
+    self->slots = slots;
+    self->worker_count = workers;
+    self->core->engine->config.worker_count = (int32_t)workers;
+    for (uint32_t i = workers; i < trib_coordinator_slots(self); i++) {
+        if (slots[i].link != NULL) {
+            slots[i].link->peer = i;
+        }
+    }
+    return true;
+}
+
 trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
@@ -280,6 +312,9 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     }
     if (status != TRIB_OK) {
         return status;
+    }
+    if (!self->running && !self->over && !learn_worker_count(self, &info, workers)) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", workers);
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);

@@ -156,10 +156,11 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     if (!reached) {
         int64_t shortage_ns = 0;
         const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
-        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s",
+        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s%s%s",
                  engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
                  shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem,
-                 engine->coordinator != NULL ? "" : "; TRIB_COORDINATOR must say where rank 0 runs, on all members");
+                 engine->coordinator != NULL ? "" : "; ", engine->coordinator != NULL ? "" : engine->coordinator_source,
+                 engine->coordinator != NULL ? "" : " must say where rank 0 runs, on all members");
     } else {
         snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
                  engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);

@@ -1,9 +1,13 @@
 /*
  * trace_file.c - writes the records of an engine into a file, with the tables that explain them (docs/trace.md).
  *
- * Sections are written one after the other behind an empty header, which is filled in at the end. The file has another
- * name until it is complete, so that nobody reads an incomplete one.
+ * Sections are written one after the other behind an empty header, which is filled in at the end. The file has no name
+ * until it is complete (another name, where the file system needs one), so that nobody reads an incomplete one, and a
+ * process that is killed leaves none.
  */
+#ifndef _GNU_SOURCE
+#define _GNU_SOURCE /* O_TMPFILE */
+#endif
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -26,7 +30,8 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written a
 typedef struct trace_writer {
     trib_engine *engine;
     FILE *file;
-    char path[4160]; /* name of the incomplete file */
+    bool is_nameless; /* the file has no name yet, and goes with its descriptor */
+    char path[4160];  /* its other name, if it has one */
     unsigned char table[SECTION_COUNT * TRIB_TRACE_SECTION_BYTES];
     uint32_t sections;
     uint64_t at;         /* bytes written */
@@ -326,12 +331,37 @@ static void put_all(trace_writer *self)
 
 /* ---- The file ---- */
 
+static void other_name(trace_writer *self, const char *path, unsigned number)
+{
+    snprintf(self->path, sizeof self->path, "%s.%d.%u.part", path, (int)getpid(), number);
+}
+
+static void drop_file(const trace_writer *self)
+{
+    if (!self->is_nameless) {
+        unlink(self->path);
+    }
+}
+
+static void folder_of(const char *path, char folder[TRIB_TRACE_PATH_MAX])
+{
+    const char *slash = strrchr(path, '/');
+    snprintf(folder, TRIB_TRACE_PATH_MAX, "%.*s",
+             slash == NULL   ? 1
+             : slash == path ? 1
+                             : (int)(slash - path),
+             slash == NULL ? "." : path);
+}
+
 static trib_status open_file(trace_writer *self, const char *path, trib_error *error)
 {
-    int descriptor = -1;
+    char folder[TRIB_TRACE_PATH_MAX];
+    folder_of(path, folder);
+    int descriptor = trib_descriptor_keep(open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0600));
+    self->is_nameless = descriptor >= 0;
     for (unsigned i = 0; descriptor < 0 && i < OTHER_NAMES; i++) {
-        snprintf(self->path, sizeof self->path, "%s.%d.%u.part", path, (int)getpid(), i);
-        descriptor = trib_descriptor_keep(open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666));
+        other_name(self, path, i);
+        descriptor = trib_descriptor_keep(open(self->path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
         if (descriptor < 0 && errno != EEXIST) {
             break;
         }
@@ -341,20 +371,33 @@ static trib_status open_file(trace_writer *self, const char *path, trib_error *e
         const int why = errno;
         if (descriptor >= 0) {
             close(descriptor);
-            unlink(self->path);
+            drop_file(self);
         }
         return trib_error_set(error, TRIB_SYSTEM, "cannot write %s: %s", path, strerror(why));
     }
     return TRIB_OK;
 }
 
+/* The whole file gets another name first, because linkat replaces no file, and rename does. */
+static bool give_name(trace_writer *self, const char *path)
+{
+    char own[64];
+    snprintf(own, sizeof own, "/proc/self/fd/%d", fileno(self->file));
+    for (unsigned i = 0; self->is_nameless && i < OTHER_NAMES; i++) {
+        other_name(self, path, i);
+        if (linkat(AT_FDCWD, own, AT_FDCWD, self->path, AT_SYMLINK_FOLLOW) == 0) {
+            self->is_nameless = false;
+        } else if (errno != EEXIST) {
+            break;
+        }
+    }
+    return !self->is_nameless && rename(self->path, path) == 0;
+}
+
 trib_status trib_trace_file_check(const char *path, trib_error *error)
 {
-    char folder[TRIB_TRACE_PATH_MAX] = ".";
-    const char *slash = strrchr(path, '/');
-    if (slash != NULL) {
-        snprintf(folder, sizeof folder, "%.*s", slash == path ? 1 : (int)(slash - path), path);
-    }
+    char folder[TRIB_TRACE_PATH_MAX];
+    folder_of(path, folder);
     if (access(folder, W_OK | X_OK) == 0) {
         return TRIB_OK;
     }
@@ -376,10 +419,10 @@ trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_er
         return status;
     }
     put_all(self);
-    if (fclose(self->file) != 0) {
+    if (fflush(self->file) != 0 || (!self->out_of_memory && self->why == 0 && !give_name(self, path))) {
         note_failure(self);
     }
-    if (!self->out_of_memory && self->why == 0 && rename(self->path, path) != 0) {
+    if (fclose(self->file) != 0) {
         note_failure(self);
     }
     if (self->out_of_memory) {
@@ -388,7 +431,7 @@ trib_status trib_trace_file_write(trib_engine *engine, const char *path, trib_er
         status = trib_error_set(error, TRIB_SYSTEM, "cannot write %s: %s", path, strerror(self->why));
     }
     if (status != TRIB_OK) {
-        unlink(self->path);
+        drop_file(self);
     }
     free(self->strings.data);
     free(self);

@@ -168,12 +168,47 @@ trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error 
     return trib_trace_file_write(engine, path, error);
 }
 
+static trib_status write_own_file(trib_engine *engine, char path[TRIB_TRACE_PATH_MAX], trib_error *error)
+{
+    trib_tracer_path(engine, engine->tracer->path, path, TRIB_TRACE_PATH_MAX);
+    return trib_tracer_write(engine, path, error);
+}
+
+void trib_tracer_flush(trib_engine *engine)
+{
+    trib_tracer *tracer = engine->tracer;
+    uint64_t written = 0;
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        written += atomic_load_explicit(&engine->cores[i].trace.written, memory_order_relaxed);
+    }
+    pthread_mutex_lock(&engine->mutex);
+    const bool has_formed = atomic_load(&engine->phase) != TRIB_PHASE_JOINING;
+    pthread_mutex_unlock(&engine->mutex);
+    pthread_mutex_lock(&tracer->writing);
+    if (has_formed && !tracer->finished && written != tracer->flushed) {
+        char path[TRIB_TRACE_PATH_MAX];
+        trib_error error = {.status = TRIB_OK};
+        if (write_own_file(engine, path, &error) == TRIB_OK) {
+            tracer->flushed = written;
+        } else if (!tracer->flush_failed) {
+            tracer->flush_failed = true;
+            trib_log(&engine->logger, TRIB_LOG_WARN, "no trace so far: %s", error.text);
+        }
+    }
+    pthread_mutex_unlock(&tracer->writing);
+}
+
 static void write_at_end(trib_engine *engine)
 {
+    trib_tracer *tracer = engine->tracer;
     char path[TRIB_TRACE_PATH_MAX];
     trib_error error = {.status = TRIB_OK};
-    trib_tracer_path(engine, engine->tracer->path, path, sizeof path);
-    if (trib_tracer_write(engine, path, &error) == TRIB_OK) {
+    pthread_mutex_lock(&tracer->writing);
+    trib_assert(!tracer->finished);
+    tracer->finished = true;
+    const trib_status status = write_own_file(engine, path, &error);
+    pthread_mutex_unlock(&tracer->writing);
+    if (status == TRIB_OK) {
         trib_log(&engine->logger, TRIB_LOG_INFO, "wrote the trace to %s", path);
     } else {
         trib_log(&engine->logger, TRIB_LOG_ERROR, "no trace: %s", error.text);
@@ -262,6 +297,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     if (tracer == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
+    pthread_mutex_init(&tracer->writing, NULL);
     engine->tracer = tracer;
     tracer->engine = engine;
     tracer->clock_timer.fired = ask_for_time;
@@ -295,6 +331,7 @@ void trib_tracer_close(trib_engine *engine)
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_trace_ring_close(&engine->cores[i].trace);
     }
+    pthread_mutex_destroy(&tracer->writing);
     free(tracer->path);
     free(tracer);
     engine->tracer = NULL;

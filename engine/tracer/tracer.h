@@ -4,7 +4,8 @@
  *
  * Each core writes its own ring (engine/trace/trace_ring.h) at the times of its reactor, so the same hooks record in
  * virtual time. If the configuration names a file, the engine records from its opening on. The file is written when the
- * last core has closed its links, whether the job was closed or has failed.
+ * last core has closed its links, whether the job was closed or has failed; and before, as often as it is asked for
+ * (api/trace_flush.c), so that it is there if the process is killed.
  */
 #ifndef TRIB_ENGINE_TRACER_TRACER_H
 #define TRIB_ENGINE_TRACER_TRACER_H
@@ -25,6 +26,10 @@ typedef struct trib_tracer {
     uint64_t bytes;           /* of all rings together, 0..TRIB_TRACE_BYTES_MAX */
     _Atomic int64_t began_ns; /* when the latest recording began, by core 0's clock */
     char *path;               /* pattern of the file that is written at the end; NULL: no file */
+    pthread_mutex_t writing;  /* held while that file is written; guards finished, flushed and flush_failed */
+    bool finished;            /* it is written for good */
+    bool flush_failed;        /* an early write has failed, which was logged */
+    uint64_t flushed;         /* records that had been written when the file was */
     atomic_uint cores_left;   /* cores that have not closed their last link */
     trib_timer clock_timer;   /* core 0: asks for the coordinator's time again */
     uint32_t questions;       /* number of questions since the recording began */
@@ -54,6 +59,9 @@ void trib_tracer_stop(trib_engine *engine);
 /* Any thread, even during a recording: replaces the file as a whole or leaves it unchanged. TRIB_SYSTEM,
  * TRIB_NO_MEMORY. TRIB_STATE: nothing has ever been recorded. */
 TRIB_CHECKED trib_status trib_tracer_write(trib_engine *engine, const char *path, trib_error *error);
+/* A thread that may block: writes the file of the configuration as far as the recording has come, if there is anything
+ * new. Nothing before the job has formed, because a server has no number yet, and nothing after the end. */
+void trib_tracer_flush(trib_engine *engine);
 /* True if this process keeps the membership, so that other clocks are compared with this one. */
 bool trib_tracer_is_reference(const trib_engine *engine);
 /* Checks at the start of a recording that the file can be made, because an error hours later would be too late.

@@ -111,6 +111,17 @@ bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
     return load_u32(header) == TRIB_WIRE_MAGIC && header[offsetof(header_layout, version)] != TRIB_WIRE_VERSION;
 }
 
+bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    static const char methods[][5] = {"GET ", "HEAD", "POST", "OPTI"};
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0]; i++) {
+        if (memcmp(header, methods[i], 4) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 /* Reports the first reserved field that is not 0. */
 static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *type, trib_error *error)
 {

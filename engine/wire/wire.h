@@ -143,6 +143,8 @@ TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADE
 
 /* True for a header of this protocol in another version. The version has the same place in all versions. */
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
+/* True for the beginning of an HTTP request, such as a load balancer's. */
+bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE]);
 
 /* The payload size of an encoded header; UINT32_MAX if it is malformed (see trib_transport_config). */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);

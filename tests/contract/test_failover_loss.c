@@ -325,7 +325,7 @@ static void a_rail_that_answers_and_then_fails_leaves_the_one_that_works(void **
     world_destroy(self);
 }
 
-static void what_was_given_up_and_comes_late_displaces_nothing(void **state)
+static void late_path_displaces_no_other(void **state)
 {
     (void)state;
     world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", false);
@@ -405,7 +405,7 @@ static void a_process_that_is_gone_is_not_waited_for(void **state)
     world_destroy(self);
 }
 
-static void who_resumes_what_is_not_there_is_told(void **state)
+static void unknown_session_is_rejected(void **state)
 {
     (void)state;
     world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
@@ -421,7 +421,7 @@ static void who_resumes_what_is_not_there_is_told(void **state)
     world_destroy(self);
 }
 
-static void who_greets_twice_is_turned_away(void **state)
+static void second_greeting_is_rejected(void **state)
 {
     (void)state;
     world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
@@ -440,7 +440,7 @@ static void who_greets_twice_is_turned_away(void **state)
     world_destroy(self);
 }
 
-static void who_cannot_prove_the_key_takes_nothing_over(void **state)
+static void wrong_key_takes_over_no_session(void **state)
 {
     (void)state;
     world *self = world_create(20 * SECOND_NS, "127.0.0.1:0,127.0.0.2:0", true);
@@ -487,12 +487,12 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_rail_that_connects_and_says_nothing_is_not_returned_to),
         cmocka_unit_test(a_rail_that_answers_and_then_fails_leaves_the_one_that_works),
-        cmocka_unit_test(what_was_given_up_and_comes_late_displaces_nothing),
+        cmocka_unit_test(late_path_displaces_no_other),
         cmocka_unit_test(a_peer_that_stands_still_is_waited_for),
         cmocka_unit_test(a_process_that_is_gone_is_not_waited_for),
-        cmocka_unit_test(who_resumes_what_is_not_there_is_told),
-        cmocka_unit_test(who_greets_twice_is_turned_away),
-        cmocka_unit_test(who_cannot_prove_the_key_takes_nothing_over),
+        cmocka_unit_test(unknown_session_is_rejected),
+        cmocka_unit_test(second_greeting_is_rejected),
+        cmocka_unit_test(wrong_key_takes_over_no_session),
         cmocka_unit_test(a_half_open_connection_goes_with_its_path),
     };
     return cmocka_run_group_tests_name("rails that are lost", tests, NULL, NULL);

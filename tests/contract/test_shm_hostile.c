@@ -192,7 +192,7 @@ static void turns_nonsense_away(void **state)
 }
 
 /* A segment that cannot be mapped is the stranger's fault, and no shortage of this process. */
-static void turns_away_what_is_only_for_reading(void **state)
+static void read_only_segment_is_rejected(void **state)
 {
     (void)state;
     scene *self = hostile_open(READING);
@@ -323,7 +323,7 @@ int main(void)
         cmocka_unit_test(survives_scribbling_in_place),
         cmocka_unit_test(survives_scribbling_with_copies),
         cmocka_unit_test(turns_nonsense_away),
-        cmocka_unit_test(turns_away_what_is_only_for_reading),
+        cmocka_unit_test(read_only_segment_is_rejected),
         cmocka_unit_test(turns_false_addresses_away),
         cmocka_unit_test(keeps_no_descriptors),
         cmocka_unit_test(ends_the_oldest),

@@ -174,7 +174,7 @@ static void gives_none_of_copies(void **state)
 }
 
 /* A sender that does not hurry is not woken for a progress report, but others may wait behind it. */
-static void wakes_who_does_not_hurry(void **state)
+static void patient_sender_is_woken_for_those_behind_it(void **state)
 {
     (void)state;
     scene *self = lease_open();
@@ -372,7 +372,7 @@ static void closes_when_one_is_recalled(void **state)
 }
 
 /* A side that has closed takes no lease. */
-static void gives_none_to_who_closes(void **state)
+static void closing_side_takes_no_lease(void **state)
 {
     (void)state;
     for (unsigned i = 0; i < 2; i++) {
@@ -399,7 +399,7 @@ int main(void)
         cmocka_unit_test(recalls_for_others),
         cmocka_unit_test(gives_none_for_a_while),
         cmocka_unit_test(gives_none_of_copies),
-        cmocka_unit_test(wakes_who_does_not_hurry),
+        cmocka_unit_test(patient_sender_is_woken_for_those_behind_it),
         cmocka_unit_test(copies_without_descriptors),
         cmocka_unit_test(ends_with_leases_held),
         cmocka_unit_test(does_not_wait_for_ever),
@@ -407,7 +407,7 @@ int main(void)
         cmocka_unit_test(outlives_the_sender),
         cmocka_unit_test(is_not_presented_after_the_end),
         cmocka_unit_test(closes_when_one_is_recalled),
-        cmocka_unit_test(gives_none_to_who_closes),
+        cmocka_unit_test(closing_side_takes_no_lease),
     };
     return cmocka_run_group_tests_name("shm lease", tests, NULL, NULL);
 }

@@ -264,7 +264,7 @@ static void ends_with_one_at_the_door(void **state)
     scene_close(&self);
 }
 
-static void waits_for_one_that_another_thread_has(void **state)
+static void waits_for_a_descriptor_of_another_thread(void **state)
 {
     (void)state;
     scene self;
@@ -358,7 +358,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(waits_for_a_descriptor),
         cmocka_unit_test(ends_with_one_at_the_door),
-        cmocka_unit_test(waits_for_one_that_another_thread_has),
+        cmocka_unit_test(waits_for_a_descriptor_of_another_thread),
         cmocka_unit_test(waits_for_memory),
         cmocka_unit_test(has_none_to_connect_with),
         cmocka_unit_test(may_make_no_file),

@@ -349,7 +349,7 @@ static void marks_know_which_is_behind_which(void **state)
 }
 
 /* A program that asks CUDA for errors after its own calls would take the engine's error for one of its own. */
-static void what_fails_is_not_the_callers(void **state)
+static void cuda_errors_are_not_left_to_the_caller(void **state)
 {
     void *made = &made;
     trib_device *opened = NULL;
@@ -370,7 +370,7 @@ int main(void)
         cmocka_unit_test_setup(a_stream_that_does_nothing_has_come_to_the_call, setup),
         cmocka_unit_test_setup(a_stream_that_waits_for_the_default_one_has_not, setup),
         cmocka_unit_test_setup(marks_know_which_is_behind_which, setup),
-        cmocka_unit_test_setup(what_fails_is_not_the_callers, setup),
+        cmocka_unit_test_setup(cuda_errors_are_not_left_to_the_caller, setup),
     };
     return cmocka_run_group_tests_name("a device, seen by callers", tests, NULL, NULL);
 }

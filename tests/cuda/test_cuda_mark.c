@@ -171,7 +171,7 @@ static void marks_may_come_in_another_order(void **state)
 }
 
 /* Of markers that were recorded at once it is unknown which comes first. */
-static void marks_that_are_made_at_once_are_all_asked_for(void **state)
+static void simultaneous_marks_are_all_polled(void **state)
 {
     (void)state;
     await_backwards(3, true);
@@ -208,7 +208,7 @@ static void all_come_back_from_a_device_that_is_stopped(void **state)
     assert_int_equal(count_free_markers(), 10);
 }
 
-static void what_is_broken_is_told(void **state)
+static void broken_device_fails_all_jobs(void **state)
 {
     (void)state;
     await_all(3, 16, 1);
@@ -226,10 +226,10 @@ int main(void)
         cmocka_unit_test_setup(streams_are_waited_for_apart, setup),
         cmocka_unit_test_setup(streams_of_threads_are_asked_for_one_by_one, setup),
         cmocka_unit_test_setup(marks_may_come_in_another_order, setup),
-        cmocka_unit_test_setup(marks_that_are_made_at_once_are_all_asked_for, setup),
+        cmocka_unit_test_setup(simultaneous_marks_are_all_polled, setup),
         cmocka_unit_test_setup(there_may_be_any_number_of_streams, setup),
         cmocka_unit_test_setup(all_come_back_from_a_device_that_is_stopped, setup),
-        cmocka_unit_test_setup(what_is_broken_is_told, setup),
+        cmocka_unit_test_setup(broken_device_fails_all_jobs, setup),
     };
     return cmocka_run_group_tests_name("markers of callers' streams", tests, NULL, NULL);
 }

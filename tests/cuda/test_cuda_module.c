@@ -212,7 +212,7 @@ static void calls_of_jobs_between_machines_fail(void **state)
 
 /* Otherwise a gather would give the machine's other ranks bytes that were never copied, or a copy would take what
  * was not summed yet. */
-static void what_follows_a_call_that_failed_is_not_done(void **state)
+static void steps_after_a_failed_call_are_skipped(void **state)
 {
     (void)state;
     for (unsigned n = 20; n < 80; n += 3) {
@@ -291,7 +291,7 @@ int main(int count, char **arguments)
         cmocka_unit_test(a_member_comes_too_late),
         cmocka_unit_test(a_group_does_not_form),
         cmocka_unit_test(calls_of_jobs_between_machines_fail),
-        cmocka_unit_test(what_follows_a_call_that_failed_is_not_done),
+        cmocka_unit_test(steps_after_a_failed_call_are_skipped),
         cmocka_unit_test(calls_of_jobs_in_a_machine_fail),
         cmocka_unit_test(a_rank_fails_to_launch_a_collective),
     };

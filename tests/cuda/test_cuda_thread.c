@@ -257,7 +257,7 @@ static void hand_in(trib_device *device, trib_device_job *job)
     pthread_mutex_unlock(&device->mutex);
 }
 
-static void it_wakes_reactors_when_it_sleeps(void **state)
+static void sleeping_thread_wakes_reactors(void **state)
 {
     trib_device *device = *state;
     wait_until_it_sleeps(device);
@@ -271,7 +271,7 @@ static void it_wakes_reactors_when_it_sleeps(void **state)
 }
 
 /* A job that is handed over at any moment is done, whatever the thread was doing. */
-static void it_forgets_none(void **state)
+static void thread_does_every_job_handed_over(void **state)
 {
     trib_device *device = *state;
     for (int i = 0; i < 2000; i++) {
@@ -285,7 +285,7 @@ static void it_forgets_none(void **state)
 }
 
 /* Calls of CUDA may take long, and a job handed over meanwhile would have to wait. */
-static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
+static void calling_thread_leaves_wakeups_to_callers(void **state)
 {
     trib_device *device = *state;
     trib_device_job job = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1};
@@ -302,7 +302,7 @@ static void it_leaves_it_to_callers_while_it_makes_calls(void **state)
 }
 
 /* ... but not because it once made such calls. */
-static void it_wakes_reactors_while_it_looks(void **state)
+static void polling_thread_wakes_reactors(void **state)
 {
     trib_device *device = *state;
     cuda_stream_marker marker = {.event = NULL};
@@ -325,7 +325,7 @@ static void it_wakes_reactors_while_it_looks(void **state)
 }
 
 /* An urgent wake-up does not wait for the thread to wake up, unless the thread is woken anyway. */
-static void it_takes_what_hurries_along(void **state)
+static void urgent_wakeup_joins_a_pending_one(void **state)
 {
     trib_device *device = *state;
     wait_until_it_sleeps(device);
@@ -338,7 +338,7 @@ static void it_takes_what_hurries_along(void **state)
     assert_int_equal(atomic_load(&woken), 3);
 }
 
-static void it_leaves_it_to_callers_when_it_stops(void **state)
+static void stopping_thread_leaves_wakeups_to_callers(void **state)
 {
     trib_device *device = *state;
     pthread_mutex_lock(&device->mutex);
@@ -359,7 +359,7 @@ static void copy(trib_device *device, trib_device_job *job)
 
 /* The semaphore's signal is behind the last job of an operation. From then on streams may wait for it, however few
  * queues there are. */
-static void it_says_when_a_semaphore_will_be_signalled(void **state)
+static void thread_announces_a_coming_signal(void **state)
 {
     trib_device *device = *state;
     for (int fails = 0; fails < 2; fails++) {
@@ -383,7 +383,7 @@ static void it_says_when_a_semaphore_will_be_signalled(void **state)
 }
 
 /* A job whose work behind a copy fails does not end at once: it keeps its memory as long as the GPU copies. */
-static void it_keeps_what_is_still_copied(void **state)
+static void failed_job_keeps_memory_until_its_copy_ends(void **state)
 {
     trib_device *device = *state;
     for (int unmarked = 0; unmarked < 2; unmarked++) {
@@ -419,7 +419,7 @@ static void it_keeps_what_is_still_copied(void **state)
 }
 
 /* A copy behind a failed job would read bytes that are not there. */
-static void it_does_not_copy_behind_what_has_failed(void **state)
+static void no_copy_follows_a_failed_job(void **state)
 {
     trib_device *device = *state;
     trib_device_job before = {.kind = TRIB_DEVICE_REDUCE_SCATTER, .status = TRIB_NO_MEMORY, .text = "no memory"};
@@ -434,7 +434,7 @@ static void it_does_not_copy_behind_what_has_failed(void **state)
     assert_int_equal(job.status, TRIB_OK);
 }
 
-static void it_does_not_copy_behind_what_it_cannot_wait_for(void **state)
+static void no_copy_follows_a_failed_wait(void **state)
 {
     trib_device *device = *state;
     cuda_slot slot = {.issued = true};
@@ -447,7 +447,7 @@ static void it_does_not_copy_behind_what_it_cannot_wait_for(void **state)
     assert_int_equal(job.status, TRIB_SYSTEM);
 }
 
-static void it_turns_away_what_it_has_no_memory_for(void **state)
+static void thread_rejects_a_job_without_memory(void **state)
 {
     trib_device *device = *state;
     trib_device_job job = {.kind = TRIB_DEVICE_ALL_REDUCE};
@@ -463,17 +463,17 @@ static void it_turns_away_what_it_has_no_memory_for(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(it_wakes_reactors_when_it_sleeps, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_forgets_none, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_while_it_makes_calls, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_wakes_reactors_while_it_looks, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_says_when_a_semaphore_will_be_signalled, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_keeps_what_is_still_copied, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_has_failed, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_does_not_copy_behind_what_it_cannot_wait_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_takes_what_hurries_along, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_turns_away_what_it_has_no_memory_for, setup, teardown),
-        cmocka_unit_test_setup_teardown(it_leaves_it_to_callers_when_it_stops, setup, teardown),
+        cmocka_unit_test_setup_teardown(sleeping_thread_wakes_reactors, setup, teardown),
+        cmocka_unit_test_setup_teardown(thread_does_every_job_handed_over, setup, teardown),
+        cmocka_unit_test_setup_teardown(calling_thread_leaves_wakeups_to_callers, setup, teardown),
+        cmocka_unit_test_setup_teardown(polling_thread_wakes_reactors, setup, teardown),
+        cmocka_unit_test_setup_teardown(thread_announces_a_coming_signal, setup, teardown),
+        cmocka_unit_test_setup_teardown(failed_job_keeps_memory_until_its_copy_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_copy_follows_a_failed_job, setup, teardown),
+        cmocka_unit_test_setup_teardown(no_copy_follows_a_failed_wait, setup, teardown),
+        cmocka_unit_test_setup_teardown(urgent_wakeup_joins_a_pending_one, setup, teardown),
+        cmocka_unit_test_setup_teardown(thread_rejects_a_job_without_memory, setup, teardown),
+        cmocka_unit_test_setup_teardown(stopping_thread_leaves_wakeups_to_callers, setup, teardown),
     };
     return cmocka_run_group_tests_name("the device's thread", tests, NULL, NULL);
 }

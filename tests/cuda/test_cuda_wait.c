@@ -51,7 +51,7 @@ static void a_machine_alone_copies_nothing(void **state)
 }
 
 /* Other streams that the program submits are counted, too. */
-static void streams_count_that_do_not_wait(void **state)
+static void streams_without_waits_count(void **state)
 {
     (void)state;
     open_with("8");
@@ -72,7 +72,7 @@ static void streams_count_that_do_not_wait(void **state)
 }
 
 /* Work that a stream waits for may hold up nothing; the stream itself needs a queue all the same. */
-static void streams_count_whatever_they_wait_for(void **state)
+static void waiting_streams_count(void **state)
 {
     (void)state;
     for (int way = 0; way < 2; way++) {
@@ -106,7 +106,7 @@ static void nobody_waits_while_streams_come_anew(void **state)
     assert_int_equal(wait_at_once(0, 1), TRIB_OK);
 }
 
-static void streams_are_forgotten_that_do_not_come_again(void **state)
+static void idle_streams_are_forgotten(void **state)
 {
     (void)state;
     open_with(NULL);
@@ -128,7 +128,7 @@ static void streams_are_forgotten_that_do_not_come_again(void **state)
 }
 
 /* A program that goes on with some of its streams may use the others again. */
-static void who_is_left_has_to_come_often(void **state)
+static void idle_streams_count_until_others_come_often(void **state)
 {
     (void)state;
     open_with("32");
@@ -143,7 +143,7 @@ static void who_is_left_has_to_come_often(void **state)
     assert_int_equal(wait_for(1, 0), TRIB_OK);
 }
 
-static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
+static void one_queue_awaits_no_unlaunched_work(void **state)
 {
     (void)state;
     open_with("1");
@@ -165,7 +165,7 @@ static void with_one_queue_nobody_waits_for_what_is_not_launched(void **state)
 }
 
 /* Loading a kernel would wait for the stream, and nothing could be launched meanwhile. */
-static void where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched(void **state)
+static void lazy_loading_awaits_no_unlaunched_work(void **state)
 {
     (void)state;
     trib_error error = {.status = TRIB_OK};
@@ -300,7 +300,7 @@ static void streams_of_threads_are_counted_one_by_one(void **state)
     assert_int_equal(status, TRIB_BUSY);
 }
 
-static void what_is_known_to_the_driver_holds_nothing_up(void **state)
+static void launched_semaphore_delays_no_wait(void **state)
 {
     (void)state;
     open_with("1");
@@ -314,7 +314,7 @@ static void what_is_known_to_the_driver_holds_nothing_up(void **state)
 }
 
 /* The word is only written for streams that wait for it already. */
-static void what_has_been_launched_is_waited_for_by_an_event(void **state)
+static void launched_work_is_awaited_by_an_event(void **state)
 {
     (void)state;
     open_with("5"); /* there is room for one */
@@ -336,7 +336,7 @@ static void what_has_been_launched_is_waited_for_by_an_event(void **state)
     assert_int_equal(events, 2);
 }
 
-static void what_could_not_be_launched_is_not_waited_for(void **state)
+static void failed_launch_is_not_awaited(void **state)
 {
     (void)state;
     open_with("5");
@@ -368,22 +368,22 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(as_many_as_have_queues_of_their_own),
-        cmocka_unit_test(with_one_queue_nobody_waits_for_what_is_not_launched),
-        cmocka_unit_test(where_kernels_are_loaded_late_nobody_waits_for_what_is_not_launched),
+        cmocka_unit_test(one_queue_awaits_no_unlaunched_work),
+        cmocka_unit_test(lazy_loading_awaits_no_unlaunched_work),
         cmocka_unit_test(one_stream_may_wait_for_many),
         cmocka_unit_test(a_machine_alone_copies_nothing),
-        cmocka_unit_test(streams_count_that_do_not_wait),
-        cmocka_unit_test(streams_count_whatever_they_wait_for),
+        cmocka_unit_test(streams_without_waits_count),
+        cmocka_unit_test(waiting_streams_count),
         cmocka_unit_test(nobody_waits_while_streams_come_anew),
-        cmocka_unit_test(streams_are_forgotten_that_do_not_come_again),
-        cmocka_unit_test(who_is_left_has_to_come_often),
+        cmocka_unit_test(idle_streams_are_forgotten),
+        cmocka_unit_test(idle_streams_count_until_others_come_often),
         cmocka_unit_test(engines_on_one_gpu_share_its_queues),
         cmocka_unit_test(streams_that_are_gone_still_count),
         cmocka_unit_test(the_default_stream_is_one),
         cmocka_unit_test(streams_of_threads_are_counted_one_by_one),
-        cmocka_unit_test(what_is_known_to_the_driver_holds_nothing_up),
-        cmocka_unit_test(what_has_been_launched_is_waited_for_by_an_event),
-        cmocka_unit_test(what_could_not_be_launched_is_not_waited_for),
+        cmocka_unit_test(launched_semaphore_delays_no_wait),
+        cmocka_unit_test(launched_work_is_awaited_by_an_event),
+        cmocka_unit_test(failed_launch_is_not_awaited),
         cmocka_unit_test(a_stream_that_cannot_be_made_to_wait_is_an_error),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -44,7 +44,11 @@ static const char *const launcher_names[] = {"RANK",
                                              "DMLC_NUM_SERVER",
                                              "DMLC_WORKER_ID",
                                              "DMLC_PS_ROOT_URI",
-                                             "DMLC_PS_ROOT_PORT"};
+                                             "DMLC_PS_ROOT_PORT",
+                                             "BYTEPS_LOCAL_RANK",
+                                             "BYTEPS_LOCAL_SIZE",
+                                             "SLURM_STEP_NUM_TASKS",
+                                             "TORCHELASTIC_RUN_ID"};
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 

@@ -4,6 +4,7 @@
 """
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 from cases import alive, comes_true, run_cases  # noqa: E402
+from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 TOOL, HELLO = BUILD + '/tributary', BUILD + '/examples/hello'
@@ -179,6 +181,75 @@ def survives_a_hangup_under_nohup():
             child.wait()
 
 
+def inherits_nothing_that_harms():
+    """The parent ignores or blocks what run, its servers and its workers need; run ends all the same, and at SIGTERM."""
+    def ignore():
+        for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    shows = 'grep -E "Sig(Blk|Ign)" /proc/self/status'
+    for command in ([TOOL, 'run', '-n', '2', '-s', '1', '--', HELLO], [TOOL, 'bench', '-n', '2', '-s', '1', '--sizes', '4K', '--iters', '2'],
+                    [TOOL, 'run', '-n', '1', '--', 'sh', '-c', shows]):
+        done = subprocess.run(command, env=environment(), preexec_fn=ignore, restore_signals=False, timeout=60, check=False, **PIPES)
+        assert done.returncode == 0, done
+    masks = dict(re.findall(r'(SigBlk|SigIgn):\s*(\w+)', done.stdout))
+    # Four may stay ignored, which a parent ignores on purpose.
+    meant = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGXFSZ))
+    assert int(masks['SigBlk'], 16) == 0 and int(masks['SigIgn'], 16) & ~meant == 0, done.stdout
+    child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'], env=environment(), preexec_fn=ignore,
+                             restore_signals=False, **PIPES)
+    try:
+        assert child.stdout.readline() == 'up\n'
+        child.send_signal(signal.SIGTERM)
+        assert child.wait(timeout=60) == 128 + signal.SIGTERM, child.returncode
+    finally:
+        child.kill()
+        child.communicate()
+
+
+def servers_outlive_other_signals():
+    """A terminal that closes, a log rotation or a habit must not end a job that has a server."""
+    port = free_port()
+    env = dict(environment(), TRIB_WORKERS='1', TRIB_SERVERS='1', TRIB_COORDINATOR='127.0.0.1:%d' % port)
+    server = subprocess.Popen([TOOL, 'server'], env=env, **PIPES)
+    worker = subprocess.Popen(['sh', '-c', 'read line; exec "$0"', HELLO], env=dict(env, TRIB_RANK='0'), stdin=subprocess.PIPE, **PIPES)
+    try:
+        assert comes_true(lambda: 'trib-0' in threads_of(server.pid)), threads_of(server.pid)
+        with open('/proc/%d/comm' % server.pid) as name:  # what ps and top show
+            assert name.read() == 'tributary\n'
+        for number in (signal.SIGUSR1, signal.SIGUSR2, signal.SIGHUP, signal.SIGPIPE):
+            server.send_signal(number)
+        output = worker.communicate('go on\n', timeout=60)[0]
+        assert worker.returncode == 0 and 'worker 0 of 1: 1 2 3' in output, output
+        output = server.communicate(timeout=60)[0]
+        assert server.returncode == 0 and output.count('is ignored; SIGTERM ends this process') == 3, output
+    finally:
+        for child in (server, worker):
+            child.kill()
+            child.wait()
+
+
+def threads_of(pid):
+    names = []
+    for task in os.listdir('/proc/%d/task' % pid):
+        with open('/proc/%d/task/%s/comm' % (pid, task)) as name:
+            names.append(name.read().strip())
+    return names
+
+
+def names_of_servers():
+    """run starts its own program again as the servers; ps and top show its name."""
+    mark = 'names%d' % os.getpid()
+    child = subprocess.Popen([TOOL, 'run', '-n', '1', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), **PIPES)
+    try:
+        def names():
+            return sorted(threads_of(int(pid))[0] for pid in alive(mark))
+        assert comes_true(lambda: names() == ['sleep', 'tributary', 'tributary', 'tributary']), names()
+    finally:
+        child.kill()
+        child.communicate()
+
+
 COUNTS_SIGINTS = """
 import os, signal, sys, time
 count = [0]
@@ -206,7 +277,8 @@ CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c
          ('many_signals_are_more_than_one', many_signals_are_more_than_one), ('signals_reach_all', signals_reach_all),
          ('closed_output_leaves_nobody', closed_output_leaves_nobody), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
          ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
-         ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup)]
+         ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup), ('inherits_nothing_that_harms', inherits_nothing_that_harms),
+         ('servers_outlive_other_signals', servers_outlive_other_signals), ('names_of_servers', names_of_servers)]
 
 
 if __name__ == '__main__':

@@ -26,14 +26,15 @@ N = 3
 
 
 def clean_env(**more):
-    env = {k: v for k, v in os.environ.items() if not k.startswith(('TRIB_', 'OMPI_', 'PMI', 'SLURM_', 'DMLC_'))}
+    env = {k: v for k, v in os.environ.items() if not k.startswith(('TRIB_', 'OMPI_', 'PMI', 'SLURM_', 'DMLC_', 'BYTEPS_', 'TORCHELASTIC_'))}
     return dict(env, **{k: str(v) for k, v in more.items()})
 
 
-def check(outputs):
+def check(outputs, workers=N):
     text = ''.join(outputs)
-    for rank in range(N):
-        assert 'worker %d of %d: 3 6 9' % (rank, N) in text, text[-600:]
+    for rank in range(workers):
+        sums = ' '.join(str(workers * (i + 1)) for i in range(3))
+        assert 'worker %d of %d: %s' % (rank, workers, sums) in text, text[-600:]
 
 
 def under(command):
@@ -43,7 +44,7 @@ def under(command):
     check([done.stdout])
 
 
-def by_hand(environments):
+def by_hand(environments, workers=N):
     """Runs pairs of (command, environment); all must end with status 0."""
     children = [subprocess.Popen(c, env=e, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
                 for c, e in environments]
@@ -55,7 +56,7 @@ def by_hand(environments):
                 child.kill()
     for child, output in zip(children, outputs):
         assert child.returncode == 0, 'status %d: %s' % (child.returncode, output[-600:])
-    check(outputs)
+    check(outputs, workers)
 
 
 def torchrun():
@@ -75,6 +76,53 @@ def byteps():
     by_hand([([TOOL, 'coordinator'], clean_env(DMLC_ROLE='scheduler', **common)),
              ([TOOL, 'server'], clean_env(DMLC_ROLE='server', **common))] +
             [([HELLO], clean_env(DMLC_ROLE='worker', DMLC_WORKER_ID=r, **common)) for r in range(N)])
+
+
+def byteps_several_a_machine():
+    """Two machines with two processes each. The scheduler and the server count machines, as BytePS's launcher does."""
+    common = dict(DMLC_NUM_WORKER=2, DMLC_NUM_SERVER=1, DMLC_PS_ROOT_URI='127.0.0.1', DMLC_PS_ROOT_PORT=free_port())
+    by_hand([([TOOL, 'coordinator'], clean_env(DMLC_ROLE='scheduler', **common)),
+             ([TOOL, 'server'], clean_env(DMLC_ROLE='server', **common))] +
+            [([HELLO], clean_env(DMLC_ROLE='worker', DMLC_WORKER_ID=m, BYTEPS_LOCAL_RANK=r, BYTEPS_LOCAL_SIZE=2, **common))
+             for m in range(2) for r in range(2)], 4)
+    # One machine needs no scheduler.
+    by_hand([([HELLO], clean_env(DMLC_ROLE='worker', DMLC_NUM_WORKER=1, BYTEPS_LOCAL_RANK=r, BYTEPS_LOCAL_SIZE=2))
+             for r in range(2)], 2)
+
+
+def slurm_with_pmi():
+    """srun --mpi=pmi2 sets two variables that Hydra sets, too."""
+    by_hand([([HELLO], clean_env(SLURM_PROCID=r, SLURM_NTASKS=N, SLURM_NNODES=1, SLURM_STEP_ID=0, SLURM_JOB_ID=os.getpid(),
+                                 PMI_RANK=r, PMI_SIZE=N)) for r in range(N)])
+
+
+def batch_without_srun():
+    """A Slurm batch script has rank 0 of all tasks, and is one process. The program says at once what to do."""
+    started = time.monotonic()
+    refuses([HELLO], clean_env(SLURM_PROCID=0, SLURM_NTASKS=8, SLURM_NNODES=2, SLURM_JOB_ID=7, SLURM_JOB_NODELIST='a,b'), 'srun PROGRAM')
+    assert time.monotonic() - started < 10
+
+
+def torchrun_inside_mpirun():
+    """mpirun has started torchrun once, or once for each machine; torchrun has started the processes."""
+    for outer in (dict(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=1, OMPI_COMM_WORLD_LOCAL_SIZE=1),
+                  dict(OMPI_COMM_WORLD_RANK=1, OMPI_COMM_WORLD_SIZE=2, OMPI_COMM_WORLD_LOCAL_SIZE=2)):
+        port = free_port()
+        by_hand([([HELLO], clean_env(RANK=r, WORLD_SIZE=N, LOCAL_RANK=r, LOCAL_WORLD_SIZE=N, MASTER_ADDR='127.0.0.1', MASTER_PORT=port,
+                                     TORCHELASTIC_RUN_ID='none', **outer)) for r in range(N)])
+    refuses([HELLO], clean_env(RANK=0, WORLD_SIZE=3, OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=2),
+            'OMPI_COMM_WORLD_RANK=0 of OMPI_COMM_WORLD_SIZE=2 and RANK=0 of WORLD_SIZE=3 contradict each other')
+
+
+def launcher_is_named():
+    """Errors about the coordinator's address name the variable that it comes from."""
+    port = free_port()
+    short = dict(TRIB_JOIN_TIMEOUT=1)
+    refuses([HELLO], clean_env(DMLC_ROLE='worker', DMLC_NUM_WORKER=2, DMLC_WORKER_ID=0, DMLC_PS_ROOT_URI='127.0.0.1',
+                               DMLC_PS_ROOT_PORT=port, **short), '; DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT must say where rank 0 runs')
+    refuses([HELLO], clean_env(DMLC_ROLE='worker', DMLC_NUM_WORKER=2, DMLC_WORKER_ID=0), 'set DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT')
+    refuses([HELLO], clean_env(RANK=1, WORLD_SIZE=2, MASTER_ADDR='127.0.0.1', MASTER_PORT=port, **short), '; MASTER_ADDR and MASTER_PORT must say')
+    refuses([HELLO], clean_env(RANK=1, WORLD_SIZE=2, MASTER_ADDR='nobody.invalid', MASTER_PORT=port, **short), '(MASTER_ADDR and MASTER_PORT)')
 
 
 def server_by_itself():
@@ -395,7 +443,9 @@ def run_keeps_the_membership():
 
 LAUNCHERS = [('open_mpi', ['mpirun.openmpi', '--allow-run-as-root', '--oversubscribe', '-n', str(N)]),
              ('mpich', ['mpiexec.hydra', '-n', str(N)])]
-CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps),
+CASES = [('like_torchrun', torchrun), ('like_slurm', slurm), ('like_byteps', byteps), ('byteps_several_a_machine', byteps_several_a_machine),
+         ('slurm_with_pmi', slurm_with_pmi), ('batch_without_srun', batch_without_srun),
+         ('torchrun_inside_mpirun', torchrun_inside_mpirun), ('launcher_is_named', launcher_is_named),
          ('server_by_itself', server_by_itself), ('token_file_that_is_given', token_file_that_is_given), ('bad_input', bad_input),
          ('external_coordinator_forgotten', external_coordinator_forgotten), ('coordinator_elsewhere', coordinator_elsewhere), ('coordinator_waits', coordinator_waits),
          ('run_passes_status', run_passes_status), ('bench_starts_one_job', bench_starts_one_job), ('cores_of_their_own', cores_of_their_own),

@@ -2,7 +2,9 @@
 """What operators of jobs rely on: no process is left behind, outputs stay apart, an unwritten result is a failure, and
 the log reports each problem once, and in time. Prints `ok NAME` / `not ok NAME: why`.
 """
+import json
 import os
+import random
 import re
 import shutil
 import signal
@@ -27,13 +29,52 @@ def environment(**more):
 
 
 def tool(*words, **settings):
-    return subprocess.run([TOOL] + list(words), env=environment(), timeout=60, check=False, **dict(PIPES, **settings))
+    return subprocess.run([TOOL] + list(words), timeout=60, check=False, **{**PIPES, 'env': environment(), **settings})
 
 
 def streams_apart():
     done = tool('run', '-n', '3', '--tag-output', '--', 'sh', '-c', 'echo out; echo err >&2')
     assert sorted(done.stdout.split('\n')) == [''] + ['[rank %d] out' % i for i in range(3)], done.stdout
     assert sorted(done.stderr.split('\n')) == [''] + ['[rank %d] err' % i for i in range(3)], done.stderr
+
+
+LONG_LINES = """
+import os, random, sys
+rank = int(os.environ['TRIB_RANK'])
+line = bytes(byte for byte in random.Random(rank).randbytes(300000) if byte != 10)
+for first in range(0, len(line), 5000):
+    os.write(1, line[first:first + 5000])
+os.write(1, b'\\n\\n' + b'a\\0b\\n' + b'not finished')
+"""
+
+
+def every_byte_through():
+    """Long lines, empty ones, lines with a NUL and without an end: one prefix each, and every byte."""
+    done = tool('run', '-n', '2', '--tag-output', '--', sys.executable, '-c', LONG_LINES, text=False, errors=None)
+    assert done.returncode == 0, done.stderr
+    for rank in (0, 1):
+        line = bytes(byte for byte in random.Random(rank).randbytes(300000) if byte != 10)
+        tag = b'[rank %d] ' % rank
+        its = [text for text in done.stdout.split(b'\n') if text.startswith(tag)]
+        assert its == [tag + line, tag, tag + b'a\0b', tag + b'not finished'], [text[:40] for text in its]
+    assert done.stdout.count(b'\n') == 8, done.stdout.count(b'\n')
+
+
+def statuses_of_servers():
+    """Like mistakes have like statuses: 2 for an option or a setting, whoever finds it; 1 for a job that fails."""
+    def status(*words, **settings):
+        return subprocess.run([TOOL, *words], env=environment(**settings), timeout=60, check=False, **PIPES).returncode
+    port = free_port()
+    for command in ('server', 'coordinator'):
+        here = dict(TRIB_WORKERS='1', TRIB_SERVERS='1', TRIB_COORDINATOR='127.0.0.1:%d' % port)
+        assert status(command, '--nonsense') == 2
+        assert status(command, **dict(here, TRIB_REACTORS='many')) == 2
+        assert status(command, **dict(here, TRIB_REACTORS='17')) == 2
+        assert status(command, **dict(here, TRIB_CHUNK_BYTES='5000')) == 2
+        assert status(command, **dict(here, TRIB_COORDINATOR='127.0.0.1:0')) == 2
+        assert status(command, **dict(here, TRIB_COORDINATOR='192.0.2.1:5')) == 2  # no token
+        assert status(command, **dict(here, TRIB_LISTEN='localhost')) == 2
+        assert status(command, **dict(here, TRIB_JOIN_TIMEOUT='0.2')) == 1
 
 
 def left_behind_is_ended():
@@ -120,7 +161,12 @@ def manual_pages():
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, folder], check=True, timeout=60)
         commands = re.findall(r'^  (\w+) ', tool('--help').stdout, re.MULTILINE)
-        assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1'] + ['tributary-%s.1' % c for c in commands])
+        assert 'run' in commands and sorted(os.listdir(folder)) == sorted(['tributary.1', 'tributary-environment.7'] + ['tributary-%s.1' % c for c in commands])
+        with open(os.path.join(folder, 'tributary-environment.7'), encoding='utf-8') as page:
+            said = page.read().replace('\\-', '-')
+        with open('docs/operating.md', encoding='utf-8') as page:
+            variables = re.findall(r'^\| `(TRIB_\w+)`', page.read().split('\n## Variables\n')[1].split('\n### ')[0], re.MULTILINE)
+        assert len(variables) > 30 and all('.B %s' % name in said for name in variables), said
         for command in commands:
             path = os.path.join(folder, 'tributary-%s.1' % command)
             with open(path) as page:
@@ -130,6 +176,31 @@ def manual_pages():
             if shutil.which('groff'):
                 done = subprocess.run(['groff', '-man', '-Tutf8', '-ww', '-z', path], timeout=60, check=False, **PIPES)
                 assert done.returncode == 0 and not done.stderr, (command, done)
+
+
+def tarball_has_what_its_readme_says():
+    """The first commands of the tarball's README run in it, from any folder, without the source tree."""
+    sys.path.insert(0, 'tools/scons')
+    import dist
+    version = tool('--version').stdout.split()[1]
+    with tempfile.TemporaryDirectory() as folder:
+        build, root = folder + '/build', folder + '/unpacked'
+        os.makedirs(build + '/dist')
+        for name in ('tributary', 'examples', 'libtributary.so.' + version):
+            os.symlink(os.path.abspath(os.path.join(BUILD, name)), os.path.join(build, name))
+        os.symlink('../libtributary.so.' + version, build + '/dist/libtributary.so.' + version)
+        subprocess.run([sys.executable, 'tools/dev/manpages.py', TOOL, build + '/man'], check=True, timeout=60)
+        dist.fill(build, root, version)
+        with open(root + '/README.md', encoding='utf-8') as readme:
+            commands = re.findall(r'^    (bin/\S.*?)(?: +#.*)?$', readme.read(), re.MULTILINE)
+        assert [command.split()[1] for command in commands] == ['run', 'bench', 'sim'], commands
+        for command, more in zip(commands, ('--epochs 30', '--sizes 4K --iters 2', '--iters 1 --quiet')):
+            done = subprocess.run(('%s %s' % (command, more)).split(), cwd=root, env=environment(), timeout=120, check=False, **PIPES)
+            assert done.returncode == 0, (command, done)
+        there = sorted(os.path.relpath(os.path.join(at, name), root) for at, _, names in os.walk(root) for name in names)
+        for wanted in ('share/man/man1/tributary-run.1', 'share/man/man7/tributary-environment.7', 'share/tributary/models/resnet50.csv',
+                       'examples/digits/digits.c', 'examples/digits/digits.csv', 'LICENSE', 'docs/operating.md'):
+            assert wanted in there, (wanted, there)
 
 
 def refused_is_remembered():
@@ -169,7 +240,7 @@ def strangers_do_not_fill_the_log():
     while came < 60 and time.monotonic() < deadline and child.poll() is None:
         try:
             with socket.create_connection(('127.0.0.1', port), timeout=5) as stranger:
-                stranger.sendall(b'GET / HTTP/1.1\r\nHost: a\r\n\r\n' + bytes(96))
+                stranger.sendall(b'SSH-2.0-other\r\n' + bytes(96))
                 stranger.settimeout(5)
                 while stranger.recv(4096):
                     pass
@@ -184,11 +255,71 @@ def strangers_do_not_fill_the_log():
     assert came == 60 and len(lines) == 20 and more and int(more.group(1)) == came - 20, (came, len(lines), output[-800:])
 
 
-CASES = [('streams_apart', streams_apart), ('left_behind_is_ended', left_behind_is_ended),
-         ('full_disk', full_disk), ('manual_pages', manual_pages), ('options_are_named', options_are_named),
+def probes_are_quiet():
+    """A load balancer asks all the time whether the port answers: one line at level info, and the job forms."""
+    port = free_port()
+    env = environment(TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='60', TRIB_WORKERS='2', TRIB_LOG='info')
+    first = subprocess.Popen([HELLO], env=dict(env, TRIB_RANK='0'), **PIPES)
+    try:
+        def connects():
+            try:
+                with socket.create_connection(('127.0.0.1', port), timeout=5):
+                    return True
+            except OSError:
+                return False
+        assert comes_true(connects)
+        for request in [b''] * 10 + [b'GET /health HTTP/1.1\r\n\r\n', b'HEAD / HTTP/1.0\r\n' + b'Accept: */*\r\n' * 20] * 10:
+            with socket.create_connection(('127.0.0.1', port), timeout=5) as probe:
+                probe.sendall(request)
+        second = subprocess.run([HELLO], env=dict(env, TRIB_RANK='1'), timeout=60, check=False, **PIPES)
+        output = first.communicate(timeout=60)[1]
+    finally:
+        first.kill()
+        first.wait()
+    assert first.returncode == 0 and second.returncode == 0, (output, second)
+    assert output.count('probes this port') == 1 and 'turned away' not in output and ' warn ' not in output, output
+
+
+def described_for_programs():
+    """Limits are numbers with their units, and what is unlimited says so; no value is a sentence."""
+    limited = ['sh', '-c', 'ulimit -n 300; ulimit -l 64; exec "$@"', 'sh', TOOL, 'info']
+    said = json.loads(subprocess.run(limited + ['--json'], env=environment(), timeout=60, check=True, **PIPES).stdout)
+    assert said['limits']['open_files'] == {'unit': 'files', 'value': 300, 'unlimited': False, 'wanted': 4096, 'enough': False}, said['limits']
+    assert said['limits']['locked_memory'] == {'unit': 'bytes', 'value': 65536, 'unlimited': False, 'wanted': 1 << 30, 'enough': False}, said['limits']
+    assert isinstance(said['shared_memory']['peers_read_in_place'], bool) and said['transport'] == 'auto', said
+    wrong = json.loads(tool('info', '--json', env=environment(TRIB_REACTORS='many')).stdout)
+    assert wrong['transport'] is None, wrong['transport']
+
+    def texts(value):
+        return [value] if isinstance(value, str) else sum(map(texts, value.values() if isinstance(value, dict) else value), []) \
+            if isinstance(value, (dict, list)) else []
+    assert not [text for text in texts(said) if ': ' in text or ';' in text], texts(said)
+    people = subprocess.run(limited, env=environment(), timeout=60, check=True, **PIPES).stdout
+    assert 'ulimit -n' in people and 'ulimit -l' in people, people
+
+
+def simulation_says_its_assumptions():
+    """Options that were not given have values, too, on which the times depend."""
+    with tempfile.NamedTemporaryFile('w', suffix='.csv') as model:
+        model.write('# tiny: made up; forward 400 us, backward 600 us, optimizer 100 us\ntensor,elements,ready_us\na,3000,500\n')
+        model.flush()
+        words = ['sim', '--model', model.name, '-n', '2', '--latency', '20us', '--quiet']
+        assumed = json.loads(tool(*words, '--json').stdout)['assumptions']
+        text = tool(*words).stdout
+    assert (assumed['latency_ns'], assumed['cores'], assumed['costs'], assumed['loss']) == (20000, 4, 'tcp', 0), assumed
+    for part in ('assumed: ', '20 us to the switch', '4 cores a machine', 'no loss', 'forward 0.40 ms'):
+        assert part in text, text
+
+
+CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_through), ('statuses_of_servers', statuses_of_servers),
+         ('left_behind_is_ended', left_behind_is_ended),
+         ('full_disk', full_disk), ('manual_pages', manual_pages), ('tarball_has_what_its_readme_says', tarball_has_what_its_readme_says),
+         ('options_are_named', options_are_named),
          ('few_descriptors', few_descriptors), ('models_that_cannot_be', models_that_cannot_be), ('refused_is_remembered', refused_is_remembered),
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
-         ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log)]
+         ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log),
+         ('probes_are_quiet', probes_are_quiet), ('described_for_programs', described_for_programs),
+         ('simulation_says_its_assumptions', simulation_says_its_assumptions)]
 
 
 if __name__ == '__main__':

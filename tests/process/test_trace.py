@@ -10,12 +10,13 @@ import json
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import run_cases  # noqa: E402
+from cases import comes_true, run_cases  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 TOOL = os.path.abspath(BUILD + '/tributary')
@@ -306,9 +307,28 @@ def clocks_apart():
     assert max(e['ts'] for e in events if e['ph'] != 'M') < 600e6, 'the clocks were not aligned'
 
 
+def killed_job_leaves_its_trace():
+    """The trace is recorded for jobs that hang or crash. Killed processes leave it as it was a moment before, and no
+    incomplete file. At Ctrl-C and SIGTERM the workers end by the signal, without a handler of the engine's."""
+    for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
+        name = '%s/killed%d' % (FOLDER, number)
+        env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+        words = [TOOL, 'run', '-n', str(WORKERS), '-s', str(SERVERS), '--', TOOL, 'bench', '--sizes', '64K', '--iters', '10000']
+        child = subprocess.Popen(words, env=dict(env, TRIB_TRACE=name + '-%r'), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        try:
+            assert comes_true(lambda: len(glob.glob(name + '-*')) == WORKERS + SERVERS), glob.glob(name + '-*')
+        finally:
+            child.send_signal(number)
+            child.wait(timeout=60)
+        assert comes_true(lambda: not glob.glob(name + '-*.part')), glob.glob(name + '-*')
+        said = json.loads(run('trace', '--json', *sorted(glob.glob(name + '-*'))))
+        assert (said['workers'], said['servers']) == (WORKERS, SERVERS), said
+        assert len(said['processes']) == WORKERS + SERVERS and said['operations'] > 0, said
+
+
 def main():
     cases = [summary, chrome, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, no_part_is_left, recordings_are_kept, virtual_time_without_room,
-             virtual_time, machines_that_sum_first, clocks_apart]
+             virtual_time, machines_that_sum_first, killed_job_leaves_its_trace, clocks_apart]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

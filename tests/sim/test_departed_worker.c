@@ -63,7 +63,7 @@ static void leave_behind(const sim_job_config *config, bool is_last)
 }
 
 /* The news of the departure takes another connection, and overtakes a megabyte. */
-static void what_it_has_sent_counts(void **state)
+static void contribution_of_a_departed_worker_counts(void **state)
 {
     (void)state;
     sim_job_config config = with_deep_kernels();
@@ -83,7 +83,7 @@ static void by_whichever_network(void **state)
 }
 
 /* The round does not wait for a departed worker that sent nothing. */
-static void who_has_sent_nothing_is_missed(void **state)
+static void departed_worker_without_bytes_is_left_out(void **state)
 {
     (void)state;
     sim_job_config config = sim_job_config_default(WORKERS, 1);
@@ -105,9 +105,9 @@ static void who_has_sent_nothing_is_missed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_it_has_sent_counts),
+        cmocka_unit_test(contribution_of_a_departed_worker_counts),
         cmocka_unit_test(by_whichever_network),
-        cmocka_unit_test(who_has_sent_nothing_is_missed),
+        cmocka_unit_test(departed_worker_without_bytes_is_left_out),
     };
     return cmocka_run_group_tests_name("a worker that leaves", tests, NULL, NULL);
 }

@@ -142,7 +142,7 @@ trib_status __wrap_trib_device_load(const char *name, const trib_device_ops **op
 /* ---- Ranks that would wait in vain ---- */
 
 /* A collective that no rank has begun fails, and the job goes on. */
-static void what_has_not_begun_only_fails(void **state)
+static void unbegun_collective_fails_alone(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
@@ -219,7 +219,7 @@ static void leave_at(sim_job *job, uint32_t departed, leave_when when)
 
 /* A broadcast's root is done with its part. One rank has announced its part but never does it. The third waits, and has
  * no connection to that rank. */
-static void who_waits_in_vain_is_let_out(void **state)
+static void waiting_rank_is_released(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
@@ -244,7 +244,7 @@ static void who_waits_in_vain_is_let_out(void **state)
 
 /* The ranks are on another machine than the coordinator, and their leader stands still, so the news of the departure
  * overtakes the order. */
-static void who_begins_later_is_let_out(void **state)
+static void late_rank_is_released_after_a_departure(void **state)
 {
     (void)state;
     enum { LEADER = RANKS, DEPARTED, WAITING, ALL };
@@ -286,7 +286,7 @@ static void others_come_through(sim_job *job, exchange exchanges[RANKS], uint32_
 }
 
 /* A broadcast's root may finish its part before the others reach theirs, and leave. Their streams take their time. */
-static void who_has_given_its_part_may_leave(void **state)
+static void broadcast_root_may_leave_early(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
@@ -310,7 +310,7 @@ static void who_has_given_its_part_may_leave(void **state)
 }
 
 /* The leaving rank has not yet seen that its device is done. The others' devices are not done. */
-static void what_is_over_is_not_missed(void **state)
+static void finished_collective_survives_a_departure(void **state)
 {
     (void)state;
     trib_host_world *world = trib_host_world_create();
@@ -335,9 +335,11 @@ static void what_is_over_is_not_missed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_has_not_begun_only_fails),    cmocka_unit_test(who_waits_in_vain_is_let_out),
-        cmocka_unit_test(who_has_given_its_part_may_leave), cmocka_unit_test(who_begins_later_is_let_out),
-        cmocka_unit_test(what_is_over_is_not_missed),
+        cmocka_unit_test(unbegun_collective_fails_alone),
+        cmocka_unit_test(waiting_rank_is_released),
+        cmocka_unit_test(broadcast_root_may_leave_early),
+        cmocka_unit_test(late_rank_is_released_after_a_departure),
+        cmocka_unit_test(finished_collective_survives_a_departure),
     };
     return cmocka_run_group_tests_name("a local rank that leaves", tests, NULL, NULL);
 }

@@ -200,7 +200,7 @@ static bool has_no_outbox(void *argument, size_t size)
 }
 
 /* A server without memory to queue a sum reports it, so no worker waits for its deadline. */
-static void a_sum_that_cannot_wait_is_told(void **state)
+static void server_without_memory_reports_its_sum(void **state)
 {
     (void)state;
     enum { COUNT = 1000 };
@@ -311,7 +311,7 @@ static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, tr
 
 /* A stall notice that names rank 2 is queued behind sums on a slow link to rank 1. Meanwhile rank 2 contributes and
  * leaves. */
-static void an_old_notice_harms_nobody(void **state)
+static void old_stall_notice_is_ignored(void **state)
 {
     (void)state;
     enum { HEAVY = 512 << 10, LIGHT = 1 << 10, WORKERS = 3 };
@@ -416,7 +416,7 @@ static void run_now_and_then(sim_job *job, uint32_t member, uint32_t times)
 
 /* The slow member, rank 0 or rank 1, still notices that the other one stands still, and does not declare a live one
  * lost. */
-static void who_is_always_late_judges_too(void **state)
+static void slow_member_notices_a_stopped_one(void **state)
 {
     (void)state;
     enum { ENOUGH = 40 };
@@ -446,12 +446,12 @@ int main(void)
         cmocka_unit_test(sums_are_exact),
         cmocka_unit_test(a_seed_is_a_run),
         cmocka_unit_test(the_first_wait_for_the_last),
-        cmocka_unit_test(a_sum_that_cannot_wait_is_told),
+        cmocka_unit_test(server_without_memory_reports_its_sum),
         cmocka_unit_test(heavy_traffic_is_no_silence),
         cmocka_unit_test(the_urgent_overtakes),
-        cmocka_unit_test(an_old_notice_harms_nobody),
+        cmocka_unit_test(old_stall_notice_is_ignored),
         cmocka_unit_test(closing_waits_for_nobody_who_has_left),
-        cmocka_unit_test(who_is_always_late_judges_too),
+        cmocka_unit_test(slow_member_notices_a_stopped_one),
     };
     return cmocka_run_group_tests_name("simulated jobs", tests, NULL, NULL);
 }

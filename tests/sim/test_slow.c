@@ -105,7 +105,7 @@ static void little_is_on_its_way(void **state)
 }
 
 /* The amount in flight is restored when the links are no longer slow. */
-static void as_much_as_before_when_they_are_fast_again(void **state)
+static void recovered_link_gets_its_credit_back(void **state)
 {
     (void)state;
     enum { COUNT = 1 << 20 };
@@ -190,7 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(cores_share_one_credit),
         cmocka_unit_test(little_is_on_its_way),
-        cmocka_unit_test(as_much_as_before_when_they_are_fast_again),
+        cmocka_unit_test(recovered_link_gets_its_credit_back),
         cmocka_unit_test(the_end_is_short),
         cmocka_unit_test(equal_links_stay_as_they_are),
     };

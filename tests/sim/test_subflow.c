@@ -59,7 +59,7 @@ static double settled(const sim_job_config *config)
 
 /* Every second link is as fast as the first, or carries half or a quarter of it, and no configuration says so. If bytes
  * were divided equally, the slow link would take half of them: 1, 1.5 or 2.5 times the least time. */
-static void what_has_room_takes_it(void **state)
+static void subflow_with_room_takes_the_bytes(void **state)
 {
     (void)state;
     for (uint32_t servers = 0; servers <= 4; servers += 4) {
@@ -92,7 +92,7 @@ static void four_links(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_has_room_takes_it),
+        cmocka_unit_test(subflow_with_room_takes_the_bytes),
         cmocka_unit_test(four_links),
     };
     return cmocka_run_group_tests_name("subflows", tests, NULL, NULL);

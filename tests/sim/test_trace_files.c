@@ -43,7 +43,7 @@ static void a_stored_file(void **state)
 }
 
 /* Version 1.0 does not record machines; 1.1 does. */
-static void who_shares_a_machine(void **state)
+static void recorded_machines_are_read(void **state)
 {
     (void)state;
     trace_file *file = load(STORED);
@@ -147,7 +147,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_stored_file),
-        cmocka_unit_test(who_shares_a_machine),
+        cmocka_unit_test(recorded_machines_are_read),
         cmocka_unit_test(a_damaged_file),
         cmocka_unit_test(a_clock_that_drifts),
     };

@@ -102,7 +102,7 @@ static void has(const char *text, const char *what)
     }
 }
 
-static void told(void **state)
+static void configured_rates_are_reported(void **state)
 {
     (void)state;
     study_replay replay;
@@ -133,6 +133,7 @@ static void alike(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(told), cmocka_unit_test(seen), cmocka_unit_test(alike)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(configured_rates_are_reported), cmocka_unit_test(seen),
+                                       cmocka_unit_test(alike)};
     return cmocka_run_group_tests_name("uneven", tests, make_folder, remove_folder);
 }

@@ -37,6 +37,31 @@ static void print_value(const char *name, const json_t *value, int depth)
     free(text);
 }
 
+/* Says for people what the numbers mean. */
+static void print_advice(const json_t *root)
+{
+    static const struct {
+        const char *limit, *text;
+    } rows[] = {
+        {"locked_memory", "too little locked memory to register memory for RDMA: raise it with ulimit -l"},
+        {"open_files", "too few open files for a server of a thousand connections: raise it with ulimit -n"},
+    };
+    for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
+        const json_t *limit = json_object_get(json_object_get(root, "limits"), rows[i].limit);
+        if (json_is_false(json_object_get(limit, "enough"))) {
+            printf("%s\n", rows[i].text);
+        }
+    }
+    if (json_is_false(json_object_get(json_object_get(root, "shared_memory"), "peers_read_in_place"))) {
+        printf(
+            "payloads between processes of this machine are copied twice: kernel.yama.ptrace_scope=0 would let a peer "
+            "read them in place\n");
+    }
+    if (json_is_null(json_object_get(root, "transport"))) {
+        printf("no transport: the settings of the environment are wrong, or name one that is not in this build\n");
+    }
+}
+
 int info_command(int argc, char **argv)
 {
     bool json = false;
@@ -64,6 +89,7 @@ int info_command(int argc, char **argv)
     {
         print_value(key, value, 0);
     }
+    print_advice(root);
     json_decref(root);
     return 0;
 }

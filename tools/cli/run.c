@@ -430,10 +430,10 @@ static void supervise_job(launch *self, int signals)
         for (int i = 0; i < self->workers + self->servers; i++, fd += 2) {
             process *one = &self->processes[i];
             if (fd[0].revents != 0) {
-                run_output_relay(&one->out, one->name, stdout);
+                run_output_relay(&one->out, one->name, now_ms(), stdout);
             }
             if (fd[1].revents != 0) {
-                run_output_relay(&one->err, one->name, stderr);
+                run_output_relay(&one->err, one->name, now_ms(), stderr);
             }
         }
         reap_processes(self);

@@ -12,6 +12,7 @@
 #include "tools/cli/options.h"
 
 typedef struct waiter {
+    const char *command; /* "server" */
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool over;
@@ -30,16 +31,28 @@ static void job_ended(trib_engine *engine, const trib_error *error, void *user)
     pthread_mutex_unlock(&self->mutex);
 }
 
-/* Signals end the wait too. A thread takes them, so that no code runs in a signal handler. */
+/* SIGTERM and SIGINT end the wait. The others would end the process and the job with it, though whoever sends them
+ * asks for something else: a terminal that closes, a log rotation, another program's habit. */
+static void list_signals(sigset_t *set)
+{
+    static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM};
+    sigemptyset(set);
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++) {
+        sigaddset(set, taken[i]);
+    }
+}
+
+/* A thread takes the signals, so that no code runs in a signal handler. */
 static void *take_signals(void *user)
 {
     waiter *self = user;
     sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
+    list_signals(&set);
     int number = 0;
-    sigwait(&set, &number);
+    while (sigwait(&set, &number) == 0 && number != SIGTERM && number != SIGINT) {
+        fprintf(stderr, "tributary %s: signal %d (%s) is ignored; SIGTERM ends this process\n", self->command, number,
+                strsignal(number));
+    }
     pthread_mutex_lock(&self->mutex);
     self->signal = self->over ? 0 : number;
     self->over = true;
@@ -48,23 +61,29 @@ static void *take_signals(void *user)
     return NULL;
 }
 
+/* Status 2 says that the settings are wrong, wherever that was found; 1 that the job failed. */
+static int reject_engine(const char *what, trib_status status, const trib_error *error)
+{
+    fprintf(stderr, "tributary %s: %s\n", what, error->text);
+    return status == TRIB_INVALID ? 2 : 1;
+}
+
 static int serve_job(trib_config *config, const char *what)
 {
-    waiter self = {.error = {.status = TRIB_OK}};
+    waiter self = {.command = what, .error = {.status = TRIB_OK}};
     pthread_mutex_init(&self.mutex, NULL);
     pthread_cond_init(&self.changed, NULL);
     config->ended_cb = job_ended;
     config->ended_user = &self;
     sigset_t set;
-    sigemptyset(&set);
-    sigaddset(&set, SIGTERM);
-    sigaddset(&set, SIGINT);
+    list_signals(&set);
     pthread_sigmask(SIG_BLOCK, &set, NULL);
+    signal(SIGPIPE, SIG_IGN); /* nobody reads the log any more (`| head`), and the job goes on */
     trib_engine *engine = NULL;
     trib_error error = {.status = TRIB_OK};
-    if (trib_engine_create(config, &engine, &error) != TRIB_OK) {
-        fprintf(stderr, "tributary %s: %s\n", what, error.text);
-        return 1;
+    const trib_status status = trib_engine_create(config, &engine, &error);
+    if (status != TRIB_OK) {
+        return reject_engine(what, status, &error);
     }
     pthread_t thread;
     const int lack = pthread_create(&thread, NULL, take_signals, &self);
@@ -128,8 +147,11 @@ static int parse_options(int argc, char **argv, const char *command)
         .count = sizeof rows / sizeof rows[0],
         .notes = "An option that is not given is taken from the environment (TRIB_*, or BytePS's DMLC_*; "
                  "docs/operating.md).\n"
-                 "The process ends by itself when the job does: with status 0 if the job ended well, with 1 if not, or "
-                 "after\nSIGTERM or SIGINT.\n",
+                 "The process ends by itself when the job does. Its exit status:\n"
+                 "  0  the job ended well\n"
+                 "  1  the job failed or did not form, the machine refused something, or SIGTERM or SIGINT came first\n"
+                 "  2  an option or a setting is wrong\n"
+                 "SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM are ignored.\n",
     };
     const int status = options_parse(&table, argc, argv);
     if (token_file != NULL) {
@@ -149,9 +171,9 @@ static int run_engine_alone(int argc, char **argv, const char *what, uint32_t ro
     trib_config_init(&config, sizeof config);
     config.rank = -1;
     trib_error error = {.status = TRIB_OK};
-    if (trib_config_from_env(&config, &error) != TRIB_OK) {
-        fprintf(stderr, "tributary %s: %s\n", what, error.text);
-        return 2;
+    const trib_status read = trib_config_from_env(&config, &error);
+    if (read != TRIB_OK) {
+        return reject_engine(what, read, &error);
     }
     const size_t length = config.coordinator == NULL ? 0 : strlen(config.coordinator);
     if (length > 2 && strcmp(config.coordinator + length - 2, ":0") == 0) {

@@ -1,7 +1,10 @@
 /* tributary.c - the `tributary` command: finds the subcommand and runs it. */
 #include <errno.h>
+#include <signal.h>
+#include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/prctl.h>
 
 #include "api/tributary.h"
 #include "tools/cli/commands.h"
@@ -46,8 +49,27 @@ static void print_usage(FILE *out)
     fprintf(out, "\n  --version    %s\n", trib_version());
 }
 
+/* A parent may have ignored or blocked signals that a command needs: without SIGCHLD the end of a child is not seen,
+ * without SIGTERM nothing ends it. Four are ignored on purpose, and stay so: SIGHUP under nohup, SIGINT and SIGQUIT in a
+ * script's background, SIGXFSZ where a limit on files shall be an error. */
+static void reset_signals(void)
+{
+    for (int number = 1; number < NSIG; number++) {
+        struct sigaction action;
+        const bool is_meant = number == SIGHUP || number == SIGINT || number == SIGQUIT || number == SIGXFSZ;
+        if (!is_meant && sigaction(number, NULL, &action) == 0 && action.sa_handler == SIG_IGN) {
+            signal(number, SIG_DFL);
+        }
+    }
+    sigset_t none;
+    sigemptyset(&none);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
 int main(int argc, char **argv)
 {
+    reset_signals();
+    (void)prctl(PR_SET_NAME, "tributary"); /* `run` starts its servers as /proc/self/exe, and ps would call them exe */
     if (argc < 2) {
         print_usage(stderr);
         return 2;

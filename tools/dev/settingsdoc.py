@@ -41,7 +41,7 @@ static void print_range(const trib_setting *setting)
             printf("%s`%s`", i > 0 ? ", " : "", setting->words[i]);
         }
     } else if (setting->kind == TRIB_SETTING_INT || setting->kind == TRIB_SETTING_UINT) {
-        printf(setting->high == 1 << 20 ? "%lld..2^20" : "%lld..%lld", (long long)setting->low, (long long)setting->high);
+        printf("%lld..%lld", (long long)setting->low, (long long)setting->high);
     } else {
         printf("%s", names[setting->kind]);
     }

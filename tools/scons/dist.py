@@ -18,6 +18,18 @@ import tempfile
 GLIBC = re.compile(r'^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnsl|libanl|libgcc_s)[.-]')
 
 
+TRY_IT = """## Try it
+
+    bin/tributary run -n 4 -s 2 -- bin/digits      # four workers learn to read handwritten digits; two servers sum their gradients
+    bin/tributary bench -n 4 -s 2                  # how fast gradients are exchanged on this machine
+    bin/tributary sim --model resnet50 -n 8        # a cluster that is not there
+    man -M share/man tributary
+
+Nothing has to be installed, and the folder may lie anywhere.
+
+"""
+
+
 def needed(path):
     """Returns names and paths of the shared libraries that a file needs, without glibc's."""
     listing = subprocess.run(['ldd', path], capture_output=True, text=True, check=True).stdout
@@ -56,9 +68,29 @@ def put_pc(target, version):
         file.write(re.sub(r'Libs\.private:.*\n', '', text))
 
 
+def put_readme(target):
+    """Writes the README with the commands of the tarball: what it says of the source tree, from which it was built, is left out."""
+    with open('README.md', encoding='utf-8') as file:
+        text = file.read()
+    text, tried = re.subn(r'## Try it\n.*?(?=## Embed it\n)', TRY_IT, text, flags=re.DOTALL)
+    text, built = re.subn(r'## Build and install\n.*?(?=^## )', '', text, flags=re.DOTALL | re.MULTILINE)
+    text, map_ = re.subn(r'## The tree\n.*?(?=^## |\Z)', '', text, flags=re.DOTALL | re.MULTILINE)
+    text = text.replace('    cc hello.c ', '    export PKG_CONFIG_PATH=$PWD/lib/pkgconfig LD_LIBRARY_PATH=$PWD/lib PATH=$PWD/bin:$PATH; cd examples\n    cc hello.c ')
+    if not (tried and built and map_):
+        sys.exit('dist: README.md has not the sections that the tarball replaces')
+    with open(target, 'w', encoding='utf-8') as file:
+        file.write(text)
+
+
 def fill(build, root, version):
     lib = os.path.join(root, 'lib')
     put(build + '/tributary', root + '/bin/tributary', True)
+    put(build + '/examples/digits', root + '/bin/digits', True)
+    put('examples/digits/digits.csv', root + '/share/tributary/digits.csv', False)
+    for model in glob.glob('tools/models/*.csv'):
+        put(model, os.path.join(root, 'share', 'tributary', 'models', os.path.basename(model)), False)
+    for page in glob.glob(build + '/man/*.[17]'):
+        put(page, os.path.join(root, 'share', 'man', 'man' + page[-1], os.path.basename(page)), False)
     put(build + '/dist/libtributary.so.' + version, lib + '/libtributary.so.' + version, True)
     for name in ('libtributary.so.0', 'libtributary.so'):
         os.symlink('libtributary.so.' + version, os.path.join(lib, name))
@@ -70,9 +102,10 @@ def fill(build, root, version):
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
-    for source in ['LICENSE', 'README.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +
-                                                   glob.glob('examples/*.py')):
+    for source in ['LICENSE', 'CHANGELOG.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +
+                                                      glob.glob('examples/*.py') + glob.glob('examples/digits/*.[chm]*')):
         put(source, os.path.join(root, source), False)
+    put_readme(root + '/README.md')
     put_pc(lib + '/pkgconfig/tributary.pc', version)
     others = {}
     for path in [build + '/tributary', build + '/libtributary.so.' + version] + glob.glob(build + '/libtributary-*.so.0'):

@@ -25,6 +25,7 @@ typedef struct sim_options {
     study_step_config step;
     double compute, device_gb;
     int64_t hop_ns;
+    int costs; /* an index of costs_words */
     bool json, quiet;
     char trace[4096]; /* pattern of the trace files; "": none */
 } sim_options;
@@ -35,7 +36,7 @@ static const char *const costs_words[] = {[COSTS_TCP] = "tcp", [COSTS_RDMA] = "r
 typedef struct sim_values {
     uint64_t rate_bits;
     uint32_t credit;
-    int local_sum, costs;
+    int local_sum;
     const char *trace;
 } sim_values;
 
@@ -59,7 +60,7 @@ static int apply_options(sim_options *self, const option_table *table, const sim
     job->link.egress_bits = job->link.ingress_bits = values->rate_bits;
     engine->push_credit_bytes = engine->pull_credit_bytes = values->credit;
     engine->local_sum = (trib_local_sum)values->local_sum;
-    job->costs = values->costs == COSTS_RDMA ? trib_sim_costs_rdma() : trib_sim_costs_default();
+    job->costs = self->costs == COSTS_RDMA ? trib_sim_costs_rdma() : trib_sim_costs_default();
     char wants[OPTION_WANTS_MAX];
     if (values->trace != NULL && !prepare_folder(self, values->trace, wants)) {
         return options_reject(table, "--trace", values->trace, wants);
@@ -81,10 +82,8 @@ static int parse_options(sim_options *self, int argc, char **argv)
 {
     sim_job_config *job = &self->step.job;
     trib_config *engine = &job->engine;
-    sim_values values = {.rate_bits = job->link.egress_bits,
-                         .credit = engine->push_credit_bytes,
-                         .local_sum = engine->local_sum,
-                         .costs = COSTS_TCP};
+    sim_values values = {
+        .rate_bits = job->link.egress_bits, .credit = engine->push_credit_bytes, .local_sum = engine->local_sum};
     const option_row rows[] = {
         {OPTION_TEXT("--model", &self->model, "NAME|FILE",
                      "resnet50 (the default), vgg16, bert-large, gpt2-large or a CSV file")},
@@ -96,7 +95,7 @@ static int parse_options(sim_options *self, int argc, char **argv)
         {OPTION_COUNT("--reactors", &engine->reactors, 1, 16, "of each member; default 1")},
         {OPTION_COUNT("--cores", &job->cores, 1, 1024, "of each machine; default 4")},
         {OPTION_SIZE("--window", &job->net.window_bytes, "1M", 1024, 1u << 30, "bytes in flight on a connection")},
-        {OPTION_CHOICE("--costs", &values.costs, costs_words, "tcp|rdma", "what a message costs the processor")},
+        {OPTION_CHOICE("--costs", &self->costs, costs_words, "tcp|rdma", "what a message costs the processor")},
         {OPTION_SET("--one-machine", &job->one_machine,
                     "the members share the cores, as hosts in network namespaces of one machine do")},
         {OPTION_COUNT("--per-machine", &job->per_machine, 1, 64,
@@ -142,6 +141,40 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
+/* What the times depend on beside the options that are printed anyway. Whether it was given or is the default, it is
+ * assumed of every machine. */
+static json_t *pack_assumptions(const sim_options *self, const study_model *model)
+{
+    const sim_job_config *job = &self->step.job;
+    return json_pack("{s:I, s:f, s:I, s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:i, s:b}", "latency_ns",
+                     (json_int_t)job->link.latency_ns, "goodput", job->net.goodput, "window_bytes",
+                     (json_int_t)job->net.window_bytes, "cores", (int)job->cores, "reactors", (int)job->engine.reactors,
+                     "costs", costs_words[self->costs], "wake_ns", (json_int_t)job->costs.wake_ns, "local_rate_bits",
+                     (json_int_t)job->net.local_bits, "forward_ms", (double)model->forward_ns / 1e6, "backward_ms",
+                     (double)model->backward_ns / 1e6, "optimizer_ms", (double)model->optimizer_ns / 1e6,
+                     "device_gb_per_s", self->device_gb, "ring_hop_ns", (json_int_t)self->hop_ns, "loss", 0,
+                     "one_machine", job->one_machine);
+}
+
+static void print_assumptions(const sim_options *self, const study_model *model)
+{
+    const sim_job_config *job = &self->step.job;
+    printf("  assumed: compute of the model's list (forward %.2f ms, backward %.2f ms, optimizer %.2f ms) on every "
+           "machine,\n           ",
+           (double)model->forward_ns / 1e6, (double)model->backward_ns / 1e6, (double)model->optimizer_ns / 1e6);
+    if (self->device_gb > 0) {
+        printf("GPUs that copy %.3g GB/s each way;\n           ", self->device_gb);
+    } else {
+        printf("GPUs that copy and sum in no time;\n           ");
+    }
+    printf("%.3g us to the switch, %.3g of the rate for data, %u KiB in flight a connection, no loss, no other "
+           "traffic;\n           %u core%s a machine, %u reactor%s a member, a message's cost as of %s "
+           "(docs/simulation.md);\n           the ring: buckets of %.0f MB, %.3g us a move beside its bytes\n",
+           (double)job->link.latency_ns / 1e3, job->net.goodput, job->net.window_bytes >> 10, job->cores,
+           plural(job->cores), job->engine.reactors, plural(job->engine.reactors), costs_words[self->costs],
+           (double)RING_BUCKET / 1e6, (double)self->hop_ns / 1e3);
+}
+
 static bool print_json(const sim_options *self, const study_model *model, const study_step_result *result,
                        int64_t ring_ns)
 {
@@ -156,6 +189,9 @@ static bool print_json(const sim_options *self, const study_model *model, const 
         (double)result->compute_ns / (double)result->step_ns, "ring_step_ms", (double)ring_ns / 1e6, "ring_efficiency",
         (double)result->compute_ns / (double)ring_ns, "events", (json_int_t)result->events, "wall_seconds",
         result->wall_seconds);
+    if (out != NULL) {
+        json_object_set_new(out, "assumptions", pack_assumptions(self, model));
+    }
     return json_out("sim", out, 0);
 }
 
@@ -179,7 +215,8 @@ static bool print_text(const sim_options *self, const study_model *model, const 
                result->t_opt_ns / 1e6 / compute);
     }
     printf("  step                 %10.2f ms  efficiency %5.1f %%\n", step, 100 * compute / step);
-    printf("  step with a ring     %10.2f ms  efficiency %5.1f %%  (buckets of 25 MB)\n", ring, 100 * compute / ring);
+    printf("  step with a ring     %10.2f ms  efficiency %5.1f %%\n", ring, 100 * compute / ring);
+    print_assumptions(self, model);
     printf("  simulated in %.2f s, %llu events, seed %llu\n", result->wall_seconds, (unsigned long long)result->events,
            (unsigned long long)job->seed);
     return true;

@@ -76,7 +76,7 @@ static void one_at_a_time(trib_config *config, int member)
     config->ops_max = 1;
 }
 
-static void who_is_refused_keeps_them(void **state)
+static void rejected_operation_leaves_its_buffers(void **state)
 {
     (void)state;
     static float data[WORKERS][COUNT], output[COUNT];
@@ -117,7 +117,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_prestate(one_after_the_other, &writes),
         cmocka_unit_test_prestate(one_after_the_other, &reads),
-        cmocka_unit_test(who_is_refused_keeps_them),
+        cmocka_unit_test(rejected_operation_leaves_its_buffers),
         cmocka_unit_test(nothing_is_given),
     };
     return cmocka_run_group_tests_name("buffers", tests, NULL, NULL);

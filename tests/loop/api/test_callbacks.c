@@ -386,7 +386,7 @@ static void log_with_lock(trib_log_level level, const char *line, void *user)
     }
 }
 
-static void the_log_waits_for_who_submits(void **state)
+static void log_callback_may_hold_the_submitters_lock(void **state)
 {
     (void)state;
     logging self = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -458,7 +458,7 @@ int main(void)
         cmocka_unit_test(queued_and_not_joined),
         cmocka_unit_test(waiters_are_in_no_callback),
         cmocka_unit_test(callbacks_side_by_side),
-        cmocka_unit_test(the_log_waits_for_who_submits),
+        cmocka_unit_test(log_callback_may_hold_the_submitters_lock),
         cmocka_unit_test(timeouts_may_be_endless),
     };
     return cmocka_run_group_tests_name("callbacks", tests, NULL, NULL);

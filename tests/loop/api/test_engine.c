@@ -420,7 +420,7 @@ static void worker_leaves(void **state)
     job_close(&jobs);
 }
 
-static void nobody_comes(void **state)
+static void join_fails_without_peers(void **state)
 {
     (void)state;
     trib_config config;
@@ -492,7 +492,7 @@ int main(void)
         cmocka_unit_test(completion_queue),
         cmocka_unit_test(steady_state_allocates_nothing),
         cmocka_unit_test(worker_leaves),
-        cmocka_unit_test(nobody_comes),
+        cmocka_unit_test(join_fails_without_peers),
         cmocka_unit_test(token_is_needed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

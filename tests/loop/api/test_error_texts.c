@@ -217,7 +217,7 @@ static void rank_0_knows_who_is_missing(void **state)
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
 }
 
-static void who_was_missing_is_said_once(void **state)
+static void missing_member_is_logged_once(void **state)
 {
     (void)state;
     char address[32];
@@ -320,7 +320,7 @@ int main(void)
         cmocka_unit_test(memory_that_is_not_there),
         cmocka_unit_test(a_loop_that_was_kept_busy),
         cmocka_unit_test(rank_0_knows_who_is_missing),
-        cmocka_unit_test(who_was_missing_is_said_once),
+        cmocka_unit_test(missing_member_is_logged_once),
         cmocka_unit_test(others_know_why_it_is_not_reached),
         cmocka_unit_test(servers_have_the_numbers_that_they_ask_for),
         cmocka_unit_test(servers_are_told_the_right_count_or_none),

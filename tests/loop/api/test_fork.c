@@ -138,7 +138,7 @@ static void writes_to_memory_of_its_own(void **state)
     }
 }
 
-static void restarts_where_it_was(void **state)
+static void engine_restarts_at_its_address(void **state)
 {
     (void)state;
     char address[32];
@@ -402,7 +402,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(is_missed_at_once), /* first: rank 1 must be forked from a process without threads */
-        cmocka_unit_test(restarts_where_it_was),
+        cmocka_unit_test(engine_restarts_at_its_address),
         cmocka_unit_test(writes_to_memory_of_its_own),
         cmocka_unit_test_prestate(answers_in_the_child, (void *)TRIB_MODE_THREADS),
         cmocka_unit_test_prestate(answers_in_the_child, (void *)TRIB_MODE_QUEUE),

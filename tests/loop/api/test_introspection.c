@@ -52,7 +52,7 @@ static void one_reactor(trib_config *config, int member)
     config->reactors = 1;
 }
 
-static void what_is_waited_for(void **state)
+static void introspection_names_the_awaited_peers(void **state)
 {
     (void)state;
     job jobs;
@@ -379,7 +379,7 @@ static void memory_of_the_caller(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_waited_for),
+        cmocka_unit_test(introspection_names_the_awaited_peers),
         cmocka_unit_test(the_oldest_come_first),
         cmocka_unit_test(thousands),
         cmocka_unit_test(a_job_that_is_not_there_yet),

@@ -137,7 +137,7 @@ static void a_call_notices_the_close(void **state)
 }
 
 /* The text names only what the operation can wait for. This job has no other ranks. */
-static void what_waits_says_for_what(void **state)
+static void text_names_the_awaited_kind(void **state)
 {
     (void)state;
     job jobs;
@@ -182,7 +182,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_call_notices_the_close),
-        cmocka_unit_test(what_waits_says_for_what),
+        cmocka_unit_test(text_names_the_awaited_kind),
         cmocka_unit_test(a_device_goes_before_reactors),
     };
     return cmocka_run_group_tests_name("devices and close", tests, NULL, NULL);

@@ -155,7 +155,7 @@ static void declare_all(job *jobs, trib_tensor **tensors, uint64_t count)
     }
 }
 
-static void it_is_taken_by_who_declares(void **state)
+static void declaring_thread_takes_the_staging(void **state)
 {
     (void)state;
     job jobs;
@@ -247,7 +247,7 @@ static void without_memory_it_is_refused(void **state)
 }
 
 /* The other worker never joins, so the tensor never gets a placement. */
-static void it_is_freed_where_it_is_never_placed(void **state)
+static void staging_is_freed_without_a_placement(void **state)
 {
     (void)state;
     char address[32];
@@ -340,7 +340,7 @@ static void close_now(void)
     sem_wait(&closing.is_closed);
 }
 
-static void it_is_given_back_where_the_engine_has_closed(void **state)
+static void staging_is_returned_after_the_engine_closed(void **state)
 {
     (void)state;
     job jobs;
@@ -359,14 +359,14 @@ static void it_is_given_back_where_the_engine_has_closed(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(it_is_taken_by_who_declares, prepare, check_freed),
+        cmocka_unit_test_setup_teardown(declaring_thread_takes_the_staging, prepare, check_freed),
         cmocka_unit_test_setup_teardown(another_is_taken_where_it_is_too_small, prepare, check_freed),
         cmocka_unit_test_setup_teardown(a_very_large_one_needs_no_guess, prepare, check_freed),
         cmocka_unit_test_setup_teardown(not_for_small_ones_nor_on_one_machine, prepare, check_freed),
         cmocka_unit_test_setup_teardown(without_memory_it_is_refused, prepare, check_freed),
-        cmocka_unit_test_setup_teardown(it_is_freed_where_it_is_never_placed, prepare, check_freed),
+        cmocka_unit_test_setup_teardown(staging_is_freed_without_a_placement, prepare, check_freed),
         cmocka_unit_test_setup_teardown(two_declare_it_at_once, prepare, check_freed),
-        cmocka_unit_test_setup_teardown(it_is_given_back_where_the_engine_has_closed, prepare, check_freed),
+        cmocka_unit_test_setup_teardown(staging_is_returned_after_the_engine_closed, prepare, check_freed),
     };
     return cmocka_run_group_tests_name("host memory of devices' tensors", tests, NULL, NULL);
 }

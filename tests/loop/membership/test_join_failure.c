@@ -138,7 +138,7 @@ static void find_door(const host *self, char *address, size_t size)
 }
 
 /* The peer's roster may arrive first, and then the early peer speaks as a rank. */
-static void who_is_early_bears_a_rank(void **state)
+static void early_peer_speaks_as_a_rank(void **state)
 {
     (void)state;
     host first;
@@ -164,7 +164,7 @@ int main(void)
         cmocka_unit_test(a_reason_is_waited_for),
         cmocka_unit_test(can_be_closed_while_it_waits),
         cmocka_unit_test(last_words_follow_the_proof),
-        cmocka_unit_test(who_is_early_bears_a_rank),
+        cmocka_unit_test(early_peer_speaks_as_a_rank),
     };
     return cmocka_run_group_tests_name("meeting", tests, NULL, NULL);
 }

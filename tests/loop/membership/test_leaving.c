@@ -210,7 +210,7 @@ static bool answers(const char *address)
 
 /* Rank 1 closes while rank 0, whose loop does not run, acknowledges nothing. Rank 1 still listens, because its last
  * messages may need a connection by the other address. */
-static void who_closes_is_found_until_its_links_have_gone(void **state)
+static void closing_member_listens_until_its_links_end(void **state)
 {
     (void)state;
     char coordinator[32];
@@ -243,7 +243,7 @@ int main(void)
         cmocka_unit_test(whoever_else_is_late),
         cmocka_unit_test(a_server_has_left),
         cmocka_unit_test(at_a_server_that_closes),
-        cmocka_unit_test(who_closes_is_found_until_its_links_have_gone),
+        cmocka_unit_test(closing_member_listens_until_its_links_end),
     };
     return cmocka_run_group_tests_name("leaving", tests, NULL, NULL);
 }

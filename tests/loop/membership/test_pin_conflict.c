@@ -92,7 +92,7 @@ static trib_engine *open_member(uint32_t roles, const char *coordinator)
 }
 
 /* The only process of its job waits for its coordinator, when another job turns out to have its core, too. */
-static void who_comes_second_goes_elsewhere(void **state)
+static void second_job_takes_other_cores(void **state)
 {
     (void)state;
     if (!be_alone()) {
@@ -119,7 +119,7 @@ static void who_comes_second_goes_elsewhere(void **state)
 }
 
 /* With so many sockets an engine may be destroyed before it has read all their names. */
-static void who_leaves_at_once_need_not_settle(void **state)
+static void engine_may_be_destroyed_before_it_has_settled(void **state)
 {
     (void)state;
     enum { SOCKETS = 800, TIMES = 10 };
@@ -148,8 +148,8 @@ static void who_leaves_at_once_need_not_settle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_comes_second_goes_elsewhere),
-        cmocka_unit_test(who_leaves_at_once_need_not_settle),
+        cmocka_unit_test(second_job_takes_other_cores),
+        cmocka_unit_test(engine_may_be_destroyed_before_it_has_settled),
     };
     return cmocka_run_group_tests_name("settling", tests, NULL, NULL);
 }

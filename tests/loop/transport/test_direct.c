@@ -51,7 +51,7 @@ static void goes_past_the_host(void **state)
 
 /* Bytes go through the host for the partitions of a worker's own server, where GPUDirect is off, and on other
  * connections. */
-static void what_a_processor_touches_does_not(void **state)
+static void bytes_for_processors_go_through_the_host(void **state)
 {
     (void)state;
     direct_shape shape = direct_default_shape();
@@ -225,7 +225,7 @@ int main(void)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(goes_past_the_host),
-        cmocka_unit_test(what_a_processor_touches_does_not),
+        cmocka_unit_test(bytes_for_processors_go_through_the_host),
         cmocka_unit_test(several_devices_a_machine),
         cmocka_unit_test(goes_by_failover),
         cmocka_unit_test(is_refused_without_dmabuf),

@@ -113,7 +113,7 @@ static void bury(pid_t child)
 }
 
 /* The server is killed while peers write to it and it writes to them. */
-static void who_sums_is_killed(void **state)
+static void server_is_killed(void **state)
 {
     (void)state;
     const direct_shape shape = direct_default_shape();
@@ -176,7 +176,7 @@ int main(int argc, char **argv)
     }
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(gives_up_in_the_middle),
-        cmocka_unit_test(who_sums_is_killed),
+        cmocka_unit_test(server_is_killed),
         cmocka_unit_test(auto_goes_by_what_it_took),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -174,7 +174,7 @@ static void one_contribution_leaves_a_machine(void **state)
     job_close(&jobs);
 }
 
-static void who_does_not(void **state)
+static void local_sum_is_off_where_it_cannot_be(void **state)
 {
     (void)state;
     job jobs;
@@ -309,7 +309,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(bits_are_those_of_the_flat_sum),    cmocka_unit_test(bits_with_servers),
-        cmocka_unit_test(one_contribution_leaves_a_machine), cmocka_unit_test(who_does_not),
+        cmocka_unit_test(one_contribution_leaves_a_machine), cmocka_unit_test(local_sum_is_off_where_it_cannot_be),
         cmocka_unit_test(broadcasts_and_barriers),           cmocka_unit_test(orders_differ),
         cmocka_unit_test(machines_with_several_addresses),
     };

@@ -132,7 +132,7 @@ static void a_cancelled_operation_fails_everywhere(void **state)
     close_four(self);
 }
 
-static void who_is_late_is_named(void **state)
+static void late_worker_is_named(void **state)
 {
     (void)state;
     four *self = open_four(2);
@@ -188,7 +188,7 @@ static void rounds_given_up_behind_one_that_is_late(void **state)
     close_four(self);
 }
 
-static void one_that_leaves_is_named(void **state)
+static void leaving_member_is_named(void **state)
 {
     (void)state;
     for (int departed = 0; departed < 4; departed++) {
@@ -242,8 +242,8 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(disagreements_reach_everybody), cmocka_unit_test(a_cancelled_operation_fails_everywhere),
-        cmocka_unit_test(who_is_late_is_named),          cmocka_unit_test(rounds_given_up_behind_one_that_is_late),
-        cmocka_unit_test(one_that_leaves_is_named),      cmocka_unit_test(a_server_that_has_left_is_named),
+        cmocka_unit_test(late_worker_is_named),          cmocka_unit_test(rounds_given_up_behind_one_that_is_late),
+        cmocka_unit_test(leaving_member_is_named),       cmocka_unit_test(a_server_that_has_left_is_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

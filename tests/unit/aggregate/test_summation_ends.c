@@ -206,7 +206,7 @@ static trib_contribution of_rank(uint32_t partition, uint32_t round, uint32_t ra
 
 /* A contributor that has left is named although another one is late. Rounds that do not need it, or need it no more,
  * go on. */
-static void test_who_has_gone_ends_rounds(void **state)
+static void test_departed_contributor_ends_rounds(void **state)
 {
     (void)state;
     unsigned char bytes[CHUNK_BYTES] = {0};
@@ -284,7 +284,7 @@ int main(void)
         cmocka_unit_test(test_owner_leaves_after_its_sums),
         cmocka_unit_test(test_stalls),
         cmocka_unit_test(test_stalls_go_on),
-        cmocka_unit_test(test_who_has_gone_ends_rounds),
+        cmocka_unit_test(test_departed_contributor_ends_rounds),
         cmocka_unit_test(test_disagreements_are_owed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

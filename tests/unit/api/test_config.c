@@ -62,6 +62,8 @@ static void own_variables(void **state)
     assert_true(config.external_coordinator);
     assert_int_equal(READ("TRIB_ROLE", "coordinator").roles, TRIB_ROLE_COORDINATOR);
     assert_int_equal(READ("TRIB_BANDWIDTH", "1000000").bandwidth_bits, 1000000);
+    assert_int_equal(READ("TRIB_BANDWIDTH", "2g").bandwidth_bits, INT64_C(2000000000)); /* as "2gbit" */
+    assert_int_equal(READ("TRIB_TRACE_BYTES", "2G").trace_bytes, UINT64_C(2) << 30);
 }
 
 /* The first line of either is the token, without its line end; TRIB_TOKEN goes before the file. */
@@ -123,12 +125,12 @@ static void wrong_values(void **state)
 {
     (void)state;
     static const char *const wrong[][3] = {
-        {"TRIB_RANK", "two", "0 to 1048576"},
-        {"TRIB_RANK", "-1", "0 to 1048576"},
-        {"TRIB_RANK", "1.5", "0 to 1048576"},
-        {"TRIB_RANK", "99999999999999999999", "0 to 1048576"},
-        {"TRIB_WORKERS", "0", "1 to 1048576"},
-        {"TRIB_SERVERS", "-1", "0 to 1048576"},
+        {"TRIB_RANK", "two", "0 to 4095"},
+        {"TRIB_RANK", "-1", "0 to 4095"},
+        {"TRIB_RANK", "1.5", "0 to 4095"},
+        {"TRIB_RANK", "99999999999999999999", "0 to 4095"},
+        {"TRIB_WORKERS", "0", "1 to 4096"},
+        {"TRIB_SERVERS", "-1", "0 to 4095"},
         {"TRIB_REACTORS", "17", "0 to 16"},
         {"TRIB_ROLE", "boss", "worker, server, coordinator"},
         {"TRIB_ROLE", "worker+", "joined by +"},
@@ -153,6 +155,10 @@ static void wrong_values(void **state)
         {"TRIB_BANDWIDTH", "-1gbit", "10gbit"},
         {"TRIB_BANDWIDTH", "1e16", "10gbit"},
         {"TRIB_BANDWIDTH", "nan", "10gbit"},
+        {"TRIB_BANDWIDTH", "10", "bits per second, 1mbit to 1000000gbit"},
+        {"TRIB_BANDWIDTH", "10GB", "bits per second"},
+        {"TRIB_CHUNK_BYTES", "2M", "bytes, 4K to 1M"},
+        {"TRIB_TRACE_BYTES", "65G", "bytes, 1 to 64G"},
         {"TRIB_SUM_ORDER", "random", "rank arrival"},
         {"TRIB_COLOCATE", "maybe", "auto off on"},
         {"TRIB_LOG", "loud", "none error warn info debug trace"},

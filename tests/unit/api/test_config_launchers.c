@@ -84,7 +84,19 @@ static void slurm(void **state)
     config = READ("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_NNODES", "2", "SLURM_JOB_NODELIST", "whole",
                   "SLURM_STEP_NODELIST", "part");
     assert_int_equal(strncmp(config.coordinator, "part:", 5), 0);
-    assert_null(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_NNODES", "2").coordinator);
+    assert_null(READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_NNODES", "2").coordinator);
+    /* Slurm's own PMI sets two of Hydra's variables, too. */
+    config = READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_JOB_ID", "77", "SLURM_STEP_ID", "0", "SLURM_NNODES",
+                  "1", "PMI_RANK", "1", "PMI_SIZE", "2");
+    assert_int_equal(config.rank, 1);
+    check_local(&config, "slurm-77-0");
+    REFUSED("SLURM_PROCID=1 of SLURM_NTASKS=2", "PMI_RANK=0 of PMI_SIZE=2", "SLURM_PROCID", "1", "SLURM_NTASKS", "2",
+            "PMI_RANK", "0", "PMI_SIZE", "2");
+    /* A batch script is one process with rank 0 of all tasks. */
+    REFUSED("SLURM_NTASKS=\"8\"", "srun", "SLURM_PROCID", "0", "SLURM_NTASKS", "8", "SLURM_JOB_ID", "77",
+            "SLURM_NNODES", "2", "SLURM_JOB_NODELIST", "a,b");
+    assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "8", "TRIB_WORKERS", "1").worker_count, 1);
+    assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "1", "SLURM_JOB_ID", "77").worker_count, 1);
     /* Inside a job, but not started by srun: one process of its own. */
     assert_int_equal(READ("SLURM_JOB_ID", "77", "SLURM_PROCID", "4").worker_count, 1);
     REFUSED("SLURM_NTASKS", "1 to", "SLURM_PROCID", "1", "SLURM_NTASKS", "many");
@@ -118,6 +130,25 @@ static void byteps(void **state)
     REFUSED("DMLC_NUM_WORKER", "1 to", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "0");
     REFUSED("DMLC_NUM_SERVER", "0 to", "DMLC_ROLE", "worker", "DMLC_NUM_SERVER", "-2");
     REFUSED("DMLC_WORKER_ID", "0 to", "DMLC_ROLE", "worker", "DMLC_WORKER_ID", "a");
+    config = READ("DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "2", "DMLC_WORKER_ID", "1", "BYTEPS_LOCAL_RANK", "2",
+                  "BYTEPS_LOCAL_SIZE", "4", "DMLC_PS_ROOT_URI", "10.0.0.1", "DMLC_PS_ROOT_PORT", "1234");
+    assert_int_equal(config.rank, 6);
+    assert_int_equal(config.worker_count, 8);
+    /* One machine, and no scheduler. */
+    config = READ("DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "1", "BYTEPS_LOCAL_RANK", "1", "BYTEPS_LOCAL_SIZE", "4");
+    assert_int_equal(config.rank, 1);
+    assert_int_equal(config.worker_count, 4);
+    assert_false(config.external_coordinator);
+    check_local(&config, "byteps-");
+    REFUSED("DMLC_WORKER_ID", "DMLC_NUM_WORKER, which is 2", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "2");
+    REFUSED("DMLC_WORKER_ID=\"2\"", "DMLC_NUM_WORKER, which is 2", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "2",
+            "DMLC_WORKER_ID", "2");
+    REFUSED("BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE, which is 4", "DMLC_ROLE", "worker", "BYTEPS_LOCAL_SIZE", "4");
+    REFUSED("BYTEPS_LOCAL_RANK=\"4\"", "BYTEPS_LOCAL_SIZE, which is 4", "DMLC_ROLE", "worker", "BYTEPS_LOCAL_RANK", "4",
+            "BYTEPS_LOCAL_SIZE", "4");
+    REFUSED("DMLC_NUM_WORKER x BYTEPS_LOCAL_SIZE", "8000 workers", "DMLC_ROLE", "worker", "DMLC_NUM_WORKER", "1000",
+            "DMLC_WORKER_ID", "0", "BYTEPS_LOCAL_RANK", "0", "BYTEPS_LOCAL_SIZE", "8");
+    REFUSED("DMLC_NUM_WORKER=\"2\"", "DMLC_ROLE is not", "DMLC_NUM_WORKER", "2");
     REFUSED("DMLC_PS_ROOT_PORT", "1 to 65535", "DMLC_ROLE", "worker", "DMLC_PS_ROOT_PORT", "65536");
 }
 
@@ -137,37 +168,74 @@ static void precedence(void **state)
     assert_int_equal(config.worker_count, 9);
     assert_string_equal(config.coordinator, "c:2");
     assert_string_equal(config.job, "mine");
-    /* One launcher inside another: BytePS, Open MPI, torchrun, Hydra, Slurm, in this order. */
-    static const char *const nested[] = {"SLURM_PROCID",
-                                         "5",
-                                         "SLURM_NTASKS",
-                                         "50",
-                                         "PMI_RANK",
-                                         "4",
-                                         "PMI_SIZE",
-                                         "40",
-                                         "RANK",
-                                         "3",
-                                         "WORLD_SIZE",
-                                         "30",
-                                         "OMPI_COMM_WORLD_RANK",
-                                         "2",
-                                         "OMPI_COMM_WORLD_SIZE",
-                                         "20",
-                                         "DMLC_ROLE",
-                                         "worker",
-                                         "DMLC_WORKER_ID",
-                                         "1",
-                                         "DMLC_NUM_WORKER",
-                                         "10"};
-    static const size_t used[] = {4, 8, 12, 16, 22};
-    for (size_t i = 0; i < 5; i++) {
-        const char *pairs[24] = {NULL};
-        memcpy(pairs, nested, used[i] * sizeof pairs[0]);
-        config = read_env(pairs);
-        assert_int_equal(config.rank, 5 - (int)i);
-        assert_int_equal(config.worker_count, (5 - (int)i) * 10);
-    }
+}
+
+/* The variables that say where the coordinator is, for texts. */
+static void source_of_the_address(void **state)
+{
+    (void)state;
+    assert_string_equal(READ("RANK", "0", "WORLD_SIZE", "2").coordinator_source, "MASTER_ADDR and MASTER_PORT");
+    assert_string_equal(READ("DMLC_ROLE", "server").coordinator_source, "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT");
+    assert_string_equal(READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_NNODES", "2", "SLURM_JOB_NODELIST", "a,b")
+                            .coordinator_source,
+                        "SLURM_JOB_NODELIST");
+    assert_null(READ("RANK", "0", "WORLD_SIZE", "2", "TRIB_COORDINATOR", "a:1").coordinator_source);
+    assert_null(READ("TRIB_RANK", "0").coordinator_source);
+}
+
+/* Two launchers, outer and inner: the inner one counts, whichever they are. */
+static void nested(void **state)
+{
+    (void)state;
+    /* torchrun in each of two processes of mpirun, or in one: it says itself that it started this process. */
+    trib_config config =
+        READ("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_SIZE", "1", "RANK", "1",
+             "WORLD_SIZE", "8", "TORCHELASTIC_RUN_ID", "none", "MASTER_ADDR", "m", "MASTER_PORT", "1");
+    assert_int_equal(config.rank, 1);
+    assert_int_equal(config.worker_count, 8);
+    assert_string_equal(config.coordinator, "m:2");
+    config = READ("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "1", "OMPI_COMM_WORLD_LOCAL_SIZE", "1", "RANK",
+                  "3", "WORLD_SIZE", "4");
+    assert_int_equal(config.rank, 3);
+    assert_int_equal(config.worker_count, 4);
+    /* Variables that a script has set from Slurm's, for each process or for several in each. */
+    config = READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "RANK", "1", "WORLD_SIZE", "2", "SLURM_JOB_ID", "7");
+    assert_int_equal(config.rank, 1);
+    check_local(&config, "slurm-7-");
+    config = READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "RANK", "6", "WORLD_SIZE", "8", "MASTER_ADDR", "m",
+                  "MASTER_PORT", "1");
+    assert_int_equal(config.rank, 6);
+    config = READ("PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALNRANKS", "1", "RANK", "5", "WORLD_SIZE", "8");
+    assert_int_equal(config.rank, 5);
+    assert_int_equal(config.worker_count, 8);
+    /* mpirun in a batch script, and started by srun on each node. */
+    config = READ("SLURM_PROCID", "0", "SLURM_NTASKS", "8", "OMPI_COMM_WORLD_RANK", "3", "OMPI_COMM_WORLD_SIZE", "4");
+    assert_int_equal(config.rank, 3);
+    config = READ("SLURM_PROCID", "1", "SLURM_NTASKS", "3", "SLURM_STEP_ID", "0", "PMI_RANK", "0", "PMI_SIZE", "4",
+                  "MPI_LOCALNRANKS", "2");
+    assert_int_equal(config.worker_count, 4);
+    /* Loops in a batch script. */
+    config = READ("SLURM_PROCID", "0", "SLURM_NTASKS", "8", "RANK", "2", "WORLD_SIZE", "3");
+    assert_int_equal(config.rank, 2);
+    /* BytePS's variables are set by hand, for whatever starts the processes. */
+    config = READ("DMLC_ROLE", "worker", "DMLC_WORKER_ID", "1", "DMLC_NUM_WORKER", "10", "OMPI_COMM_WORLD_RANK", "2",
+                  "OMPI_COMM_WORLD_SIZE", "20");
+    assert_int_equal(config.rank, 1);
+    assert_int_equal(config.worker_count, 10);
+}
+
+static void contradictions(void **state)
+{
+    (void)state;
+    REFUSED("RANK=0 of WORLD_SIZE=2", "OMPI_COMM_WORLD_RANK=1 of OMPI_COMM_WORLD_SIZE=2", "RANK", "0", "WORLD_SIZE",
+            "2", "OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2");
+    REFUSED("RANK=0 of WORLD_SIZE=3", "SLURM_PROCID=0 of SLURM_NTASKS=2", "RANK", "0", "WORLD_SIZE", "3",
+            "SLURM_PROCID", "0", "SLURM_NTASKS", "2", "SLURM_STEP_ID", "0");
+    REFUSED("OMPI_COMM_WORLD_RANK=1 of", "PMI_RANK=1 of PMI_SIZE=3", "OMPI_COMM_WORLD_RANK", "1",
+            "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "1", "PMI_SIZE", "3", "MPI_LOCALNRANKS", "3");
+    REFUSED("RANK=\"4\"", "less than WORLD_SIZE, which is 4", "RANK", "4", "WORLD_SIZE", "4");
+    /* A variable that nobody finished says nothing. */
+    assert_int_equal(READ("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "7").rank, 1);
 }
 
 /* Variables that are set by hand are refused if they make no sense; a launcher's own are passed over. */
@@ -188,11 +256,12 @@ static void local_size(void **state)
 {
     (void)state;
     static const char *const names[][2] = {{"TRIB_LOCAL_RANK", "TRIB_LOCAL_COUNT"},
+                                           {"BYTEPS_LOCAL_RANK", "BYTEPS_LOCAL_SIZE"},
                                            {"LOCAL_RANK", "LOCAL_WORLD_SIZE"},
                                            {"OMPI_COMM_WORLD_LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_SIZE"},
                                            {"MPI_LOCALRANKID", "MPI_LOCALNRANKS"}};
     uint32_t index = 9, count = 9;
-    for (size_t i = 0; i < 4; i++) {
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         set_all((const char *const[]){names[i][0], "2", names[i][1], "4", NULL});
         assert_true(trib_config_local(&index, &count));
         assert_int_equal(index, 2);
@@ -210,13 +279,46 @@ static void local_size(void **state)
     }
 }
 
+/* Processes that share a machine's cores may be more than its workers with a GPU. */
+static void device_ranks(void **state)
+{
+    (void)state;
+    trib_config config = READ("TRIB_DEVICE", "cuda", "TRIB_LOCAL_RANK", "1", "TRIB_LOCAL_COUNT", "4", "TRIB_RANK", "1",
+                              "TRIB_WORKERS", "4", "TRIB_COORDINATOR", "127.0.0.1:9");
+    assert_int_equal(config.local_rank, 1);
+    assert_int_equal(config.local_size, 4);
+    config = READ("TRIB_DEVICE", "cuda", "TRIB_LOCAL_RANK", "5", "TRIB_LOCAL_COUNT", "8", "TRIB_DEVICE_RANK", "1",
+                  "TRIB_DEVICE_COUNT", "4", "TRIB_RANK", "1", "TRIB_WORKERS", "4", "TRIB_COORDINATOR", "127.0.0.1:9");
+    assert_int_equal(config.local_rank, 1);
+    assert_int_equal(config.local_size, 4);
+    trib_config checked;
+    trib_error error = {.status = TRIB_OK};
+    assert_int_equal(trib_config_check(&config, &checked, &error), TRIB_OK);
+    /* A server in the same environment has no device. */
+    config = READ("TRIB_DEVICE", "cuda", "TRIB_LOCAL_RANK", "5", "TRIB_LOCAL_COUNT", "8", "TRIB_WORKERS", "4",
+                  "TRIB_SERVERS", "4", "TRIB_COORDINATOR", "127.0.0.1:9");
+    config.roles = TRIB_ROLE_SERVER;
+    assert_int_equal(trib_config_check(&config, &checked, &error), TRIB_OK);
+    assert_int_equal(checked.local_size, 1);
+    REFUSED("TRIB_DEVICE_RANK", "0 to 63", "TRIB_DEVICE_RANK", "64");
+    REFUSED("TRIB_DEVICE_RANK", "less than TRIB_DEVICE_COUNT", "TRIB_DEVICE_RANK", "4", "TRIB_DEVICE_COUNT", "4");
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(torchrun),   cmocka_unit_test(open_mpi),
-        cmocka_unit_test(hydra),      cmocka_unit_test(slurm),
-        cmocka_unit_test(byteps),     cmocka_unit_test(precedence),
-        cmocka_unit_test(local_size), cmocka_unit_test(local_ranks_by_hand),
+        cmocka_unit_test(torchrun),
+        cmocka_unit_test(open_mpi),
+        cmocka_unit_test(hydra),
+        cmocka_unit_test(slurm),
+        cmocka_unit_test(byteps),
+        cmocka_unit_test(precedence),
+        cmocka_unit_test(source_of_the_address),
+        cmocka_unit_test(nested),
+        cmocka_unit_test(contradictions),
+        cmocka_unit_test(local_size),
+        cmocka_unit_test(local_ranks_by_hand),
+        cmocka_unit_test(device_ranks),
     };
     /* The cases empty the environment, in which cmocka would look up how to report them. */
     const char *output = getenv("CMOCKA_MESSAGE_OUTPUT");

@@ -80,6 +80,8 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_LOG", "warn"},
                                               {"TRIB_LOCAL_RANK", "0"},
                                               {"TRIB_LOCAL_COUNT", "1"},
+                                              {"TRIB_DEVICE_RANK", "0"},
+                                              {"TRIB_DEVICE_COUNT", "1"},
                                               {"TRIB_BUSY_POLL_TIME", "1"},
                                               {"TRIB_TOKEN_FILE", ""},
                                               {"TRIB_MODELS", "a"},

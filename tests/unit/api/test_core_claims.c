@@ -52,7 +52,7 @@ static void take(trib_place_cpus *taken, const trib_place_plan *plan)
 }
 
 /* If it means the other node, too. */
-static void what_is_taken_is_left(void **state)
+static void cpus_of_other_jobs_are_left_alone(void **state)
 {
     trib_place_cpus taken = {.bits = {0}};
     trib_place_request request;
@@ -234,7 +234,7 @@ static void jobs_have_numbers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(what_is_taken_is_left),
+        cmocka_unit_test(cpus_of_other_jobs_are_left_alone),
         cmocka_unit_test(where_all_are_taken_it_is_as_if_none_were),
         cmocka_unit_test(processes_of_a_job_stay_apart),
         cmocka_unit_test(others_read_what_one_says),

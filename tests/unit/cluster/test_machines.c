@@ -59,7 +59,7 @@ static void workers_know_their_neighbours(void **state)
     free(roster);
 }
 
-static void who_is_on_a_machine_is_counted(void **state)
+static void members_of_a_machine_are_counted(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "10.0.9.9:7", "b:2"}, 4, 2);
@@ -78,7 +78,7 @@ static void who_is_on_a_machine_is_counted(void **state)
 }
 
 /* Members with addresses of their own, as containers have, share cores. */
-static void who_shares_cores_is_told_by_the_kernel(void **state)
+static void sharing_of_cores_follows_the_kernel(void **state)
 {
     (void)state;
     trib_roster *roster = roster_of((const char *const[]){"a:1", "b:1", "c:1", "d:1", "d:2"}, 5, 0);
@@ -141,7 +141,7 @@ static void machines_are_told_by_address(void **state)
     }
 }
 
-static void what_else_it_depends_on(void **state)
+static void local_sum_depends_on_order_size_and_counts(void **state)
 {
     (void)state;
     static const char *const pairs[] = {"a:1", "a:2", "b:1", "b:2"}, *const triples[] = {"a:1", "a:2", "a:3",
@@ -215,10 +215,10 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(workers_know_their_neighbours),
-        cmocka_unit_test(who_is_on_a_machine_is_counted),
-        cmocka_unit_test(who_shares_cores_is_told_by_the_kernel),
+        cmocka_unit_test(members_of_a_machine_are_counted),
+        cmocka_unit_test(sharing_of_cores_follows_the_kernel),
         cmocka_unit_test(machines_are_told_by_address),
-        cmocka_unit_test(what_else_it_depends_on),
+        cmocka_unit_test(local_sum_depends_on_order_size_and_counts),
         cmocka_unit_test(shares_are_those_of_machines),
         cmocka_unit_test(relays),
     };

@@ -126,7 +126,7 @@ static void test_workers_that_do_not_sum(void **state)
     }
 }
 
-static void test_nobody_to_sum(void **state)
+static void test_placement_without_summing_members(void **state)
 {
     (void)state;
     trib_place_member members[MEMBERS_MAX];
@@ -401,7 +401,7 @@ int main(void)
         cmocka_unit_test(test_two_workers),
         cmocka_unit_test(test_one_worker),
         cmocka_unit_test(test_workers_that_do_not_sum),
-        cmocka_unit_test(test_nobody_to_sum),
+        cmocka_unit_test(test_placement_without_summing_members),
         cmocka_unit_test(test_unequal_links_by_hand),
         cmocka_unit_test(test_unequal_links_are_feasible_and_least),
         cmocka_unit_test(test_equal_parts_are_dealt_evenly),

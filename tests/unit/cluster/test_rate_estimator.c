@@ -124,7 +124,7 @@ static void slow_links_are_found(void **state)
 }
 
 /* The configured rates are the starting point. */
-static void what_was_said_stays(void **state)
+static void configured_rates_stay(void **state)
 {
     (void)state;
     const double rates[MEMBERS] = {1, 1, 1, 1, 0.5, 1, 1, 1};
@@ -199,7 +199,7 @@ static uint32_t looks(const double *busy, bool moves_on)
 
 /* Processes without CPU time, and servers to which all send at once, have these patterns on equal links. The cases
  * beside them are to be found: four judgements in a row after the first two. */
-static void who_is_busy_is_not_slow(void **state)
+static void busy_member_is_not_taken_for_slow(void **state)
 {
     (void)state;
     const double one[MEMBERS] = {0.3, 0.2, 0.2, 0.3, 0.2, 1, 0.3, 0.2};
@@ -260,7 +260,7 @@ static void long_rounds_are_looked_at_whole(void **state)
 
 /* Two workers and the only server with a share are full, and three servers have no share: nothing is learned, and
  * nothing lost. The same holds for a member that reports impossible values. */
-static void who_sums_nothing_says_nothing(void **state)
+static void member_without_a_share_teaches_nothing(void **state)
 {
     (void)state;
     trib_place_member members[6] = {{.weight = 0}};
@@ -289,12 +289,12 @@ static void who_sums_nothing_says_nothing(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(who_sums_nothing_says_nothing),
+        cmocka_unit_test(member_without_a_share_teaches_nothing),
         cmocka_unit_test(even_links_stay_even),
         cmocka_unit_test(slow_links_are_found),
-        cmocka_unit_test(what_was_said_stays),
+        cmocka_unit_test(configured_rates_stay),
         cmocka_unit_test(little_says_nothing),
-        cmocka_unit_test(who_is_busy_is_not_slow),
+        cmocka_unit_test(busy_member_is_not_taken_for_slow),
         cmocka_unit_test(long_rounds_are_looked_at_whole),
     };
     return cmocka_run_group_tests_name("balance", tests, NULL, NULL);

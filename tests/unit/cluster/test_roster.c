@@ -189,7 +189,7 @@ static void test_the_factor_saturates(void **state)
     free(roster);
 }
 
-static void test_names_of_nobody(void **state)
+static void test_names_of_unknown_members(void **state)
 {
     (void)state;
     trib_roster *roster = sample_roster();
@@ -433,7 +433,7 @@ int main(void)
         cmocka_unit_test(test_too_many_chunks),
         cmocka_unit_test(test_the_factor_saturates),
         cmocka_unit_test(test_machines_in_rosters),
-        cmocka_unit_test(test_names_of_nobody),
+        cmocka_unit_test(test_names_of_unknown_members),
         cmocka_unit_test(test_insane_rosters_are_refused),
         cmocka_unit_test(test_member_infos),
         cmocka_unit_test(test_one_host),

@@ -129,7 +129,7 @@ static void a_sum_is_asked_for(void **state)
     close_worker(&self);
 }
 
-static void what_is_never_received_is_given_back(void **state)
+static void unreceived_payload_is_returned(void **state)
 {
     (void)state;
     bed self;
@@ -464,7 +464,7 @@ int main(void)
         cmocka_unit_test(other_members_do_not_sum),
         cmocka_unit_test(a_sum_comes_once),
         cmocka_unit_test(a_sum_is_asked_for),
-        cmocka_unit_test(what_is_never_received_is_given_back),
+        cmocka_unit_test(unreceived_payload_is_returned),
         cmocka_unit_test(texts_do_not_mix),
         cmocka_unit_test(a_farewell_has_a_status),
         cmocka_unit_test(the_next_round_waits_for_the_last),

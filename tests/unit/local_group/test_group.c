@@ -312,7 +312,7 @@ static void a_sum_and_a_broadcast_disagree(void **state)
     trib_leader_free(leader);
 }
 
-static void says_it_once(void **state)
+static void second_ready_is_rejected(void **state)
 {
     (void)state;
     decisions told;
@@ -369,7 +369,7 @@ static void wake_nobody(trib_reactor *reactor)
 
 /* Another core may find that an operation has failed while the reason is still being written. Nothing is reported
  * before the reason is there. */
-static void why_comes_with_it(void **state)
+static void failure_waits_for_its_reason(void **state)
 {
     (void)state;
     static const trib_reactor_ops ops = {.wake = wake_nobody};
@@ -411,10 +411,10 @@ int main(void)
         cmocka_unit_test(knows_which_have_failed),
         cmocka_unit_test(forgets_what_nobody_has_in_flight),
         cmocka_unit_test(a_sum_and_a_broadcast_disagree),
-        cmocka_unit_test(says_it_once),
+        cmocka_unit_test(second_ready_is_rejected),
         cmocka_unit_test(credit_is_the_leaders),
         cmocka_unit_test(frames_of_the_group),
-        cmocka_unit_test(why_comes_with_it),
+        cmocka_unit_test(failure_waits_for_its_reason),
     };
     return cmocka_run_group_tests_name("the order of collectives", tests, NULL, NULL);
 }

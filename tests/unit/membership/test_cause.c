@@ -80,7 +80,7 @@ static void the_longest_detail_fits(void **state)
 }
 
 /* Every length but the right one, and what a newer peer may send. */
-static void what_comes_is_checked(void **state)
+static void received_causes_are_checked(void **state)
 {
     (void)state;
     const trib_cause sent = trib_cause_trouble(TRIB_SYSTEM, 1, "a\033b");
@@ -279,7 +279,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(travels_whole),
         cmocka_unit_test(the_longest_detail_fits),
-        cmocka_unit_test(what_comes_is_checked),
+        cmocka_unit_test(received_causes_are_checked),
         cmocka_unit_test(the_sender_is_the_origin),
         cmocka_unit_test(the_coordinator_is_named),
         cmocka_unit_test(trouble_of_its_own_bears_a_name),

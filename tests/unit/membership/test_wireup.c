@@ -109,7 +109,7 @@ static void try_in_vain(bed *self, int tries)
     }
 }
 
-static void lets_nobody_in_for_too_long(void **state)
+static void expected_peers_are_let_in_for_a_bounded_time(void **state)
 {
     (void)state;
     bed self;
@@ -200,7 +200,7 @@ static void needs_no_verdict_any_more(void **state)
 }
 
 /* Checked for every pair, in both directions. */
-static void awaits_who_calls(void **state)
+static void reactors_await_their_callers(void **state)
 {
     (void)state;
     for (uint32_t local_size = 0; local_size <= 3; local_size++) {
@@ -231,12 +231,12 @@ static void awaits_who_calls(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(lets_nobody_in_for_too_long),
+        cmocka_unit_test(expected_peers_are_let_in_for_a_bounded_time),
         cmocka_unit_test(lets_one_in_meanwhile),
         cmocka_unit_test(has_let_all_in),
         cmocka_unit_test(leaves_time_for_a_verdict),
         cmocka_unit_test(needs_no_verdict_any_more),
-        cmocka_unit_test(awaits_who_calls),
+        cmocka_unit_test(reactors_await_their_callers),
     };
     return cmocka_run_group_tests_name("callers", tests, NULL, NULL);
 }

@@ -135,7 +135,7 @@ static void test_patience(void **state)
 }
 
 /* An extent is made only for what the heap has no room for. */
-static void test_what_is_there_is_used(void **state)
+static void test_free_memory_is_used_first(void **state)
 {
     (void)state;
     trib_arena *arena = create();
@@ -298,7 +298,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_reserving),
         cmocka_unit_test(test_patience),
-        cmocka_unit_test(test_what_is_there_is_used),
+        cmocka_unit_test(test_free_memory_is_used_first),
         cmocka_unit_test(test_no_room),
         cmocka_unit_test(test_no_memory),
         cmocka_unit_test(test_threads),

@@ -56,7 +56,7 @@ static void forgets_when_work_is_rare(void **state)
 }
 
 /* Heartbeats of many members arrive every few milliseconds, and an idle engine sleeps between them. */
-static void what_does_not_teach_changes_nothing(void **state)
+static void heartbeats_leave_the_window_unchanged(void **state)
 {
     (void)state;
     trib_poll_window window = trib_poll_window_between(500 * US, 10000 * US);
@@ -70,7 +70,7 @@ static void what_does_not_teach_changes_nothing(void **state)
 }
 
 /* A program that had work every few milliseconds and then has none still gets messages of its peers. */
-static void what_was_learned_is_forgotten(void **state)
+static void learned_window_is_forgotten(void **state)
 {
     (void)state;
     trib_poll_window window = trib_poll_window_between(500 * US, 10000 * US);
@@ -128,7 +128,7 @@ static void the_default_polls_while_it_pays(void **state)
     assert_false(trib_poll_window_is_open(&window, now));
 }
 
-static void who_gets_its_core_back_late_lets_it_be(void **state)
+static void late_scheduling_ends_polling(void **state)
 {
     (void)state;
     trib_poll_window window = trib_poll_window_between(0, 50 * US), told = trib_poll_window_between(50 * US, 0);
@@ -156,9 +156,9 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(polls_for_the_least_time),        cmocka_unit_test(polls_as_long_as_pauses_are),
-        cmocka_unit_test(forgets_when_work_is_rare),       cmocka_unit_test(what_does_not_teach_changes_nothing),
-        cmocka_unit_test(what_was_learned_is_forgotten),   cmocka_unit_test(sleeps_at_once_without_a_window),
-        cmocka_unit_test(the_default_polls_while_it_pays), cmocka_unit_test(who_gets_its_core_back_late_lets_it_be),
+        cmocka_unit_test(forgets_when_work_is_rare),       cmocka_unit_test(heartbeats_leave_the_window_unchanged),
+        cmocka_unit_test(learned_window_is_forgotten),     cmocka_unit_test(sleeps_at_once_without_a_window),
+        cmocka_unit_test(the_default_polls_while_it_pays), cmocka_unit_test(late_scheduling_ends_polling),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,7 +231,7 @@ static void sleeps_when_it_is_to_spin_no_more(void **state)
     assert_true(self.turns < 100);
 }
 
-static void stops_before_it_runs(void **state)
+static void reactor_stops_before_its_first_turn(void **state)
 {
     trib_reactor_ev_stop(*state);
     assert_int_equal(trib_reactor_ev_start(*state, -1, false), TRIB_OK);
@@ -423,7 +423,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(payload_teaches_to_poll, setup, teardown),
         cmocka_unit_test_setup_teardown(polls_for_what_is_awaited, setup, teardown),
         cmocka_unit_test_setup_teardown(sleeps_when_it_is_to_spin_no_more, setup, teardown),
-        cmocka_unit_test_setup_teardown(stops_before_it_runs, setup, teardown),
+        cmocka_unit_test_setup_teardown(reactor_stops_before_its_first_turn, setup, teardown),
         cmocka_unit_test_setup_teardown(one_run_is_bounded, setup, teardown),
         cmocka_unit_test_setup_teardown(defers_until_the_callback_returns, setup, teardown),
         cmocka_unit_test_setup_teardown(input_comes_through_endless_deferral, setup, teardown),

@@ -48,7 +48,7 @@ static void follows_the_system(trib_tsc_clock *clock, int64_t for_ns)
     }
 }
 
-static void nobody_interrupts(void **state)
+static void uninterrupted_clock_follows_the_system(void **state)
 {
     (void)state;
     trib_tsc_clock clock;
@@ -96,7 +96,7 @@ static void without_a_counter(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nobody_interrupts),
+        cmocka_unit_test(uninterrupted_clock_follows_the_system),
         cmocka_unit_test(interrupted_while_it_is_set),
         cmocka_unit_test(interrupted_at_its_origin),
         cmocka_unit_test(without_a_counter),

@@ -47,7 +47,7 @@ static void slow_links_are_told_from_fast_ones(void **state)
 }
 
 /* Sixty-four connections carry 10 Gbit/s, of which few have been asked as yet. */
-static void who_has_many_peers_has_no_slow_link(void **state)
+static void many_peers_make_no_slow_link(void **state)
 {
     (void)state;
     tcp_backlog backlog;
@@ -190,7 +190,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_acknowledgements_are_no_slow_path),
         cmocka_unit_test(slow_links_are_told_from_fast_ones),
-        cmocka_unit_test(who_has_many_peers_has_no_slow_link),
+        cmocka_unit_test(many_peers_make_no_slow_link),
         cmocka_unit_test(late_machines_are_no_slow_links),
         cmocka_unit_test(fast_links_are_slow_no_longer),
         cmocka_unit_test(few_fast_ones_are_not_believed),

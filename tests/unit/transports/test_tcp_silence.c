@@ -35,7 +35,7 @@ static void little_by_little_is_none(void **state)
     }
 }
 
-static void who_has_nothing_to_answer_is_not_silent(void **state)
+static void idle_connection_is_not_silent(void **state)
 {
     (void)state;
     tcp_silence silence = {.since_ns = 100 * SECOND};
@@ -75,7 +75,7 @@ static void a_closed_window_is_no_silence(void **state)
 }
 
 /* Between two probes nothing is under way: who did not look again would not see the peer go. */
-static void what_waits_for_room_is_looked_after(void **state)
+static void unsent_bytes_are_probed(void **state)
 {
     (void)state;
     tcp_silence silence = {.since_ns = 100 * SECOND};
@@ -95,11 +95,11 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_acknowledged_is_silence),
         cmocka_unit_test(little_by_little_is_none),
-        cmocka_unit_test(who_has_nothing_to_answer_is_not_silent),
+        cmocka_unit_test(idle_connection_is_not_silent),
         cmocka_unit_test(an_answer_before_the_first_look_counts),
         cmocka_unit_test(answers_that_acknowledge_nothing_are_silence),
         cmocka_unit_test(a_closed_window_is_no_silence),
-        cmocka_unit_test(what_waits_for_room_is_looked_after),
+        cmocka_unit_test(unsent_bytes_are_probed),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
