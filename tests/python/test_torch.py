@@ -31,10 +31,9 @@ def backend(python):
 
 
 def horovod_and_byteps_names(python):
-    folder = python_bed.SOURCE + '/api/python/tributary/alias/'
     for name in 'horovod', 'byteps':
         program = 'import %s.torch as x, tributary.torch as y; assert x is y; x.init(); print("alias", x.rank())' % name
-        output = python_bed.run_workers(python, 2, '-c', program, path=(folder + name,))
+        output = python_bed.run_workers(python, 2, '-c', program, options=('--as', name))
         assert output.count('alias') == 2, output
 
 

@@ -27,6 +27,7 @@ static struct {
     struct entry *entries;
     uint64_t count, capacity;
     uint64_t calls, in_place; /* for tests */
+    char *failure;            /* the text of an operation on a GPU that failed, until a call has told it */
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct pending {
@@ -39,6 +40,7 @@ struct pending {
 TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
 TRIB_API void trib_jax_close(const trib_engine *engine);
 TRIB_API uint64_t trib_jax_calls(bool in_place);
+TRIB_API char *trib_jax_failure(void);
 TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
 TRIB_API struct xla_error *trib_jax_device(struct xla_call *call);
 
@@ -141,6 +143,29 @@ static bool answered_metadata(const struct xla_call *call)
     return true;
 }
 
+/* Runs on an engine's thread: the end of an operation on a GPU, which XLA does not wait for on the host. */
+static void device_operation_done(const trib_result *result, void *user)
+{
+    (void)user;
+    if (result->status != TRIB_OK) {
+        pthread_mutex_lock(&table.lock);
+        if (table.failure == NULL) {
+            table.failure = strdup(result->text);
+        }
+        pthread_mutex_unlock(&table.lock);
+    }
+}
+
+/* Returns the text of an operation on a GPU that failed since the last call, or NULL. The caller frees it. */
+char *trib_jax_failure(void)
+{
+    pthread_mutex_lock(&table.lock);
+    char *failure = table.failure;
+    table.failure = NULL;
+    pthread_mutex_unlock(&table.lock);
+    return failure;
+}
+
 /* Fills the parameters of a call's operation and submits it. Returns NULL, or XLA's error. */
 static struct xla_error *submit(const struct xla_call *call, trib_op_params *params, trib_op **op_out)
 {
@@ -202,6 +227,12 @@ struct xla_error *trib_jax_device(struct xla_call *call)
     if (answered_metadata(call)) {
         return NULL;
     }
+    char *earlier = trib_jax_failure();
+    if (earlier != NULL) {
+        struct xla_error *error = error_of(call->api, earlier);
+        free(earlier);
+        return error;
+    }
     struct xla_stream_get_args get = {sizeof get, NULL, call->context, NULL};
     struct xla_error *failure = call->api->stream_get(&get);
     if (failure != NULL) {
@@ -210,6 +241,7 @@ struct xla_error *trib_jax_device(struct xla_call *call)
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.stream = get.stream;
+    params.done_cb = device_operation_done;
     trib_op *op = NULL;
     failure = submit(call, &params, &op);
     if (failure != NULL) {

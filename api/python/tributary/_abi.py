@@ -135,7 +135,8 @@ class trib_config(Structure):
         ('busy_poll_ns', c_int64),
         ('shares', c_int),
         ('gpu_direct', c_int),
-        ('reserved', c_uint64 * 9),
+        ('coordinator_source', c_char_p),
+        ('reserved', c_uint64 * 8),
     ]
 
 

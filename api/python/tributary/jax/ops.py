@@ -15,7 +15,7 @@ from jax.interpreters import ad, batching, mlir
 from .. import _abi, job
 from .._library import beside, lib
 from ..buffers import DTYPES
-from ..errors import ArgumentError
+from ..errors import ArgumentError, TributaryError
 
 Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
 _REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
@@ -25,6 +25,7 @@ _native = ctypes.CDLL(beside('libtributary-jax.so'))
 _native.trib_jax_add.argtypes, _native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
 _native.trib_jax_close.argtypes, _native.trib_jax_close.restype = [ctypes.c_void_p], None
 _native.trib_jax_calls.argtypes, _native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
+_native.trib_jax_failure.argtypes, _native.trib_jax_failure.restype = [], ctypes.c_void_p
 jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(_native.trib_jax_host), platform='cpu')
 jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(_native.trib_jax_device), platform='CUDA')
 
@@ -158,8 +159,19 @@ def broadcast(tree, root_rank=0, name=None):
     return _apply(tree, name, _BROADCAST, None, root_rank, 'broadcast')
 
 
+def check():
+    """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread: the
+    next operation raises the error, or this call, after block_until_ready()."""
+    address = _native.trib_jax_failure()
+    if address:
+        text = ctypes.string_at(address)
+        ctypes.CDLL(None).free(ctypes.c_void_p(address))
+        raise TributaryError(text.decode(errors='replace'))
+
+
 def barrier():
     """Waits until all workers have called it."""
+    check()
     job.engine().barrier()
 
 
