@@ -1,7 +1,6 @@
 """Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by itself."""
 import torch
 import torch.distributed as dist
-
 import tributary.torch.c10d  # noqa: F401
 
 

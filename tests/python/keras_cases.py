@@ -5,7 +5,6 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
-
 import tributary.keras as trib  # noqa: E402
 
 

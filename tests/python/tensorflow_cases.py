@@ -4,7 +4,6 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
-
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
 from tributary.tensorflow import ops  # noqa: E402

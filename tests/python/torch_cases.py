@@ -4,7 +4,6 @@ import os
 import sys
 
 import torch
-
 import tributary
 import tributary.torch as trib
 

@@ -9,11 +9,10 @@ from .optimizer import distributed
 Average, Sum = 'Average', 'Sum'
 _backend = keras.backend.backend()
 if _backend == 'tensorflow':
-    from ..tensorflow import Compression, init, shutdown
+    from ..tensorflow import Compression
     from ..tensorflow.gradients import reduce_gradients
 elif _backend == 'jax':
     from .. import jax as _jax
-    from ..jax import init, shutdown
 
     class Compression:
         """The compressors that arguments named `compression` take."""
@@ -22,7 +21,7 @@ elif _backend == 'jax':
     def reduce_gradients(gradients, op=Average, compression=None):
         return _jax.allreduce(gradients, op, 'gradient')
 else:
-    from ..torch import Compression, init, shutdown
+    from ..torch import Compression
     from ..torch import ops as _torch_ops
 
     def reduce_gradients(gradients, op=Average, compression=Compression.none):

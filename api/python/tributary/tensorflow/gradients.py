@@ -2,10 +2,9 @@
 import tensorflow as tf
 
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import global_process_set, require_global
 from .compression import Compression
 from .ops import Average, Sum, allreduce
-from ..process_sets import require_global
 
 
 def reduce_gradients(gradients, op=Average, compression=Compression.none, sparse_as_dense=True, predivide=1.0, prefix='gradient'):

@@ -2,7 +2,6 @@
 from .. import job
 from ..errors import ArgumentError
 from .compression import Compression
-from .handles import Handle
 from .ops import Average, Sum, allreduce, counted_name, submit_allreduce
 
 
