@@ -20,6 +20,7 @@ FRAMEWORKS = {
                                   'cloudpickle', 'keras']),
     'jax': ([], ['jax==0.10.2', 'jaxlib==0.10.2', 'optax', 'keras']),
     'tensorflow': ([], ['tensorflow-cpu==2.21.0']),
+    'mxnet': ([], ['mxnet==1.9.1', 'numpy==1.23.5']),
 }
 SYSTEM = re.compile(r'(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|z|quadmath)|ld-linux.*)\.so')
 NO_DEVICE = 100  # cudaErrorNoDevice
