@@ -2,6 +2,7 @@
 #include "api/check.h"
 
 #include "engine/base/fork.h"
+#include "engine/base/handle.h"
 
 bool trib_api_is_usable(const trib_engine *engine)
 {
@@ -35,8 +36,37 @@ trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
-trib_status trib_api_check_op(const trib_op *op, trib_error *error)
+trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepared **prepared_out, trib_error *error)
 {
     trib_error_clear(error);
-    return op == NULL ? trib_error_set(error, TRIB_INVALID, "op is NULL") : trib_api_check_engine(op->engine, error);
+    trib_prepared *prepared = trib_handle_find((uintptr_t)handle, TRIB_HANDLE_PREPARED);
+    const uintptr_t current = prepared == NULL ? (uintptr_t)handle : atomic_load(&prepared->current);
+    trib_op *op = trib_handle_find(current, TRIB_HANDLE_OP);
+    if (op == NULL && prepared == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "op is %s",
+                              handle == NULL ? "NULL" : "not a handle of an operation, or was given back before");
+    }
+    trib_status status = trib_api_check_engine(op != NULL ? op->engine : prepared->engine, error);
+    if (status == TRIB_OK) {
+        *op_out = op;
+        if (prepared_out != NULL) {
+            *prepared_out = prepared;
+        }
+    }
+    return status;
+}
+
+trib_status trib_api_find_tensor(const trib_tensor *handle, trib_tensor **tensor_out, trib_error *error)
+{
+    trib_error_clear(error);
+    trib_tensor *tensor = trib_handle_find((uintptr_t)handle, TRIB_HANDLE_TENSOR);
+    if (tensor == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "tensor is %s",
+                              handle == NULL ? "NULL" : "not a handle of a tensor, or was released before");
+    }
+    const trib_status status = trib_api_check_engine(tensor->engine, error);
+    if (status == TRIB_OK) {
+        *tensor_out = tensor;
+    }
+    return status;
 }

@@ -409,7 +409,7 @@ trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *in
         .cross_rank = -1,
     };
     if (roster != NULL) {
-        info->epoch = roster->epoch;
+        info->epoch = trib_epoch_number(roster->epoch);
         info->partition_bytes = roster->partition_bytes;
         info->chunk_bytes = roster->chunk_bytes;
         info->t_opt_factor = roster->t_opt_factor;
@@ -451,6 +451,7 @@ static void add_core(trib_stats *stats, trib_core *core)
     stats->messages_received += trib_counter_get(&mine->messages_received);
     stats->allocations += trib_counter_get(&mine->allocations);
     stats->peers_refused += trib_counter_get(&mine->peers_refused);
+    stats->payloads_damaged += trib_counter_get(&mine->payloads_damaged);
     stats->system_calls += transport.system_calls;
     stats->bytes_copied += transport.bytes_copied;
     stats->bytes_relayed += trib_counter_get(&mine->bytes_relayed);

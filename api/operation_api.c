@@ -1,95 +1,57 @@
 /*
- * operation_api.c - the entry points about tensors and operations: check the arguments, the state and the thread, then
- * forward. Nothing else.
+ * operation_api.c - the entry points that submit operations: check the arguments and the state, then forward. Nothing
+ * else.
  */
-#include <errno.h>
-#include <sched.h>
-#include <string.h>
+#include <stdlib.h>
 
-#include "api/blocking.h"
 #include "api/check.h"
-#include "engine/device/device_task.h"
+#include "engine/base/handle.h"
 
-#define POLL_NS (50 * INT64_C(1000)) /* a call that waits for a launch polls so long before it sleeps */
+/* ---- Checks of parameters ---- */
 
-/* ---- Tensors ---- */
+/* What an operation works on: a tensor, or one that the engine will name for it. */
+typedef struct target {
+    const char *name;
+    trib_dtype dtype;
+    trib_layout layout;
+    bool on_device;
+    uint64_t bytes;
+    uint32_t members, place; /* how many workers share it, and where this one is among them */
+} target;
 
-trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
-                                trib_error *error)
+typedef trib_status kind_check(const trib_engine *engine, const target *what, const trib_op_params *params,
+                               trib_error *error);
+
+static kind_check check_push_pull, check_broadcast, check_reduce, check_slices, check_scatter;
+
+/* By trib_op_kind. */
+static const struct {
+    trib_layout layout;
+    trib_collective collective;
+    kind_check *check;
+} kinds[TRIB_OP_KIND_COUNT] = {
+    [TRIB_OP_PUSH_PULL] = {TRIB_WHOLE, TRIB_COLLECTIVE_ALL_REDUCE, check_push_pull},
+    [TRIB_OP_BROADCAST] = {TRIB_WHOLE, TRIB_COLLECTIVE_BROADCAST, check_broadcast},
+    [TRIB_OP_REDUCE] = {TRIB_WHOLE, TRIB_COLLECTIVE_REDUCE, check_reduce},
+    [TRIB_OP_ALL_GATHER] = {TRIB_SLICES, TRIB_COLLECTIVE_BROADCAST, check_slices},
+    [TRIB_OP_REDUCE_SCATTER] = {TRIB_SLICES, TRIB_COLLECTIVE_REDUCE, check_scatter},
+    [TRIB_OP_ALL_TO_ALL] = {TRIB_PAIRS, TRIB_COLLECTIVE_PAIR, check_slices},
+};
+
+static trib_status check_engine(trib_engine *engine, trib_error *error)
 {
     trib_status status = trib_api_check_engine(engine, error);
-    if (tensor_out != NULL) {
-        *tensor_out = NULL;
-    }
     if (status != TRIB_OK) {
         return status;
-    }
-    if (desc == NULL || tensor_out == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "%s is NULL", desc == NULL ? "desc" : "tensor_out");
-    }
-    if (desc->struct_size != sizeof *desc) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "trib_tensor_desc has struct_size %u, this library's has %zu: call "
-                              "trib_tensor_desc_init and build against the same release",
-                              desc->struct_size, sizeof *desc);
-    }
-    if (desc->name == NULL) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "desc->name is NULL: a tensor needs a name, the same on all workers");
-    }
-    size_t length = strnlen(desc->name, TRIB_TENSOR_NAME_MAX + 1);
-    if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(desc->name, "__", 2) == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor name \"%.40s\": 1 to %d bytes, not starting with \"__\"",
-                              desc->name, TRIB_TENSOR_NAME_MAX);
-    }
-    for (size_t i = 0; i < length; i++) {
-        if ((unsigned char)desc->name[i] < 0x20 || desc->name[i] == 0x7f) {
-            return trib_error_set(error, TRIB_INVALID, "a tensor name holds the control byte 0x%02x",
-                                  (unsigned char)desc->name[i]);
-        }
-    }
-    size_t element = trib_dtype_size(desc->dtype);
-    if (element == 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
-    }
-    if (desc->count > TRIB_TENSOR_BYTES_MAX / element) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
-                              desc->name, (unsigned long long)desc->count, element);
-    }
-    if ((desc->flags & ~TRIB_TENSOR_DEVICE) != 0) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
-    }
-    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
-        if (desc->reserved[i] != 0) {
-            return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
-        }
     }
     if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
-        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
+        return trib_error_set(error, TRIB_STATE, "only workers take part in operations");
     }
-    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
-    if (on_device && engine->device == NULL) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
-                              desc->name);
-    }
-    status = trib_engine_check_open(engine, error);
-    return status != TRIB_OK ? status
-                             : trib_tensor_find_or_add(engine, desc->name, desc->dtype, desc->count, desc->priority,
-                                                       desc->flags, tensor_out, error);
+    return trib_engine_check_open(engine, error);
 }
 
-/* ---- Operations ---- */
-
-static trib_status check_params(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+static trib_status check_struct(const trib_op_params *params, trib_error *error)
 {
-    trib_status status = trib_api_check_engine(engine, error);
-    if (op_out != NULL) {
-        *op_out = NULL;
-    }
-    if (status != TRIB_OK) {
-        return status;
-    }
     if (params == NULL) {
         return trib_error_set(error, TRIB_INVALID, "params is NULL");
     }
@@ -99,42 +61,94 @@ static trib_status check_params(trib_engine *engine, const trib_op_params *param
                               "trib_op_params_init and build against the same release",
                               params->struct_size, sizeof *params);
     }
-    if (params->flags != 0) {
+    if ((params->flags & ~(TRIB_OP_ONCE | TRIB_OP_ALLOCATE_OUTPUT)) != 0) {
         return trib_error_set(error, TRIB_INVALID, "unknown flags 0x%x in params", params->flags);
     }
+    bool is_reserved_zero = params->reserved_32 == 0;
     for (size_t i = 0; i < sizeof params->reserved / sizeof params->reserved[0]; i++) {
-        if (params->reserved[i] != 0) {
-            return trib_error_set(error, TRIB_INVALID, "a reserved field of params is not 0");
-        }
+        is_reserved_zero = is_reserved_zero && params->reserved[i] == 0;
     }
-    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
-        return trib_error_set(error, TRIB_STATE, "only workers take part in operations");
-    }
-    return trib_engine_check_open(engine, error);
+    return is_reserved_zero ? TRIB_OK : trib_error_set(error, TRIB_INVALID, "a reserved field of params is not 0");
 }
 
-static trib_status check_tensor(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+static trib_status find_once(const trib_engine *engine, const trib_op_params *params, target *out, trib_error *error)
 {
-    if (params->tensor == NULL || params->tensor->engine != engine) {
-        return trib_error_set(error, TRIB_INVALID, "params->tensor is NULL or belongs to another engine");
+    const size_t element = trib_dtype_size(params->dtype);
+    if (params->tensor != NULL || element == 0 || params->bytes % element != 0 ||
+        params->bytes > TRIB_TENSOR_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "TRIB_OP_ONCE: params->tensor must be NULL, dtype (%d) a type, bytes (%llu) those of "
+                              "whole elements, 2^44 at most",
+                              (int)params->dtype, (unsigned long long)params->bytes);
     }
+    *out = (target){.name = "__once",
+                    .dtype = params->dtype,
+                    .bytes = params->bytes,
+                    .members = trib_rank_group_count(engine, NULL),
+                    .place = trib_rank_group_place(engine, NULL)};
     return TRIB_OK;
 }
 
-static trib_status check_buffers(const trib_op_params *params, bool needs_input, bool needs_output, trib_error *error)
+static trib_status find_target(const trib_engine *engine, const trib_op_params *params, trib_tensor **tensor_out,
+                               target *out, trib_error *error)
 {
-    const trib_tensor *tensor = params->tensor;
-    if (tensor->bytes == 0) {
+    *tensor_out = NULL;
+    if ((params->flags & TRIB_OP_ONCE) != 0) {
+        return find_once(engine, params, out, error);
+    }
+    trib_tensor *tensor = trib_handle_find((uintptr_t)params->tensor, TRIB_HANDLE_TENSOR);
+    if (tensor == NULL || tensor->engine != engine) {
+        return trib_error_set(error, TRIB_INVALID, "params->tensor is %s",
+                              params->tensor == NULL ? "NULL"
+                              : tensor != NULL       ? "a tensor of another engine"
+                                                     : "not a handle of a tensor, or was released before");
+    }
+    if (params->bytes != 0 && params->bytes != tensor->bytes) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": params->bytes is %llu, but it has %llu bytes",
+                              tensor->name, (unsigned long long)params->bytes, (unsigned long long)tensor->bytes);
+    }
+    *tensor_out = tensor;
+    *out = (target){.name = tensor->name,
+                    .dtype = tensor->dtype,
+                    .layout = tensor->layout,
+                    .on_device = tensor->on_device,
+                    .bytes = tensor->bytes,
+                    .members = tensor->members,
+                    .place = tensor->group_place};
+    return TRIB_OK;
+}
+
+/* The room that the caller says there is, for a whole tensor. */
+static trib_status check_sizes(const target *what, const trib_op_params *params, trib_error *error)
+{
+    if ((params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "tensor \"%s\": the engine allocates the output of slices only",
+                              what->name);
+    }
+    const bool input_fits = params->input_bytes == 0 || params->input_bytes == what->bytes;
+    if (input_fits && (params->output_bytes == 0 || params->output_bytes >= what->bytes)) {
         return TRIB_OK;
     }
+    return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %llu bytes, and %s %llu", what->name,
+                          (unsigned long long)what->bytes, input_fits ? "output" : "input",
+                          (unsigned long long)(input_fits ? params->output_bytes : params->input_bytes));
+}
+
+static trib_status check_buffers(const target *what, const trib_op_params *params, bool needs_input, bool needs_output,
+                                 trib_error *error)
+{
+    const trib_status status = check_sizes(what, params, error);
+    if (status != TRIB_OK || what->bytes == 0) {
+        return status;
+    }
     if ((needs_input && params->input == NULL) || (needs_output && params->output == NULL)) {
-        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %s is NULL", tensor->name,
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %s is NULL", what->name,
                               needs_input && params->input == NULL ? "input" : "output");
     }
     uintptr_t in = (uintptr_t)params->input, out = (uintptr_t)params->output;
-    if (in != 0 && out != 0 && in != out && (in < out ? out - in : in - out) < tensor->bytes) {
+    if (in != 0 && out != 0 && in != out && (in < out ? out - in : in - out) < what->bytes) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": input and output overlap without being equal",
-                              tensor->name);
+                              what->name);
     }
     return TRIB_OK;
 }
@@ -144,231 +158,283 @@ static bool is_float(trib_dtype dtype)
     return dtype == TRIB_FLOAT32 || dtype == TRIB_FLOAT64 || dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16;
 }
 
-static trib_status check_stream(const trib_op_params *params, trib_error *error)
+static trib_status check_reduction(const target *what, const trib_op_params *params, trib_error *error)
 {
-    const trib_tensor *tensor = params->tensor;
-    if (!tensor->on_device && params->stream != NULL) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "tensor \"%s\": a stream, but it was not declared TRIB_TENSOR_DEVICE", tensor->name);
-    }
-    return TRIB_OK;
+    return (unsigned)params->reduce < TRIB_REDUCE_COUNT
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", what->name,
+                                (int)params->reduce);
 }
 
-static trib_status check_device(const trib_engine *engine, const trib_op_params *params, trib_error *error)
+static trib_status check_root(const target *what, const trib_op_params *params, trib_error *error)
 {
-    const trib_tensor *tensor = params->tensor;
-    if (tensor->on_device && params->reduce == TRIB_AVG && !is_float(tensor->dtype) && engine->config.local_size > 1) {
+    return params->root >= 0 && (uint32_t)params->root < what->members
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %u", what->name,
+                                params->root, what->members);
+}
+
+static trib_status check_push_pull(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                   trib_error *error)
+{
+    const trib_status status = check_reduction(what, params, error);
+    if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !is_float(what->dtype) &&
+        engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
-                              tensor->name, trib_dtype_name(tensor->dtype));
+                              what->name, trib_dtype_name(what->dtype));
     }
-    return check_stream(params, error);
+    return status == TRIB_OK ? check_buffers(what, params, true, true, error) : status;
 }
 
-trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+static trib_status check_broadcast(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                   trib_error *error)
 {
-    trib_status status = check_params(engine, params, op_out, error);
-    if (status == TRIB_OK) {
-        status = check_tensor(engine, params, error);
-    }
-    if (status == TRIB_OK && (unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", params->tensor->name,
-                                (int)params->reduce);
-    }
-    if (status == TRIB_OK) {
-        status = check_buffers(params, true, true, error);
-    }
-    if (status == TRIB_OK) {
-        status = check_device(engine, params, error);
-    }
-    return status != TRIB_OK
-               ? status
-               : trib_op_submit(engine, params, TRIB_COLLECTIVE_ALL_REDUCE, params->tensor, op_out, error);
+    (void)engine;
+    const trib_status status = check_root(what, params, error);
+    const bool is_root = (uint32_t)params->root == what->place;
+    return status == TRIB_OK ? check_buffers(what, params, is_root, !is_root, error) : status;
 }
 
-trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+static trib_status check_reduce(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                trib_error *error)
 {
-    trib_status status = check_params(engine, params, op_out, error);
-    if (status == TRIB_OK) {
-        status = check_tensor(engine, params, error);
+    (void)engine;
+    if (what->on_device) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": on a device there is no reduce to one rank yet: use trib_all_reduce",
+                              what->name);
     }
-    if (status == TRIB_OK && (params->root < 0 || params->root >= engine->config.worker_count)) {
-        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %d",
-                                params->tensor->name, params->root, engine->config.worker_count);
-    }
-    if (status == TRIB_OK) {
-        status = check_stream(params, error);
-    }
-    if (status == TRIB_OK) {
-        const bool is_root = params->root == engine->config.rank;
-        status = check_buffers(params, is_root, !is_root, error);
-    }
-    return status != TRIB_OK ? status
-                             : trib_op_submit(engine, params, TRIB_COLLECTIVE_BROADCAST, params->tensor, op_out, error);
+    trib_status status = check_root(what, params, error);
+    status = status == TRIB_OK ? check_reduction(what, params, error) : status;
+    return status == TRIB_OK ? check_buffers(what, params, true, (uint32_t)params->root == what->place, error) : status;
 }
 
-trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+/* The lengths are known when all have declared the tensor (trib_op_fit). */
+static trib_status check_slices(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                trib_error *error)
 {
-    trib_op_params mine;
-    trib_op_params_init(&mine, sizeof mine);
-    trib_status status = check_params(engine, params == NULL ? &mine : params, op_out, error);
+    (void)engine;
+    return (params->flags & TRIB_OP_ALLOCATE_OUTPUT) == 0 || params->output == NULL
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": with TRIB_OP_ALLOCATE_OUTPUT output must be NULL",
+                                what->name);
+}
+
+static trib_status check_scatter(const trib_engine *engine, const target *what, const trib_op_params *params,
+                                 trib_error *error)
+{
+    const trib_status status = check_reduction(what, params, error);
+    return status == TRIB_OK ? check_slices(engine, what, params, error) : status;
+}
+
+static trib_status check_layout(const target *what, trib_layout layout, trib_error *error)
+{
+    static const char *const names[] = {"TRIB_WHOLE", "TRIB_SLICES", "TRIB_PAIRS"};
+    return what->layout == layout
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared %s, and the operation needs %s",
+                                what->name, names[what->layout], names[layout]);
+}
+
+/* Makes a request of parameters; the engine has been checked. */
+static trib_status read_params(const trib_engine *engine, const trib_op_params *params, trib_op_kind kind,
+                               trib_request *request, trib_error *error)
+{
+    target what = {.name = ""};
+    trib_tensor *tensor = NULL;
+    trib_status status = check_struct(params, error);
+    if (status == TRIB_OK) {
+        status = find_target(engine, params, &tensor, &what, error);
+    }
+    if (status == TRIB_OK && (unsigned)kind >= TRIB_OP_KIND_COUNT) {
+        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown kind %d", what.name, (int)kind);
+    }
+    if (status == TRIB_OK && !what.on_device && params->stream != NULL) {
+        status = trib_error_set(error, TRIB_INVALID,
+                                "tensor \"%s\": a stream, but it was not declared TRIB_TENSOR_DEVICE", what.name);
+    }
+    if (status == TRIB_OK) {
+        status = check_layout(&what, kinds[kind].layout, error);
+    }
+    if (status == TRIB_OK) {
+        status = kinds[kind].check(engine, &what, params, error);
+    }
+    *request = (trib_request){
+        .params = params,
+        .collective = status == TRIB_OK ? kinds[kind].collective : TRIB_COLLECTIVE_ALL_REDUCE,
+        .step = status == TRIB_OK ? params->step : 0,
+        .tensor = tensor,
+        .tensor_handle = tensor != NULL ? (uintptr_t)params->tensor : 0,
+    };
+    return status;
+}
+
+/* ---- One operation ---- */
+
+trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error)
+{
+    const trib_status status = check_engine(engine, error);
+    return status == TRIB_OK ? check_struct(params, error) : status;
+}
+
+trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind, trib_op **op_out,
+                            trib_error *error)
+{
+    trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = check_engine(engine, error);
+    if (status == TRIB_OK) {
+        status = read_params(engine, params, kind, &request, error);
+    }
     if (status != TRIB_OK) {
         return status;
     }
-    if (params != NULL) {
-        mine.timeout_ns = params->timeout_ns;
-        mine.done_cb = params->done_cb;
-        mine.user = params->user;
+    if (op_out == NULL && (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "op_out is NULL: only the handle tells where the output is");
     }
-    return trib_op_submit(engine, &mine, TRIB_COLLECTIVE_ALL_REDUCE, engine->barrier_tensor, op_out, error);
+    request.handle_out = op_out;
+    return trib_ops_submit(engine, &request, 1, error);
 }
 
-void trib_op_cancel(trib_op *op)
+/* ---- Many operations ---- */
+
+static trib_status take_requests(size_t count, trib_request **requests_out, trib_error *error)
 {
-    if (op != NULL && trib_api_is_usable(op->engine)) {
+    trib_request *requests = calloc(count > 0 ? count : 1, sizeof *requests);
+    if (requests == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %zu operations", count);
+    }
+    *requests_out = requests;
+    return TRIB_OK;
+}
+
+/* Says which operation of a list is at fault. */
+static trib_status fail_at(size_t index, trib_status status, const trib_error *why, trib_error *error)
+{
+    return trib_error_set(error, status, "operation %zu of the list: %.340s", index, why->text);
+}
+
+trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params, size_t count, trib_op **ops_out,
+                              trib_error *error)
+{
+    trib_request *requests = NULL;
+    for (size_t i = 0; i < count && ops_out != NULL; i++) {
+        ops_out[i] = NULL;
+    }
+    trib_status status = check_engine(engine, error);
+    if (status == TRIB_OK && params == NULL && count > 0) {
+        status = trib_error_set(error, TRIB_INVALID, "params is NULL");
+    }
+    if (status == TRIB_OK) {
+        status = take_requests(count, &requests, error);
+    }
+    for (size_t i = 0; i < count && status == TRIB_OK; i++) {
+        trib_error why = {.status = TRIB_OK};
+        status = read_params(engine, &params[i], params[i].kind, &requests[i], &why);
+        requests[i].handle_out = ops_out != NULL ? &ops_out[i] : NULL;
+        if (status != TRIB_OK) {
+            status = fail_at(i, status, &why, error);
+        }
+    }
+    if (status == TRIB_OK) {
+        status = trib_ops_submit(engine, requests, count, error);
+    }
+    free(requests);
+    return status;
+}
+
+/* ---- Prepared operations ---- */
+
+trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_request request;
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = check_engine(engine, error);
+    if (status == TRIB_OK && op_out == NULL) {
+        status = trib_error_set(error, TRIB_INVALID, "op_out is NULL");
+    }
+    if (status == TRIB_OK) {
+        status = read_params(engine, params, params == NULL ? TRIB_OP_PUSH_PULL : params->kind, &request, error);
+    }
+    if (status == TRIB_OK && request.tensor == NULL) {
+        status = trib_error_set(error, TRIB_INVALID, "TRIB_OP_ONCE: such an operation is not prepared");
+    }
+    return status == TRIB_OK ? trib_op_prepare_request(engine, &request, op_out, error) : status;
+}
+
+static trib_status find_prepared(const trib_op *handle, trib_engine **engine, uint32_t step, trib_request *request,
+                                 trib_error *error)
+{
+    trib_op *op = NULL;
+    trib_prepared *prepared = NULL;
+    const trib_status status = trib_api_find_op(handle, &op, &prepared, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (prepared == NULL || (*engine != NULL && *engine != prepared->engine)) {
+        return trib_error_set(error, TRIB_INVALID, "op is %s",
+                              prepared == NULL ? "not one that trib_op_prepare has made" : "one of another engine");
+    }
+    *engine = prepared->engine;
+    *request = trib_prepared_request(prepared, step);
+    return TRIB_OK;
+}
+
+trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib_error *error)
+{
+    trib_request *requests = NULL, one;
+    trib_engine *engine = NULL;
+    trib_status status = TRIB_OK;
+    trib_error_clear(error);
+    if (ops == NULL && count > 0) {
+        return trib_error_set(error, TRIB_INVALID, "ops is NULL");
+    }
+    if (count == 1) {
+        requests = &one;
+    } else {
+        status = take_requests(count, &requests, error);
+    }
+    for (size_t i = 0; i < count && status == TRIB_OK; i++) {
+        trib_error why = {.status = TRIB_OK};
+        status = find_prepared(ops[i], &engine, step, &requests[i], &why);
+        if (status != TRIB_OK) {
+            status = fail_at(i, status, &why, error);
+        }
+    }
+    if (status == TRIB_OK && count > 0) {
+        status = trib_ops_submit(engine, requests, count, error);
+    }
+    if (requests != &one) {
+        free(requests);
+    }
+    return status;
+}
+
+/* ---- Giving up and giving back ---- */
+
+void trib_op_cancel(trib_op *handle)
+{
+    trib_op *op = NULL;
+    if (trib_api_find_op(handle, &op, NULL, NULL) == TRIB_OK && op != NULL) {
         trib_op_give_up(op);
     }
 }
 
-/* Waits until the job has come together: a stream that waited before might hold up the work of forming the group of
- * GPUs. If the job fails, the operation itself says why. */
-static trib_status wait_for_job(trib_engine *engine, trib_error *error)
+void trib_op_release(trib_op *handle)
 {
-    if (atomic_load(&engine->phase) != TRIB_PHASE_JOINING) {
-        return TRIB_OK;
-    }
-    trib_error here = {.status = TRIB_OK};
-    const trib_status status = trib_api_check_may_block(engine, &here);
-    if (status != TRIB_OK) {
-        return trib_error_set(error, status, "a stream may wait only when the job has come together; %s", here.text);
-    }
-    const trib_status unused = trib_engine_wait_ready(engine, -1, NULL);
-    (void)unused;
-    return TRIB_OK;
-}
-
-static bool is_launched(const trib_op *op, uint32_t launches)
-{
-    return atomic_load(&op->engine->launches) != launches || atomic_load(&op->cores_left) == 0;
-}
-
-/* Polls: on one machine a launch takes less time than a thread takes to wake up. */
-static bool is_launched_soon(const trib_op *op, uint32_t launches)
-{
-    const struct timespec until = trib_api_deadline_in(POLL_NS);
-    while (!is_launched(op, launches)) {
-        if (trib_api_left_ns(&until) <= 0) {
-            return false;
+    trib_op *op = NULL;
+    trib_prepared *prepared = NULL;
+    /* Of several calls with one handle, one closes it. */
+    if (trib_api_find_op(handle, &op, &prepared, NULL) == TRIB_OK && trib_handle_close((uintptr_t)handle)) {
+        if (prepared != NULL) {
+            trib_prepared_give_back(prepared);
+        } else {
+            trib_op_give_back(op);
         }
-        sched_yield(); /* the thread that launches it may need this core */
-    }
-    return true;
-}
-
-static void wait_for_change(trib_op *op, uint32_t launches)
-{
-    trib_engine *engine = op->engine;
-    atomic_fetch_add(&engine->waiters, 1);
-    pthread_mutex_lock(&engine->mutex);
-    while (!is_launched(op, launches)) {
-        pthread_cond_wait(&engine->changed, &engine->mutex); /* bounded by the operation's deadline and the job's end */
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    atomic_fetch_sub(&engine->waiters, 1);
-}
-
-/* A stream that waited now might block the launch of the very work that it waits for. So this thread waits, until
- * something has been launched or the operation is over, even if its completion has not been announced. */
-static trib_status wait_for_launch(trib_op *op, uint32_t launches, trib_error *refusal)
-{
-    trib_engine *engine = op->engine;
-    const trib_error reason = *refusal;
-    trib_status status = trib_api_check_may_block(engine, refusal);
-    if (status != TRIB_OK) {
-        const trib_error here = *refusal;
-        return trib_error_set(refusal, status, "%.250s; %.100s", reason.text, here.text);
-    }
-    if (!atomic_exchange(&engine->refused_logged, true)) {
-        trib_log(&engine->logger, TRIB_LOG_INFO, "tensor \"%s\": trib_op_stream_wait waits in the call: %s",
-                 op->tensor->name, reason.text);
-    }
-    if (!is_launched_soon(op, launches)) {
-        wait_for_change(op, launches);
-    }
-    return TRIB_BUSY;
-}
-
-trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error)
-{
-    trib_status status = trib_api_check_op(op, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (!op->tensor->on_device) {
-        return trib_error_set(error, TRIB_INVALID, "op must be an operation on a TRIB_TENSOR_DEVICE tensor");
-    }
-    trib_engine *engine = op->engine;
-    status = wait_for_job(engine, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    do {
-        const uint32_t launches = atomic_load(&engine->launches);
-        trib_error refusal = {.status = TRIB_OK};
-        status = engine->env.device->stream_wait(engine->device, stream, &op->device->semaphore, &refusal);
-        if (status == TRIB_BUSY) {
-            status = atomic_load(&op->cores_left) > 0 ? wait_for_launch(op, launches, &refusal) : TRIB_OK;
-        }
-        if (status != TRIB_OK && status != TRIB_BUSY) {
-            return trib_error_set(error, status, "%s", refusal.text);
-        }
-    } while (status == TRIB_BUSY);
-    return TRIB_OK;
-}
-
-trib_status trib_op_status(const trib_op *op)
-{
-    trib_status status = trib_api_check_op(op, NULL);
-    return status != TRIB_OK ? status : (trib_status)atomic_load(&op->status);
-}
-
-trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error)
-{
-    trib_status status = trib_api_check_op(op, error);
-    if (status == TRIB_OK) {
-        status = trib_api_check_may_block(op->engine, error);
-    }
-    if (status != TRIB_OK) {
-        return status;
-    }
-    trib_engine *engine = op->engine;
-    struct timespec deadline = trib_api_deadline_in(timeout_ns < 0 ? 0 : timeout_ns);
-    int code = 0;
-    atomic_fetch_add(&engine->waiters, 1);
-    while (atomic_load(&op->status) == TRIB_PENDING && code != ETIMEDOUT) {
-        if (trib_engine_dispatch(engine, 0) > 0) { /* a steady flow of completions must not outlast the deadline */
-            code = timeout_ns >= 0 && trib_api_left_ns(&deadline) <= 0 ? ETIMEDOUT : 0;
-            continue;
-        }
-        pthread_mutex_lock(&engine->mutex);
-        if (atomic_load(&op->status) == TRIB_PENDING &&
-            (engine->done_head == NULL || atomic_load(&engine->dispatcher) != TRIB_NO_THREAD)) {
-            code = timeout_ns < 0 ? pthread_cond_wait(&engine->changed, &engine->mutex)
-                                  : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
-        }
-        pthread_mutex_unlock(&engine->mutex);
-    }
-    atomic_fetch_sub(&engine->waiters, 1);
-    status = (trib_status)atomic_load(&op->status);
-    if (status == TRIB_PENDING) {
-        return trib_error_set(error, TRIB_TIMEOUT, "tensor \"%s\": not complete yet", op->tensor->name);
-    }
-    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", op->text);
-}
-
-void trib_op_release(trib_op *op)
-{
-    if (op != NULL && trib_api_is_usable(op->engine)) {
-        trib_op_give_back(op);
     }
 }

@@ -6,11 +6,13 @@
  *
  * THREADS    A function marked TRIB_ANY_THREAD may be called from any thread at any time between create and destroy.
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
- * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. Tensors live until the
- *            engine is destroyed; an operation's handle, if you asked for one, until trib_op_release, which must come
- *            before that. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what never
- *            was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md); those
- *            that return no status do nothing then. Not from signal handlers, nor after main has returned (atexit).
+ * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. A tensor's lives until
+ *            trib_tensor_release or the engine's end; an operation's, if you asked for one, until trib_op_release,
+ *            before that end. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what
+ *            never was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md);
+ *            those that return no status do nothing then. Handles of tensors and operations are numbers, not addresses:
+ *            one that was given back, or any other value, is refused (TRIB_INVALID) and never followed. Not from signal
+ *            handlers, nor after main has returned (atexit).
  * OUTPUTS    *error, where it is given, always says how the call ended: TRIB_OK with an empty text, or why not. A
  *            handle or memory that a call hands out (*engine_out, *tensor_out, *op_out, *memory_out) is NULL if it
  *            fails.
@@ -123,6 +125,7 @@ TRIB_API const char *trib_reduce_name(trib_reduce reduce);
 
 typedef struct trib_engine trib_engine;
 typedef struct trib_tensor trib_tensor;
+typedef struct trib_group trib_group;
 typedef struct trib_op trib_op;
 struct ev_loop;
 
@@ -161,6 +164,9 @@ typedef enum trib_local_sum {
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
+/* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
+ * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
+typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -199,10 +205,11 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
-    const char *listen;    /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
+    const char *listen; /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
                               rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
-    const char *job;       /* the job's name: members of other jobs are refused; default "default" */
-    const char *token;     /* shared secret; NULL = none: then all addresses are a loopback one each */
+    const char *job;    /* the job's name: members of other jobs are refused; default "default" */
+    const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
+                              32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
@@ -241,7 +248,9 @@ typedef struct trib_config {
     trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
-    uint64_t reserved[8];           /* must be 0 */
+    trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
+    uint32_t reserved_32;           /* must be 0 */
+    uint64_t reserved[7];           /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -344,12 +353,51 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void
  * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. Nothing may begin to use it meanwhile. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error);
 
+/* ---- Groups ------------------------------------------------------------------------------------------------- */
+
+#define TRIB_TENSOR_NAME_MAX 255 /* bytes; of groups' names, too */
+
+typedef struct trib_group_desc {
+    uint32_t struct_size; /* set by trib_group_desc_init */
+    uint32_t flags;       /* none defined: 0 */
+    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all its members; as a tensor's */
+    const int32_t *ranks; /* its members, each once, in the order in which the group counts them from 0; copied */
+    uint32_t rank_count;
+    uint32_t reserved_32;
+    uint64_t reserved[6];
+} trib_group_desc;
+
+/* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_group_desc). TRIB_ANY_THREAD. */
+TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
+
+/* Makes a group of workers, which has tensors and collectives of its own, at any time. Each of its members calls this;
+ * names decide which calls belong together. Servers are shared, and tensors of one name in two groups are two tensors.
+ * Returns at once, and tensors may be declared in the group at once. The same name with the same ranks gives the same
+ * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
+ * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
+ * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_NO_MEMORY, TRIB_CLOSED. Groups live until the
+ * engine is destroyed; a job has at most 1023. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
+                                                    trib_group **group_out, trib_error *error);
+/* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */
+TRIB_API int32_t trib_group_rank(const trib_group *group);
+TRIB_API int32_t trib_group_size(const trib_group *group);
+
 /* ---- Tensors ------------------------------------------------------------------------------------------------ */
 
-#define TRIB_TENSOR_NAME_MAX 255
+#define TRIB_TENSOR_DIMS_MAX 16
 
-/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. */
+/* trib_tensor_desc.flags. DEVICE: buffers lie in the memory of trib_config.device. NEW: this worker has no tensor of
+ * that name yet, else TRIB_STATE; so two models that use the same names do not share tensors unnoticed. */
 #define TRIB_TENSOR_DEVICE 1u
+#define TRIB_TENSOR_NEW 2u
+
+/* Which elements a worker has of a tensor, and so which collectives it takes. */
+typedef enum trib_layout {
+    TRIB_WHOLE = 0,  /* every worker has all elements: all_reduce, broadcast, reduce */
+    TRIB_SLICES = 1, /* every worker has a slice, of a length of its own: all_gather, reduce_scatter */
+    TRIB_PAIRS = 2,  /* every worker has a slice for every worker: all_to_all */
+} trib_layout;
 
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
@@ -357,16 +405,25 @@ typedef struct trib_tensor_desc {
     const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; no control byte, no "__" first */
     trib_dtype dtype;
     int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
-    uint64_t count;   /* elements; 0 is allowed, and at most 2^44 bytes */
-    uint64_t reserved[8];
+    /* elements; 0 is allowed, at most 2^44 bytes; SLICES: of this worker's slice; PAIRS: unused */
+    uint64_t count;
+    const uint64_t *shape; /* NULL, or the sizes of dims dimensions, whose product is count; workers' are compared */
+    uint32_t dims;         /* 0 (shape is NULL) to TRIB_TENSOR_DIMS_MAX */
+    trib_layout layout;
+    const uint64_t *splits; /* PAIRS: elements of the slice for each member, in the group's order; copied */
+    uint64_t row;           /* elements that belong together, as of a matrix's row; counts are multiples; 0: 1 */
+    trib_group *group;      /* NULL: all workers */
+    uint32_t split_count;   /* PAIRS: members of the group, else 0 */
+    uint32_t reserved_32;
+    uint64_t reserved[2];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
- * a name again with the same type, count and flags gives the same handle, and its priority holds for operations from
- * then on; with others TRIB_MISMATCH. Returns at once;
+ * a name again with the same type, count, shape and flags gives the same handle, and sets the default priority of what
+ * this worker submits from then on; with others TRIB_MISMATCH. A shape differs only from another one. Returns at once;
  * but for a tensor on devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory:
  * part of a second for each GiB. Workers agree behind; if they differ all its operations not yet over complete with
  * TRIB_MISMATCH, on every worker, and a text that says who declared what (a broadcast may be over before all have
@@ -375,14 +432,34 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
+/* The handle of the tensor of that name, which this worker has declared and not released; else TRIB_INVALID.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out,
+                                                   trib_error *error);
+
+/* Ends a tensor, however often it was declared: the handle is refused from now on, the name may be declared again at
+ * once, as anything, and what the tensor takes in this process is freed (with the last handle of its operations). Every
+ * worker must do so, each in its own time, as each must declare it: the n-th tensor of a name here is the n-th of that
+ * name on all others. Where a worker does not, the servers and the coordinator keep what they know of the tensor until
+ * it leaves, and nothing else happens. A tensor whose declarations differed ends like any other. TRIB_STATE: operations
+ * on it are in flight, or prepared (trib_op_prepare): nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD,
+ * also in a callback, where the operation is complete. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error);
+/* The elements of each slice: SLICES: of each member; PAIRS: of each member i for each member j, at i * members + j.
+ * counts has room for `capacity` numbers; *count_out is how many there are. TRIB_AGAIN: the members have not all
+ * declared the tensor yet; once an operation on it has succeeded they have. TRIB_INVALID (too little room, a WHOLE
+ * tensor), TRIB_MISMATCH (they disagree). TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity,
+                                                     size_t *count_out, trib_error *error);
+
 /* ---- Operations --------------------------------------------------------------------------------------------- */
 
 typedef struct trib_result {
     trib_status status;
     uint32_t contributors; /* workers whose contribution is in the result: of a broadcast 1; 0 on error */
-    uint64_t bytes;        /* of the tensor */
+    uint64_t bytes;        /* of the tensor; SLICES, PAIRS: of all its slices */
     int64_t duration_ns;   /* from submission to completion */
-    const char *tensor;    /* its name; "" for a barrier, which texts and trib_waiting call "__barrier" */
+    const char *tensor;    /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
     const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
@@ -390,22 +467,50 @@ typedef struct trib_result {
  * After it has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
+/* What trib_submit_batch and trib_op_prepare are to do; the calls for one operation look at their own name instead. */
+typedef enum trib_op_kind {
+    TRIB_OP_PUSH_PULL = 0, /* all_reduce */
+    TRIB_OP_BROADCAST = 1,
+    TRIB_OP_REDUCE = 2,
+    TRIB_OP_ALL_GATHER = 3,
+    TRIB_OP_REDUCE_SCATTER = 4,
+    TRIB_OP_ALL_TO_ALL = 5,
+    TRIB_OP_KIND_COUNT = 6
+} trib_op_kind;
+
+/* trib_op_params.flags. ONCE: the engine names a tensor for this operation, of `bytes` bytes of type `dtype` in host
+ * memory; tensor is NULL. The n-th such operation of a worker belongs with the n-th of every other. It takes a round
+ * trip to the coordinator more than one on a declared tensor. */
+#define TRIB_OP_ONCE 1u
+
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
-    uint32_t flags;       /* none defined: 0 */
+    uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
     trib_tensor *tensor;
     const void *input;  /* count elements; read until completion */
     void *output;       /* count elements; may equal input, must not overlap it otherwise; written until completion */
-    trib_reduce reduce; /* push_pull */
-    int32_t root;       /* broadcast: the rank whose input everybody gets */
+    trib_reduce reduce; /* all_reduce, reduce, reduce_scatter */
+    int32_t root;       /* broadcast, reduce: the rank that gives or gets; in a group, its place in the group */
     int32_t priority;   /* higher goes first; taken instead of the tensor's if has_priority */
     bool has_priority;
     int64_t timeout_ns;   /* 0: trib_config.op_timeout_ns; below 0: none */
     trib_done_cb done_cb; /* may be NULL */
     void *user;
     void *stream; /* device tensors: the cudaStream_t that fills input; it is ready when the stream gets to this call */
-    uint64_t reserved[7];
+    uint64_t bytes;    /* of the buffers: another number than the tensor's is refused (TRIB_INVALID). 0: not checked */
+    uint32_t step;     /* any number: if workers differ in one round it ends with TRIB_MISMATCH on all, naming two */
+    trib_op_kind kind; /* trib_submit_batch, trib_op_prepare */
+    uint64_t input_bytes;  /* bytes at input, which must be as many as the operation reads; 0: not checked */
+    uint64_t output_bytes; /* room at output; all_gather, all_to_all: needed; else 0: not checked */
+    trib_group *group;     /* barrier, broadcast_bytes, all_gather_bytes; elsewhere the tensor's counts. NULL: all */
+    trib_dtype dtype;      /* TRIB_OP_ONCE */
+    uint32_t reserved_32;
+    uint64_t reserved[1];
 } trib_op_params;
+
+/* trib_op_params.flags. ALLOCATE_OUTPUT: output is NULL, the engine takes memory for it, and trib_op_output tells where
+ * it is, until trib_op_release: for results whose length is not known before. */
+#define TRIB_OP_ALLOCATE_OUTPUT 2u
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
@@ -417,16 +522,79 @@ TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
  * in flight or not given back), TRIB_STATE (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST /
  * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error (may be NULL) says more. TRIB_ANY_THREAD, some
  * microseconds, never waits for the network. */
+TRIB_API TRIB_CHECKED trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+/* BytePS's name for all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
-/* output on every worker = root's input. On the root output may be NULL or equal to input. Else as trib_push_pull. */
+/* output on every worker = root's input. On the root output may be NULL or equal to input. Else as trib_all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
-/* Completes when every worker has called it. Of params only timeout_ns, done_cb and user count; params may be NULL. */
+/* output on the root = reduction of all workers' inputs. Elsewhere output is not used and may be NULL. Else as
+ * trib_all_reduce. Host memory only: TRIB_UNSUPPORTED. */
+TRIB_API TRIB_CHECKED trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                 trib_error *error);
+
+/* output on every worker = the slices of all, in order of rank. input is this worker's slice; it may lie at its place
+ * in the output, and must not overlap the output otherwise. The tensor is SLICES. The output's length is known when all
+ * have declared the tensor (trib_tensor_counts): if output_bytes is less, the operation fails with TRIB_INVALID, and
+ * with the others TRIB_CANCELLED. TRIB_OP_ALLOCATE_OUTPUT saves asking. Else as trib_all_reduce. Host memory only. */
+TRIB_API TRIB_CHECKED trib_status trib_all_gather(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+
+/* output = this worker's slice of the reduction of all workers' inputs, which have all slices, in order of rank. The
+ * tensor is SLICES. output may lie at its place in the input, and must not overlap it otherwise. Else as
+ * trib_all_reduce; host memory only. */
+TRIB_API TRIB_CHECKED trib_status trib_reduce_scatter(trib_engine *engine, const trib_op_params *params,
+                                                      trib_op **op_out, trib_error *error);
+
+/* output = the slices that the others have for this worker, in order of rank; input has this worker's slices for the
+ * others. The tensor is PAIRS. output must not overlap input. Else as trib_all_gather. */
+TRIB_API TRIB_CHECKED trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+
+/* Bytes whose length only those who have them know. broadcast_bytes: every worker gets the root's input_bytes bytes at
+ * input. all_gather_bytes: every worker gets the bytes of all, in order of rank. The result is at trib_op_output, and
+ * the lengths are at trib_op_counts: op_out must not be NULL. No tensor is declared before: calls belong together in
+ * order, for each group. Of params input, input_bytes, root, group, priority, timeout_ns, done_cb and user count. Else
+ * as trib_all_gather. */
+TRIB_API TRIB_CHECKED trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params,
+                                                       trib_op **op_out, trib_error *error);
+TRIB_API TRIB_CHECKED trib_status trib_all_gather_bytes(trib_engine *engine, const trib_op_params *params,
+                                                        trib_op **op_out, trib_error *error);
+
+/* Where the result of an operation is, and its length in bytes; with TRIB_OP_ALLOCATE_OUTPUT until trib_op_release.
+ * TRIB_STATE if the operation has not succeeded. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_output(const trib_op *op, void **data_out, uint64_t *bytes_out,
+                                                 trib_error *error);
+/* The slices' lengths, as trib_tensor_counts has them. TRIB_STATE if the operation has not succeeded.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_counts(const trib_op *op, uint64_t *counts, size_t capacity,
+                                                 size_t *count_out, trib_error *error);
+
+/* Completes when every worker has called it. Of params only group, timeout_ns, done_cb and user count; params may be
+ * NULL. */
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
+
+/* Submits count operations, each as params[i].kind says, in this order and in one call: what they cost to hand over is
+ * paid once. Either all are taken or none, and *error says which one is at fault. ops_out (may be NULL) gets count
+ * handles, or NULLs. Else as trib_push_pull. */
+TRIB_API TRIB_CHECKED trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params, size_t count,
+                                                    trib_op **ops_out, trib_error *error);
+
+/* Prepares an operation for being started again and again: params is checked and copied, nothing is submitted. *op_out
+ * is used like any handle, and stands for the operation that was started last; before the first start its status is
+ * TRIB_OK. Its tensor cannot be released before it. TRIB_INVALID (TRIB_OP_ONCE, too), TRIB_NO_MEMORY.
+ * TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+/* Starts count prepared operations of one engine, in this order, as trib_submit_batch submits: all or none. step is
+ * their step tag, instead of params'. TRIB_STATE: one of them is not complete (its own callback may start it again), or
+ * is in the list twice. Else as trib_push_pull. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib_error *error);
 
 /* Asks that an operation end soon with TRIB_CANCELLED (it may still succeed), when a device has given its buffers back.
  * The round is spent: the others' ends with TRIB_CANCELLED too, naming this worker, unless its contribution was
@@ -442,11 +610,24 @@ TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream,
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */
 TRIB_API trib_status trib_op_status(const trib_op *op);
 
+/* Fills *result with what the callback gets, in every mode and without a callback; result's strings are valid until the
+ * handle is released or started again. TRIB_PENDING: not complete, and *result is untouched. TRIB_INVALID; TRIB_STATE:
+ * prepared and never started. Else TRIB_OK, also if the operation has failed. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_get_result(const trib_op *op, trib_result *result, trib_error *error);
+
 /* Blocks until op is complete (its callback, if any, has run), at most timeout_ns (below 0: as long as the operation's
  * own deadline lets it). Returns its status, or TRIB_TIMEOUT when timeout_ns is over: trib_op_status, called then, is
  * TRIB_PENDING, or how it ended. *error (may be NULL) gets the text. TRIB_MODE_QUEUE: dispatches meanwhile.
  * TRIB_MODE_ATTACHED: TRIB_STATE. From a callback: TRIB_WRONG_THREAD. */
 TRIB_API trib_status trib_op_wait(trib_op *op, int64_t timeout_ns, trib_error *error);
+
+/* Blocks until at least `least` of count operations of one engine are complete, well or not (1: any; count: all), as
+ * trib_op_wait does. *done_count_out (may be NULL) says how many are, and done_out (NULL, or room for count) gets their
+ * indices, ascending, whatever is returned. Returns TRIB_OK, the status of the first of them that has failed (*error
+ * gets its text), or TRIB_TIMEOUT when timeout_ns is over and too few are complete. least 0 never waits, and works in
+ * every mode and in callbacks. TRIB_INVALID: a handle is wrong, or least exceeds count; then nothing is listed. */
+TRIB_API trib_status trib_op_wait_some(trib_op *const *ops, size_t count, size_t least, int64_t timeout_ns,
+                                       size_t *done_out, size_t *done_count_out, trib_error *error);
 
 /* Gives the handle back, before trib_engine_destroy; the operation goes on. NULL is fine. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_release(trib_op *op);
@@ -477,13 +658,14 @@ typedef struct trib_stats {
     uint64_t bytes_summed;                             /* payload this process's server received */
     uint64_t bytes_sum_sent;                           /* payload of sums this process's server sent */
     uint64_t messages_sent, messages_received;
-    uint64_t system_calls;  /* by the transports, for data */
-    uint64_t allocations;   /* by the engine since it was created; constant in the steady state */
-    uint64_t peers_refused; /* connections turned away: wrong token, version, job, garbage */
-    uint64_t bytes_copied;  /* payload that transports copied in this process; RDMA: none of registered memory */
-    uint64_t bytes_relayed; /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
-    uint64_t bytes_direct;  /* of device tensors, that went past host memory (docs/rdma.md), each way */
-    uint64_t reserved[13];
+    uint64_t system_calls;     /* by the transports, for data */
+    uint64_t allocations;      /* by the engine since it was created; constant in the steady state */
+    uint64_t peers_refused;    /* connections turned away: wrong token, version, job, garbage */
+    uint64_t bytes_copied;     /* payload that transports copied in this process; RDMA: none of registered memory */
+    uint64_t bytes_relayed;    /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
+    uint64_t bytes_direct;     /* of device tensors, that went past host memory (docs/rdma.md), each way */
+    uint64_t payloads_damaged; /* payloads whose CRC32C did not match; each has ended a connection */
+    uint64_t reserved[12];
 } trib_stats;
 
 /* A snapshot; reactors' counters may be microseconds apart. TRIB_INVALID: unknown struct_size. TRIB_ANY_THREAD. */

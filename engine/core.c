@@ -202,11 +202,24 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
 
 static void close_links(trib_core *core, bool flush)
 {
+    /* A member says why in the coordinator's words, if it has them, so that all hear the same. */
+    trib_engine *engine = core->engine;
+    const bool is_judged = !trib_status_is_orderly(core->ended_status) && atomic_load(&engine->job_over) &&
+                           !trib_status_is_orderly(engine->verdict.status);
+    const trib_cause *cause = is_judged ? &engine->verdict : &engine->cause;
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        trib_link_close_for(link, flush, &core->engine->cause);
+        trib_link_close_for(link, flush, cause);
     }
+}
+
+/* True if a worker may still connect, or if the coordinator has yet to announce that this member leaves: a worker that
+ * finds nobody here then knows why. */
+static bool is_still_called(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    return !atomic_load(&engine->leave_settled) || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
 }
 
 /* Sums that others wait for are sent before the links close, and rank 0 waits for the others to leave. Both waits
@@ -215,7 +228,8 @@ static bool may_close_links(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
     if (!trib_status_is_orderly(core->ended_status)) {
-        return true;
+        /* Others hear of a loss from the coordinator, whose verdict may differ from this member's report. */
+        return engine->member == NULL || atomic_load(&engine->job_over) || atomic_load(&engine->leave_settled);
     }
     if (core->reactor->index == 0 && !trib_member_is_leaving(engine->member)) {
         return false;
@@ -223,7 +237,8 @@ static bool may_close_links(const trib_core *core)
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
     /* Core 0 tells the others which members leave, so it closes last. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
-    return trib_server_is_idle(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+    return !is_still_called(core) && trib_server_is_idle(core) && !informs &&
+           (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
 /* A member that leaves in good order reports how many device collectives it has carried out. Leaving waits until
@@ -239,7 +254,7 @@ static void leave(trib_core *core, bool at_once)
 static void finish_ending(trib_core *core)
 {
     trib_engine *engine = core->engine;
-    core->closing = true;
+    core->closing = core->host.is_closed = true;
     trib_link_report_refused(&core->host, true);
     if (core->reactor->index == 0) {
         if (engine->coordinator != NULL) {
@@ -273,6 +288,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
+        trib_worker_check_stall(core);
         trib_wireup_check(core);
         trib_load_report_send(core);
         trib_link_report_refused(&core->host, false);
@@ -321,7 +337,9 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
         trib_now(reactor) +
         (trib_status_is_orderly(core->ended_status) ? engine->config.close_timeout_ns : INT64_C(1000000000));
     trib_worker_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
-    core->ended = core->host.is_closed = true;
+    core->ended = true;
+    /* A member that leaves in good order still accepts workers that have yet to connect. */
+    core->host.is_closed = !trib_status_is_orderly(core->ended_status);
     trib_trace_link(&core->host, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
@@ -430,7 +448,7 @@ void trib_core_close(trib_core *core)
         return;
     }
     trib_timer_stop(core->reactor, &core->tick);
-    trib_wireup_stop(core);
+    trib_wireup_close(core);
     if (core->listener != NULL) {
         core->host.transport->ops->listener_close(core->listener);
     }

@@ -33,22 +33,26 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
 {
     engine->config = *config;
     engine->job = copy_text(config->job);
-    engine->token = copy_text(config->token);
     engine->coordinator_address = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
-    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
-        (config->token != NULL && engine->token == NULL)) {
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
              config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
     engine->config.coordinator_source = engine->coordinator_source;
     engine->config.job = engine->job;
-    engine->config.token = engine->token;
+    engine->config.token = NULL; /* only the key is kept */
     engine->config.coordinator = engine->coordinator_address;
     engine->config.device = NULL; /* the environment holds the device now */
     engine->config.listen = engine->listen_host;
-    trib_auth_key(engine->token, engine->job, engine->key);
+    const trib_status status = trib_auth_key(config->token, engine->job, engine->key);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status,
+                              "cannot make a key of the token: %s (a token shorter than %u bytes takes 64 MiB for a "
+                              "moment; make a longer one: openssl rand -hex 32)",
+                              trib_status_text(status), TRIB_TOKEN_LONG);
+    }
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
     trib_logger_init(&engine->logger, config);
     return TRIB_OK;
@@ -161,7 +165,10 @@ static void close_device(trib_engine *engine)
 static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .data_began = trib_tracer_data_began,
                                      .declare = trib_member_declare,
+                                     .tensor_ended = trib_member_tensor_ended,
+                                     .create_group = trib_member_create_group,
                                      .awaited = trib_member_awaited,
+                                     .core_joined = trib_worker_joined,
                                      .member_left = trib_group_check_departed,
                                      .carried_out = trib_group_carried_out,
                                      .ask_time = trib_member_ask_time,
@@ -177,6 +184,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
     pthread_condattr_init(&attributes);
     pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC);
     pthread_mutex_init(&engine->mutex, NULL);
+    pthread_mutex_init(&engine->once_mutex, NULL);
     pthread_cond_init(&engine->changed, &attributes);
     pthread_condattr_destroy(&attributes);
     trib_status status = copy_config(engine, config, error);
@@ -203,8 +211,9 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
-        status =
-            trib_tensor_find_or_add(engine, "__barrier", TRIB_UINT8, 0, INT32_MAX, 0, &engine->barrier_tensor, error);
+        const trib_tensor_desc barrier = {
+            .name = TRIB_BARRIER_NAME, .dtype = TRIB_UINT8, .priority = INT32_MAX, .layout = TRIB_WHOLE};
+        status = trib_tensor_find_or_add(engine, &barrier, &engine->barrier_tensor, NULL, error);
     }
     for (uint32_t i = 0; status == TRIB_OK && i < engine->core_count; i++) {
         errno = 0;
@@ -263,6 +272,8 @@ void trib_engine_free(trib_engine *engine)
     trib_group_close(engine->group);
     trib_departed_close(&engine->departed);
     trib_tensors_free(engine);
+    trib_prepared_free_all(engine);
+    trib_rank_groups_free(engine);
     trib_ops_free(engine);
     if (engine->done_fd >= 0) {
         trib_fork_close(engine->done_fd);
@@ -270,9 +281,10 @@ void trib_engine_free(trib_engine *engine)
     const trib_roster *roster = engine->roster;
     free((void *)(uintptr_t)roster);
     free(engine->job);
-    free(engine->token);
+    trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
     free(engine->listen_host);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);
+    pthread_mutex_destroy(&engine->once_mutex);
 }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "engine/core/wireup.h"
 #include "engine/membership/coordinator.h"
 #include "engine/worker/pipeline.h"
 
@@ -74,7 +75,10 @@ void trib_report_core(trib_core *core, trib_waiting *entries, size_t capacity, s
                 trib_coordinator_list_missing(core->engine->coordinator, missing, sizeof missing);
                 snprintf(entry.peer, sizeof entry.peer, "%.63s", missing[0] != '\0' ? missing : "coordinator");
             } else {
-                snprintf(entry.peer, sizeof entry.peer, "%s", mine == NULL ? "coordinator" : "an earlier operation");
+                snprintf(entry.peer, sizeof entry.peer, "%.63s",
+                         mine == NULL    ? "coordinator"
+                         : !core->joined ? trib_wireup_missing_name(core)
+                                         : "an earlier operation");
             }
             add(entries, capacity, count, &entry);
             continue;

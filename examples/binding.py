@@ -29,7 +29,7 @@ TRIB_ERROR_TEXT_SIZE = 384
 
 TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
          'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
-         'words7': ctypes.c_uint64 * 7, 'words8': ctypes.c_uint64 * 8,
+         'words4': ctypes.c_uint64 * 4, 'words6': ctypes.c_uint64 * 6, 'words8': ctypes.c_uint64 * 8,
          'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
 
 
@@ -50,12 +50,13 @@ class trib_config(ctypes.Structure):
         i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns; pointer loop ready_cb ready_user ended_cb
         ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
-        i32 shares gpu_direct; text coordinator_source; words8 reserved''')
+        i32 shares gpu_direct; text coordinator_source; i32 checksum; u32 reserved_32; words7 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):
     __slots__ = ()
-    _fields_ = layout('u32 struct_size flags; text name; i32 dtype priority; u64 count; words8 reserved')
+    _fields_ = layout('''u32 struct_size flags; text name; i32 dtype priority; u64 count; pointer shape;
+        u32 dims reserved_32; words6 reserved''')
 
 
 class trib_result(ctypes.Structure):
@@ -70,7 +71,8 @@ TYPES['done_cb'] = trib_done_cb
 class trib_op_params(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; pointer tensor input output; i32 reduce root priority;
-        bool has_priority; i64 timeout_ns; done_cb done_cb; pointer user stream; words7 reserved''')
+        bool has_priority; i64 timeout_ns; done_cb done_cb; pointer user stream; u64 bytes; u32 step;
+        i32 kind dtype; u32 reserved_32; words4 reserved''')
 
 
 # The result of each function, then its arguments. Every function needs them: without them ctypes cuts pointers and

@@ -205,6 +205,13 @@ typedef struct trib_transport_ops {
     bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
 } trib_transport_ops;
 
+/* The way that a connection's bytes take. It decides whether the user checks payloads itself (trib_config.checksum). */
+typedef enum trib_conn_path {
+    TRIB_PATH_MACHINE = 0, /* they stay in this machine's memory */
+    TRIB_PATH_NETWORK = 1, /* through a network whose sums are weak: TCP's has 16 bits */
+    TRIB_PATH_DEVICE = 2,  /* a device moves them and checks them on the way; processors may have no access to them */
+} trib_conn_path;
+
 /* The part of an object that both sides see. Each transport embeds it as the first member of its own. */
 struct trib_transport {
     const trib_transport_ops *ops;
@@ -225,9 +232,11 @@ struct trib_listener {
  *   field                unit, range        written by                       read by
  *   user                 -                  user: connect, or `accepted`     user
  *   remote               text               transport, before the upcall     user, for logs
+ *   path                 enum               transport, before the upcall     user
  *   awaits_sent          NULL or a flag     user, before it sends            shm, tcp
  *   busy_ns              ns, grows          transport, while is_slow         user
  *   urgent               flag, stays set    user, before it sends            tcp
+ *   proved               flag, stays set    user, after authentication       tcp, rdma
  *   survives_path_loss   flag, stays set    user, after authentication       failover
  *   refused              flag               transport, before `connected`    user, failover
  */
@@ -235,6 +244,7 @@ struct trib_conn {
     trib_transport *transport;
     void *user;
     trib_address remote;
+    trib_conn_path path;
     /* True there while the user has more to send as soon as `sent` comes. Where it is false the transport may save a
      * wake-up and report `sent` some milliseconds late. NULL counts as true. */
     const bool *awaits_sent;
@@ -242,6 +252,7 @@ struct trib_conn {
      * measured. */
     uint64_t busy_ns;
     bool urgent;             /* it carries little data, which must not wait behind that of others */
+    bool proved;             /* the peer has proved the token: the end of the connection may take its time */
     bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
     bool refused;            /* the address answered, and nobody listens there */
 };

@@ -12,6 +12,7 @@
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "engine/tracer/tracer.h"
+#include "engine/wire/auth.h"
 
 /* A caller that was built against another header has a struct of another size: the fields that both know are written,
  * and the call that the struct is for refuses it. That call also refuses NULL. */
@@ -58,6 +59,9 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
     }
+    if (given->reserved_32 != 0) {
+        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_32 is not 0");
+    }
     for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
         if (given->reserved[i] != 0) {
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
@@ -90,6 +94,13 @@ static trib_status check_job(const trib_config *config, trib_error *error)
                               "worker_count %d, server_count %d: at least 1 worker, at most %u members together "
                               "(TRIB_WORKERS, TRIB_SERVERS)",
                               config->worker_count, config->server_count, TRIB_MEMBERS_MAX);
+    }
+    if (config->token != NULL && strlen(config->token) < TRIB_TOKEN_MIN) {
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "token of %zu bytes: guessed soon; it needs at least %u, and 32 random ones are best (make "
+            "one: openssl rand -hex 32; TRIB_TOKEN, TRIB_TOKEN_FILE, or trib_config.token)",
+            strlen(config->token), TRIB_TOKEN_MIN);
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {
@@ -210,6 +221,12 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
 void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
 {
     const trib_tensor_desc defaults = {.struct_size = (uint32_t)struct_size};
+    copy_common_part(desc, struct_size, &defaults, sizeof defaults);
+}
+
+void trib_group_desc_init(trib_group_desc *desc, size_t struct_size)
+{
+    const trib_group_desc defaults = {.struct_size = (uint32_t)struct_size};
     copy_common_part(desc, struct_size, &defaults, sizeof defaults);
 }
 

@@ -38,7 +38,7 @@ const trib_setting trib_settings[] = {
      .doc = "where reactors listen ([several networks](#several-networks))"},
     {"TRIB_JOB", FIELD(job), .kind = TRIB_SETTING_TEXT, .initial = "default", .doc = "the job's name"},
     {"TRIB_TOKEN", FIELD(token), .kind = TRIB_SETTING_TEXT, .is_read_apart = true,
-     .doc = "its first line is the token"},
+     .doc = "its first line is the token, 8 bytes or more; 32 random ones are best ([token](#token))"},
     {"TRIB_TOKEN_FILE", .kind = TRIB_SETTING_TEXT, .is_read_apart = true, .range_doc = "path",
      .doc = "a file whose first line is the token; used only if `TRIB_TOKEN` is not set"},
     {"TRIB_TRANSPORT", FIELD(transport), .kind = TRIB_SETTING_TEXT, .initial = "auto",
@@ -48,6 +48,10 @@ const trib_setting trib_settings[] = {
      .doc = "tensors in GPU memory ([gpu.md](gpu.md))"},
     {"TRIB_GPU_DIRECT", FIELD(gpu_direct), WORDS("auto", "off"), .initial = "auto",
      .doc = "RDMA reads and writes registered device memory where it can ([rdma.md](rdma.md#gpudirect))"},
+    {"TRIB_CHECKSUM", FIELD(checksum), WORDS("auto", "off", "on"), .initial = "auto",
+     .doc =
+         "are payloads sent with a CRC32C: `auto`: over TCP between machines, `on`: over shared memory and TCP within "
+         "a machine too ([membership.md](membership.md#security))"},
     {"TRIB_REACTORS", FIELD(reactors), .kind = TRIB_SETTING_UINT, .high = TRIB_REACTORS_MAX, .initial = "0",
      .doc = "event loops; 0: the engine chooses, up to 4 ([several networks](#several-networks))"},
     {"TRIB_COLOCATE", FIELD(colocate), WORDS("auto", "off", "on"), .is_job_wide = true, .initial = "auto",

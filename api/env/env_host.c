@@ -11,6 +11,7 @@
 #include "engine/worker/pipeline.h"
 #include "engine/reactor/reactor_ev.h"
 #include "numa/arena.h"
+#include "stages/kernels/crc32c.h"
 #include "stages/kernels/kernels.h"
 #include "stages/plans.h"
 #include "transports/registry.h"
@@ -277,6 +278,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     *env = (trib_env){
         .transport = trib_transport_by_name(config->transport),
         .kernels = trib_kernels_best(),
+        .crc32c = trib_crc32c_best(),
         .choose_plan = trib_plan_choose,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,

@@ -25,7 +25,16 @@ typedef enum trib_collective {
     /* all-reduce or broadcast of a device tensor within one machine; never on the wire */
     TRIB_COLLECTIVE_DEVICE_ALONE = 3,
     TRIB_COLLECTIVE_DEVICE_BROADCAST = 4, /* broadcast of a device tensor; the summation never sees it */
+    TRIB_COLLECTIVE_REDUCE = 5,           /* all contribute, and the root alone gets the sum */
+    /* one rank gives to another one; to the summation it is a broadcast with two contributors */
+    TRIB_COLLECTIVE_PAIR = 6,
 } trib_collective;
+
+/* True if every contributor brings a payload. Otherwise only the root does. */
+static inline bool trib_collective_is_sum(uint32_t collective)
+{
+    return collective == TRIB_COLLECTIVE_ALL_REDUCE || collective == TRIB_COLLECTIVE_REDUCE;
+}
 
 /* The `root` field in frames about device tensors. It packs the number of local ranks that share the tensor, and the
  * machine of the broadcast's root. */
@@ -62,9 +71,12 @@ typedef struct trib_contribution {
     trib_collective collective;
     trib_dtype dtype;
     trib_reduce reduce;
-    uint32_t root; /* the rank of a broadcast's root */
-    bool is_ahead; /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
-    /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it; not interpreted here */
+    uint32_t root;       /* the rank that gives in a broadcast, or that gets the sum in a reduce */
+    uint32_t step;       /* the caller's training step; all contributors must say the same */
+    uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
+    bool is_ahead;       /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
+    /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not
+     * interpreted here */
     uint32_t owner;
 } trib_contribution;
 
@@ -117,11 +129,15 @@ typedef struct trib_aggregator_ops {
     /* Reports the receivers that wait for rounds older than `older_than_ns`, with at most `limit` calls. The next
      * scan continues where this one ended. */
     void (*scan)(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
-    void (*refuse_gone)(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone);
+    /* Refuses every round that lacks a contribution of a contributor that is gone. */
+    void (*refuse_gone)(trib_aggregator *self, trib_is_gone *is_gone);
     /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);
     /* True if this contributor has finished a round that another one, which is not gone, has not. */
     bool (*owes)(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone);
+    /* The key's tensor has ended with what->round. Rounds that lack contributions will never get them, so they are
+     * given up without a word; the key goes when nothing of it is being sent. */
+    void (*forget)(trib_aggregator *self, const trib_contribution *what);
     bool (*is_idle)(const trib_aggregator *self); /* nothing is being aggregated or sent */
     void (*destroy)(trib_aggregator *self);       /* unsent sums are dropped: no call of `sent` may follow for them */
 } trib_aggregator_ops;

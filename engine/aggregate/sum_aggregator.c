@@ -58,9 +58,9 @@ static void scan_stalls(trib_aggregator *self, int64_t older_than_ns, uint32_t l
     trib_summation_stalls(trib_sum_aggregator_summation(self), older_than_ns, limit, stalled);
 }
 
-static void refuse_gone(trib_aggregator *self, int64_t older_than_ns, trib_is_gone *is_gone)
+static void refuse_gone(trib_aggregator *self, trib_is_gone *is_gone)
 {
-    trib_summation_refuse_gone(trib_sum_aggregator_summation(self), older_than_ns, is_gone);
+    trib_summation_refuse_gone(trib_sum_aggregator_summation(self), is_gone);
 }
 
 static void notify_waiting(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user)
@@ -71,6 +71,11 @@ static void notify_waiting(trib_aggregator *self, const trib_contribution *what,
 static bool owes_others(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone)
 {
     return trib_summation_owes(const_of(self), contributor, is_gone);
+}
+
+static void forget_key(trib_aggregator *self, const trib_contribution *what)
+{
+    trib_summation_forget(trib_sum_aggregator_summation(self), what);
 }
 
 static bool is_idle(const trib_aggregator *self)
@@ -94,6 +99,7 @@ const trib_aggregator_ops trib_sum_aggregator_ops = {
     .refuse_gone = refuse_gone,
     .each_waiting = notify_waiting,
     .owes = owes_others,
+    .forget = forget_key,
     .is_idle = is_idle,
     .destroy = destroy_summation,
 };

@@ -71,6 +71,24 @@ static void table_insert(sum_table *table, uint64_t id, void *value)
     trib_assert(table->count < table->capacity);
 }
 
+/* Removes the entry. Entries behind it move up, so that each is still found from its own place on. */
+static void table_remove(sum_table *table, uint64_t id)
+{
+    const uint32_t mask = table->capacity - 1;
+    struct sum_slot *slot = table_slot(table, id);
+    trib_assert(slot->value != NULL && table->count > 0);
+    uint32_t hole = (uint32_t)(slot - table->slots);
+    for (uint32_t at = (hole + 1) & mask; table->slots[at].value != NULL; at = (at + 1) & mask) {
+        const uint32_t home = table_index(table, table->slots[at].id);
+        if (((at - home) & mask) >= ((at - hole) & mask)) {
+            table->slots[hole] = table->slots[at];
+            hole = at;
+        }
+    }
+    table->slots[hole].value = NULL;
+    table->count--;
+}
+
 /* ---- Keys ---- */
 
 static uint64_t key_id(const trib_contribution *what)
@@ -87,9 +105,17 @@ sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what)
 {
     sum_key *key = table_reserve(self, &self->keys) ? take_memory(self, sizeof *key) : NULL;
     if (key != NULL) {
-        table_insert(&self->keys, key_id(what), key);
+        key->id = key_id(what);
+        table_insert(&self->keys, key->id, key);
     }
     return key;
+}
+
+void trib_sum_key_free(trib_summation *self, sum_key *key)
+{
+    trib_assert(key->live == NULL && key->live_count == 0 && key->open_count == 0);
+    table_remove(&self->keys, key->id);
+    free(key);
 }
 
 /* ---- Blocks ---- */

@@ -7,7 +7,7 @@
 
 uint8_t trib_sum_payload_width(const trib_summation *self, const trib_contribution *what)
 {
-    return self->config.takes_partials && what->collective == TRIB_COLLECTIVE_ALL_REDUCE ? trib_sum_acc_width(what) : 0;
+    return self->config.takes_partials && trib_collective_is_sum(what->collective) ? trib_sum_acc_width(what) : 0;
 }
 
 uint8_t trib_sum_payload_form(const trib_summation *self)
@@ -64,7 +64,7 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
 static bool stays(trib_summation *self, const sum_round *round, const trib_contribution *what, sum_block *block,
                   const trib_lender *lender, const sum_block *spare)
 {
-    if (what->collective != TRIB_COLLECTIVE_ALL_REDUCE || self->config.contributor_count == 1) {
+    if (!trib_collective_is_sum(what->collective) || self->config.contributor_count == 1) {
         return false;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);

@@ -21,7 +21,7 @@ static bool gives_partials(const trib_summation *self)
 
 uint32_t trib_sum_partial_bytes(const trib_contribution *what)
 {
-    return what->collective == TRIB_COLLECTIVE_ALL_REDUCE ? what->size << trib_sum_acc_width(what) : what->size;
+    return trib_collective_is_sum(what->collective) ? what->size << trib_sum_acc_width(what) : what->size;
 }
 
 static trib_contribution describe(const sum_chunk *chunk)

@@ -5,6 +5,7 @@
  * remembers the newest run of consecutive refused rounds, so that late frames to them are dropped.
  */
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/aggregate/sum_tree.h"
 
@@ -40,7 +41,53 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
         remember_refused(key, round->what.round);
     }
     trib_sum_round_give(self, round);
+    if (key->is_forgotten && key->live == NULL) {
+        trib_sum_key_free(self, key);
+    }
     trib_assert_slow(trib_sum_memory_adds_up(self));
+}
+
+/* ---- Forgetting ---- */
+
+/* The newest round that cannot end by itself: it lacks contributions, a sum from its owner, or contributors that have
+ * to be told of its refusal. */
+static sum_round *find_stuck(const trib_summation *self, const sum_key *key, uint32_t last)
+{
+    sum_round *round = key->live;
+    while (round != NULL &&
+           (round->what.round > last ||
+            (round->refused != TRIB_OK ? round->notified_count == self->config.contributor_count
+                                       : round->chunks_done == round->what.chunk_count && round->partials_out == 0))) {
+        round = round->next;
+    }
+    return round;
+}
+
+void trib_summation_forget(trib_summation *self, const trib_contribution *what)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    if (key == NULL) {
+        return;
+    }
+    key->finished = what->round > key->finished ? what->round : key->finished;
+    key->is_forgotten = true;
+    if (key->live == NULL) {
+        trib_sum_key_free(self, key);
+        return;
+    }
+    key->live->holds++; /* keeps the key while its rounds end */
+    sum_round *held = key->live, *round;
+    while ((round = find_stuck(self, key, what->round)) != NULL) {
+        memset(round->notified, 1, self->config.contributor_count);
+        round->notified_count = self->config.contributor_count;
+        round->is_reported = true;
+        round->holds++;
+        trib_sum_round_refuse(self, round, TRIB_CANCELLED, "all workers have released the tensor");
+        round->holds--;
+        trib_sum_round_try_end(self, round);
+    }
+    held->holds--;
+    trib_sum_round_try_end(self, held);
 }
 
 /* ---- Refusing ---- */
@@ -84,14 +131,17 @@ static void describe(const trib_summation *self, const trib_contribution *what, 
                      size_t size)
 {
     char chunks[32] = "", who[48];
-    const uint32_t rank = trib_sum_rank(self, what->contributor);
+    const uint32_t rank = trib_sum_rank(self, what, what->contributor);
+    const uint32_t root = self->config.rank_of != NULL ? trib_sum_rank(self, what, what->root) : what->root;
     snprintf(who, sizeof who, self->config.rank_step > 1 ? "the machine of rank %u" : "rank %u", rank);
     if (with_chunks) {
         snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
     }
     if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
-        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), what->root,
-                 chunks);
+        snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), root, chunks);
+    } else if (what->collective == TRIB_COLLECTIVE_REDUCE) {
+        snprintf(text, size, "%s says %s of %s for rank %u alone%s", who, trib_reduce_name(what->reduce),
+                 trib_dtype_name(what->dtype), root, chunks);
     } else {
         snprintf(text, size, "%s says %s of %s%s", who, trib_reduce_name(what->reduce), trib_dtype_name(what->dtype),
                  chunks);
@@ -114,6 +164,13 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }
+    if (first->step != what->step) {
+        snprintf(text, sizeof text, "the workers disagree in round %u: rank %u is at step %u, rank %u at step %u",
+                 what->round, trib_sum_rank(self, first, first->contributor), first->step,
+                 trib_sum_rank(self, what, what->contributor), what->step);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
     sum_chunk *chunk = &round->chunks[what->chunk];
     if (!chunk->is_sized) {
         chunk->is_sized = true;
@@ -122,8 +179,8 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
     } else if (chunk->size != what->size) {
         snprintf(text, sizeof text,
                  "the workers disagree in round %u about chunk %u: rank %u says %u bytes, rank %u says %u bytes",
-                 what->round, what->chunk, trib_sum_rank(self, chunk->first), chunk->size,
-                 trib_sum_rank(self, what->contributor), what->size);
+                 what->round, what->chunk, trib_sum_rank(self, what, chunk->first), chunk->size,
+                 trib_sum_rank(self, what, what->contributor), what->size);
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
     }
 }
@@ -187,11 +244,10 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
     }
 }
 
-void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns,
+void trib_summation_refuse_gone(trib_summation *self,
                                 bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {
-    const int64_t now_ns = trib_now(self->config.reactor);
-    for (sum_round *round = self->oldest; round != NULL && now_ns - round->began_ns >= older_than_ns;) {
+    for (sum_round *round = self->oldest; round != NULL;) {
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_contribution what = round->what;
         round->holds++;

@@ -206,22 +206,29 @@ static uint32_t receiver_of(const trib_summation *self, uint32_t turn)
     return turn + 1 < self->config.contributor_count ? turn + 1 : last - 1;
 }
 
+/* Returns true if the contributor gets the payload. The others learn that the chunk is done: the root of a broadcast
+ * has the payload already, and in a reduce the root alone wants it. */
+static bool receives(const trib_summation *self, const trib_contribution *what, uint32_t contributor)
+{
+    switch (what->collective) {
+    case TRIB_COLLECTIVE_BROADCAST:
+        return contributor != trib_sum_root(self, what);
+    case TRIB_COLLECTIVE_REDUCE:
+        return contributor == trib_sum_root(self, what);
+    default:
+        return true;
+    }
+}
+
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
 {
-    const trib_contribution *what = &chunk->round->what;
-    const bool is_broadcast = what->collective == TRIB_COLLECTIVE_BROADCAST;
-    const uint32_t n = self->config.contributor_count, root = is_broadcast ? trib_sum_root(self, what) : n;
+    const uint32_t n = self->config.contributor_count;
+    begin_handing(chunk, &chunk->nothing, NULL);
     for (uint32_t turn = 0; turn < n; turn++) {
         const uint32_t i = receiver_of(self, turn);
-        if (i != root) {
-            hand_to(self, chunk, &chunk->sum, i);
-        }
+        hand_to(self, chunk, receives(self, &chunk->round->what, i) ? &chunk->sum : &chunk->nothing, i);
     }
-    if (root < n) { /* the root has the payload, and learns that all have asked */
-        begin_handing(chunk, &chunk->nothing, NULL);
-        hand_to(self, chunk, &chunk->nothing, root);
-        trib_sum_buffer_unref(self, &chunk->nothing);
-    }
+    trib_sum_buffer_unref(self, &chunk->nothing);
     trib_sum_buffer_unref(self, &chunk->sum);
 }
 

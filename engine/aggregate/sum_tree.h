@@ -69,7 +69,7 @@ typedef struct sum_chunk {
     sum_tree *tree;          /* set while payloads are being summed */
     sum_block *result;       /* the block of sum, held until its last reference is back */
     trib_sum_buffer sum;     /* the receivers' view of result */
-    trib_sum_buffer nothing; /* broadcast: tells the root that all have asked */
+    trib_sum_buffer nothing; /* tells those that get no payload that the chunk is done */
     uint32_t size, arrived;
     uint32_t first;  /* the contributor that set size */
     uint32_t served; /* broadcast: contributors below this have the root's payload, or get it when they ask */
@@ -81,6 +81,8 @@ typedef struct sum_chunk {
 } sum_chunk;
 
 typedef struct sum_key {
+    uint64_t id;
+    bool is_forgotten; /* its tensor has ended, so it goes with its last live round */
     uint32_t finished; /* number of the newest round that is over */
     /* The newest run of consecutive refused rounds that are over. Contributions still on their way to them are
      * dropped. 0 if there is none. */
@@ -114,7 +116,7 @@ struct sum_round {
     char text[TRIB_ERROR_TEXT_SIZE];
 };
 
-/* Maps a number to a value by open addressing. No entry is ever removed. */
+/* Maps a number to a value by open addressing. */
 typedef struct sum_table {
     struct sum_slot {
         uint64_t id;
@@ -156,6 +158,7 @@ extern const trib_aggregator_ops trib_sum_aggregator_ops;
 
 sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
+void trib_sum_key_free(trib_summation *self, sum_key *key); /* it has no live rounds */
 sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width);
 void trib_sum_block_give(trib_summation *self, sum_block *block); /* also gives its spare back; NULL is fine */
 /* Ends the block's lease, if any; the block may be NULL. False if the data read under the lease must not be used. */
@@ -192,13 +195,16 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* ---- Contributors and ranks ---- */
 
-static inline uint32_t trib_sum_rank(const trib_summation *self, uint32_t contributor)
+static inline uint32_t trib_sum_rank(const trib_summation *self, const trib_contribution *what, uint32_t contributor)
 {
+    if (self->config.rank_of != NULL) {
+        return self->config.rank_of(self->config.user, what, contributor);
+    }
     const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step;
     return self->config.rank_first + contributor * step;
 }
 
-/* The contributor that brings the root's payload. Returns contributor_count if the root is elsewhere. */
+/* The contributor that stands for the root. Returns contributor_count if the root is elsewhere. */
 static inline uint32_t trib_sum_root(const trib_summation *self, const trib_contribution *what)
 {
     const uint32_t step = self->config.rank_step == 0 ? 1 : self->config.rank_step, n = self->config.contributor_count;

@@ -35,7 +35,7 @@ static uint32_t open_rounds_max(const trib_summation *self)
 static bool carries_payload(const trib_summation *self, const trib_contribution *what)
 {
     return what->size > 0 &&
-           (what->collective == TRIB_COLLECTIVE_ALL_REDUCE || what->contributor == trib_sum_root(self, what));
+           (trib_collective_is_sum(what->collective) || what->contributor == trib_sum_root(self, what));
 }
 
 static trib_status check_bounds(const trib_summation *self, const trib_contribution *what, bool with_payload,
@@ -53,7 +53,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     }
     const size_t element = trib_dtype_size(what->dtype);
     if (element == 0 || what->size % element != 0 || (unsigned)what->reduce >= TRIB_REDUCE_COUNT ||
-        (unsigned)what->collective > TRIB_COLLECTIVE_BROADCAST) {
+        (what->collective != TRIB_COLLECTIVE_BROADCAST && !trib_collective_is_sum(what->collective))) {
         return trib_error_set(
             error, TRIB_PROTOCOL, "impossible contribution of rank %u: %u bytes of type %d, reduce %d, collective %d",
             what->contributor, what->size, (int)what->dtype, (int)what->reduce, (int)what->collective);
@@ -76,7 +76,8 @@ static bool is_through(const sum_key *key, const sum_round *round, uint32_t cont
 static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
                               const trib_contribution *what, trib_error *error)
 {
-    const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    newest = newest < what->round_base ? what->round_base : newest;
     if (round == NULL &&
         (what->round <= newest || (what->round - newest != 1 && (!self->config.may_jump || what->is_ahead)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
@@ -128,17 +129,22 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     round->began_ns = trib_now_fast(self->config.reactor);
     round->serial = self->rounds_begun++;
     trib_sum_round_put_in(self, key, round);
+    key->is_forgotten = false;
     key->open_count++;
     return round;
 }
 
 /* Finds the round of a contribution, and begins it if it is its turn. *round_out is NULL if the round is over and
- * was refused. The contribution was still on its way then, and is dropped. */
+ * was refused, or its tensor has ended. The contribution was still on its way then, and is dropped. */
 static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
                               trib_error *error)
 {
     sum_key *key = trib_sum_key_find(self, what);
     sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    *round_out = NULL;
+    if (what->round <= what->round_base) {
+        return TRIB_OK; /* the tensor of that round has ended */
+    }
     *round_out = round;
     if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
         return TRIB_OK;
@@ -350,7 +356,7 @@ static bool take_in_place(trib_summation *self, sum_round *round, const trib_con
 {
     *node = (sum_node){.data = payload, .form = trib_sum_payload_form(self)};
     *spare = NULL;
-    const bool sums = what->collective == TRIB_COLLECTIVE_ALL_REDUCE;
+    const bool sums = trib_collective_is_sum(what->collective);
     if (sums && trib_sum_partner(self, &round->chunks[what->chunk], what->contributor) != NULL) {
         return take_spare(self, round, what, spare);
     }
@@ -391,6 +397,9 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
     if (what->contributor >= self->config.contributor_count || what->round == 0 || what->chunk_count == 0 ||
         what->chunk_count > TRIB_SUM_CHUNKS_MAX) {
         return TRIB_PROTOCOL;
+    }
+    if (what->round <= what->round_base) {
+        return TRIB_OK;
     }
     trib_error error;
     sum_key *key = trib_sum_key_find(self, what);
@@ -434,6 +443,11 @@ void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
 bool trib_summation_is_idle(const trib_summation *self)
 {
     return self->live_rounds == 0;
+}
+
+uint32_t trib_summation_keys(const trib_summation *self)
+{
+    return self->keys.count;
 }
 
 uint64_t trib_summation_bytes_in(const trib_summation *self)

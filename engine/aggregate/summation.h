@@ -53,6 +53,9 @@ typedef struct trib_summation_config {
     /* For contributors that are not simply all workers of the job: contributor i stands for rank_step ranks (0 means
      * 1), from rank_first + i * rank_step on. Roots are below rank_limit (0 means the number of contributors). */
     uint32_t rank_first, rank_step, rank_limit;
+    /* The rank of a contributor whose ranks have no such pattern, for texts; roots are contributors then. NULL: they
+     * have it. */
+    uint32_t (*rank_of)(void *user, const trib_contribution *what, uint32_t contributor);
     uint32_t receiver_last; /* the contributor that is served last, plus one; 0 means none */
     bool may_jump;          /* keys move between servers, so a round may be any number above the earlier ones */
     /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. */
@@ -119,9 +122,13 @@ TRIB_CHECKED trib_status trib_summation_withdraw(trib_summation *self, const tri
  * there; otherwise scans begin with the oldest round. */
 void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
 
-/* Refuses with TRIB_PEER_LEFT each incomplete round older than `older_than_ns` that misses a contributor for which
- * is_gone returns true. The refusal has the text of is_gone. */
-void trib_summation_refuse_gone(trib_summation *self, int64_t older_than_ns, trib_is_gone *is_gone);
+/* Refuses with TRIB_PEER_LEFT each incomplete round that misses a contributor for which is_gone returns true.
+ * The refusal has the text of is_gone. */
+void trib_summation_refuse_gone(trib_summation *self, trib_is_gone *is_gone);
+
+/* The key's tensor has ended with what->round: gives up its rounds that lack contributions, and tells nobody. The key's
+ * memory goes when its last sum has been sent. Later contributions to those rounds have them below their round_base. */
+void trib_summation_forget(trib_summation *self, const trib_contribution *what);
 
 /* ---- Partial sums (partial_ready) ---- */
 
@@ -154,6 +161,8 @@ bool trib_summation_is_idle(const trib_summation *self);
  * of the departure instead. */
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor, trib_is_gone *is_gone);
 /* Bytes of contributions accepted, and of sums handed out. */
+/* Keys that have not been forgotten, or of which something is being sent. */
+uint32_t trib_summation_keys(const trib_summation *self);
 uint64_t trib_summation_bytes_in(const trib_summation *self);
 uint64_t trib_summation_bytes_out(const trib_summation *self);
 

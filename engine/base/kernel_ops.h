@@ -1,5 +1,5 @@
 /*
- * kernel_ops.h - the table through which the engine calls the arithmetic that sums chunks.
+ * kernel_ops.h - the tables through which the engine calls the arithmetic that sums chunks, and that checks them.
  *
  * A contributor's chunk arrives in WIRE form: elements of the tensor's type. Chunks are combined two by two along a
  * tree. A combination is in ACCUMULATOR form, whose elements may be wider, so that nothing overflows or is rounded on
@@ -31,6 +31,13 @@ typedef struct trib_kernels {
     trib_copy *copy;             /* copies a payload that is not summed */
     trib_copy *copy_nontemporal; /* the same past the caches */
 } trib_kernels;
+
+/* A way to compute the CRC32C of bytes; 0 bytes have 0. */
+typedef struct trib_crc32c {
+    const char *name; /* "table", "sse4.2", "armv8" */
+    uint32_t (*compute)(const void *data, size_t size);
+    bool is_fast; /* by the processor's own instructions, which cost little beside moving the bytes */
+} trib_crc32c;
 
 /* Returns the type of the elements in accumulator form. */
 static inline trib_dtype trib_acc_dtype(trib_dtype dtype, trib_reduce reduce)

@@ -13,6 +13,7 @@
 
 #define TRIB_MEMBERS_MAX 4096u      /* members; a table with an entry for each takes a few hundred KiB at most */
 #define TRIB_CONTRIBUTORS_MAX 4096u /* workers that contribute to one sum */
+#define TRIB_GROUPS_MAX 1024u       /* groups of a job, numbered below this; an engine has a table of them */
 #define TRIB_REACTORS_MAX 16u       /* reactors of a member; each has a link to every reactor of every server */
 #define TRIB_LOCAL_SIZE_MAX 64      /* ranks of one machine, each with a device; a word has one bit for each */
 _Static_assert(TRIB_CONTRIBUTORS_MAX <= TRIB_MEMBERS_MAX, "each contributor is a member");
@@ -39,6 +40,10 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 /* Rounds of a tensor. Numbers never restart: a later round has a higher number everywhere. A number that is compared
  * may be a few rounds beyond. */
 #define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)
+/* Tensors that have the same number, one after the other, go on with each other's rounds. A number whose rounds have
+ * come so far is given to no other tensor. */
+#define TRIB_ROUND_BASE_MAX (1u << 24)
+_Static_assert(TRIB_ROUND_BASE_MAX < TRIB_ROUNDS_MAX / 64, "nearly all rounds are left to each tensor");
 /* The elements of a partial sum are at most this many times as wide as the tensor's: 16 bits are added in 32. */
 #define TRIB_PARTIAL_WIDTH_MAX 4u
 _Static_assert((TRIB_CHUNK_BYTES_MIN & (TRIB_CHUNK_BYTES_MIN - 1)) == 0, "chunks are powers of two");
@@ -75,5 +80,7 @@ _Static_assert(TRIB_COPY_CREDIT_BYTES >= 2 * TRIB_CHUNK_BYTES_MAX,
 _Static_assert(TRIB_TIMEOUT_MAX_NS <= INT64_MAX / 2, "the sum of two does not overflow");
 /* A connection must be made and must prove the token within this time. */
 #define TRIB_HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
+/* An operation that waits this long for another worker's contribution is mentioned in the log; then at twice the age. */
+#define TRIB_STALL_WARNING_NS (30 * INT64_C(1000000000))
 
 #endif

@@ -52,7 +52,7 @@ struct trib_rate_estimator {
 };
 
 typedef struct seen_way {
-    double busy, bytes;
+    double busy, bytes, per_link;
 } seen_way;
 
 /* Starts with the configured rates of the links. An unknown link counts as the fastest. */
@@ -174,25 +174,38 @@ static int by_busy(const void *a, const void *b)
     return (left > right) - (left < right);
 }
 
+/* The number of links over which a member's reactor sends to that of another: one for contributions to what the other
+ * sums, and one for sums. Two workers that both sum have two, a worker and a dedicated server have one. */
+static uint32_t links_of(const trib_place_member *members, uint32_t sender, uint32_t receiver)
+{
+    const bool pushes = members[sender].is_worker && members[receiver].weight > 0;
+    const bool returns = members[receiver].is_worker && members[sender].weight > 0;
+    return pushes && returns ? 2 : 1;
+}
+
 /* The part of the time for which the member's way out, or in, is busy to most of its peers: the lower median, by
- * bytes, over the ways to its peers. So a slow peer, or even half of them, is not taken for a slow member. Ways that
- * share a full link are busy in proportion to their bytes, so each counts as if it carried as much as the heaviest
- * one. */
-static double busy_with_most(const trib_rate_estimator *self, uint32_t member, bool out)
+ * bytes, over the ways to its peers. So a slow peer, or even half of them, is not taken for a slow member. Links that
+ * share a full network are busy in proportion to their bytes, and a report has the mean over the links of a way. So
+ * each way counts as if each of its links carried as much as those of the heaviest. Otherwise a dedicated server, to
+ * which all bytes go over one link, would seem busier than workers to which as many go over two. */
+static double busy_with_most(const trib_rate_estimator *self, const trib_place_member *members, uint32_t member,
+                             bool out)
 {
     double total = 0, below = 0, heaviest = 0;
     uint32_t count = 0;
     for (uint32_t i = 0; i < self->count; i++) {
         const uint32_t sender = out ? member : i, receiver = out ? i : member;
         const double bytes = self->ways[(size_t)sender * self->count + receiver].bytes;
+        const double per_link = bytes / links_of(members, sender, receiver);
         if (bytes > 0) {
-            self->sorted[count++] = (seen_way){.busy = busy_of(self, sender, receiver), .bytes = bytes};
+            self->sorted[count++] =
+                (seen_way){.busy = busy_of(self, sender, receiver), .bytes = bytes, .per_link = per_link};
             total += bytes;
-            heaviest = bytes > heaviest ? bytes : heaviest;
+            heaviest = per_link > heaviest ? per_link : heaviest;
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        const double busy = self->sorted[i].busy * heaviest / self->sorted[i].bytes;
+        const double busy = self->sorted[i].busy * heaviest / self->sorted[i].per_link;
         self->sorted[i].busy = busy < 1 ? busy : 1;
     }
     qsort(self->sorted, count, sizeof *self->sorted, by_busy);
@@ -356,7 +369,7 @@ static bool find_rates(trib_rate_estimator *self, trib_place_member *members, do
 {
     seen_link seen[TRIB_RATE_MEMBERS_MAX];
     for (uint32_t i = 0; i < self->count; i++) {
-        const double out = busy_with_most(self, i, true), in = busy_with_most(self, i, false);
+        const double out = busy_with_most(self, members, i, true), in = busy_with_most(self, members, i, false);
         const double need = (out > in ? out : in) / top;
         seen[i] = (seen_link){.load = stats_of(self, &members[i]), .need = need, .is_full = need >= FULL};
     }

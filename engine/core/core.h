@@ -30,8 +30,13 @@ typedef struct trib_core {
     trib_listener *listener;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
-    trib_timer doubt;       /* fires when the coordinator has not explained a failed data link (wireup.h) */
-    trib_cause doubt_cause;
+    /* Data links that could not be made (wireup.h), the oldest first, and the question to the coordinator about them:
+     * its number once core 0 has asked, else 0. */
+    struct trib_doubt *doubts;
+    trib_timer doubt;
+    trib_post ask_post;
+    atomic_bool ask_posted;
+    atomic_uint ask_number;
     bool joined;  /* all data links are READY, so operations may run */
     bool ended;   /* the job is over for this core; ended_status and ended_text hold the cause */
     bool closing; /* links are being closed */
@@ -48,6 +53,7 @@ typedef struct trib_core {
     /* Worker. */
     trib_link **owner_links;      /* [member * TRIB_REACTORS_MAX + reactor]; NULL where this core has no link */
     struct trib_tensor **tensors; /* by id */
+    uint32_t *rounds_over;        /* by id: rounds up to this one belong to tensors that have ended */
     uint32_t tensors_capacity;
     struct trib_op_core *op_cores; /* operations that arrived and are not done, newest first */
     unsigned char *discard;        /* receives payloads that are not needed any more */
@@ -58,9 +64,13 @@ typedef struct trib_core {
     /* its aggregators (server_sum.h); NULL before the roster is here and after the core has closed */
     struct trib_server_sum *sums;
     uint32_t sum_count;
+    uint32_t *sums_over; /* by a tensor's id: rounds up to this one belong to tensors that all workers have released */
+    uint32_t sums_over_capacity;
+    struct trib_server_sum **group_sums;    /* by group; NULL: no group has contributed to this core yet */
+    struct trib_server_sum *group_sum_list; /* those that are there */
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
-    uint32_t wireup_missing;  /* workers that have yet to connect to this core (wireup.h) */
+    bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */
     int64_t next_scan_ns;     /* time of the next scan of waiting rounds while the core ends */
     trib_sum_entry *free_entries;
     uint32_t entries_waiting; /* sums not sent yet */
@@ -112,7 +122,8 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post);
 extern const trib_link_upcalls trib_worker_upcalls;
 TRIB_CHECKED trib_status trib_worker_open(trib_core *core, trib_error *error);
 void trib_worker_close(trib_core *core);
-void trib_worker_joined(trib_core *core); /* the last link is READY: waiting operations may run */
+void trib_worker_joined(trib_core *core);      /* the last link is READY: waiting operations may run */
+void trib_worker_check_stall(trib_core *core); /* at every tick: worker_stall.c */
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text);
 TRIB_CHECKED trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                             trib_error *error);

@@ -7,8 +7,12 @@
  * they are dropped first.
  *
  * A worker whose connection ends during the handshake does not know the cause. The process that it called may have
- * ended for another member's cause, and could not tell an unknown connection. So the worker gives the coordinator a
- * moment to report the cause.
+ * left in good order, or have ended for another member's cause, and could not tell an unknown connection. So the worker
+ * asks the coordinator, and gives it a moment. A member that leaves listens until the coordinator has announced that,
+ * so the coordinator's answer cannot be older than the announcement. A connection to a member that has left is not
+ * needed.
+ *
+ * A member that leaves waits for the workers that have yet to connect: they may still want sums of it.
  *
  * Only the reactor of the core touches this state.
  */
@@ -23,15 +27,23 @@ bool trib_wireup_connects_to(const trib_core *core, uint32_t member, uint32_t re
 bool trib_wireup_expects_worker(const trib_core *core, uint32_t worker);
 
 /* Called when the roster is here. From then on, this core awaits the workers that have not connected. */
-void trib_wireup_expect_peers(trib_core *core);
+TRIB_CHECKED trib_status trib_wireup_expect_peers(trib_core *core);
 void trib_wireup_note_peer(trib_core *core, uint32_t worker);
+/* True if a worker that has not left has yet to connect to this core. */
+bool trib_wireup_awaits(const trib_core *core);
 /* Called every tick. */
 void trib_wireup_check(trib_core *core);
 
-/* A connection attempt of this core has ended. The peer counts as lost for that cause, unless the coordinator
- * reports another cause first. */
-void trib_wireup_defer_failure(trib_core *core, const trib_cause *cause);
+/* A connection attempt of this core to that member has ended. The member counts as lost for that cause, unless it has
+ * left in good order, or the coordinator reports another cause first. */
+void trib_wireup_defer_failure(trib_core *core, uint32_t member, const trib_cause *cause);
+/* Names a member to which this core has no connection yet; call before the core has joined. */
+const char *trib_wireup_missing_name(const trib_core *core);
+/* A link that this core was making is not needed any more, because its peer has left. */
+void trib_wireup_drop_link(trib_core *core);
 /* Called when the job is over: no failure is reported any more. */
 void trib_wireup_stop(trib_core *core);
+/* Frees what is left. */
+void trib_wireup_close(trib_core *core);
 
 #endif

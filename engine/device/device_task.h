@@ -57,7 +57,7 @@ typedef struct trib_device_op {
     atomic_uint semaphore_count;
     trib_post failed_post; /* runs on core 0 */
     atomic_bool notified;
-    struct trib_device_op *next; /* next in trib_group.unnotified */
+    struct trib_device_op *next; /* next in trib_local_group.unnotified */
     bool is_over;                /* core 0: the copy ahead is back */
     bool grace_extended;         /* core 0: grace was extended once, because this process had been stopped */
     trib_timer grace;            /* core 0: bounds the copy ahead of a failed operation */

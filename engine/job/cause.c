@@ -106,6 +106,9 @@ static int render_kind(const trib_cause *cause, const trib_cause_reader *reader,
     case TRIB_CAUSE_TROUBLE:
         return is_own(cause, reader) ? snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", detail)
                                      : snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s: %s", name, detail);
+    case TRIB_CAUSE_DEAF:
+        return snprintf(text, TRIB_ERROR_TEXT_SIZE,
+                        "lost %s: it hears nothing from members that others hear (it reported: %s)", name, detail);
     case TRIB_CAUSE_NOTE:
         return snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s", detail);
     case TRIB_CAUSE_KIND_COUNT:

@@ -12,6 +12,7 @@ typedef struct trib_core_stats {
     trib_counter messages_sent, messages_received;
     trib_counter allocations;
     trib_counter peers_refused;
+    trib_counter payloads_damaged;
     trib_counter connections;
 } trib_core_stats;
 

@@ -178,10 +178,17 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     }
 }
 
-void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
+bool trib_loss_ends_job(const trib_cause *cause)
 {
     trib_assert(!trib_status_is_orderly(cause->status));
-    trib_job_end(engine, cause);
+    return true; /* in this version a job needs all its members */
+}
+
+void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
+{
+    if (trib_loss_ends_job(cause)) {
+        trib_job_end(engine, cause);
+    }
 }
 
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail)

@@ -28,7 +28,7 @@ struct trib_tensor;
 struct trib_coordinator;
 struct trib_member;
 struct trib_tracer;
-struct trib_group;
+struct trib_local_group;
 struct trib_device;
 struct trib_device_ops;
 struct trib_host_world;
@@ -43,6 +43,7 @@ struct trib_machine_place;
 typedef struct trib_env {
     const trib_transport_ops *transport;
     const trib_kernels *kernels;
+    const trib_crc32c *crc32c;
     const struct trib_plan *(*choose_plan)(const struct trib_tensor *tensor); /* called at placement */
     /* reactor_open makes reactor i; the other functions start, stop and free it. A started reactor waits for `go`,
      * or is stopped without having run. `go` may be NULL. */
@@ -123,14 +124,21 @@ typedef struct trib_job_hooks {
     void (*data_began)(struct trib_core *core, int64_t at_ns);
     /* Runs a tensor's declare_post on core 0: declares the tensor now, or when the job has formed. */
     void (*declare)(trib_reactor *reactor, trib_post *post);
+    /* Core 0: the cores have forgotten a released tensor. The coordinator learns of it, now or when the job has
+     * formed. */
+    void (*tensor_ended)(struct trib_tensor *tensor);
+    /* The same for the create_post of a group. */
+    void (*create_group)(trib_reactor *reactor, trib_post *post);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
+    /* The core has all data links that it needs: operations may run. */
+    void (*core_joined)(struct trib_core *core);
     /* Core 0: a member has left in good order. */
     void (*member_left)(struct trib_core *core);
     /* Core 0: returns how many device collectives of its machine this process has carried out, modulo 2^32. */
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
-    bool (*ask_time)(const trib_engine *engine);
+    bool (*ask_time)(trib_engine *engine);
     /* The name of the tensor with that tag. The caller holds the mutex. */
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
@@ -147,7 +155,7 @@ struct trib_engine {
      * writes into memory that was freed. */
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
-    char *job, *token, *coordinator_address, *listen_host;
+    char *job, *coordinator_address, *listen_host;
     char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
@@ -157,6 +165,11 @@ struct trib_engine {
     trib_job_reactor reactors[TRIB_REACTORS_MAX]; /* the first core_count are in use */
     _Atomic uint32_t member_id;                   /* written on core 0 before the roster is published */
 
+    /* Core 0: this member leaves, and the coordinator has announced that or cannot be told. */
+    atomic_bool leave_settled;
+    atomic_bool job_over;           /* core 0: the coordinator has ended the job, or its link has ended */
+    atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
+
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
@@ -164,7 +177,7 @@ struct trib_engine {
     const struct trib_device_hooks *device_hooks; /* NULL: no device */
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
-    _Atomic(struct trib_group *) group;           /* local ranks of this machine; NULL: alone, or not open yet */
+    _Atomic(struct trib_local_group *) group;     /* local ranks of this machine; NULL: alone, or not open yet */
     atomic_uint launches;                         /* counts launches, for retries of a refused stream (device.h) */
     atomic_bool refused_logged;                   /* whether the log has said that a stream was refused */
     atomic_uint device_jobs;                      /* jobs that the device has, other than those of tasks */
@@ -174,7 +187,10 @@ struct trib_engine {
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
     trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
-    trib_error fate;  /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
+    /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0 before
+     * job_over is set; status TRIB_OK: none. */
+    trib_cause verdict;
+    trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
@@ -186,12 +202,25 @@ struct trib_engine {
 
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
-    atomic_uint moves_unsettled; /* tensors whose move some core has not carried out yet (tensor_move.c) */
-    uint32_t tensor_count;
-    struct trib_tensor **tensors; /* by tag */
+    atomic_uint moves_unsettled;  /* tensors whose move some core has not carried out yet (tensor_move.c) */
+    uint32_t tensor_count;        /* tags in use, or free for the next tensor */
+    struct trib_tensor **tensors; /* by tag; what is free for the next tensor is there, too */
+    struct trib_tensor *free_tensors;
+    /* Operations so far whose tensor the engine named (op_submit.c). The mutex is held while one is submitted, so that
+     * their numbers have their order; `mutex` is taken inside it. */
+    uint64_t once_count;
+    pthread_mutex_t once_mutex;
     uint32_t tensors_capacity;
 
+    /* By number: the ranks of the groups of the job, written on core 0 before the member says that it knows them. */
+    _Atomic(const struct trib_rank_set *) rank_sets[TRIB_GROUPS_MAX];
+    struct trib_group *groups; /* of this worker, newest first; guarded by the mutex */
+    uint32_t group_count;
+    uint32_t bytes_calls; /* operations on bytes in the whole job so far */
+
     struct trib_op *free_ops, *all_ops;
+    _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
+    struct trib_prepared *free_prepared, *all_prepared;
     uint32_t ops_made;
     trib_counter ops_submitted;     /* written only under the mutex */
     _Atomic uint64_t ops_uncounted; /* submitted operations that are complete and whose handle was given back */
@@ -209,7 +238,10 @@ struct trib_engine {
 
 /* Any core: ends the job on this engine with that cause. Only the first call counts. */
 void trib_job_end(trib_engine *engine, const trib_cause *cause);
-/* Any core: a member or the coordinator is lost. This function alone decides the consequence: the job ends. */
+/* Returns true if the job ends because of that loss. This function alone decides that, for members and for the
+ * coordinator; whom a loss is blamed on is the coordinator's decision (engine/membership/verdict.h). */
+bool trib_loss_ends_job(const trib_cause *cause);
+/* Any core: a member or the coordinator is lost. */
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
 /* Any core: ends the job because of a failure of this process. */
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);
@@ -254,6 +286,12 @@ static inline uint32_t trib_engine_local_size(const trib_engine *engine)
 static inline bool trib_engine_is_one_machine(const trib_engine *engine)
 {
     return engine->config.local_size == engine->config.worker_count;
+}
+
+/* The ranks of a group; NULL: there is no such group. */
+static inline const struct trib_rank_set *trib_engine_rank_set(const trib_engine *engine, uint32_t group)
+{
+    return group < TRIB_GROUPS_MAX ? atomic_load_explicit(&engine->rank_sets[group], memory_order_acquire) : NULL;
 }
 
 /* Wakes the threads that wait on `changed`. */

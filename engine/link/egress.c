@@ -41,8 +41,8 @@ void trib_egress_leave(trib_link *link)
 
 void trib_egress_join_in(trib_link *subflow)
 {
-    subflow->flow.offered = subflow->main->flow.offered;
-    subflow->flow.egress->offered += subflow->flow.offered;
+    subflow->flow.weight = subflow->main->flow.weight;
+    subflow->flow.egress->weight += subflow->flow.weight;
 }
 
 static void set_limit(const trib_link_host *host, trib_egress *egress)
@@ -65,29 +65,24 @@ void trib_egress_divide(trib_link_host *host, uint32_t networks)
     }
 }
 
-static inline void account_flow_bytes(trib_egress_flow *flow, uint64_t more, uint64_t less)
+static void change_flow(trib_egress_flow *flow, uint64_t more, uint64_t less)
 {
-    trib_assert(flow->offered >= less);
-    flow->offered += more - less;
-    flow->egress->offered += more - less;
+    trib_assert(flow->weight >= less);
+    flow->weight += more - less;
+    flow->egress->weight += more - less;
 }
 
 /* Adds bytes to the weight of all of the link's connections, or takes bytes from them. A subflow that is not ready yet
  * gets the whole weight later, from trib_egress_join_in. */
-static inline void account_bytes(trib_link *link, uint64_t more, uint64_t less)
+static void change_weight(trib_link *link, uint64_t more, uint64_t less)
 {
-    account_flow_bytes(&link->flow, more, less);
+    change_flow(&link->flow, more, less);
     for (uint32_t i = 0; link->has_subflows && i < TRIB_SUBFLOWS_MAX; i++) {
         trib_link *subflow = link->subflows[i];
         if (subflow != NULL && subflow->state == TRIB_LINK_READY && subflow->flow.egress != NULL) {
-            account_flow_bytes(&subflow->flow, more, less);
+            change_flow(&subflow->flow, more, less);
         }
     }
-}
-
-void trib_egress_offer(trib_link *link, uint64_t bytes)
-{
-    account_bytes(link, bytes, 0);
 }
 
 static inline trib_min_heap_key flow_key(const trib_egress_flow *flow)
@@ -109,12 +104,11 @@ void trib_egress_wait(trib_link *link)
 void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
 {
     if (from != NULL && from->flow.egress != NULL) {
-        const uint64_t most = from->flow.offered;
-        bytes = bytes < most ? bytes : most;
-        account_bytes(from, 0, bytes);
+        /* the link may be younger than the partition */
+        change_weight(from, 0, bytes < from->flow.weight ? bytes : from->flow.weight);
     }
     if (to != NULL && to->flow.egress != NULL) {
-        account_bytes(to, bytes, 0);
+        change_weight(to, bytes, 0);
     }
 }
 
@@ -162,8 +156,8 @@ void trib_egress_end_turn(trib_link *link, uint64_t bytes)
 {
     trib_egress_flow *flow = &link->flow;
     /* A weight of 0 occurs only for tensors without bytes. Such tensors are few, so they need no fair share. */
-    const double weight = flow->offered > 0 ? (double)flow->offered / (double)flow->egress->offered : 1.0;
-    flow->at += (double)bytes / weight;
+    const double share = flow->weight > 0 ? (double)flow->weight / (double)flow->egress->weight : 1.0;
+    flow->at += (double)bytes / share;
     if (flow->node.place != 0) {
         trib_min_heap_update(&flow->egress->waiting, &flow->node, flow_key(flow));
     }

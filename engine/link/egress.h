@@ -4,15 +4,20 @@
  * Servers may own shards of different sizes. If all links got equal shares, the links with few bytes would finish
  * first. The servers with many bytes would then be overrun at the end, after their inbound bandwidth was idle before.
  * So the links over which a reactor pushes share one credit. The next chunk belongs to the link that is furthest behind
- * its weight, which is the number of bytes submitted to the link so far. This is weighted fair queueing (Demers,
- * Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94). Priorities decide within a link.
+ * its weight, which is the number of bytes of all partitions that the reactor pushes over the link. This is weighted
+ * fair queueing (Demers, Keshav, Shenker, SIGCOMM'89), self-clocked (Golestani, INFOCOM'94). Priorities decide within a
+ * link.
+ *
+ * A partition counts once, however often it is pushed. A small tensor that only some servers sum may be pushed a
+ * thousand times for each time of a large one, and would otherwise leave the links to these servers with far too large
+ * shares of the large one.
  *
  * Several reactors of one engine share a credit if their links are slow. Chunks that the reactors send at the same time
  * share the bandwidth, and all arrive late. A smaller credit lets each chunk arrive sooner, so its sum may return
  * sooner.
  *
  * Links may have connections over several networks (link_subflow.h). Each network then has a credit of its own, and
- * each connection is a flow of its own. Bytes submitted to a link count for all of its connections.
+ * each connection is a flow of its own. The weight of a link counts for all of its connections.
  *
  * This file keeps credits, clocks and shares; scheduler.c makes the decisions.
  */
@@ -38,7 +43,7 @@ typedef struct trib_egress {
     uint64_t in_flight;                   /* bytes that the transport holds, of all links of the network */
     uint32_t messages;                    /* number of messages that in_flight consists of */
     uint32_t link_count;                  /* links that have joined; `waiting` has room for all of them */
-    uint64_t offered;                     /* bytes ever submitted to the links of the network */
+    uint64_t weight;                      /* sum of the weights of the network's flows */
     double clock;                         /* flow.at of the link that sent last; never decreases */
     trib_min_heap waiting;                /* flows of the links that have something to send, by flow.at */
     const struct trib_transport *slow_by; /* transport that reported slow links; only compared, never called */
@@ -50,22 +55,20 @@ typedef struct trib_egress {
 typedef struct trib_egress_flow {
     trib_egress *egress;     /* NULL: the link has a credit of its own */
     trib_min_heap_node node; /* in egress->waiting while the link has something to send */
-    uint64_t offered;        /* bytes ever submitted to the link */
-    double at; /* bytes sent, divided by the link's weight; raised to the clock when the link begins to wait */
+    uint64_t weight;         /* bytes of the partitions that this reactor pushes over the link */
+    double at; /* bytes sent, divided by the link's share; raised to the clock when the link begins to wait */
 } trib_egress_flow;
 
 /* Divides the reactor's credit among that many networks. No-op if it is divided among as many already. */
 void trib_egress_divide(trib_link_host *host, uint32_t networks);
 /* Lets the link push over that network; its flow must be zeroed. TRIB_NO_MEMORY: the link has not joined. */
 TRIB_CHECKED trib_status trib_egress_join(trib_egress *egress, struct trib_link *link);
-/* Adds the bytes that were submitted to the main link of a subflow to the weight of the subflow. */
+/* Gives a subflow the weight of its main link. */
 void trib_egress_join_in(struct trib_link *subflow);
 /* Removes a link that is about to be freed. No-op if the link never joined. */
 void trib_egress_leave(struct trib_link *link);
-/* Notes that bytes were submitted to the link, for any of its connections. */
-void trib_egress_offer(struct trib_link *link, uint64_t bytes);
-/* Moves bytes from the weight of one link to another, as if they had been submitted to the other. Either link may be
- * NULL, or may have never joined. */
+/* Moves the weight of a partition of that many bytes from one link to another. Either link may be NULL, or may have
+ * never joined: a partition that is pushed for the first time comes from no link. */
 void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t bytes);
 /* The connection has something to send. No-op if the connection waits already. */
 void trib_egress_wait(struct trib_link *link);

@@ -14,6 +14,7 @@
 #include "engine/link/link_host.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
+#include "engine/link/link_checksum.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
@@ -139,6 +140,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     stamped.sender = host->engine->member_id;
     stamped.epoch = host->epoch;
     if (link->conn != NULL) {
+        stamped.crc = trib_link_checksum_of(link, payload, frame->payload_size);
         trib_frame_encode(&stamped, out->send.header);
     } else {
         /* the frame is not encoded, because only this process reads it */
@@ -207,6 +209,7 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
 {
     if (link->state == TRIB_LINK_CLOSING) {
         if (!flush && link->conn != NULL) {
+            link->is_dropped = true;
             link->conn->transport->ops->conn_close(link->conn, false);
         }
         return;
@@ -225,6 +228,7 @@ static void close_one(trib_link *link, bool flush, const trib_cause *cause)
     link->is_ended = true;
     link->end_from_peer = false;
     if (link->conn != NULL) {
+        link->is_dropped = !flush;
         link->conn->transport->ops->conn_close(link->conn, flush);
     } else {
         trib_reactor_defer(link->host->reactor, &link->self_post);
@@ -292,16 +296,6 @@ static trib_status refuse_frame(trib_link *link, trib_status status, const trib_
     return status;
 }
 
-/* A peer whose HELLO has another protocol version gets a BYE in this version. Without an answer the peer would only try
- * again. */
-static trib_status send_away(trib_link *link, const trib_error *error)
-{
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, NULL, 0);
-    const trib_cause cause = trib_cause_note(TRIB_PROTOCOL, link->host->engine->member_id, error->text);
-    close_one(link, true, &cause);
-    return TRIB_CLOSED;
-}
-
 static trib_status transport_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE],
                                     trib_recv_target *target)
 {
@@ -323,11 +317,18 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     trib_status status = trib_frame_decode(header, &frame, &error);
     link->is_http = status != TRIB_OK && trib_frame_is_http(header);
     if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO && trib_frame_is_foreign(header)) {
-        return send_away(link, &error);
+        trib_link_handshake_reject(link, TRIB_PROTOCOL, error.text);
+        return TRIB_CLOSED;
     }
     if (status == TRIB_OK) {
         target->payload_size = frame.payload_size;
         status = trib_frame_check_epoch(&frame, link->host->epoch, &error);
+        if (status != TRIB_OK && link->state == TRIB_LINK_AWAIT_HELLO) {
+            /* the BYE's epoch tells a process of an earlier attempt what it is */
+            trib_link_handshake_reject(link, TRIB_PROTOCOL, error.text);
+            return TRIB_CLOSED;
+        }
+        status = status == TRIB_OK ? trib_link_handshake_check_epoch(link, &frame, &error) : status;
     }
     if (status == TRIB_OK) {
         status = trib_link_arrival_begin(link, &frame, target, &error);
@@ -353,7 +354,12 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);
-    trib_status status = trib_link_arrival_give(link, arrival, payload, &error);
+    trib_status status = trib_link_checksum_compare(link, &arrival->frame, payload, &error);
+    if (status == TRIB_OK) {
+        status = trib_link_arrival_give(link, arrival, payload, &error);
+    } else {
+        trib_link_arrival_abandon(link, arrival);
+    }
     free(arrival->memory);
     if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);
@@ -447,6 +453,7 @@ static void transport_closed(trib_conn *conn, trib_status status, const char *re
         }
         link->is_ended = true;
     }
+    trib_link_name_breaker(link, conn);
     trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);
     if (!link->proved && !link->outgoing && !link->host->is_closed) {
         trib_link_handshake_refused(link, conn);

@@ -65,6 +65,7 @@ typedef struct trib_send_request {
     uint8_t connection;  /* for TRIB_ROUTE_PINNED, an index as in trib_link_connection */
     trib_link *begun_on; /* connection whose `begun` list holds the request; NULL: none */
     struct trib_send_request *begun_previous, *begun_next;
+    bool is_single; /* one chunk is all: the request does not wait any more while it is sent, and may be reused then */
     /* Sends one chunk over that connection, or over another one of the link if the route allows it. Returns false after
      * the last chunk. */
     bool (*send_chunk)(trib_link *link, struct trib_send_request *request);
@@ -128,6 +129,7 @@ struct trib_link {
     uint32_t peer;         /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor; /* 0..TRIB_REACTORS_MAX - 1 */
     bool outgoing;         /* this side made the connection */
+    uint32_t peer_epoch;   /* acceptor: the epoch in the peer's PROOF */
     bool proved;           /* the peer has proved the token, or the link was rejected after that */
 
     /* The handshake. */
@@ -181,6 +183,7 @@ struct trib_link {
     unsigned char farewell[TRIB_CAUSE_PAYLOAD_MAX];
     trib_cause end;     /* why the link ends; link_cause.h derives the job's cause from it */
     bool is_ended;      /* `end` is final */
+    bool is_dropped;    /* the transport was told to end the connection without a flush */
     bool end_from_peer; /* `end` is the cause that the peer sent */
 };
 

@@ -91,13 +91,18 @@ trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const voi
                : trib_error_set(error, TRIB_PEER_LOST, "the connection ended while its payload was read");
 }
 
+void trib_link_arrival_abandon(trib_link *link, const trib_arrival *arrival)
+{
+    if (arrival->recv_claim.what != NULL) {
+        arrival->recv_claim.abandon(link, &arrival->recv_claim);
+    }
+}
+
 void trib_link_arrivals_abandon(trib_link *link)
 {
     while (link->arrival_count > 0) {
         const trib_arrival *arrival = trib_link_arrival_take(link);
-        if (arrival->recv_claim.what != NULL) {
-            arrival->recv_claim.abandon(link, &arrival->recv_claim);
-        }
+        trib_link_arrival_abandon(link, arrival);
         free(arrival->memory);
     }
 }

@@ -18,6 +18,8 @@ const trib_arrival *trib_link_arrival_take(trib_link *link);
 /* Gives the arrival's complete payload to the upper layer, or to the handshake. */
 TRIB_CHECKED trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival, const void *payload,
                                                 trib_error *error);
+/* Abandons the claim of an arrival that was taken, because its payload is worthless. */
+void trib_link_arrival_abandon(trib_link *link, const trib_arrival *arrival);
 /* Abandons the claims of all arrivals, because their payloads will never come. */
 void trib_link_arrivals_abandon(trib_link *link);
 

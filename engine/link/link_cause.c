@@ -73,3 +73,13 @@ void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_k
     /* negative if the fast clock, which noted the arrival, was ahead of this one */
     cause_out->silence_ns = silence_ns > 0 ? silence_ns : 0;
 }
+
+void trib_link_name_breaker(trib_link *link, const trib_conn *conn)
+{
+    if (link->end.status == TRIB_PROTOCOL && link->proved && !link->end_from_peer) {
+        char detail[TRIB_ERROR_TEXT_SIZE];
+        snprintf(detail, sizeof detail, "%.280s (%s %.80s)", link->end.detail,
+                 link->outgoing ? "on the connection to" : "on a connection from", conn->remote.text);
+        memcpy(link->end.detail, detail, sizeof detail);
+    }
+}

@@ -16,4 +16,8 @@ void trib_link_end_cause(const trib_link *link, trib_cause *cause_out);
 void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_kind, uint32_t subject,
                              trib_cause *cause_out);
 
+/* Adds the connection's address to the end of a link whose peer broke the protocol: it may be another process than its
+ * member id says. */
+void trib_link_name_breaker(trib_link *link, const trib_conn *conn);
+
 #endif

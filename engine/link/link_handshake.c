@@ -14,8 +14,6 @@
 #include "engine/link/link_priority.h"
 #include "engine/base/half_open.h"
 
-#define REFUSED_LINES_MAX 20u /* of each reactor in REFUSED_LINES_NS, so that a port scan cannot fill a disk */
-#define REFUSED_LINES_NS (60 * INT64_C(1000000000))
 #define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
 /* The frame that each state waits for. */
@@ -24,8 +22,8 @@ static const struct {
     uint32_t payload_size;
 } states[TRIB_LINK_READY] = {
     [TRIB_LINK_CONNECTING] = {TRIB_FRAME_NONE, 0},
-    [TRIB_LINK_AWAIT_CHALLENGE] = {TRIB_FRAME_CHALLENGE, TRIB_NONCE_SIZE + TRIB_PROOF_SIZE},
-    [TRIB_LINK_AWAIT_WELCOME] = {TRIB_FRAME_WELCOME, 0},
+    [TRIB_LINK_AWAIT_CHALLENGE] = {TRIB_FRAME_CHALLENGE, TRIB_NONCE_SIZE},
+    [TRIB_LINK_AWAIT_WELCOME] = {TRIB_FRAME_WELCOME, TRIB_PROOF_SIZE},
     [TRIB_LINK_AWAIT_HELLO] = {TRIB_FRAME_HELLO, HELLO_SIZE},
     [TRIB_LINK_AWAIT_PROOF] = {TRIB_FRAME_PROOF, TRIB_PROOF_SIZE},
 };
@@ -68,10 +66,23 @@ void trib_link_handshake_begin(trib_link *link)
     send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
 }
 
+/* True for the answer to a wrong proof. */
+static bool is_rejection(const trib_frame *frame)
+{
+    return frame->type == TRIB_FRAME_BYE && frame->payload_size == 0 && frame->aux == (uint32_t)TRIB_UNAUTHORIZED;
+}
+
 trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                        trib_error *error)
 {
     trib_assert(link->state < TRIB_LINK_READY);
+    if (link->state == TRIB_LINK_AWAIT_WELCOME && is_rejection(frame)) {
+        return trib_error_set(
+            error, TRIB_UNAUTHORIZED,
+            "%s has another token or job name: give every member the same TRIB_TOKEN (or TRIB_TOKEN_FILE) "
+            "and TRIB_JOB",
+            link->conn->remote.text);
+    }
     if (frame->type != states[link->state].expected || frame->payload_size != states[link->state].payload_size) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame during the handshake",
                               trib_frame_name(frame->type));
@@ -81,6 +92,20 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
     return TRIB_OK;
 }
 
+trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    if (link->state != TRIB_LINK_AWAIT_PROOF) {
+        return TRIB_OK;
+    }
+    link->peer_epoch = frame->epoch;
+    const bool is_control = link->handshake.purpose == TRIB_PURPOSE_CONTROL;
+    const bool has_roster = trib_epoch_number(frame->epoch) != 0 && trib_epoch_incarnation(frame->epoch) != 0;
+    return is_control || has_roster
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "a process without the roster of this job claims to be member %u",
+                                link->handshake.member);
+}
+
 static void become_ready(trib_link *link)
 {
     if (link->state == TRIB_LINK_CLOSING) {
@@ -88,11 +113,18 @@ static void become_ready(trib_link *link)
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_link_set_state(link, TRIB_LINK_READY);
-    link->proved = true;
+    link->proved = link->conn->proved = true;
     /* A control link does not survive the loss of its path. Until the job runs, a rank becomes free as soon as its link
      * has gone. */
     link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
     link->upcalls->ready(link);
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
+void trib_link_handshake_reject(trib_link *link, trib_status status, const char *reason)
+{
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)status}, NULL, 0);
+    trib_link_close(link, true, status, reason);
 }
 
 static trib_status take_hello(trib_link *link, const unsigned char *payload)
@@ -104,25 +136,15 @@ static trib_status take_hello(trib_link *link, const unsigned char *payload)
     handshake->reactor = trib_get_u32(&reader);
     memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
     link->host->reactor->ops->random(link->host->reactor, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
-    unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
-    memcpy(challenge, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
-    trib_auth_prove(link->host->engine->key, handshake, false, challenge + TRIB_NONCE_SIZE);
     trib_link_set_state(link, TRIB_LINK_AWAIT_PROOF);
-    send_handshake(link, TRIB_FRAME_CHALLENGE, challenge, sizeof challenge);
+    send_handshake(link, TRIB_FRAME_CHALLENGE, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     return TRIB_OK;
 }
 
-static trib_status take_challenge(trib_link *link, const unsigned char *payload, trib_error *error)
+static trib_status take_challenge(trib_link *link, const unsigned char *payload)
 {
     trib_handshake *handshake = &link->handshake;
     memcpy(handshake->acceptor_nonce, payload, TRIB_NONCE_SIZE);
-    if (!trib_auth_verify(link->host->engine->key, handshake, false, payload + TRIB_NONCE_SIZE)) {
-        return trib_error_set(
-            error, TRIB_UNAUTHORIZED,
-            "%s has another token or job name: give every member the same TRIB_TOKEN (or TRIB_TOKEN_FILE) "
-            "and TRIB_JOB",
-            link->conn->remote.text);
-    }
     unsigned char proof[TRIB_PROOF_SIZE];
     trib_auth_prove(link->host->engine->key, handshake, true, proof);
     trib_link_set_state(link, TRIB_LINK_AWAIT_WELCOME);
@@ -134,8 +156,10 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
 {
     trib_handshake *handshake = &link->handshake;
     if (!trib_auth_verify(link->host->engine->key, handshake, true, payload)) {
-        return trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
-                              link->host->engine->job);
+        trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
+                       link->host->engine->job);
+        trib_link_handshake_reject(link, TRIB_UNAUTHORIZED, error->text);
+        return TRIB_OK;
     }
     if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_SUBFLOW) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
@@ -145,10 +169,24 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
     link->peer_reactor = handshake->reactor;
     const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
     if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = true; /* rejected, but not logged as half-open: the main link may have just ended */
+        link->proved = link->conn->proved =
+            true; /* rejected, but not logged as half-open: the main link may have just ended */
         return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
     }
-    send_handshake(link, TRIB_FRAME_WELCOME, NULL, 0);
+    unsigned char proof[TRIB_PROOF_SIZE];
+    trib_auth_prove(link->host->engine->key, handshake, false, proof);
+    send_handshake(link, TRIB_FRAME_WELCOME, proof, sizeof proof);
+    become_ready(link);
+    return TRIB_OK;
+}
+
+static trib_status take_welcome(trib_link *link, const unsigned char *payload, trib_error *error)
+{
+    if (!trib_auth_verify(link->host->engine->key, &link->handshake, false, payload)) {
+        return trib_error_set(error, TRIB_UNAUTHORIZED,
+                              "%s let this process in without a proof of the token: it is no member of the job",
+                              link->conn->remote.text);
+    }
     become_ready(link);
     return TRIB_OK;
 }
@@ -160,12 +198,11 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
     case TRIB_FRAME_HELLO:
         return take_hello(link, payload);
     case TRIB_FRAME_CHALLENGE:
-        return take_challenge(link, payload, error);
+        return take_challenge(link, payload);
     case TRIB_FRAME_PROOF:
         return take_proof(link, payload, error);
     case TRIB_FRAME_WELCOME:
-        become_ready(link);
-        return TRIB_OK;
+        return take_welcome(link, payload, error);
     default:
         trib_unreachable();
     }
@@ -194,9 +231,10 @@ static uint32_t most_unproved(const trib_link_host *host)
     return trib_half_open_max() / host->engine->core_count + trib_link_handshake_at_once(host->engine);
 }
 
+/* A link that flushes holds its descriptor until the peer has read; one that was dropped ends within the turn. */
 static bool is_unproved(const trib_link *link)
 {
-    return !link->outgoing && (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF);
+    return link->conn != NULL && !link->outgoing && !link->proved && !link->is_dropped;
 }
 
 void trib_link_handshake_make_room(trib_link_host *host)
@@ -247,36 +285,7 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
         note_probe(link->host, conn);
         return;
     }
-    /* A peer that rejects this side's proof closes the connection without a message. */
-    const bool went = link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST;
-    char text[TRIB_REASON_MAX];
-    snprintf(text, sizeof text, "%s: %s%s", conn->remote.text, link->end.detail,
-             went ? ", without proving the token (another TRIB_TOKEN or TRIB_JOB?)" : "");
-    trib_link_note_refused(link->host, "turned away", text);
-}
-
-void trib_link_report_refused(trib_link_host *host, bool now)
-{
-    if (host->refused_unlogged > 0 && (now || trib_now(host->reactor) - host->refused_since_ns >= REFUSED_LINES_NS)) {
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "turned away %u more, the last one: %s", host->refused_unlogged,
-                 host->refused_last);
-        host->refused_unlogged = 0;
-    }
-}
-
-void trib_link_note_refused(trib_link_host *host, const char *what, const char *text)
-{
-    const int64_t now_ns = trib_now(host->reactor);
-    if (host->refused_since_ns == 0 || now_ns - host->refused_since_ns >= REFUSED_LINES_NS) {
-        trib_link_report_refused(host, true);
-        host->refused_since_ns = now_ns;
-        host->refused_logged = 0;
-    }
-    snprintf(host->refused_last, sizeof host->refused_last, "%s", text);
-    if (host->refused_logged < REFUSED_LINES_MAX) {
-        host->refused_logged++;
-        trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s %s", what, text);
-    } else {
-        host->refused_unlogged++;
-    }
+    const bool is_token = link->end.status == TRIB_UNAUTHORIZED;
+    trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text,
+                           link->end.detail);
 }

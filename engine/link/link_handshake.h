@@ -13,6 +13,9 @@ trib_status trib_link_handshake_header(trib_link *link, const trib_frame *frame,
                                        trib_error *error);
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
                                          trib_error *error);
+/* Turns a stranger away and tells it why: it has another version, or another token. Without an answer it would only
+ * try again. The BYE has no payload, so that other versions can read it. */
+void trib_link_handshake_reject(trib_link *link, trib_status status, const char *reason);
 /* True if the peer accepts frames from this side, because it has this side's proof or gets it before them. */
 bool trib_link_handshake_lets_speak(const trib_link *link);
 /* Returns how many connections a reactor may get at once: two from every reactor of every member, or one for each
@@ -25,5 +28,9 @@ bool trib_link_handshake_send_away(trib_link_host *host);
 /* Logs and counts an accepted connection that ended before it proved the token. link->state is the state in which it
  * ended. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);
+
+/* Checks the epoch of a PROOF, and keeps it. Only a process that has the roster may make other connections than to the
+ * coordinator; this process compares the epoch when it has the roster itself. */
+TRIB_CHECKED trib_status trib_link_handshake_check_epoch(trib_link *link, const trib_frame *frame, trib_error *error);
 
 #endif

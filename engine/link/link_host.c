@@ -26,3 +26,13 @@ void trib_link_host_close(trib_link_host *host)
     trib_self_leases_close(&host->leases);
     trib_scheduler_close(host);
 }
+
+void trib_link_note_refused(trib_link_host *host, trib_refusal kind, const char *address, const char *reason)
+{
+    trib_refused_note(&host->refused, host->reactor, trib_now(host->reactor), kind, address, reason);
+}
+
+void trib_link_report_refused(trib_link_host *host, bool now)
+{
+    trib_refused_report(&host->refused, host->reactor, trib_now(host->reactor), now);
+}

@@ -12,6 +12,7 @@
 #include "engine/job/job.h"
 #include "engine/link/link.h"
 #include "engine/link/link_priority.h"
+#include "engine/link/link_refused.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_stats.h"
 #include "engine/link/scheduler.h"
@@ -39,11 +40,8 @@ struct trib_link_host {
     trib_self_leases leases;
     trib_link_stats *loads; /* by member id; NULL: nothing is counted */
 
-    /* Log lines about rejected connections (link_handshake.c). */
-    int64_t refused_since_ns; /* start of the minute in which lines are counted; 0: none was logged yet */
-    uint32_t refused_logged, refused_unlogged;
-    char refused_last[TRIB_REASON_MAX]; /* "": none */
-    bool is_probed;                     /* a health probe has come, and was logged */
+    trib_refused refused; /* log lines about rejected connections */
+    bool is_probed;       /* a health probe has come, and was logged */
 };
 
 /* Call before the transport is opened. The credits are the engine's settings. */
@@ -53,9 +51,8 @@ void trib_link_host_close(trib_link_host *host);
 /* Allocates zeroed memory, counted in stats.allocations. NULL: out of memory. The caller frees it with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);
 
-/* Logs a rejected connection (link_handshake.c). The number of lines per minute is bounded, and one more line gives the
- * count of the rest. */
-void trib_link_note_refused(trib_link_host *host, const char *what, const char *text);
+/* Logs a rejected connection, within the bounds of link_refused.h. */
+void trib_link_note_refused(trib_link_host *host, trib_refusal kind, const char *address, const char *reason);
 void trib_link_report_refused(trib_link_host *host, bool now);
 
 #endif

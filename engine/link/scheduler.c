@@ -244,7 +244,11 @@ static void send_chosen(const choice *next)
     const trib_egress *network = next->payer != NULL ? next->payer->flow.egress : NULL;
     const uint64_t link_before = link->in_flight, network_before = network != NULL ? network->in_flight : 0;
     const int32_t priority = request->priority;
-    if (!request->send_chunk(next->connection, request)) {
+    const bool is_single = request->is_single;
+    if (is_single) {
+        trib_scheduler_withdraw(link, request);
+    }
+    if (!request->send_chunk(next->connection, request) && !is_single) {
         trib_scheduler_withdraw(link, request);
     }
     const bool is_bulk = link->in_flight - link_before >= BULK_BYTES;
@@ -381,7 +385,6 @@ trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, u
         }
     }
     if (link->flow.egress != NULL) {
-        trib_egress_offer(link, bytes);
         update_waiting(link);
     }
     if (may_go_at_once(link, bytes)) {

@@ -14,12 +14,12 @@
 #include "engine/base/assert.h"
 #include "engine/worker/worker.h"
 
-const char *trib_group_name_of(const trib_group *group, uint32_t local_rank)
+const char *trib_group_name_of(const trib_local_group *group, uint32_t local_rank)
 {
     return trib_roster_name(group->core->engine->roster, group->machine * group->local_size + local_rank);
 }
 
-void trib_group_end_job(trib_group *group, trib_status status, const char *detail)
+void trib_group_end_job(trib_local_group *group, trib_status status, const char *detail)
 {
     if (!group->ended) {
         trib_job_fail(group->core->engine, status, detail);
@@ -28,7 +28,7 @@ void trib_group_end_job(trib_group *group, trib_status status, const char *detai
 
 /* ---- Announced collectives ---- */
 
-static void add_to_announced(trib_group *group, trib_device_task *device)
+static void add_to_announced(trib_local_group *group, trib_device_task *device)
 {
     device->previous = NULL;
     device->next = group->announced;
@@ -38,7 +38,7 @@ static void add_to_announced(trib_group *group, trib_device_task *device)
     group->announced = device;
 }
 
-void trib_group_forget(trib_group *group, trib_device_task *device)
+void trib_group_forget(trib_local_group *group, trib_device_task *device)
 {
     *(device->previous == NULL ? &group->announced : &device->previous->next) = device->next;
     if (device->next != NULL) {
@@ -64,7 +64,7 @@ static bool is_about(const trib_device_task *device, uint32_t tensor, uint32_t r
     return op->tensor->id == tensor && op->round == round;
 }
 
-void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text)
+void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text)
 {
     trib_device_task *next;
     for (trib_device_task *at = group->announced; at != NULL; at = next) {
@@ -81,7 +81,7 @@ void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, tri
 
 /* ---- Orders ---- */
 
-void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job)
+void trib_group_end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "tensor \"%.80s\": a collective of the machine's GPUs failed: %s", tensor->name,
@@ -92,7 +92,7 @@ void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, co
 static void take_collective_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
+    trib_local_group *group = core->engine->group;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_device_task *device = job->owner;
     group->back++;
@@ -109,7 +109,7 @@ static void take_collective_back(trib_reactor *reactor, trib_post *post)
     trib_reactor_post(trib_device_task_core(device)->reactor, &job->post);
 }
 
-trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error)
+trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what, trib_error *error)
 {
     trib_tensor *tensor = what->tensor < group->tensors_capacity ? group->tensors[what->tensor] : NULL;
     trib_device_task *device =
@@ -131,7 +131,7 @@ trib_status trib_group_take_order(trib_group *group, const trib_announcement *wh
     return TRIB_OK;
 }
 
-static void send_to_rank(trib_group *group, uint32_t local_rank, trib_frame frame, const char *text)
+static void send_to_rank(trib_local_group *group, uint32_t local_rank, trib_frame frame, const char *text)
 {
     if (group->links[local_rank] != NULL && group->links[local_rank]->state == TRIB_LINK_READY) {
         trib_link_send_copy(group->links[local_rank], frame, text, text == NULL ? 0 : strlen(text));
@@ -140,7 +140,7 @@ static void send_to_rank(trib_group *group, uint32_t local_rank, trib_frame fram
 
 void trib_group_order(void *user, const trib_announcement *what)
 {
-    trib_group *group = user;
+    trib_local_group *group = user;
     trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER,
                         .tensor = what->tensor,
                         .partition = what->slice,
@@ -157,7 +157,7 @@ void trib_group_order(void *user, const trib_announcement *what)
 void trib_group_called_off(void *user, uint32_t rank, uint32_t tensor, uint32_t round, trib_status status,
                            const char *text)
 {
-    trib_group *group = user;
+    trib_local_group *group = user;
     if (rank == 0) {
         trib_group_call_off(group, tensor, round, status, text);
         return;
@@ -170,7 +170,7 @@ void trib_group_pump(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
     trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
+    trib_local_group *group = core->engine->group;
     if (!group->ended) { /* else all announcements have been answered */
         trib_leader_pump(group->leader);
     }
@@ -178,7 +178,7 @@ void trib_group_pump(trib_reactor *reactor, trib_post *post)
 
 /* ---- Announcing ---- */
 
-static bool note_tensor(trib_group *group, trib_tensor *tensor)
+static bool note_tensor(trib_local_group *group, trib_tensor *tensor)
 {
     if (tensor->id >= group->tensors_capacity) {
         uint32_t capacity = group->tensors_capacity == 0 ? 256 : group->tensors_capacity;
@@ -197,7 +197,7 @@ static bool note_tensor(trib_group *group, trib_tensor *tensor)
     return true;
 }
 
-trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank, const trib_announcement *what)
+trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t local_rank, const trib_announcement *what)
 {
     trib_status status = trib_leader_ready(group->leader, local_rank, what);
     if (status == TRIB_OK && group->links_left > 0) {
@@ -229,7 +229,7 @@ static trib_announcement announcement_of(const trib_device_task *device)
                                .variant = trib_group_variant_of(op)};
 }
 
-static void send_ready(trib_group *group, const trib_announcement *what)
+static void send_ready(trib_local_group *group, const trib_announcement *what)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_READY,
                         .tensor = what->tensor,
@@ -242,7 +242,7 @@ static void send_ready(trib_group *group, const trib_announcement *what)
     send_to_rank(group, 0, frame, NULL);
 }
 
-static void announce_to_leader(trib_group *group, const trib_device_task *device)
+static void announce_to_leader(trib_local_group *group, const trib_device_task *device)
 {
     const trib_announcement what = announcement_of(device);
     if (group->leader != NULL) {
@@ -263,7 +263,7 @@ static void announce_to_leader(trib_group *group, const trib_device_task *device
 static void take_announcement(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
+    trib_local_group *group = core->engine->group;
     trib_device_task *device = (trib_device_task *)((char *)post - offsetof(trib_device_task, announce_post));
     if (group->ended || !note_tensor(group, device->task->tensor)) {
         trib_group_answer(device, group->ended ? TRIB_CLOSED : TRIB_NO_MEMORY);
@@ -284,7 +284,7 @@ void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_
 }
 
 /* Drops the reference that trib_group_op_failed took. */
-static void send_failure(trib_group *group, trib_op *op)
+static void send_failure(trib_local_group *group, trib_op *op)
 {
     trib_frame frame = {.type = TRIB_FRAME_GROUP_FAIL,
                         .tensor = op->tensor->id,
@@ -297,7 +297,7 @@ static void send_failure(trib_group *group, trib_op *op)
 static void take_failure(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
-    trib_group *group = core->engine->group;
+    trib_local_group *group = core->engine->group;
     trib_device_op *device = (trib_device_op *)((char *)post - offsetof(trib_device_op, failed_post));
     trib_op *op = device->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
@@ -319,7 +319,7 @@ static void take_failure(trib_reactor *reactor, trib_post *post)
     }
 }
 
-void trib_group_reached_leader(trib_group *group)
+void trib_group_reached_leader(trib_local_group *group)
 {
     for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
         const trib_announcement what = announcement_of(at);
@@ -332,7 +332,7 @@ void trib_group_reached_leader(trib_group *group)
     }
 }
 
-void trib_group_drop_unnotified(trib_group *group)
+void trib_group_drop_unnotified(trib_local_group *group)
 {
     while (group->unnotified != NULL) {
         trib_device_op *device = group->unnotified;

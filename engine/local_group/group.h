@@ -21,7 +21,7 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/device/device_task.h"
 
-typedef struct trib_group trib_group;
+typedef struct trib_local_group trib_local_group;
 
 /* Core 0, with the roster: connects to the leader. Joining is not over before that. */
 TRIB_CHECKED trib_status trib_group_open(trib_core *core, trib_error *error);
@@ -36,7 +36,7 @@ void trib_group_check_departed(trib_core *core);
 void trib_group_adopt(trib_link *link);
 /* Core 0: calls off all announced collectives, because the job is over. */
 void trib_group_end(trib_core *core, trib_status status, const char *text);
-void trib_group_close(trib_group *group);
+void trib_group_close(trib_local_group *group);
 
 /* The task's core: announces a collective that this rank is ready for. order_post runs on the task's core when it has
  * been submitted (order_status TRIB_OK; the job's post follows) or called off. */

@@ -5,7 +5,7 @@
 #include "engine/local_group/group.h"
 #include "engine/worker/worker.h"
 
-struct trib_group {
+struct trib_local_group {
     trib_core *core;
     uint32_t local_size, local_rank, machine;
     trib_leader *leader; /* NULL except on local rank 0 */
@@ -27,23 +27,25 @@ struct trib_group {
     bool ended;
 };
 
-const char *trib_group_name_of(const trib_group *group, uint32_t local_rank);
+const char *trib_group_name_of(const trib_local_group *group, uint32_t local_rank);
 /* Ends the job, because this process failed by itself. */
-void trib_group_end_job(trib_group *group, trib_status status, const char *detail);
+void trib_group_end_job(trib_local_group *group, trib_status status, const char *detail);
 /* Takes the task out of the announced list. */
-void trib_group_forget(trib_group *group, trib_device_task *device);
+void trib_group_forget(trib_local_group *group, trib_device_task *device);
 /* Posts the answer to the task's core: ordered (TRIB_OK) or called off. */
 void trib_group_answer(trib_device_task *device, trib_status status);
-void trib_group_call_off(trib_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text);
-TRIB_CHECKED trib_status trib_group_take_order(trib_group *group, const trib_announcement *what, trib_error *error);
-TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_group *group, uint32_t local_rank,
+void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                         const char *text);
+TRIB_CHECKED trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what,
+                                               trib_error *error);
+TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t local_rank,
                                                        const trib_announcement *what);
 /* Sends what was held back until the connection to the leader was READY. */
-void trib_group_reached_leader(trib_group *group);
+void trib_group_reached_leader(trib_local_group *group);
 /* Drops failures that the leader was not told of, because the job is over. */
-void trib_group_drop_unnotified(trib_group *group);
+void trib_group_drop_unnotified(trib_local_group *group);
 /* Ends the job, because a collective failed here and other ranks' devices wait for it. */
-void trib_group_end_for_failure(trib_group *group, const trib_tensor *tensor, const trib_device_job *job);
+void trib_group_end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job);
 /* Returns a number for the operation's reduction or root, which is the same on all ranks. */
 uint32_t trib_group_variant_of(const trib_op *op);
 /* Reads an announcement. Returns false if the frame is malformed. */

@@ -17,7 +17,7 @@
 
 static trib_status group_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
-    trib_group *group = link->core->engine->group;
+    trib_local_group *group = link->core->engine->group;
     if (group == NULL) {
         return TRIB_AGAIN; /* this process has no roster yet; trib_group_open resumes the link */
     }
@@ -33,7 +33,7 @@ static trib_status group_header(trib_link *link, const trib_frame *frame, trib_r
     return TRIB_OK;
 }
 
-static void join_named_group(trib_group *group)
+static void join_named_group(trib_local_group *group)
 {
     trib_engine *engine = group->core->engine;
     group->id_known = true;
@@ -59,7 +59,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
                                   trib_error *error)
 {
     (void)in_place;
-    trib_group *group = link->core->engine->group;
+    trib_local_group *group = link->core->engine->group;
     trib_announcement what;
     char text[TRIB_ERROR_TEXT_SIZE];
     if (group->ended) {
@@ -101,13 +101,13 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
 
 uint32_t trib_group_carried_out(const trib_core *core)
 {
-    const trib_group *group = core->engine->group;
+    const trib_local_group *group = core->engine->group;
     return group == NULL ? 0 : group->carried_out;
 }
 
 bool trib_group_is_through(const trib_core *core)
 {
-    const trib_group *group = core->engine->group;
+    const trib_local_group *group = core->engine->group;
     return group == NULL ||
            ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
 }
@@ -117,7 +117,7 @@ bool trib_group_is_through(const trib_core *core)
 void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
-    trib_group *group = engine->group;
+    trib_local_group *group = engine->group;
     if (group == NULL || !trib_departed_any(&engine->departed) || (int32_t)(group->begun - group->back) <= 0) {
         return;
     }
@@ -140,7 +140,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
 {
     (void)status;
     (void)reason;
-    trib_group *group = link->core->engine->group;
+    trib_local_group *group = link->core->engine->group;
     if (group == NULL) {
         return;
     }
@@ -193,7 +193,7 @@ static const trib_link_upcalls leader_upcalls = {
 const trib_link_upcalls trib_group_member_upcalls = {
     .ready = member_ready, .header = group_header, .received = group_received, .closed = group_closed};
 
-static void send_group_id(trib_group *group, trib_link *link)
+static void send_group_id(trib_local_group *group, trib_link *link)
 {
     if (group->id_known) {
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_GROUP_ID}, group->id, sizeof group->id);
@@ -202,7 +202,7 @@ static void send_group_id(trib_group *group, trib_link *link)
 
 void trib_group_adopt(trib_link *link)
 {
-    trib_group *group = link->core->engine->group;
+    trib_local_group *group = link->core->engine->group;
     link->upcalls = &leader_upcalls;
     if (group == NULL) {
         return; /* trib_group_open finds the link in the host's list */
@@ -225,7 +225,7 @@ static void take_join_back(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
-    trib_group *group = job->owner;
+    trib_local_group *group = job->owner;
     atomic_fetch_sub(&core->engine->device_jobs, 1);
     if (job->status != TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
@@ -243,7 +243,7 @@ static void take_join_back(trib_reactor *reactor, trib_post *post)
     }
 }
 
-static trib_status open_leader(trib_group *group, trib_error *error)
+static trib_status open_leader(trib_local_group *group, trib_error *error)
 {
     trib_core *core = group->core;
     const trib_leader_upcalls upcalls = {.order = trib_group_order, .called_off = trib_group_called_off, .user = group};
@@ -275,7 +275,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     if (engine->device == NULL || local_size == 1) {
         return TRIB_OK;
     }
-    trib_group *group = trib_core_zalloc(core, sizeof *group);
+    trib_local_group *group = trib_core_zalloc(core, sizeof *group);
     if (group == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
@@ -308,7 +308,7 @@ static void refuse_announced(trib_device_task *device, trib_status status, const
 
 void trib_group_end(trib_core *core, trib_status status, const char *text)
 {
-    trib_group *group = core->engine->group;
+    trib_local_group *group = core->engine->group;
     if (group == NULL) {
         return;
     }
@@ -328,7 +328,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
     }
 }
 
-void trib_group_close(trib_group *group)
+void trib_group_close(trib_local_group *group)
 {
     if (group != NULL) {
         trib_leader_free(group->leader);

@@ -15,6 +15,7 @@
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
+#include "engine/membership/verdict.h"
 
 #define LEFT_EARLY "left the job before its workers"
 
@@ -32,7 +33,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].link != NULL && !self->slots[i].left) {
+        if (self->slots[i].link != NULL) { /* one that has left may wait for others, or for the verdict on its report */
             trib_coordinator_notify_end(self->slots[i].link, cause);
         }
     }
@@ -42,10 +43,12 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
     }
 }
 
-/* The coordinator only announces a loss. Each member decides by trib_job_member_lost what the loss means. */
-static void announce_loss(trib_coordinator *self, const trib_cause *cause)
+/* A member is lost: the coordinator found that itself, or that is its verdict on a report. */
+static void take_loss(trib_coordinator *self, const trib_cause *cause)
 {
-    trib_coordinator_end_job(self, cause);
+    if (trib_loss_ends_job(cause)) {
+        trib_coordinator_end_job(self, cause);
+    }
 }
 
 /* The job ends in good order only if the servers stayed as long as the workers. */
@@ -61,6 +64,31 @@ static void end_with_workers(trib_coordinator *self)
     trib_coordinator_end_job(self, &cause);
 }
 
+static void ping(trib_coordinator *self, int64_t now_ns)
+{
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        trib_coordinator_slot *at = &self->slots[i];
+        if (at->link != NULL) {
+            at->asked_ns = at->asked_ns == 0 ? now_ns : at->asked_ns;
+            trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+        }
+    }
+}
+
+/* Returns the member that has been silent longest, also of those that have left and still serve others, or NULL. */
+static trib_coordinator_slot *find_quietest(trib_coordinator *self)
+{
+    trib_coordinator_slot *quietest = NULL;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        trib_coordinator_slot *at = &self->slots[i];
+        if (at->link != NULL && (quietest == NULL || at->link->last_received_ns < quietest->link->last_received_ns)) {
+            quietest = at;
+        }
+    }
+    return quietest;
+}
+
+/* Fires when it is time to ask the members, and at the very moment from which the quietest one counts as lost. */
 static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
@@ -68,25 +96,27 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, timeout_ns / 8);
     const bool judges = !stalled_locally || self->stalled_locally;
     self->stalled_locally = stalled_locally;
-    for (uint32_t i = 0; i < trib_coordinator_slots(self) && !self->over; i++) {
-        trib_coordinator_slot *at = &self->slots[i];
-        if (at->link == NULL || at->left) {
-            continue;
+    for (uint32_t i = 0; stalled_locally && i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL) {
+            trib_link_extend_grace(self->slots[i].link, now_ns - timer->due_ns, now_ns);
         }
-        if (stalled_locally) {
-            trib_link_extend_grace(at->link, now_ns - timer->due_ns, now_ns);
-        }
-        if (now_ns - at->link->last_received_ns > timeout_ns && judges) {
-            trib_cause cause =
-                trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, i, TRIB_NO_MEMBER, "");
-            cause.silence_ns = now_ns - at->link->last_received_ns;
-            announce_loss(self, &cause);
-            return;
-        }
-        trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
     }
-    int64_t period_ns = timeout_ns / 4 < INT64_C(1000000000) ? timeout_ns / 4 : INT64_C(1000000000);
-    trib_timer_arm(reactor, timer, now_ns + period_ns);
+    const trib_coordinator_slot *quietest = find_quietest(self);
+    if (quietest != NULL && judges && now_ns - quietest->link->last_received_ns >= timeout_ns) {
+        trib_cause cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER,
+                                            (uint32_t)(quietest - self->slots), TRIB_NO_MEMBER, "");
+        cause.silence_ns = now_ns - quietest->link->last_received_ns;
+        take_loss(self, &cause);
+        return;
+    }
+    const int64_t period_ns = trib_heartbeat_period_ns(timeout_ns);
+    if (now_ns >= self->next_ping_ns) {
+        ping(self, now_ns);
+        self->next_ping_ns = now_ns + period_ns;
+    }
+    trib_timer_arm(reactor, timer,
+                   trib_silence_next_ns(now_ns, self->next_ping_ns,
+                                        quietest != NULL ? quietest->link->last_received_ns : now_ns, timeout_ns));
 }
 
 void trib_coordinator_run(trib_coordinator *self)
@@ -104,17 +134,51 @@ void trib_coordinator_run(trib_coordinator *self)
             link->conn->survives_path_loss = true;
         }
     }
-    self->heartbeat.due_ns = now_ns;
+    self->heartbeat.due_ns = self->next_ping_ns = now_ns;
     heartbeat(self->core->reactor, &self->heartbeat);
 }
 
 /* ---- Links ---- */
 
+static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
+{
+    /* Members that have left are told, too, because their servers may still work for others. */
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL) {
+            trib_link_send_copy(self->slots[i].link,
+                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
+        }
+    }
+}
+
+/* The member may come back until the join deadline. */
+static void free_place(trib_coordinator *self, uint32_t member, const char *why)
+{
+    trib_coordinator_slot *at = &self->slots[member];
+    snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
+    if (!self->core->ended) {
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "a member that had joined is gone before the job has begun: %s", at->gone);
+    }
+    at->link->peer = TRIB_NO_MEMBER;
+    at->link = NULL;
+    at->joined = false;
+    self->joined--;
+    trib_member_note_awaited(self->core->engine);
+}
+
 static void member_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
 {
     trib_coordinator_slot *at = &self->slots[member];
-    if (at->left || !self->running) {
-        return; /* before the job has begun, a place becomes free when its member's link ends */
+    if (!self->running && !self->over) {
+        trib_link *link = at->link;
+        free_place(self, member, "it has left");
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+        return;
+    }
+    if (at->left || self->over) {
+        trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+        return;
     }
     at->left = true;
     trib_rebalance_stop(self);
@@ -126,13 +190,10 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  "%s has left while workers are at work: operations that it had a part in fail",
                  trib_roster_name(self->roster, member));
     }
-    /* Members that have left are told, too, because their servers may still work for others. */
-    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].link != NULL) {
-            trib_link_send_copy(self->slots[i].link,
-                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
-        }
-    }
+    announce_left(self, member, carried_out);
+    trib_groups_member_left(self);
+    trib_registry_worker_left(self, member);
+    trib_registry_member_left(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
     }
@@ -159,9 +220,14 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
     if (status != TRIB_OK) {
         return status;
     }
-    self->slots[member].left = true;
     trib_cause_set_sender(&cause, member);
-    trib_coordinator_end_job(self, &cause);
+    self->slots[member].left = true;
+    if (self->running && cause.status == TRIB_PEER_LOST) {
+        trib_verdict_judge(self, member, &cause);
+        take_loss(self, &cause);
+    } else {
+        trib_coordinator_end_job(self, &cause);
+    }
     return TRIB_OK;
 }
 
@@ -180,11 +246,21 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_DECLARE:
         return self->running ? trib_registry_take_declare(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "DECLARE before the roster");
+    case TRIB_FRAME_RELEASE:
+        return trib_registry_take_release(self, member, frame, error);
+    case TRIB_FRAME_FORGOTTEN:
+        return trib_registry_take_forgotten(self, member, error);
+    case TRIB_FRAME_GROUP_CREATE:
+        return self->running ? trib_groups_take_create(self, member, frame, payload, error)
+                             : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
+    case TRIB_FRAME_GROUP_KNOWN:
+        return trib_groups_take_known(self, member, frame, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(self->core->reactor)), NULL,
                             0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
+        self->slots[member].asked_ns = 0;
         return TRIB_OK;
     case TRIB_FRAME_LEAVE:
         member_left(self, member, frame->size);
@@ -213,26 +289,23 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     trib_coordinator *self = link->core->engine->coordinator;
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
         if (status == TRIB_PROTOCOL) {
-            trib_log(link->core->reactor->logger, TRIB_LOG_WARN, "turned away a member that wanted to join: %s",
-                     reason);
+            trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn != NULL ? link->conn->remote.text : "?",
+                                   reason);
         }
         return;
     }
     trib_coordinator_slot *at = &self->slots[link->peer];
+    if (!self->running && !self->over) {
+        free_place(self, link->peer, reason);
+        return;
+    }
     at->link = NULL;
     if (self->over || at->left) {
         return;
     }
-    if (!self->running) {
-        /* The member may come back until the deadline. */
-        at->joined = false;
-        self->joined--;
-        trib_member_note_awaited(self->core->engine);
-        return;
-    }
     trib_cause cause;
     trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
-    announce_loss(self, &cause);
+    take_loss(self, &cause);
 }
 
 static void coordinator_ready(trib_link *link)
@@ -247,13 +320,30 @@ static const trib_link_upcalls coordinator_upcalls = {
     .closed = coordinator_link_closed,
 };
 
+/* A process that has proved the token and does not join holds a descriptor for nothing. */
+static void join_is_overdue(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_link_close(timer->user, false, TRIB_PROTOCOL, "it has proved the token, and has not joined within 10 s");
+}
+
 void trib_coordinator_adopt(trib_link *link)
 {
     link->upcalls = &coordinator_upcalls;
     link->peer = TRIB_NO_MEMBER;
+    link->deadline.fired = join_is_overdue;
+    link->deadline.user = link;
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
 }
 
 /* ---- Life ---- */
+
+static uint32_t draw_incarnation(trib_reactor *reactor)
+{
+    uint32_t drawn = 0;
+    reactor->ops->random(reactor, (unsigned char *)&drawn, sizeof drawn);
+    return trib_epoch_incarnation(drawn) | 1u; /* 0 means that none is known */
+}
 
 trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib_error *error)
 {
@@ -264,6 +354,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     engine->coordinator = self;
     self->core = core;
+    core->host.epoch = trib_epoch_make(draw_incarnation(core->reactor), 0);
     self->worker_count = (uint32_t)engine->config.worker_count;
     self->early_leaver = TRIB_NO_MEMBER;
     self->server_count = (uint32_t)engine->config.server_count;
@@ -345,10 +436,12 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_coordinator_stop_listening(self);
     trib_registry_clear(self);
+    trib_groups_clear(self);
     trib_rebalance_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
         free(self->slots[i].loads_buffer);
+        free(self->slots[i].tensors);
     }
     free(self->roster);
     free(self->slots);

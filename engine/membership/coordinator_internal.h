@@ -7,29 +7,72 @@
 
 #include "engine/membership/coordinator.h"
 #include "engine/base/hash.h"
+#include "engine/cluster/cut.h"
+#include "engine/cluster/rank_set.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
+    struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
+    uint32_t tensors_capacity;
+    uint64_t forgets_sent, forgets_answered;
+    int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
+    char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
     void *loads_buffer;
 } trib_coordinator_slot;
 
+/* Marks of ranks in a registry entry's tags. */
+#define TRIB_TAG_NONE UINT32_MAX           /* the rank has not declared the tensor */
+#define TRIB_TAG_RELEASED (UINT32_MAX - 1) /* the rank has declared and released it */
+
+/* A number that tensors have, one after the other. */
+typedef struct trib_tensor_number {
+    uint32_t round_base; /* rounds up to this one belong to tensors that have ended */
+    uint32_t next;       /* the next free or forgotten number, plus one */
+    uint64_t forget;     /* FORGETs sent to each member when this one was, it included */
+} trib_tensor_number;
+/* A group of workers as the first of them described it. */
+typedef struct trib_group_entry {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_rank_set *ranks;
+    uint32_t first_rank;
+    bool is_known, bad; /* is_known: all members of the job know its ranks */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t *tags;       /* by rank; UINT32_MAX: the rank has not asked for it */
+    unsigned char *knows; /* by member */
+    trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
+    struct trib_group_entry *next;
+} trib_group_entry;
+
 /* A tensor as the first worker declared it. */
 typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
     trib_dtype dtype;
+    trib_group_entry *group; /* NULL: all workers share it */
+    trib_layout layout;
+    uint64_t row;
+    uint64_t *counts; /* by slice, in elements; filled in as the workers declare */
+    trib_cut *cut;    /* NULL: not placed yet */
     uint64_t count;
+    uint8_t dims; /* of its shape; 0: nobody has given one */
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    uint32_t shape_rank; /* who gave it */
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;
+    trib_status bad_status;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     trib_place_owner *owners;
     uint32_t partition_count, partition_bytes;
-    uint32_t *tags; /* by rank; UINT32_MAX: the rank has not declared the tensor */
-    uint32_t declared_count;
+    uint32_t *tags; /* by rank, or a TRIB_TAG_* */
+    uint32_t declared_count, released_count;
+    uint32_t rounds;                   /* most operations of a worker that has released it */
+    struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
+    struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
     /* The owners in a new placement (rebalance.c); NULL: the tensor does not move. */
     trib_place_owner *owners_next;
     unsigned char *answered; /* by rank; NULL: the new placement has not been proposed yet */
@@ -50,10 +93,20 @@ struct trib_coordinator {
     bool running, over;
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
-    trib_roster *roster; /* owned by the coordinator */
+    int64_t next_ping_ns;
+    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
+    trib_roster *roster;    /* owned by the coordinator */
     trib_dealer *dealer;
-    struct trib_registry_entry *registry;
-    uint32_t registry_count;
+    struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
+    struct trib_registry_entry *tensors_first, *tensors_last; /* all of them (newer, older) */
+    uint32_t tensors_alive;
+    trib_tensor_number *numbers;
+    uint32_t number_count, number_capacity;
+    uint32_t number_free;                             /* the first free number, plus one; 0: none */
+    uint32_t number_forgotten, number_forgotten_last; /* those that members have been told to forget, likewise */
+    uint64_t forgets;
+    trib_group_entry *groups; /* newest first */
+    uint32_t group_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
 };
@@ -76,9 +129,35 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
 
-/* ---- tensor_registry.c ---- */
+/* ---- tensor_registry.c, tensor_numbers.c ---- */
 TRIB_CHECKED trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
+TRIB_CHECKED trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                    trib_error *error);
+TRIB_CHECKED trib_status trib_registry_take_forgotten(trib_coordinator *self, uint32_t member, trib_error *error);
+/* A member has left. It releases nothing any more, and is not waited for. */
+void trib_registry_member_left(trib_coordinator *self);
+/* A worker has left: tensors that lack its declaration for their placement will never have it. */
+void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
+
+/* ---- tensor_numbers.c ---- */
+/* *number_out is TRIB_TENSORS_MAX if there is none left. Returns false if memory runs out. */
+bool trib_number_take(trib_coordinator *self, uint32_t *number_out);
+/* The number was taken in vain. */
+void trib_number_give(trib_coordinator *self, uint32_t number);
+/* The tensor has ended. The number comes back when all members that sum have forgotten its partitions. */
+void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, uint32_t partition_count);
+
+/* ---- group_registry.c ---- */
+TRIB_CHECKED trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                 const void *payload, trib_error *error);
+TRIB_CHECKED trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                trib_error *error);
+/* A member has left: nobody waits for its answer any more. */
+void trib_groups_member_left(trib_coordinator *self);
+/* NULL: there is no such group. */
+trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id);
+void trib_groups_clear(trib_coordinator *self);
 
 #endif

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/cluster/machines.h"
+#include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
 
@@ -38,19 +39,31 @@ void trib_coordinator_list_missing(const trib_coordinator *self, char *text, siz
     }
 }
 
+/* Names the first member that had joined and is missing now, as " (rank 1 ...)"; "" if there is none. */
+static const char *find_gone(const trib_coordinator *self, char text[TRIB_REASON_MAX + 32])
+{
+    text[0] = '\0';
+    for (uint32_t i = 0; i < trib_coordinator_slots(self) && text[0] == '\0'; i++) {
+        if (!self->slots[i].joined && self->slots[i].gone[0] != '\0') {
+            snprintf(text, TRIB_REASON_MAX + 32, " (had joined and is gone: %s)", self->slots[i].gone);
+        }
+    }
+    return text;
+}
+
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     const int64_t join_timeout_ns = self->core->engine->config.join_timeout_ns;
-    char missing[200], text[TRIB_ERROR_TEXT_SIZE];
+    char missing[200], text[TRIB_ERROR_TEXT_SIZE], gone[TRIB_REASON_MAX + 32];
     trib_coordinator_list_missing(self, missing, sizeof missing);
     if (trib_join_notice_is_due(join_timeout_ns, &self->noticed)) {
-        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s; the job waits until %.0f s have passed", missing,
-                 (double)join_timeout_ns / 1e9);
+        trib_log(reactor->logger, TRIB_LOG_WARN, "still missing %s%s; the job waits until %.0f s have passed", missing,
+                 find_gone(self, gone), (double)join_timeout_ns / 1e9);
         trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
         return;
     }
-    const char *refused = self->core->host.refused_last, *here = self->core->engine->coordinator_address;
+    const char *refused = self->core->host.refused.last_member, *here = self->core->engine->coordinator_address;
     const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
     int64_t shortage_ns = 0;
     const int shortage = trib_reactor_find_shortage(reactor, &shortage_ns);
@@ -58,8 +71,8 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     const char *more = shortage != 0        ? "; the coordinator can let nobody else connect: "
                        : refused[0] != '\0' ? "; refused was "
                                             : "";
-    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s",
-                              (double)join_timeout_ns / 1e9, missing, more,
+    const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s%s",
+                              (double)join_timeout_ns / 1e9, missing, find_gone(self, gone), more,
                               shortage != 0 ? trib_log_reason(shortage, why) : refused);
     if (trap && used > 0 && (size_t)used < sizeof text) {
         /* Debian's installer maps the machine's own name to such an address. */
@@ -138,7 +151,7 @@ static trib_status make_roster(trib_coordinator *self)
         free(members);
         return TRIB_NO_MEMORY;
     }
-    roster->epoch = 1;
+    roster->epoch = trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), 1);
     roster->worker_count = self->worker_count;
     roster->server_count = self->server_count;
     roster->partition_bytes = config->partition_bytes;
@@ -251,10 +264,10 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
     return NULL;
 }
 
-static void refuse_join(trib_link *link, const char *text)
+static void refuse_join(trib_link *link, const char *reason)
 {
-    trib_link_note_refused(link->host, "refused a member:", text);
-    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn != NULL ? link->conn->remote.text : "?", reason);
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, reason);
     trib_coordinator_notify_end(link, &cause);
     trib_link_close_for(link, true, &cause);
 }
@@ -266,6 +279,19 @@ static bool expects_others(const trib_coordinator *self, const trib_member_info 
 {
     return (info->roles & TRIB_ROLE_WORKER) != 0 ? workers != self->worker_count || servers != self->server_count
                                                  : servers != 0 && servers != self->server_count;
+}
+
+/* Other members' values of job-wide settings are ignored, which somebody who has set them must know. */
+static void log_settings(trib_coordinator *self, const char *name, const trib_job_settings *theirs)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    const trib_job_settings ours = trib_job_settings_of(&self->core->engine->config);
+    trib_job_settings_compare(theirs, &ours, &self->settings_told, text, sizeof text);
+    if (text[0] != '\0') {
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "settings of %s differ from those of the coordinator's process, which hold for the whole job: %s",
+                 name, text);
+    }
 }
 
 /* A launcher that starts the coordinator in a process of its own counts machines there, and its workers count processes:
@@ -307,11 +333,19 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     uint32_t workers = trib_get_u32(&reader), servers = trib_get_u32(&reader);
     trib_member_info info;
     trib_status status = trib_member_info_get(&reader, &info, error);
+    trib_job_settings settings;
+    trib_job_settings_get(&reader, &settings);
     if (status == TRIB_OK) {
         status = trib_get_end(&reader, "JOIN", error);
     }
     if (status != TRIB_OK) {
         return status;
+    }
+    const bool is_worker = (info.roles & TRIB_ROLE_WORKER) != 0;
+    const uint32_t claimed = is_worker ? frame->root : TRIB_NO_MEMBER;
+    if (link->handshake.member != claimed) {
+        return trib_error_set(error, TRIB_PROTOCOL, "JOIN as %s of a process that proved to be member %d", info.name,
+                              (int)link->handshake.member);
     }
     if (!self->running && !self->over && !learn_worker_count(self, &info, workers)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", workers);
@@ -343,7 +377,11 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
             memcpy(at->info.name, name, sizeof name);
         }
         link->peer = index;
+        trib_timer_stop(self->core->reactor, &link->deadline);
+        /* The member learns the incarnation of the job from this frame's header. */
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+        log_settings(self, at->info.name, &settings);
         if (++self->joined == trib_coordinator_slots(self)) {
             start_running(self);
         }

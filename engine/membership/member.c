@@ -15,6 +15,7 @@
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/job_settings.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
@@ -31,7 +32,6 @@ struct trib_member {
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    uint32_t declared;                       /* tensors with lower tags have been declared */
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
@@ -68,40 +68,23 @@ void trib_member_note_awaited(trib_engine *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
-static void fill_info(const trib_engine *engine, trib_member_info *info)
-{
-    const trib_config *config = &engine->config;
-    const char *place = engine->env.place;
-    *info = (trib_member_info){
-        .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
-        .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
-        .placed = engine->env.placed,
-        .subflows = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_SUBFLOWS) != 0,
-        .reactors = engine->core_count,
-        .bandwidth = config->bandwidth_bits,
-        .kernel = engine->env.kernel,
-    };
-    if (config->roles & TRIB_ROLE_WORKER) {
-        snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
-    } else {
-        snprintf(info->name, sizeof info->name, "(%s)", place);
-    }
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        info->addresses[i] = engine->cores[i].host.address;
-    }
-}
-
 static void member_ready(trib_link *link)
 {
     trib_member *member = link->user;
     trib_engine *engine = member->core->engine;
+    if (member->leaving) {
+        trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
+        return;
+    }
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
-    fill_info(engine, &info);
+    trib_member_describe(engine, &info);
     trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
     trib_put_u32(&writer, (uint32_t)engine->config.server_count);
     trib_member_info_put(&writer, &info);
+    const trib_job_settings settings = trib_job_settings_of(&engine->config);
+    trib_job_settings_put(&writer, &settings);
     trib_assert(!writer.overflow);
     /* A server with a configured number asks for that number. */
     trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
@@ -202,7 +185,7 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
-    if (silence_ns > roster->peer_timeout_ns && judges) {
+    if (silence_ns >= roster->peer_timeout_ns && judges) {
         trib_engine *engine = member->core->engine;
         trib_cause cause =
             trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, "");
@@ -210,7 +193,9 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_job_member_lost(engine, &cause);
         return;
     }
-    trib_timer_arm(reactor, timer, now_ns + roster->peer_timeout_ns / 4);
+    trib_timer_arm(reactor, timer,
+                   trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, member->link->last_received_ns,
+                                        roster->peer_timeout_ns));
 }
 
 static trib_status take_roster(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
@@ -254,11 +239,15 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
     pthread_mutex_lock(&engine->mutex);
     uint32_t count = engine->tensor_count;
     pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
     for (uint32_t tag = 0; tag < count && worker; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = engine->tensors[tag];
         pthread_mutex_unlock(&engine->mutex);
         trib_member_declare(member->core->reactor, &tensor->declare_post);
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
+            trib_member_tensor_ended(tensor);
+        }
     }
     return TRIB_OK;
 }
@@ -269,12 +258,13 @@ trib_link *trib_member_link(const trib_member *member)
     return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
 }
 
-bool trib_member_ask_time(const trib_engine *engine)
+bool trib_member_ask_time(trib_engine *engine)
 {
     const trib_member *member = engine->member;
     if (trib_member_link(member) == NULL) {
         return false;
     }
+    atomic_fetch_add(&member->core->engine->questions, 1);
     trib_link_send_copy(member->link, trib_clock_question(trib_now(member->core->reactor)), NULL, 0);
     return true;
 }
@@ -286,22 +276,22 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
-    /* Tensors are declared once each, in the order of their tags. take_roster declares the tensors that were made
-     * before the roster came. */
-    if (!member->joined || member->link == NULL || tensor->tag != member->declared) {
+    /* Tensors are declared once each, in the order in which callers did so. take_roster declares the tensors that were
+     * made before the roster came. */
+    if (!member->joined || member->link == NULL || tensor->is_declared || tensor->waits_for_group) {
         return;
     }
-    member->declared++;
-    unsigned char payload[512];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_put_text(&writer, tensor->name);
-    trib_put_u8(&writer, (uint8_t)tensor->dtype);
-    trib_put_u64(&writer, tensor->count);
-    trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_DECLARE,
-                        .tensor = tensor->tag,
-                        .root = tensor->on_device ? trib_engine_local_size(core->engine) : 0};
-    trib_link_send_copy(member->link, frame, payload, writer.size);
+    trib_member_declare_in_group(core->engine, tensor);
+}
+
+void trib_member_tensor_ended(trib_tensor *tensor)
+{
+    const trib_member *member = tensor->engine->member;
+    if (tensor->is_declared) {
+        const trib_frame frame = {
+            .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
+        trib_member_send(member, &frame, NULL, 0);
+    }
 }
 
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size)
@@ -317,6 +307,9 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
 {
     trib_member *member = link->user;
     member->has_begun = member->has_begun || frame->type == TRIB_FRAME_ROSTER;
+    if (link->host->epoch == 0) { /* from now on this process belongs to that incarnation of the job, and to no other */
+        link->host->epoch = trib_epoch_make(trib_epoch_incarnation(frame->epoch), 0);
+    }
     (void)target; /* the payload lands in the link's memory */
     (void)error;
     return TRIB_OK;
@@ -328,12 +321,30 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     trib_engine *engine = member->core->engine;
     trib_cause cause;
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK && !atomic_load(&engine->job_over)) {
+        engine->verdict = cause;
+        atomic_store(&engine->job_over, true);
+    }
     if (status == TRIB_OK && cause.status == TRIB_PEER_LOST) {
         trib_job_member_lost(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
     }
     return status;
+}
+
+static void take_left(const trib_member *member, const trib_frame *frame)
+{
+    trib_core *core = member->core;
+    trib_engine *engine = core->engine;
+    /* A member without a roster hears of nobody else. */
+    if (member->leaving && (!member->joined || frame->aux == engine->member_id)) {
+        atomic_store(&engine->leave_settled, true);
+    }
+    if (member->joined) {
+        trib_departed_add(&engine->departed, frame->aux, frame->size, trib_now(core->reactor));
+        engine->hooks->member_left(core);
+    }
 }
 
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
@@ -349,6 +360,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
     case TRIB_FRAME_PONG:
+        atomic_fetch_add(&member->core->engine->answers, 1);
         trib_tracer_clock_answer(member->core->engine, frame, link->last_received_ns);
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
@@ -362,14 +374,23 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_MOVE_DECIDED:
         return joined ? trib_member_take_decided(member->core->engine, frame, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
+    case TRIB_FRAME_RELEASED:
+        return joined ? trib_member_take_released(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "RELEASED before the roster");
+    case TRIB_FRAME_FORGET:
+        return joined ? trib_member_take_forget(member->core->engine, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "FORGET before the roster");
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_GROUP_RANKS:
+        return joined ? trib_member_take_group_ranks(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "GROUP_RANKS before the roster");
+    case TRIB_FRAME_GROUP_MADE:
+        return trib_member_take_group_made(member->core->engine, frame, error);
+    case TRIB_FRAME_GROUP_BAD:
+        return trib_member_take_group_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
-        if (joined) {
-            trib_core *core = member->core;
-            trib_departed_add(&core->engine->departed, frame->aux, frame->size, trib_now(core->reactor));
-            core->engine->hooks->member_left(core);
-        }
+        take_left(member, frame);
         return TRIB_OK;
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
@@ -383,7 +404,9 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     trib_member *member = link->user;
     trib_core *core = member->core;
     member->link = NULL;
+    atomic_store(&core->engine->job_over, member->joined);
     if (member->leaving || core->ended) {
+        atomic_store(&core->engine->leave_settled, true);
         return;
     }
     char why[TRIB_ERROR_TEXT_SIZE];
@@ -450,6 +473,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     trib_timer_stop(reactor, &member->watch);
     trib_link *link = member->link;
     if (link == NULL || link->state != TRIB_LINK_READY) {
+        atomic_store(&member->core->engine->leave_settled, true);
         return;
     }
     if (trib_status_is_orderly(cause->status)) {

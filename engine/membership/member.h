@@ -6,6 +6,25 @@
 
 typedef struct trib_member trib_member;
 
+/* The coordinator asks each member for a sign of life once in this time. */
+static inline int64_t trib_heartbeat_period_ns(int64_t peer_timeout_ns)
+{
+    return peer_timeout_ns / 4 < INT64_C(1000000000) ? peer_timeout_ns / 4 : INT64_C(1000000000);
+}
+
+/* When to look at a peer's silence again: at the moment from which it counts as lost, or at `at_latest_ns`, which comes
+ * every quarter of the timeout. So a process that stood still itself notices that by the delay of its own timer, and
+ * gives its peers an eighth of the timeout more. */
+static inline int64_t trib_silence_next_ns(int64_t now_ns, int64_t at_latest_ns, int64_t heard_ns,
+                                           int64_t peer_timeout_ns)
+{
+    const int64_t lost_ns = heard_ns + peer_timeout_ns, grace_ns = now_ns + peer_timeout_ns / 8;
+    const int64_t look_ns = lost_ns > now_ns ? lost_ns : grace_ns;
+    return look_ns < at_latest_ns ? look_ns : at_latest_ns;
+}
+
+/* Fills in what the member says of itself in JOIN (member_info.c). */
+void trib_member_describe(const trib_engine *engine, trib_member_info *info);
 /* Begins to join the job. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
 void trib_member_close(trib_member *member);
@@ -20,13 +39,17 @@ void trib_member_leave(trib_member *member, const trib_cause *cause);
 bool trib_member_is_leaving(const trib_member *member);
 /* Declares the tensor of that post, or leaves it to the arrival of the roster. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);
+/* Tells the coordinator that the tensor has ended here, or leaves it to the arrival of the roster. */
+void trib_member_tensor_ended(trib_tensor *tensor);
+/* Sends the tensor's DECLARE. */
+void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor);
 /* Sends a frame to the coordinator. No-op if the coordinator cannot be reached or has not sent the roster. */
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
 /* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. */
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time, and trib_tracer_clock_answer gets the answer. Returns false if the coordinator
  * cannot be asked now. */
-bool trib_member_ask_time(const trib_engine *engine);
+bool trib_member_ask_time(trib_engine *engine);
 
 /* ---- member_tensors.c: frames of the coordinator, after the roster ---- */
 TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *frame, const void *payload,
@@ -34,7 +57,22 @@ TRIB_CHECKED trib_status trib_member_take_declared(trib_engine *engine, const tr
 TRIB_CHECKED trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_decided(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_released(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame, trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                      trib_error *error);
+
+/* ---- member_groups.c ---- */
+/* Asks for the group of that post, or leaves it to the arrival of the roster. */
+void trib_member_create_group(trib_reactor *reactor, trib_post *post);
+/* Asks for all groups that were made before the roster came. */
+void trib_member_ask_groups(trib_engine *engine);
+/* Sends the tensor's DECLARE now, or when its group is made. */
+void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor);
+TRIB_CHECKED trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                      trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                    trib_error *error);
 
 #endif

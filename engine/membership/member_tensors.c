@@ -1,57 +1,118 @@
-/* member_tensors.c - frames of the coordinator about tensors: where their partitions are, that they move, that they are
- * bad. */
+/* member_tensors.c - declares tensors, and takes the coordinator's frames about them: where their partitions are, that
+ * they move, that they are bad. */
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/membership/member.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/worker.h"
+
+void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
+{
+    const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
+    const size_t size = sizeof tensor->name + 32 + (tensor->dims + splits) * sizeof(uint64_t);
+    tensor->is_declared = true;
+    unsigned char *payload = malloc(size);
+    if (payload == NULL) {
+        trib_job_fail(tensor->engine, TRIB_NO_MEMORY, "out of memory for the declaration of a tensor");
+        return;
+    }
+    trib_writer writer = {.data = payload, .capacity = size};
+    trib_put_text(&writer, tensor->name);
+    trib_put_u8(&writer, (uint8_t)tensor->dtype);
+    trib_put_u64(&writer, tensor->count);
+    trib_put_u8(&writer, (uint8_t)tensor->layout);
+    trib_put_u64(&writer, tensor->row);
+    trib_put_u8(&writer, tensor->dims);
+    for (uint32_t i = 0; i < tensor->dims; i++) {
+        trib_put_u64(&writer, tensor->shape[i]);
+    }
+    trib_put_u32(&writer, splits);
+    for (uint32_t i = 0; i < splits; i++) {
+        trib_put_u64(&writer, tensor->splits[i]);
+    }
+    trib_assert(!writer.overflow);
+    const trib_frame frame = {.type = TRIB_FRAME_DECLARE,
+                              .group = tensor->group == NULL ? 0 : tensor->group->id,
+                              .tensor = tensor->tag,
+                              .root = tensor->on_device ? trib_engine_local_size(engine) : 0};
+    trib_member_send(engine->member, &frame, payload, writer.size);
+    free(payload);
+}
 
 static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
 {
     pthread_mutex_lock(&engine->mutex);
     trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+    if (tensor != NULL && tensor->state == TRIB_TENSOR_UNUSED) {
+        tensor = NULL;
+    }
     pthread_mutex_unlock(&engine->mutex);
     return tensor;
 }
 
-/* True if the coordinator may choose that partition size. The size of a tensor never changes once it is placed. */
-static bool is_cut(const trib_engine *engine, const trib_tensor *tensor, uint32_t partition_bytes)
+/* Core 0 alone begins and ends these states. Frames that the coordinator sent before it learned of the end are about
+ * nothing then. */
+static bool has_ended(const trib_tensor *tensor)
 {
-    if (atomic_load(&tensor->placed)) {
-        return partition_bytes == tensor->partition_bytes;
+    return tensor->state == TRIB_TENSOR_ENDING || tensor->state == TRIB_TENSOR_ENDED;
+}
+
+static bool is_ending(trib_engine *engine, uint32_t tag)
+{
+    const trib_tensor *tensor = tensor_by_tag(engine, tag);
+    return tensor != NULL && has_ended(tensor);
+}
+
+/* The lengths of the slices end a DECLARED frame. Returns NULL if they or the partition size are not what the coordinator may
+ * choose, or if memory runs out. */
+static trib_cut *read_cut(const trib_engine *engine, const trib_tensor *tensor, trib_reader *reader,
+                          uint32_t partition_bytes)
+{
+    const uint32_t slices = (uint32_t)trib_cut_slices(tensor->layout, tensor->members);
+    uint64_t *counts = reader->left == (size_t)slices * 8 ? malloc((size_t)slices * sizeof *counts) : NULL;
+    for (uint32_t i = 0; counts != NULL && i < slices; i++) {
+        counts[i] = trib_get_u64(reader);
     }
+    trib_cut *cut = counts == NULL
+                        ? NULL
+                        : trib_cut_create(tensor->layout, tensor->members, counts, trib_dtype_size(tensor->dtype));
     const uint32_t local_size = tensor->on_device ? trib_engine_local_size(engine) : 0;
-    return partition_bytes == trib_tensor_partition_bytes(engine->roster, tensor->bytes, local_size) ||
-           (local_size == 0 && partition_bytes == trib_tensor_partition_bytes_slow(engine->roster, tensor->bytes));
+    bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
+    if (is_cut) {
+        trib_cut_into(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size));
+        if (cut->partition_bytes != partition_bytes && local_size == 0) {
+            trib_cut_into(cut, trib_tensor_partition_bytes_slow(engine->roster, cut->bytes));
+        }
+        is_cut = cut->partition_bytes == partition_bytes && trib_cut_given(cut, tensor->group_place) == tensor->bytes;
+    }
+    free(counts);
+    if (!is_cut) {
+        free(cut);
+        return NULL;
+    }
+    return cut;
 }
 
 /* Reads the owners of the tensor's partitions from a DECLARED or MOVE frame. */
-static trib_status read_owners(const trib_engine *engine, const trib_tensor *tensor, const trib_frame *frame,
-                               const void *payload, trib_place_owner **owners_out, uint32_t *partition_bytes_out,
-                               trib_error *error)
+static trib_status read_owners(const trib_engine *engine, const trib_tensor *tensor, trib_reader *reader,
+                               uint32_t count, trib_place_owner **owners_out, trib_error *error)
 {
     const trib_roster *roster = engine->roster;
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    uint32_t partition_bytes = trib_get_u32(&reader);
-    uint32_t count = trib_get_u32(&reader);
-    if (reader.failed || !is_cut(engine, tensor, partition_bytes) ||
-        count != trib_tensor_partition_count(tensor->bytes, partition_bytes) || reader.left != (size_t)count * 4) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
-    }
-    trib_place_owner *owners = calloc(count, sizeof *owners);
+    trib_place_owner *owners = calloc(count > 0 ? count : 1, sizeof *owners);
     if (owners == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
     }
     for (uint32_t i = 0; i < count; i++) {
-        owners[i].member = trib_get_u16(&reader);
-        owners[i].reactor = trib_get_u16(&reader);
-        if (owners[i].member >= roster->member_count || !roster->members[owners[i].member].sums ||
+        owners[i].member = trib_get_u16(reader);
+        owners[i].reactor = trib_get_u16(reader);
+        if (reader->failed || owners[i].member >= roster->member_count || !roster->members[owners[i].member].sums ||
             owners[i].reactor >= roster->members[owners[i].member].reactors) {
             free(owners);
             return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" is placed where nobody is", tensor->name);
         }
     }
     *owners_out = owners;
-    *partition_bytes_out = partition_bytes;
     return TRIB_OK;
 }
 
@@ -59,24 +120,39 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
                                       trib_error *error)
 {
     trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
-    if (tensor == NULL || atomic_load(&tensor->placed)) {
+    if (tensor == NULL || (atomic_load(&tensor->placed) && !has_ended(tensor))) {
         return trib_error_set(error, TRIB_PROTOCOL, "DECLARED for what has not been declared, or is placed already");
     }
+    if (has_ended(tensor)) {
+        return TRIB_OK;
+    }
     trib_core *core = &engine->cores[0];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    const uint32_t partition_bytes = trib_get_u32(&reader), count = trib_get_u32(&reader);
     trib_place_owner *owners = NULL;
-    uint32_t partition_bytes = 0;
-    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, &partition_bytes, error);
+    const trib_status status = read_owners(engine, tensor, &reader, count, &owners, error);
     if (status != TRIB_OK) {
         return status;
     }
+    trib_cut *cut = read_cut(engine, tensor, &reader, partition_bytes);
+    if (cut == NULL || cut->partition_count != count) {
+        free(cut);
+        free(owners);
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
+    }
     const uint32_t id = frame->aux;
+    if (frame->round > TRIB_ROUND_BASE_MAX) {
+        free(owners);
+        free(cut);
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" begins behind round %u", tensor->name, frame->round);
+    }
     if (id >= TRIB_TENSORS_MAX || (id < core->tensors_capacity && core->tensors[id] != NULL)) {
         free(owners);
+        free(cut);
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
                               tensor->name, id);
     }
-    trib_tensor_placed(tensor, id, owners, trib_tensor_partition_count(tensor->bytes, partition_bytes),
-                       partition_bytes);
+    trib_tensor_placed(tensor, id, frame->round, owners, cut);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
         /* The number of the tensor is taken from here on. */
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);
@@ -84,22 +160,60 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     return TRIB_OK;
 }
 
-/* Returns the tensor if it is in host memory, has been placed, and may move. NULL: it may not. */
+trib_status trib_member_take_released(trib_engine *engine, const trib_frame *frame, trib_error *error)
+{
+    trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
+    if (tensor == NULL || tensor->state != TRIB_TENSOR_ENDED) {
+        return trib_error_set(error, TRIB_PROTOCOL, "RELEASED for what was not released");
+    }
+    trib_tensor_forgotten(tensor);
+    return TRIB_OK;
+}
+
+static void send_forgotten(trib_engine *engine)
+{
+    const trib_frame answer = {.type = TRIB_FRAME_FORGOTTEN};
+    trib_member_send(engine->member, &answer, NULL, 0);
+}
+
+trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame, trib_error *error)
+{
+    if (frame->tensor >= TRIB_TENSORS_MAX || frame->partition > TRIB_PARTITIONS_MAX) {
+        return trib_error_set(error, TRIB_PROTOCOL, "FORGET of %u partitions of tensor %u", frame->partition,
+                              frame->tensor);
+    }
+    return trib_server_forget(engine, frame, send_forgotten) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
+}
+
+/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not move. */
 static trib_tensor *movable(trib_engine *engine, uint32_t tag)
 {
     trib_tensor *tensor = engine->roster->follows ? tensor_by_tag(engine, tag) : NULL;
-    return tensor != NULL && atomic_load(&tensor->placed) && !tensor->on_device ? tensor : NULL;
+    return tensor != NULL && atomic_load(&tensor->placed) && !tensor->on_device && tensor->layout == TRIB_WHOLE &&
+                   tensor->group == NULL
+               ? tensor
+               : NULL;
 }
 
 trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
 {
+    if (is_ending(engine, frame->tensor)) {
+        return TRIB_OK; /* the news of the end is the answer */
+    }
     trib_tensor *tensor = movable(engine, frame->tensor);
     if (tensor == NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "MOVE of what cannot move");
     }
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    const uint32_t partition_bytes = trib_get_u32(&reader), count = trib_get_u32(&reader);
+    if (partition_bytes != tensor->partition_bytes || count != tensor->partition_count ||
+        reader.left != (size_t)count * 4) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
+    }
     trib_place_owner *owners = NULL;
-    uint32_t partition_bytes = 0;
-    const trib_status status = read_owners(engine, tensor, frame, payload, &owners, &partition_bytes, error);
+    const trib_status status = read_owners(engine, tensor, &reader, count, &owners, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -117,6 +231,9 @@ trib_status trib_member_take_move(trib_engine *engine, const trib_frame *frame, 
 
 trib_status trib_member_take_decided(trib_engine *engine, const trib_frame *frame, trib_error *error)
 {
+    if (is_ending(engine, frame->tensor)) {
+        return TRIB_OK;
+    }
     trib_tensor *tensor = movable(engine, frame->tensor);
     const bool was_proposed = tensor != NULL && tensor->owners_next != NULL;
     if (tensor == NULL || (frame->round > 0 && (!was_proposed || frame->round < atomic_load(&tensor->move_round)))) {
@@ -134,10 +251,10 @@ trib_status trib_member_take_tensor_bad(trib_engine *engine, const trib_frame *f
     trib_tensor *tensor = tensor_by_tag(engine, frame->tensor);
     trib_cause cause;
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
-    if (status == TRIB_OK && tensor != NULL) {
+    if (status == TRIB_OK && tensor != NULL && !has_ended(tensor)) {
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(engine, &cause, text);
-        trib_tensor_bad(tensor, text);
+        trib_tensor_bad(tensor, cause.status, text);
     }
     return status;
 }

@@ -69,9 +69,7 @@ void trib_rebalance_close(trib_coordinator *self)
 
 static uint64_t partition_size(const trib_registry_entry *entry, uint32_t partition)
 {
-    const uint64_t bytes = entry->count * trib_dtype_size(entry->dtype);
-    const uint64_t left = bytes - (uint64_t)partition * entry->partition_bytes;
-    return left < entry->partition_bytes ? left : entry->partition_bytes;
+    return trib_cut_size(entry->cut, partition);
 }
 
 static void send_to_all(trib_coordinator *self, const trib_registry_entry *entry, trib_frame frame, const void *payload,
@@ -79,7 +77,7 @@ static void send_to_all(trib_coordinator *self, const trib_registry_entry *entry
 {
     for (uint32_t i = 0; i < self->worker_count; i++) {
         trib_link *link = self->slots[i].link;
-        if (link != NULL && !self->slots[i].left) {
+        if (link != NULL && !self->slots[i].left && entry->tags[i] < TRIB_TAG_RELEASED) {
             frame.tensor = entry->tags[i];
             trib_link_send_copy(link, frame, payload, size);
         }
@@ -121,8 +119,10 @@ static void propose_moves(trib_coordinator *self)
     trib_rebalance_state *rebalance = self->rebalance;
     while (rebalance->next_to_propose != NULL && rebalance->moving_count < MOVING_MAX && !rebalance->is_over) {
         trib_registry_entry *entry = rebalance->next_to_propose;
-        rebalance->next_to_propose = entry->hh.next;
-        if (entry->owners_next != NULL) {
+        rebalance->next_to_propose = entry->newer;
+        if (entry->released_count > 0) {
+            forget_move(entry);
+        } else if (entry->owners_next != NULL) {
             (void)propose_move(self, entry);
         }
     }
@@ -143,9 +143,22 @@ static void decide_move(trib_coordinator *self, trib_registry_entry *entry, uint
     self->rebalance->moving_count--;
 }
 
+/* The rank says from which round on it can; 0: not now. */
+static void take_answer(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank, uint32_t round)
+{
+    entry->answered[rank] = 1;
+    entry->answer_count++;
+    entry->not_now = entry->not_now || round == 0;
+    entry->first_round = round > entry->first_round ? round : entry->first_round;
+    if (entry->answer_count == self->worker_count) {
+        decide_move(self, entry, entry->not_now ? 0 : entry->first_round);
+        propose_moves(self);
+    }
+}
+
 trib_status trib_rebalance_take_ready(trib_coordinator *self, uint32_t rank, const trib_frame *frame, trib_error *error)
 {
-    trib_registry_entry *entry = self->registry;
+    trib_registry_entry *entry = self->tensors_first;
     if (self->rebalance == NULL || rank >= self->worker_count) {
         return trib_error_set(error, TRIB_PROTOCOL, "MOVE_READY for what was not proposed");
     }
@@ -153,20 +166,28 @@ trib_status trib_rebalance_take_ready(trib_coordinator *self, uint32_t rank, con
         return TRIB_OK; /* the move was called off, and the worker will be told */
     }
     while (entry != NULL && entry->id != frame->tensor) {
-        entry = entry->hh.next;
+        entry = entry->newer;
     }
     if (entry == NULL || entry->answered == NULL || entry->answered[rank] != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "MOVE_READY for what was not proposed");
     }
-    entry->answered[rank] = 1;
-    entry->answer_count++;
-    entry->not_now = entry->not_now || frame->round == 0;
-    entry->first_round = frame->round > entry->first_round ? frame->round : entry->first_round;
-    if (entry->answer_count == self->worker_count) {
-        decide_move(self, entry, entry->not_now ? 0 : entry->first_round);
-        propose_moves(self);
-    }
+    take_answer(self, entry, rank, frame->round);
     return TRIB_OK;
+}
+
+void trib_rebalance_released(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
+{
+    if (entry->answered != NULL && entry->answered[rank] == 0 && !self->rebalance->is_over) {
+        take_answer(self, entry, rank, 0);
+    }
+}
+
+void trib_rebalance_ended(trib_coordinator *self, const trib_registry_entry *entry)
+{
+    trib_assert(entry->answered == NULL || self->rebalance->is_over);
+    if (self->rebalance != NULL && self->rebalance->next_to_propose == entry) {
+        self->rebalance->next_to_propose = entry->newer;
+    }
 }
 
 void trib_rebalance_stop(trib_coordinator *self)
@@ -175,7 +196,7 @@ void trib_rebalance_stop(trib_coordinator *self)
         return;
     }
     self->rebalance->is_over = true;
-    for (trib_registry_entry *entry = self->registry; entry != NULL; entry = entry->hh.next) {
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
         if (entry->answered != NULL) {
             decide_move(self, entry, 0);
         } else {
@@ -186,17 +207,23 @@ void trib_rebalance_stop(trib_coordinator *self)
 
 /* ---- A new deal of all tensors ---- */
 
-/* Device tensors cannot move, because their tasks hold memory of one core. Tensors without bytes need no move. */
+/* Device tensors cannot move, because their tasks hold memory of one core. Tensors without bytes need no move. Slices
+ * stay with the workers that they belong to, and a group's tensors where they are. */
 static bool may_move(const trib_coordinator *self, const trib_registry_entry *entry)
 {
-    return entry->local_size == 0 && entry->count > 0 && !entry->bad && entry->declared_count == self->worker_count;
+    return entry->local_size == 0 && entry->count > 0 && entry->layout == TRIB_WHOLE && entry->group == NULL &&
+           !entry->bad && entry->declared_count == self->worker_count && entry->released_count == 0;
 }
 
 static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_registry_entry *entry)
 {
     trib_place_owner *owners = may_move(self, entry) ? calloc(entry->partition_count, sizeof *owners) : NULL;
     bool differs = false;
-    trib_dealer_begin(dealer, entry->count * trib_dtype_size(entry->dtype), entry->partition_bytes);
+    if (entry->layout != TRIB_WHOLE || entry->cut == NULL) {
+        free(owners);
+        return;
+    }
+    trib_dealer_begin(dealer, entry->cut->bytes, entry->partition_bytes);
     for (uint32_t i = 0; i < entry->partition_count; i++) {
         const uint64_t size = partition_size(entry, i);
         if (owners == NULL) {
@@ -226,12 +253,12 @@ bool trib_rebalance_deal(trib_coordinator *self, const double *weights)
     if (trib_dealer_create(mine->members, trib_coordinator_slots(self), &dealer) != TRIB_OK) {
         return false;
     }
-    for (trib_registry_entry *entry = self->registry; entry != NULL; entry = entry->hh.next) {
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
         deal_entry(self, dealer, entry);
     }
     trib_dealer_destroy(self->dealer);
     self->dealer = dealer;
-    mine->next_to_propose = self->registry;
+    mine->next_to_propose = self->tensors_first;
     propose_moves(self);
     return true;
 }
@@ -245,8 +272,8 @@ static uint64_t count_weights(const trib_coordinator *self, trib_place_member *m
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         members[i].weight = 0;
     }
-    for (const trib_registry_entry *entry = self->registry; entry != NULL; entry = entry->hh.next) {
-        for (uint32_t i = 0; i < entry->partition_count; i++) {
+    for (const trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
+        for (uint32_t i = 0; entry->layout == TRIB_WHOLE && i < entry->partition_count; i++) {
             const uint64_t size = partition_size(entry, i);
             members[entry->owners[i].member].weight += (double)size;
             total += size;

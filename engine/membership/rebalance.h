@@ -31,6 +31,10 @@ TRIB_CHECKED trib_status trib_rebalance_take_loads(trib_coordinator *self, uint3
                                                    const void *payload, trib_error *error);
 TRIB_CHECKED trib_status trib_rebalance_take_ready(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                    trib_error *error);
+/* The rank has released the tensor: it answers no proposal any more. */
+void trib_rebalance_released(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank);
+/* The tensor has ended, and its entry is about to be freed. */
+void trib_rebalance_ended(trib_coordinator *self, const trib_registry_entry *entry);
 /* Calls off all undecided moves, because a member leaves. */
 void trib_rebalance_stop(trib_coordinator *self);
 

@@ -47,15 +47,22 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
     reactor->host_env = TRIB_FLOAT_ENV_DEFAULT;
 }
 
+void trib_reactor_post_list_nowake(trib_reactor *reactor, trib_post_list *list)
+{
+    trib_assert(list->newest != NULL && list->oldest != NULL);
+    trib_post *before = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
+    do {
+        atomic_store_explicit(&list->oldest->next, before, memory_order_relaxed);
+        /* Sequentially consistent: `wake` looks next whether the loop has gone to sleep. */
+    } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &before, list->newest, memory_order_seq_cst,
+                                                    memory_order_relaxed));
+}
+
 void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post)
 {
     trib_assert(post->run != NULL);
-    trib_post *newest = atomic_load_explicit(&reactor->mail, memory_order_relaxed);
-    do {
-        atomic_store_explicit(&post->next, newest, memory_order_relaxed);
-        /* Sequentially consistent: `wake` looks next whether the loop has gone to sleep. */
-    } while (!atomic_compare_exchange_weak_explicit(&reactor->mail, &newest, post, memory_order_seq_cst,
-                                                    memory_order_relaxed));
+    trib_post_list list = {.newest = post, .oldest = post};
+    trib_reactor_post_list_nowake(reactor, &list);
 }
 
 void trib_reactor_post(trib_reactor *reactor, trib_post *post)

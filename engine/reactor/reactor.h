@@ -54,7 +54,13 @@ typedef struct trib_io {
 } trib_io;
 
 /* Kinds of computing that are charged: a simulated reactor lets time pass for them, a real one ignores them. */
-typedef enum trib_cost { TRIB_COST_SUM, TRIB_COST_COPY, TRIB_COST_CODEC, TRIB_COST_MESSAGE } trib_cost;
+typedef enum trib_cost {
+    TRIB_COST_SUM,
+    TRIB_COST_COPY,
+    TRIB_COST_CODEC,
+    TRIB_COST_CHECK,
+    TRIB_COST_MESSAGE,
+} trib_cost;
 
 typedef struct trib_reactor_ops {
     const char *name;
@@ -110,6 +116,20 @@ void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint3
 void trib_reactor_post(trib_reactor *reactor, trib_post *post);
 /* The same without a wake-up: the caller sees to it that trib_reactor_wake is called soon. */
 void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post);
+
+/* Posts that are to be posted together, in the order in which they were added. All zero: there are none. */
+typedef struct trib_post_list {
+    trib_post *newest, *oldest;
+} trib_post_list;
+
+static inline void trib_post_list_add(trib_post_list *list, trib_post *post)
+{
+    atomic_store_explicit(&post->next, list->newest, memory_order_relaxed);
+    list->newest = post;
+    list->oldest = list->oldest == NULL ? post : list->oldest;
+}
+/* Any thread: as trib_reactor_post_nowake for each post of the list, which is not empty, at the cost of one. */
+void trib_reactor_post_list_nowake(trib_reactor *reactor, trib_post_list *list);
 /* Any thread. */
 static inline void trib_reactor_wake(trib_reactor *reactor)
 {

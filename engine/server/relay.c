@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <utlist.h>
+
 #include "engine/aggregate/summation.h"
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -20,12 +22,13 @@ typedef struct relay_push {
     trib_sum_buffer *sum; /* NULL for a refusal */
     trib_status status;
     char *text;
-    struct relay_push *next, *previous; /* neighbours in the list of waiting pushes; the free list uses next alone */
+    struct relay_push *next, *previous; /* neighbours in its list of waiting pushes; the free list uses next alone */
 } relay_push;
 
 struct trib_relay {
-    relay_push *waiting, *unused;
-    uint32_t refusals_waiting;
+    /* Waiting pushes, the newest first. Partial sums are few, because they hold memory. Refusals may be as many as the
+     * operations that a worker gives up, so no list of them is walked beyond the newest one of a key. */
+    relay_push *sums, *refusals, *unused;
     trib_contribution stalled; /* the round of the last stall notice to an owner */
 };
 
@@ -70,28 +73,29 @@ static void push_give(relay_push *push)
     core->relay->unused = push;
 }
 
+static relay_push **list_of(const relay_push *push)
+{
+    trib_assert(push->core != NULL);
+    return push->sum != NULL ? &push->core->relay->sums : &push->core->relay->refusals;
+}
+
 static void list_remove(relay_push *push)
 {
-    struct trib_relay *relay = push->core->relay;
-    *(push->previous == NULL ? &relay->waiting : &push->previous->next) = push->next;
-    if (push->next != NULL) {
-        push->next->previous = push->previous;
-    }
-    trib_assert(push->sum != NULL || relay->refusals_waiting > 0);
-    relay->refusals_waiting -= push->sum == NULL;
+    DL_DELETE2(*list_of(push), push, previous, next);
 }
 
 static void list_add(relay_push *push)
 {
-    trib_assert(push->core != NULL);
-    struct trib_relay *relay = push->core->relay;
-    push->previous = NULL;
-    push->next = relay->waiting;
-    if (relay->waiting != NULL) {
-        relay->waiting->previous = push;
+    DL_PREPEND2(*list_of(push), push, previous, next);
+}
+
+/* The newest waiting push of the key in that list; NULL: none. */
+static const relay_push *newest_of_key(const relay_push *list, const trib_contribution *key)
+{
+    while (list != NULL && !is_of_key(&list->what, key)) {
+        list = list->next;
     }
-    relay->waiting = push;
-    relay->refusals_waiting += push->sum == NULL;
+    return list;
 }
 
 static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
@@ -107,6 +111,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
         .dtype = (uint8_t)what->dtype,
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
+        .step = what->step,
     };
 }
 
@@ -122,10 +127,14 @@ static void send_refusal(trib_link *link, const trib_contribution *what, trib_st
     trib_link_send_cause(link, frame_of(TRIB_FRAME_WITHDRAW, what), &cause);
 }
 
+static bool has_root(const trib_core *core, const trib_contribution *what)
+{
+    return machine_of(core, what->root) == machine_of(core, core->engine->member_id);
+}
+
 static bool brings_payload(const trib_core *core, const trib_contribution *what)
 {
-    return what->size > 0 && (what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
-                              machine_of(core, what->root) == machine_of(core, core->engine->member_id));
+    return what->size > 0 && (trib_collective_is_sum(what->collective) || has_root(core, what));
 }
 
 static bool push_send_chunk(trib_link *link, trib_send_request *request)
@@ -163,17 +172,20 @@ static void push_on_drop(trib_send_request *request)
 }
 
 /* The owner expects a machine's rounds of a key in order. So a push gets no higher priority than an older waiting
- * one of its key. */
+ * one of its key. The newest one has the lowest priority of them, for the same reason. */
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
+    const relay_push *const older[] = {check_older ? newest_of_key(core->relay->sums, &push->what) : NULL,
+                                       newest_of_key(core->relay->refusals, &push->what)};
     push->request = (trib_send_request){.priority = push->what.priority,
                                         .age = trib_scheduler_take_age(&core->host.scheduler),
+                                        .is_single = true,
                                         .send_chunk = push_send_chunk,
                                         .on_drop = push_on_drop};
-    for (const relay_push *at = check_older ? core->relay->waiting : NULL; at != NULL; at = at->next) {
-        if (is_of_key(&at->what, &push->what) && at->request.priority < push->request.priority) {
-            push->request.priority = at->request.priority;
+    for (size_t i = 0; i < sizeof older / sizeof older[0]; i++) {
+        if (older[i] != NULL && older[i]->request.priority < push->request.priority) {
+            push->request.priority = older[i]->request.priority;
         }
     }
     list_add(push);
@@ -191,16 +203,16 @@ static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 static void drop_pushes(trib_core *core, const trib_contribution *what)
 {
     relay_push *next;
-    for (relay_push *push = core->relay->waiting; push != NULL; push = next) {
+    for (relay_push *push = core->relay->sums; push != NULL; push = next) {
         next = push->next;
-        if (push->sum != NULL && is_of_key(&push->what, what) && push->what.round == what->round) {
+        if (is_of_key(&push->what, what) && push->what.round == what->round) {
             trib_link *link = core->owner_links[push->what.owner];
             trib_assert(link != NULL); /* the end of a link drops the pushes that wait on it */
             trib_scheduler_withdraw(link, &push->request);
             list_remove(push);
             push->next = NULL;
             push_give(push);
-            next = core->relay->waiting; /* the reference given back can end a round, but adds no push */
+            next = core->relay->sums; /* the reference given back can end a round, but adds no push */
         }
     }
 }
@@ -233,7 +245,7 @@ void trib_relay_partial_ready(void *user, const trib_contribution *what, trib_su
     *push = (relay_push){.core = core, .what = *what, .sum = sum};
     trib_trace_sum(core, TRIB_TRACE_NEAR_COMPLETE, what, what->owner / TRIB_REACTORS_MAX,
                    brings_payload(core, what) ? trib_sum_partial_bytes(what) : 0);
-    push_enqueue(link, push, core->relay->refusals_waiting > 0 || trib_summation_is_behind(summation_of(core), what));
+    push_enqueue(link, push, trib_summation_is_behind(summation_of(core), what));
 }
 
 void trib_relay_round_refused(void *user, const trib_contribution *what, trib_status status, const char *text)
@@ -244,11 +256,7 @@ void trib_relay_round_refused(void *user, const trib_contribution *what, trib_st
     if (link == NULL) {
         return;
     }
-    bool is_behind = false;
-    for (const relay_push *at = core->relay->waiting; at != NULL && !is_behind; at = at->next) {
-        is_behind = is_of_key(&at->what, what);
-    }
-    if (!is_behind) {
+    if (newest_of_key(core->relay->sums, what) == NULL && newest_of_key(core->relay->refusals, what) == NULL) {
         send_refusal(link, what, status, text);
         return;
     }
@@ -289,26 +297,6 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
            machine_of(core, frame->aux) == machine_of(core, core->engine->member_id);
 }
 
-/* ---- Frames from the machine's workers ---- */
-
-trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    const trib_core *core = link->core;
-    const trib_roster *roster = core->engine->roster;
-    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
-    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
-    if (core->relay == NULL || machine_of(core, link->peer) != machine_of(core, me) || member >= roster->member_count ||
-        !roster->members[member].sums || reactor >= roster->members[member].reactors ||
-        reactor % core->engine->core_count != core->reactor->index ||
-        trib_relay_rank(roster, me, member, frame->partition) != me) {
-        return trib_error_set(error, TRIB_PROTOCOL,
-                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
-                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
-                              member, reactor);
-    }
-    return TRIB_OK;
-}
-
 /* ---- Frames from owners ---- */
 
 static trib_contribution key_of(const trib_frame *frame)
@@ -336,6 +324,13 @@ static trib_status check_owner(const trib_link *link, const trib_frame *frame, t
     return TRIB_OK;
 }
 
+/* A broadcast's payload goes to all machines but the root's, and that of a reduce to the root's alone. */
+static bool gets_payload(const trib_core *core, const trib_contribution *what)
+{
+    return what->collective == TRIB_COLLECTIVE_ALL_REDUCE ||
+           has_root(core, what) == (what->collective == TRIB_COLLECTIVE_REDUCE);
+}
+
 /* The waiting partial sum that the frame completes goes to *sum_out. NULL means that nothing waits for the frame any
  * more. */
 static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_buffer **sum_out, trib_error *error)
@@ -349,8 +344,7 @@ static trib_status find_sum(trib_link *link, const trib_frame *frame, trib_sum_b
     trib_contribution what;
     trib_summation_hold(*sum_out, &what);
     trib_summation_sent(summation_of(core), *sum_out);
-    const bool has_it = what.collective == TRIB_COLLECTIVE_BROADCAST && brings_payload(core, &what);
-    const uint32_t expected = has_it ? 0 : what.size;
+    const uint32_t expected = gets_payload(core, &what) ? what.size : 0;
     if (frame->payload_size != expected || trib_link_is_receiving(link, *sum_out, frame->chunk)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "sum of tensor %u, partition %u, chunk %u came twice, or has %u bytes, expected %u",
@@ -478,7 +472,7 @@ trib_status trib_relay_open(trib_core *core)
 
 bool trib_relay_is_idle(const trib_core *core)
 {
-    return core->relay == NULL || core->relay->waiting == NULL;
+    return core->relay == NULL || (core->relay->sums == NULL && core->relay->refusals == NULL);
 }
 
 void trib_relay_close(trib_core *core)
@@ -486,7 +480,7 @@ void trib_relay_close(trib_core *core)
     if (core->relay == NULL) {
         return;
     }
-    trib_assert(core->relay->waiting == NULL);
+    trib_assert(core->relay->sums == NULL && core->relay->refusals == NULL);
     while (core->relay->unused != NULL) {
         relay_push *push = core->relay->unused;
         core->relay->unused = push->next;

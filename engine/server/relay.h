@@ -45,7 +45,7 @@ TRIB_CHECKED trib_status trib_relay_open(trib_core *core);
 void trib_relay_close(trib_core *core);
 bool trib_relay_is_idle(const trib_core *core);
 
-/* Accepts a frame only from a worker of this machine, for an owner that this core relays to. */
+/* server_frame.c: accepts a frame only from a worker of this machine, for an owner that this core relays to. */
 TRIB_CHECKED trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error);
 /* The owner that a PUSH or a WITHDRAW to a relay names, as trib_relay_owner() writes it. */
 static inline uint32_t trib_relay_frame_owner(const trib_frame *frame)

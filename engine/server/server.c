@@ -1,5 +1,6 @@
 /* server.c - the server's side of one core: its links from workers, its opening and closing, and its checks at every
  * tick. */
+#include <stdio.h>
 #include <stdlib.h>
 
 #include "engine/core/wireup.h"
@@ -32,6 +33,25 @@ static void server_ready(trib_link *link)
     (void)link; /* the accepting side has called trib_server_adopt already */
 }
 
+/* True if the link may be that worker's: nobody else has its place, and it has the roster. */
+static bool is_from_worker(const trib_link *link, const trib_roster *roster)
+{
+    return link->peer < roster->worker_count && link->core->worker_links[link->peer] == NULL &&
+           link->peer_epoch == roster->epoch;
+}
+
+/* Ends a connection that claims a worker's rank wrongly. The worker itself is not to blame. */
+static void reject(trib_link *link)
+{
+    char text[TRIB_REASON_MAX];
+    snprintf(text, sizeof text,
+             "it claims to be rank %u, which has a connection, or does not exist, or has another roster", link->peer);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn->remote.text, text);
+    trib_counter_add(&link->host->stats->peers_refused, 1);
+    link->role = TRIB_LINK_ROLE_NONE;
+    trib_link_close(link, false, TRIB_PROTOCOL, "a second connection for the same worker, or an unknown rank");
+}
+
 void trib_server_adopt(trib_link *link)
 {
     trib_core *core = link->core;
@@ -42,8 +62,8 @@ void trib_server_adopt(trib_link *link)
     if (core->worker_links == NULL) {
         return; /* trib_server_open finds the link in the core's list */
     }
-    if (link->peer >= roster->worker_count || core->worker_links[link->peer] != NULL) {
-        trib_link_close(link, false, TRIB_PROTOCOL, "a second connection for the same worker, or an unknown rank");
+    if (!is_from_worker(link, roster)) {
+        reject(link);
         return;
     }
     core->worker_links[link->peer] = link;
@@ -59,7 +79,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
         core->worker_links[link->peer] == link) {
         core->worker_links[link->peer] = NULL;
     }
-    if (core->ended || (link->bye && status == TRIB_PEER_LEFT)) {
+    if (core->ended || link->role == TRIB_LINK_ROLE_NONE || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_sums_scan refuses the rounds that miss this worker's contribution */
     }
     trib_cause cause;
@@ -82,15 +102,16 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
         if (link->role != TRIB_LINK_ROLE_SERVER || link->state != TRIB_LINK_READY) {
             continue;
         }
-        if (link->peer >= roster->worker_count || core->worker_links[link->peer] != NULL) {
-            trib_link_close(link, false, TRIB_PROTOCOL, "a second connection for the same worker, or an unknown rank");
+        if (!is_from_worker(link, roster)) {
+            reject(link);
         } else {
             core->worker_links[link->peer] = link;
             trib_link_resume(link);
         }
     }
-    trib_wireup_expect_peers(core);
-    return TRIB_OK;
+    return trib_wireup_expect_peers(core) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
 }
 
 bool trib_server_is_idle(const trib_core *core)
@@ -104,6 +125,9 @@ void trib_server_close(trib_core *core)
     trib_server_free_entries(core);
     free(core->worker_links);
     core->worker_links = NULL;
+    free(core->sums_over);
+    core->sums_over = NULL;
+    core->sums_over_capacity = 0;
 }
 
 const trib_link_upcalls trib_server_upcalls = {

@@ -7,7 +7,7 @@
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame)
 {
     /* The aggregator sums a shard of a device tensor like any other tensor. Its root is a machine. */
-    const bool is_shard = sum->level == TRIB_SUM_SHARD;
+    const bool is_shard = sum->level == TRIB_SUM_SHARD, is_pair = sum->level == TRIB_SUM_PAIR;
     return (trib_contribution){
         .tensor = frame->tensor,
         .partition = frame->partition,
@@ -15,23 +15,41 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .chunk = frame->chunk,
         .chunk_count = frame->chunk_count,
         .size = frame->type == TRIB_FRAME_PUSH ? frame->size : 0,
-        .contributor = (link->peer - sum->rank_first) / sum->rank_step,
+        .contributor = trib_server_sum_contributor(sum, link->peer, frame),
         .priority = frame->priority,
-        .collective = frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST ? TRIB_COLLECTIVE_BROADCAST
-                      : is_shard                                            ? TRIB_COLLECTIVE_ALL_REDUCE
+        .collective = is_pair || frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST ? TRIB_COLLECTIVE_BROADCAST
+                      : is_shard                                                       ? TRIB_COLLECTIVE_ALL_REDUCE
                                  : (trib_collective)(frame->collective & ~TRIB_COLLECTIVE_PARTIAL),
         .dtype = (trib_dtype)frame->dtype,
         .reduce = (trib_reduce)frame->reduce,
         .root = is_shard ? trib_device_root_machine(frame->root) : frame->root,
-        .owner = trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
+        .step = frame->step,
+        .round_base = trib_server_rounds_over(sum->core, frame->tensor),
+        .owner = is_pair || trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
+}
+
+/* Both ranks exist, and one of them sent the frame. A worker that gives to itself needs no server. */
+static bool is_pair_known(const trib_link *link, const trib_frame *frame)
+{
+    const uint32_t code = trib_relay_frame_owner(frame), giver = trib_pair_giver(code), taker = trib_pair_taker(code);
+    const uint32_t workers = link->core->engine->roster->worker_count;
+    return giver < workers && taker < workers && giver != taker && (link->peer == giver || link->peer == taker) &&
+           frame->root == 0 && frame->group == 0;
+}
+
+static bool is_of_group(const trib_link *link, const trib_frame *frame)
+{
+    const trib_rank_set *ranks = trib_engine_rank_set(link->core->engine, frame->group);
+    return ranks != NULL && trib_rank_set_index(ranks, link->peer) != TRIB_RANK_ABSENT && frame->root < ranks->count &&
+           (frame->collective == TRIB_COLLECTIVE_BROADCAST || trib_collective_is_sum(frame->collective));
 }
 
 static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 {
     const uint32_t local_size = trib_device_root_local_size(frame->root),
                    machine = trib_device_root_machine(frame->root);
-    return frame->collective < TRIB_COLLECTIVE_DEVICE_ALL_REDUCE || trib_frame_is_partial(frame)
+    return !trib_collective_is_sharded(frame->collective)
                ? frame->root < roster->worker_count
                : local_size > 0 && machine < (roster->worker_count + local_size - 1) / local_size &&
                      (machine == 0 || frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST);
@@ -40,6 +58,13 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 /* Bytes of payload that a PUSH must carry. The frame's other fields have been checked. */
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
+    if (frame->collective == TRIB_COLLECTIVE_PAIR) {
+        return trib_pair_giver(frame->aux) == link->peer ? frame->size : 0;
+    }
+    if (frame->group > 0 && frame->collective == TRIB_COLLECTIVE_BROADCAST) {
+        const trib_rank_set *ranks = trib_engine_rank_set(link->core->engine, frame->group);
+        return trib_rank_set_index(ranks, link->peer) == frame->root ? frame->size : 0;
+    }
     if (frame->collective == TRIB_COLLECTIVE_DEVICE_BROADCAST) {
         return trib_device_root_machine(frame->root) == link->peer / trib_device_root_local_size(frame->root)
                    ? frame->size
@@ -57,14 +82,29 @@ static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
     return is_partial ? trib_sum_partial_bytes(&what) : frame->size;
 }
 
+/* True for a collective that a frame of that kind may be about, with ranks and a root that are there. */
+static bool is_collective_known(const trib_link *link, const trib_frame *frame)
+{
+    const trib_roster *roster = link->core->engine->roster;
+    const uint32_t plain = frame->collective & ~TRIB_COLLECTIVE_PARTIAL;
+    if (frame->group > 0) {
+        return is_of_group(link, frame);
+    }
+    if (frame->collective == TRIB_COLLECTIVE_PAIR) {
+        return is_pair_known(link, frame);
+    }
+    const bool may_be_partial = plain == TRIB_COLLECTIVE_BROADCAST || trib_collective_is_sum(plain);
+    const bool is_partial = trib_frame_is_partial(frame);
+    return (is_partial ? may_be_partial && roster->local_size > 0
+                       : may_be_partial || trib_collective_is_sharded(plain)) &&
+           is_root_known(roster, frame);
+}
+
 trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
-    const unsigned collective_max = trib_frame_is_partial(frame) ? TRIB_COLLECTIVE_PARTIAL | TRIB_COLLECTIVE_BROADCAST
-                                                                 : TRIB_COLLECTIVE_DEVICE_BROADCAST;
-    if (frame->collective > collective_max || frame->collective == TRIB_COLLECTIVE_DEVICE_ALONE ||
-        (trib_frame_is_partial(frame) && roster->local_size == 0) || trib_dtype_size((trib_dtype)frame->dtype) == 0 ||
-        frame->reduce >= TRIB_REDUCE_COUNT || !is_root_known(roster, frame)) {
+    if (trib_dtype_size((trib_dtype)frame->dtype) == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
+        !is_collective_known(link, frame)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s from %s", trib_frame_name(frame->type),
                               trib_roster_name(roster, link->peer));
     }
@@ -85,6 +125,24 @@ trib_status trib_server_check_push(const trib_link *link, const trib_frame *fram
     if (frame->payload_size != expected) {
         return trib_error_set(error, TRIB_PROTOCOL, "PUSH from %s carries %u bytes, expected %u",
                               trib_roster_name(roster, link->peer), frame->payload_size, expected);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_relay_check(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_core *core = link->core;
+    const trib_roster *roster = core->engine->roster;
+    const uint32_t owner = trib_relay_frame_owner(frame), me = core->engine->member_id;
+    const uint32_t member = owner / TRIB_REACTORS_MAX, reactor = owner % TRIB_REACTORS_MAX;
+    if (core->relay == NULL || link->peer / roster->local_size != me / roster->local_size ||
+        member >= roster->member_count || !roster->members[member].sums ||
+        reactor >= roster->members[member].reactors || reactor % core->engine->core_count != core->reactor->index ||
+        trib_relay_rank(roster, me, member, frame->partition) != me) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "%s from %s, which this member does not relay: partition %u for member %u, reactor %u",
+                              trib_frame_name(frame->type), trib_roster_name(roster, link->peer), frame->partition,
+                              member, reactor);
     }
     return TRIB_OK;
 }

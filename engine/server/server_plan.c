@@ -135,6 +135,9 @@ static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
     if (status == TRIB_OK && trib_server_sum_is_near(chunk->sum) && core->owner_links[chunk->what.owner] == NULL) {
         trib_relay_refuse_left(core, &chunk->what);
     }
+    if (status == TRIB_OK) {
+        trib_server_sum_refuse_gone(chunk->sum);
+    }
     return status;
 }
 
@@ -222,6 +225,7 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .dtype = (uint8_t)what->dtype,
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
+        .step = what->step,
     };
 }
 
@@ -282,6 +286,7 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
     entry->request = (trib_send_request){.priority = what->priority,
                                          .age = trib_scheduler_take_age(&core->host.scheduler),
                                          .route = is_small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN,
+                                         .is_single = true,
                                          .send_chunk = sum_send_chunk,
                                          .on_drop = sum_on_drop};
     core->entries_waiting++;
@@ -317,6 +322,7 @@ void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t
                             .chunk = extra->chunk,
                             .chunk_count = what->chunk_count,
                             .collective = extra->collective,
+                            .size = extra->size,
                             .root = extra->root,
                             .aux = extra->aux};
         if (text == NULL) {

@@ -12,8 +12,26 @@
 
 /* ---- Contributors and ranks ---- */
 
+uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, const trib_frame *frame)
+{
+    switch (sum->level) {
+    case TRIB_SUM_PAIR:
+        return trib_pair_giver(trib_relay_frame_owner(frame)) == rank ? 0 : 1;
+    case TRIB_SUM_GROUP:
+        return trib_rank_set_index(sum->ranks, rank);
+    default:
+        return (rank - sum->rank_first) / sum->rank_step;
+    }
+}
+
 uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what)
 {
+    if (sum->level == TRIB_SUM_PAIR) {
+        return contributor == 0 ? trib_pair_giver(what->owner) : trib_pair_taker(what->owner);
+    }
+    if (sum->level == TRIB_SUM_GROUP) {
+        return sum->ranks->ranks[contributor];
+    }
     const trib_engine *engine = sum->core->engine;
     const uint32_t place = sum->level == TRIB_SUM_HOST
                                ? trib_relay_local_rank(engine->roster, engine->member_id, what->partition)
@@ -21,9 +39,24 @@ uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, 
     return sum->rank_first + contributor * sum->rank_step + place;
 }
 
+/* Returns a number that no contributor has if this process is none of them. The giver of a pair is done only when the
+ * taker has everything; the taker may have its bytes earlier. */
 static uint32_t own_contributor(const trib_server_sum *sum)
 {
-    return (sum->core->engine->member_id - sum->rank_first) / sum->rank_step;
+    const uint32_t me = sum->core->engine->member_id;
+    switch (sum->level) {
+    case TRIB_SUM_PAIR:
+        return 1;
+    case TRIB_SUM_GROUP:
+        return trib_rank_set_index(sum->ranks, me);
+    default:
+        return (me - sum->rank_first) / sum->rank_step;
+    }
+}
+
+static uint32_t rank_of(void *user, const trib_contribution *what, uint32_t contributor)
+{
+    return trib_server_sum_rank(user, contributor, what);
 }
 
 /* ---- Upcalls of aggregators ---- */
@@ -55,11 +88,11 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
 static void round_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count)
 {
-    (void)missing_count;
     const trib_server_sum *sum = user;
     const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
     trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
     extra.root = sum->level == TRIB_SUM_HOST;
+    extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
     trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
     if (trib_server_sum_is_near(sum)) {
@@ -107,14 +140,31 @@ static void buffer_free(void *user, void *buffer, size_t size)
 
 /* ---- All aggregators of a core ---- */
 
+trib_server_sum *trib_server_sums_next(const trib_core *core, const trib_server_sum *sum)
+{
+    if (core->sums == NULL) {
+        return NULL;
+    }
+    if (sum != NULL && sum->level == TRIB_SUM_GROUP) {
+        return sum->next;
+    }
+    const size_t index = sum == NULL ? 0 : (size_t)(sum - core->sums) + 1;
+    return index < core->sum_count ? &core->sums[index] : core->group_sum_list;
+}
+
+void trib_server_sum_refuse_gone(trib_server_sum *sum)
+{
+    if (trib_departed_any(&sum->core->engine->departed)) {
+        sum->aggregator->ops->refuse_gone(sum->aggregator, is_gone);
+    }
+}
+
 void trib_server_sums_scan(trib_core *core)
 {
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        trib_aggregator *aggregator = core->sums[i].aggregator;
-        if (aggregator != NULL && trib_departed_any(&core->engine->departed)) {
-            aggregator->ops->refuse_gone(aggregator, TRIB_STALL_NOTICE_NS, is_gone);
-        }
+    for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        trib_aggregator *aggregator = sum->aggregator;
         if (aggregator != NULL) {
+            trib_server_sum_refuse_gone(sum);
             aggregator->ops->scan(aggregator, TRIB_STALL_NOTICE_NS, STALL_NOTICES_MAX, round_stalled);
         }
     }
@@ -122,9 +172,9 @@ void trib_server_sums_scan(trib_core *core)
 
 bool trib_server_sums_owe(const trib_core *core)
 {
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        const trib_aggregator *aggregator = core->sums[i].aggregator;
-        if (aggregator != NULL && aggregator->ops->owes(aggregator, own_contributor(&core->sums[i]), has_left)) {
+    for (const trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        const trib_aggregator *aggregator = sum->aggregator;
+        if (aggregator != NULL && aggregator->ops->owes(aggregator, own_contributor(sum), has_left)) {
             return true;
         }
     }
@@ -183,6 +233,9 @@ static trib_status open_sum(trib_server_sum *sum)
         config.partial_ready = trib_relay_partial_ready;
         config.round_refused = trib_relay_round_refused;
     }
+    if (sum->level == TRIB_SUM_PAIR || sum->level == TRIB_SUM_GROUP) {
+        config.rank_of = rank_of;
+    }
     if (sum->level == TRIB_SUM_RANK) {
         config.may_jump = roster->follows;
         /* The worker in this process receives last, because its sums need no network. */
@@ -221,6 +274,39 @@ static trib_status find_shard(const trib_link *link, const trib_frame *frame, tr
                : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
 }
 
+static trib_status find_group(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
+                              trib_error *error)
+{
+    trib_core *core = link->core;
+    const trib_rank_set *ranks = trib_engine_rank_set(core->engine, frame->group); /* the frame has been checked */
+    if (core->group_sums == NULL) {
+        core->group_sums = trib_core_zalloc(core, TRIB_GROUPS_MAX * sizeof(trib_server_sum *));
+    }
+    trib_server_sum *sum = core->group_sums == NULL ? NULL : core->group_sums[frame->group];
+    if (sum == NULL && core->group_sums != NULL && (sum = trib_core_zalloc(core, sizeof *sum)) != NULL) {
+        *sum = (trib_server_sum){
+            .core = core, .level = TRIB_SUM_GROUP, .rank_step = 1, .count = ranks->count, .ranks = ranks};
+        if (open_sum(sum) != TRIB_OK) {
+            free(sum);
+            sum = NULL;
+        } else {
+            sum->next = core->group_sum_list;
+            core->group_sum_list = core->group_sums[frame->group] = sum;
+        }
+    }
+    *sum_out = sum;
+    return sum != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
+}
+
+static trib_status find_pair(const trib_link *link, trib_server_sum **sum_out, trib_error *error)
+{
+    trib_server_sum *sum = &link->core->sums[TRIB_SUM_PAIR];
+    *sum_out = sum;
+    return sum->aggregator != NULL || open_sum(sum) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
+}
+
 static trib_status check_host(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_core *core = link->core;
@@ -243,6 +329,12 @@ trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame,
     }
     if (trib_collective_is_sharded(frame->collective)) {
         return find_shard(link, frame, sum_out, error);
+    }
+    if (frame->group > 0) {
+        return find_group(link, frame, sum_out, error);
+    }
+    if (frame->collective == TRIB_COLLECTIVE_PAIR) {
+        return find_pair(link, sum_out, error);
     }
     *sum_out = &core->sums[TRIB_SUM_RANK];
     return core->engine->roster->local_size > 0 ? trib_relay_check(link, frame, error) : TRIB_OK;
@@ -269,6 +361,7 @@ trib_status trib_server_sums_open(trib_core *core)
                                                   .rank_step = 1,
                                                   .count = relays ? local_size : roster->worker_count};
     core->sums[TRIB_SUM_HOST] = (trib_server_sum){.core = core, .level = TRIB_SUM_HOST, .rank_step = 1};
+    core->sums[TRIB_SUM_PAIR] = (trib_server_sum){.core = core, .level = TRIB_SUM_PAIR, .rank_step = 1, .count = 2};
     trib_status status = open_sum(&core->sums[TRIB_SUM_RANK]);
     if (status == TRIB_OK && local_size > 0 && roster->members[me].sums) {
         core->sums[TRIB_SUM_HOST].rank_step = local_size;
@@ -283,12 +376,18 @@ trib_status trib_server_sums_open(trib_core *core)
 
 void trib_server_sums_close(trib_core *core)
 {
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        trib_aggregator *aggregator = core->sums[i].aggregator;
-        if (aggregator != NULL) {
-            aggregator->ops->destroy(aggregator);
+    for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        if (sum->aggregator != NULL) {
+            sum->aggregator->ops->destroy(sum->aggregator);
         }
     }
+    while (core->group_sum_list != NULL) {
+        trib_server_sum *sum = core->group_sum_list;
+        core->group_sum_list = sum->next;
+        free(sum);
+    }
+    free(core->group_sums);
+    core->group_sums = NULL;
     free(core->sums);
     core->sums = NULL;
     core->sum_count = 0;

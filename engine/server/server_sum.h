@@ -7,6 +7,7 @@
 #ifndef TRIB_ENGINE_SERVER_SUM_H
 #define TRIB_ENGINE_SERVER_SUM_H
 
+#include "engine/cluster/rank_set.h"
 #include "engine/core/core.h"
 
 /* The kind of an aggregator's contributors, and its index in core->sums. Shards take one entry for each local rank,
@@ -14,7 +15,9 @@
 typedef enum trib_sum_level {
     TRIB_SUM_RANK,  /* workers: all of the job, or on a relay (relay.h) those of its machine */
     TRIB_SUM_HOST,  /* machines, which contribute partial sums; the partition's relay speaks for its machine */
+    TRIB_SUM_PAIR,  /* two workers for each key: the first gives to the second */
     TRIB_SUM_SHARD, /* machines, each by the same local rank: the shards of device tensors */
+    TRIB_SUM_GROUP, /* the workers of a group; such aggregators are in core->group_sums instead */
 } trib_sum_level;
 
 typedef struct trib_server_sum {
@@ -25,11 +28,33 @@ typedef struct trib_server_sum {
     uint32_t rank_first, rank_step, count;
     /* which of a contributor's ranks speaks for it; TRIB_SUM_HOST uses the partition's relay instead */
     uint32_t place;
+    const trib_rank_set *ranks;   /* TRIB_SUM_GROUP: its contributors in order */
+    struct trib_server_sum *next; /* TRIB_SUM_GROUP: in core->group_sum_list */
 } trib_server_sum;
+
+/* The two ranks of a pair in one number, as PUSH and WITHDRAW name it where others name an owner (relay.h). */
+static inline uint32_t trib_pair_code(uint32_t giver, uint32_t taker)
+{
+    return giver | taker << 16;
+}
+
+static inline uint32_t trib_pair_giver(uint32_t code)
+{
+    return code & 0xffff;
+}
+
+static inline uint32_t trib_pair_taker(uint32_t code)
+{
+    return code >> 16;
+}
+
+_Static_assert(TRIB_MEMBERS_MAX <= 1u << 16, "two ranks fit into 32 bits");
 
 /* Called when the roster is here. The aggregators of shards are made later, when their first frame comes. */
 TRIB_CHECKED trib_status trib_server_sums_open(trib_core *core);
 void trib_server_sums_close(trib_core *core);
+/* Refuses the rounds that lack the contribution of a worker that has left and from which nothing can come any more. */
+void trib_server_sum_refuse_gone(trib_server_sum *sum);
 /* Refuses the rounds that miss a member that has left. Tells the waiting members of other old rounds which one is
  * missing. */
 void trib_server_sums_scan(trib_core *core);
@@ -39,6 +64,11 @@ bool trib_server_sums_owe(const trib_core *core);
 /* The aggregator that a worker's frame addresses. TRIB_PROTOCOL if the worker may not speak to it. */
 TRIB_CHECKED trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
                                               trib_error *error);
+/* The aggregator after this one, of all that the core has; NULL: the first one. Returns NULL after the last. An
+ * aggregator that is not open has none. */
+trib_server_sum *trib_server_sums_next(const trib_core *core, const trib_server_sum *sum);
+/* The contributor that stands for the rank that sent a checked frame. */
+uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, const trib_frame *frame);
 /* The rank that sends and receives for a contributor. */
 uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
 /* Passes a relay's report of its machine's missing worker on to the other machines that wait. */
@@ -66,6 +96,17 @@ uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
 /* True if the rank has left and all its frames have arrived. `text` becomes the refusal for those that wait for its
  * contribution. */
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
+
+/* ---- server_forget.c ---- */
+/* Core 0: all workers have released the tensor of that FORGET. The cores drop what they know of its partitions, and
+ * frames about its rounds that are still on their way. Then `done` is called on core 0. */
+TRIB_CHECKED trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
+                                            void (*done)(trib_engine *engine));
+/* Returns the last round of tensors with that id that have ended; 0: there was none. */
+static inline uint32_t trib_server_rounds_over(const trib_core *core, uint32_t tensor)
+{
+    return tensor < core->sums_over_capacity ? core->sums_over[tensor] : 0;
+}
 
 /* ---- server_plan.c ---- */
 TRIB_CHECKED trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,

@@ -212,7 +212,7 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
     trib_put_u32(section, placed ? TRIB_TRACE_TENSOR_PLACED : 0);
     trib_put_u32(section, (uint32_t)tensor->priority);
     trib_put_u32(section, placed ? tensor->partition_bytes : 0);
-    trib_put_u64(section, tensor->bytes);
+    trib_put_u64(section, placed ? tensor->cut->bytes : tensor->bytes);
     trib_put_u32(section, partitions);
     trib_put_u32(section, (uint32_t)(owners->size / 4));
     trib_put_u64(section, 0);
@@ -220,12 +220,10 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
         self->out_of_memory = true;
         return;
     }
-    pthread_mutex_lock(&self->engine->mutex); /* the tensor may be moving */
     for (uint32_t i = 0; i < partitions; i++) {
         trib_put_u16(owners, tensor->owners[i].member);
         trib_put_u16(owners, tensor->owners[i].reactor);
     }
-    pthread_mutex_unlock(&self->engine->mutex);
 }
 
 static void put_tensors(trace_writer *self)
@@ -238,9 +236,9 @@ static void put_tensors(trace_writer *self)
     trib_writer section = build((size_t)count * 48);
     for (uint32_t tag = 0; section.data != NULL && owners.data != NULL && tag < count; tag++) {
         pthread_mutex_lock(&engine->mutex);
-        const trib_tensor *tensor = engine->tensors[tag]; /* tensors stay; the table of them may move */
+        /* Records name a tensor by its tag, so a tag that is free has its entry, too. */
+        put_tensor(self, engine->tensors[tag], &section, &owners); /* the mutex: it may be moving, or ending */
         pthread_mutex_unlock(&engine->mutex);
-        put_tensor(self, tensor, &section, &owners);
     }
     put_section(self, TRIB_TRACE_SECTION_TENSORS, 48, &section);
     put_section(self, TRIB_TRACE_SECTION_OWNERS, 4, &owners);
@@ -269,7 +267,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, config->push_credit_bytes);
         trib_put_u32(&section, config->pull_credit_bytes);
         trib_put_u32(&section, (uint32_t)(roster != NULL ? roster->sum_order : config->sum_order));
-        trib_put_u32(&section, roster != NULL ? roster->epoch : 0);
+        trib_put_u32(&section, roster != NULL ? trib_epoch_number(roster->epoch) : 0);
         trib_put_u64(&section, config->bandwidth_bits);
         trib_put_u64(&section, factor > 0 && factor < TRIB_T_OPT_FACTOR_MAX ? (uint64_t)(factor * 1e9 + 0.5) : 0);
         trib_put_u64(&section, (uint64_t)atomic_load(&engine->tracer->began_ns));

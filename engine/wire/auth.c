@@ -4,15 +4,54 @@
 #include <sodium.h>
 #include <string.h>
 
-void trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE])
+/* Makes each guess of a short token as expensive as this. The salt is the job's name, so a table of guesses serves for
+ * one name only. */
+static trib_status stretch(const char *token, const char *job, unsigned char stretched[TRIB_KEY_SIZE])
 {
+    static const char use[] = "tributary salt 1";
+    unsigned char salt[crypto_pwhash_SALTBYTES];
     crypto_generichash_state state;
-    const char *secret = token == NULL ? "" : token;
+    if (sodium_init() < 0) {
+        return TRIB_SYSTEM;
+    }
+    crypto_generichash_init(&state, NULL, 0, sizeof salt);
+    crypto_generichash_update(&state, (const unsigned char *)use, sizeof use);
+    crypto_generichash_update(&state, (const unsigned char *)job, strlen(job));
+    crypto_generichash_final(&state, salt, sizeof salt);
+    return crypto_pwhash(stretched, TRIB_KEY_SIZE, token, strlen(token), salt, crypto_pwhash_OPSLIMIT_INTERACTIVE,
+                         crypto_pwhash_MEMLIMIT_INTERACTIVE, crypto_pwhash_ALG_ARGON2ID13) == 0
+               ? TRIB_OK
+               : TRIB_NO_MEMORY;
+}
+
+trib_status trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE])
+{
+    static const char use[] = "tributary key 2";
+    unsigned char stretched[TRIB_KEY_SIZE];
+    crypto_generichash_state state;
+    const unsigned char *secret = (const unsigned char *)token;
+    size_t size = token == NULL ? 0 : strlen(token);
+    if (size > 0 && size < TRIB_TOKEN_LONG) {
+        const trib_status status = stretch(token, job, stretched);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        secret = stretched;
+        size = sizeof stretched;
+    }
     crypto_generichash_init(&state, NULL, 0, TRIB_KEY_SIZE);
-    crypto_generichash_update(&state, (const unsigned char *)"tributary key 1", 16);
+    crypto_generichash_update(&state, (const unsigned char *)use, sizeof use);
     crypto_generichash_update(&state, (const unsigned char *)job, strlen(job) + 1);
-    crypto_generichash_update(&state, (const unsigned char *)secret, strlen(secret));
+    crypto_generichash_update(&state, secret, size);
     crypto_generichash_final(&state, key_out, TRIB_KEY_SIZE);
+    sodium_memzero(&state, sizeof state);
+    sodium_memzero(stretched, sizeof stretched);
+    return TRIB_OK;
+}
+
+void trib_auth_wipe(void *secret, size_t size)
+{
+    sodium_memzero(secret, size);
 }
 
 void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,

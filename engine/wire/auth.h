@@ -1,10 +1,13 @@
 /*
  * auth.h - mutual proof of a shared token when a connection is made, by keyed BLAKE2b over both nonces (libsodium).
  *
- * The connector sends HELLO with its nonce and its claimed identity. The acceptor answers CHALLENGE with its nonce and
- * its proof. The connector sends PROOF, and the acceptor answers WELCOME. Both nonces are fresh, so a recorded
+ * The connector sends HELLO with its nonce and its claimed identity. The acceptor answers CHALLENGE with its nonce. The
+ * connector sends PROOF, and the acceptor answers WELCOME with its own proof. Both nonces are fresh, so a recorded
  * handshake is useless later. The key includes the job's name, so a member of another job fails. No other frame is read
  * before the handshake is over.
+ *
+ * A proof lets its reader try tokens offline. So the acceptor, which anybody can connect to, shows nothing that is
+ * computed from the token before it has seen a proof. Short tokens, which may be words, go through a slow hash first.
  */
 #ifndef TRIB_ENGINE_AUTH_H
 #define TRIB_ENGINE_AUTH_H
@@ -21,8 +24,14 @@ typedef struct trib_handshake {
     uint32_t purpose, member, reactor; /* the connector's claims, which its proof covers */
 } trib_handshake;
 
-/* Derives the key from the token, which may be NULL, and the job's name. */
-void trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE]);
+#define TRIB_TOKEN_MIN 8u   /* bytes; a shorter token is refused */
+#define TRIB_TOKEN_LONG 32u /* bytes; a token of this length counts as random */
+
+/* Derives the key from the token, which may be NULL, and the job's name. A token shorter than TRIB_TOKEN_LONG goes
+ * through Argon2id, which takes some 0.1 s and 64 MiB: not for reactors. TRIB_NO_MEMORY, TRIB_SYSTEM (no random source). */
+TRIB_CHECKED trib_status trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE]);
+/* Overwrites memory that held a secret. */
+void trib_auth_wipe(void *secret, size_t size);
 void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                      unsigned char proof_out[TRIB_PROOF_SIZE]);
 /* Proves other data with the key, by a digest of 16 to 64 bytes. No handshake has the same digest. */

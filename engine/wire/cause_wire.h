@@ -19,6 +19,7 @@ typedef enum trib_cause_kind {
     TRIB_CAUSE_LEFT,            /* the subject left too early; detail: a predicate, "left the job before its workers" */
     TRIB_CAUSE_TROUBLE,         /* the subject failed by itself; detail: at which task */
     TRIB_CAUSE_SHORTAGE,        /* the subject lacks a resource; detail: a predicate, "found no memory for ..." */
+    TRIB_CAUSE_DEAF,            /* the subject hears nothing from members that are heard; detail: what it reported */
     TRIB_CAUSE_KIND_COUNT
 } trib_cause_kind;
 

@@ -190,7 +190,8 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
  * that. */
 static bool may_precede_roster(trib_frame_type type)
 {
-    return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_LEAVE || type == TRIB_FRAME_LOST;
+    return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_PING || type == TRIB_FRAME_PONG || type == TRIB_FRAME_LEAVE ||
+           type == TRIB_FRAME_LOST;
 }
 
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
@@ -201,11 +202,18 @@ uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
 
 trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
 {
-    if (epoch == 0 || frame->epoch == epoch || (frame->epoch == 0 && may_precede_roster(frame->type))) {
+    if (trib_epoch_is_foreign(frame->epoch, epoch)) {
+        return trib_error_set(error, TRIB_PROTOCOL,
+                              "%s frame of another start of this job: a process of an earlier attempt is still there, "
+                              "and must be ended",
+                              trib_frame_name(frame->type));
+    }
+    const uint32_t number = trib_epoch_number(frame->epoch), expected = trib_epoch_number(epoch);
+    if (expected == 0 || number == expected || (number == 0 && may_precede_roster(frame->type))) {
         return TRIB_OK;
     }
     return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
-                          trib_frame_name(frame->type), frame->epoch, epoch);
+                          trib_frame_name(frame->type), number, expected);
 }
 
 trib_status trib_frame_take_error(const trib_frame *frame, trib_status *status_out, trib_error *error)

@@ -12,22 +12,22 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 11u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 12u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
 #define TRIB_FRAME_LIST(X)                                                                                             \
     /* handshake, either way of a connection being made */                                                             \
     X(HELLO, 64)                                                                                                       \
-    X(CHALLENGE, 64)                                                                                                   \
+    X(CHALLENGE, 32)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
-    X(WELCOME, 0)                                                                                                      \
+    X(WELCOME, 32)                                                                                                     \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
     X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
     X(JOIN, 4096)                                                                                                      \
     X(ROSTER, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(DECLARE, 512)                                                                                                    \
+    X(DECLARE, TRIB_PAYLOAD_MAX)                                                                                       \
     X(DECLARED, TRIB_PAYLOAD_MAX)                                                                                      \
     X(TENSOR_BAD, 1024)                                                                                                \
     X(PING, 0)                                                                                                         \
@@ -51,7 +51,18 @@
     X(LOADS, 8192)                                                                                                     \
     X(MOVE, TRIB_PAYLOAD_MAX)                                                                                          \
     X(MOVE_READY, 0)                                                                                                   \
-    X(MOVE_DECIDED, 0)
+    X(MOVE_DECIDED, 0)                                                                                                 \
+    /* the end of a tensor, between a member and the coordinator */                                                    \
+    X(RELEASE, 0)                                                                                                      \
+    X(RELEASED, 0)                                                                                                     \
+    X(FORGET, 0)                                                                                                       \
+    X(FORGOTTEN, 0)                                                                                                    \
+    /* groups of workers, between a member and the coordinator */                                                      \
+    X(GROUP_CREATE, TRIB_PAYLOAD_MAX)                                                                                  \
+    X(GROUP_RANKS, TRIB_PAYLOAD_MAX)                                                                                   \
+    X(GROUP_KNOWN, 0)                                                                                                  \
+    X(GROUP_MADE, 0)                                                                                                   \
+    X(GROUP_BAD, 1024)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -79,7 +90,7 @@ typedef enum trib_frame_type {
     FIELD(sender, 12, 4)                                                                                               \
     FIELD(epoch, 16, 4)                                                                                                \
     LATER(term, 20, 4)                                                                                                 \
-    LATER(group, 24, 4)                                                                                                \
+    FIELD(group, 24, 4)                                                                                                \
     FIELD(tensor, 28, 4)                                                                                               \
     FIELD(partition, 32, 4)                                                                                            \
     FIELD(round, 36, 4)                                                                                                \
@@ -97,7 +108,7 @@ typedef enum trib_frame_type {
     LATER(acknowledged, 72, 8)                                                                                         \
     FIELD(contributors, 80, 4)                                                                                         \
     FIELD(step, 84, 4)                                                                                                 \
-    LATER(crc, 88, 4)                                                                                                  \
+    FIELD(crc, 88, 4)                                                                                                  \
     OWN(checksum, 92, 4)
 
 /* A decoded header. The type decides which fields are used; all others are 0. The sending link fills in sender and
@@ -108,8 +119,9 @@ typedef struct trib_frame {
     uint32_t sender; /* member id */
     uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
     uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
-    uint32_t group;  /* reserved for the group of workers in which the tensor was declared */
-    uint32_t tensor; /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED the declaring member's tag */
+    uint32_t group;  /* the group of workers in which the tensor was declared; 0: all of the job */
+    /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED, RELEASE and RELEASED the declaring member's tag */
+    uint32_t tensor;
     uint32_t partition;
     uint32_t round;
     uint32_t chunk;
@@ -124,8 +136,8 @@ typedef struct trib_frame {
     /* reserved for the number of frames that the sender has received, or of sums that are safe */
     uint64_t acknowledged;
     uint32_t contributors; /* contributors to a sum, for information only */
-    uint32_t step;         /* the caller's training step, for traces only */
-    uint32_t crc;          /* reserved for a CRC32C of header and payload */
+    uint32_t step;         /* the caller's training step; all contributions to a round have the same */
+    uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */
 } trib_frame;
 
 static inline bool trib_frame_is_partial(const trib_frame *frame)
@@ -149,8 +161,37 @@ bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE]);
 /* The payload size of an encoded header; UINT32_MAX if it is malformed (see trib_transport_config). */
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
-/* Checks a frame's epoch against the receiver's roster. A receiver without a roster (epoch 0) accepts every frame,
- * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another epoch, except for epoch 0 in
+/*
+ * An epoch is the incarnation of the job, which the coordinator draws at random when it starts, and the number of the
+ * roster in the lowest 8 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same token,
+ * name and address, is told apart. Epoch 0 belongs to a process that knows no coordinator yet.
+ */
+#define TRIB_EPOCH_NUMBER_BITS 8u
+
+static inline uint32_t trib_epoch_make(uint32_t incarnation, uint32_t number)
+{
+    return incarnation << TRIB_EPOCH_NUMBER_BITS | number;
+}
+
+static inline uint32_t trib_epoch_incarnation(uint32_t epoch)
+{
+    return epoch >> TRIB_EPOCH_NUMBER_BITS;
+}
+
+static inline uint32_t trib_epoch_number(uint32_t epoch)
+{
+    return epoch & ((1u << TRIB_EPOCH_NUMBER_BITS) - 1);
+}
+
+/* True if both epochs name an incarnation of the job, and not the same one. */
+static inline bool trib_epoch_is_foreign(uint32_t epoch, uint32_t other)
+{
+    const uint32_t one = trib_epoch_incarnation(epoch), two = trib_epoch_incarnation(other);
+    return one != 0 && two != 0 && one != two;
+}
+
+/* Checks a frame's epoch against the receiver's. A receiver without a roster accepts every frame of its incarnation,
+ * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another incarnation or epoch, except for
  * frames that a member may send without a roster. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 

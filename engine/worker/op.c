@@ -1,5 +1,5 @@
 /*
- * op.c - operations between the caller and the cores: the pool, submitting, failing, completing.
+ * op.c - operations between the caller and the cores: the pool, failing, completing. Submitting is in op_submit.c.
  *
  * ops_max limits what the caller knows of: an operation counts until its completion is announced and the caller has
  * returned its handle. The slot is in use for longer: while the callback runs, and while a core still has to use up
@@ -14,11 +14,14 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/base/handle.h"
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 #include "engine/worker/task_trace.h"
+
+#define NAME_SHOWN_MAX 96u /* bytes of a tensor's name in an error text */
 
 /* Given-up operations that wait behind running rounds may be as many as ops_max. The constant covers operations in
  * their last steps on a core. */
@@ -28,7 +31,7 @@ static uint64_t slots_max(const trib_engine *engine)
 }
 
 /* The caller holds the mutex. */
-static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *error)
+static trib_status take_slot(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
     const uint32_t counted = (uint32_t)(trib_counter_get(&engine->ops_submitted) - atomic_load(&engine->ops_uncounted));
     if (counted >= engine->config.ops_max) {
@@ -36,6 +39,9 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
                               "%u operations are in flight, or over and not given back by trib_op_release "
                               "(trib_config.ops_max)",
                               counted);
+    }
+    if (engine->free_ops == NULL) {
+        engine->free_ops = atomic_exchange(&engine->returned_ops, NULL);
     }
     trib_op *op = engine->free_ops;
     if (op != NULL) {
@@ -50,9 +56,13 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
                               engine->ops_made - counted);
     }
     op = calloc(1, sizeof *op + engine->core_count * sizeof op->cores[0]);
-    if (op == NULL) {
+    const uint32_t place = op == NULL ? TRIB_NO_PLACE : trib_handle_take_place(op);
+    if (place == TRIB_NO_PLACE) {
+        free(op);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
     }
+    op->place = place;
+    op->engine = engine;
     op->made_next = engine->all_ops;
     engine->all_ops = op;
     engine->ops_made++;
@@ -60,137 +70,89 @@ static trib_status take_op(trib_engine *engine, trib_op **op_out, trib_error *er
     return TRIB_OK;
 }
 
-static void fill_op(trib_op *op, trib_engine *engine, const trib_op_params *params, trib_collective collective,
-                    trib_tensor *tensor)
+trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error)
 {
-    trib_assert(op != NULL);
-    trib_reactor *reactor = engine->cores[0].reactor;
-    op->engine = engine;
-    op->tensor = tensor;
-    op->collective = collective;
-    op->reduce = collective == TRIB_COLLECTIVE_ALL_REDUCE ? params->reduce : TRIB_SUM;
-    op->root = collective == TRIB_COLLECTIVE_BROADCAST ? (uint32_t)params->root : 0;
-    if (tensor->on_device) {
-        engine->device_hooks->fill(op);
-    }
-    op->priority = params->has_priority ? params->priority : tensor->priority;
-    op->input = params->input;
-    op->output = params->output;
-    op->done_cb = params->done_cb;
-    op->user = params->user;
-    op->submit_ns = trib_now(reactor);
-    int64_t timeout_ns =
-        trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
-    op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
-    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
-    op->text[0] = '\0';
-    atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */
-    const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
-    atomic_init(&op->cores_left, cores);
-    atomic_init(&op->cores_booked, cores);
-    atomic_init(&op->claim, 0);
-    atomic_init(&op->status, TRIB_PENDING);
-    atomic_init(&op->cancelled, false);
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        op->cores[i].op = op;
-        trib_worker_prepare_op_core(&op->cores[i]);
-    }
-}
-
-/* The caller holds the mutex. */
-static trib_status check_rounds(const trib_tensor *tensor, trib_error *error)
-{
-    return tensor->rounds < TRIB_ROUNDS_MAX
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_STATE, "tensor \"%s\" has had all its %u operations: declare another",
-                                tensor->name, TRIB_ROUNDS_MAX);
-}
-
-/* Takes a slot for an operation on the tensor. The caller holds the mutex. The mutex is released while the device
- * prepares the slot, as the driver may be slow the first times. */
-static trib_status take_op_for(trib_engine *engine, const trib_tensor *tensor, trib_op **op_out, trib_error *error)
-{
-    trib_status status = take_op(engine, op_out, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    trib_op *op = *op_out;
-    trib_assert(op != NULL);
-    trib_counter_add(&engine->ops_submitted, 1); /* the operation counts for ops_max from here */
-    if (tensor->on_device) {
-        op->engine = engine;
-        pthread_mutex_unlock(&engine->mutex);
-        status = engine->device_hooks->prepare(op, error);
-        pthread_mutex_lock(&engine->mutex);
-    }
+    const trib_status status = take_slot(engine, op_out, error);
     if (status == TRIB_OK) {
-        status = trib_engine_check_open_locked(engine, error); /* the engine may have closed meanwhile */
-    }
-    if (status == TRIB_OK) {
-        status = check_rounds(tensor, error);
-    }
-    if (status != TRIB_OK) {
-        op->next = engine->free_ops;
-        engine->free_ops = op;
-        trib_counter_sub(&engine->ops_submitted, 1);
+        trib_counter_add(&engine->ops_submitted, 1); /* the operation counts for ops_max from here */
     }
     return status;
 }
 
-/* After the last post the operation may complete at any time. */
-static void post_op_cores(trib_op *op)
+void trib_op_put_back(trib_op *op)
 {
-    trib_engine *engine = op->engine;
-    const trib_tensor *tensor = op->tensor;
-    const uint32_t cores = op->spread ? engine->core_count : 1;
-    uint32_t unwoken = 0;
-    for (uint32_t i = 0; i < cores; i++) {
-        if (i == 0 || trib_tensor_is_used(tensor, i)) {
-            trib_reactor_post_nowake(engine->cores[i].reactor, &op->cores[i].submit_post);
-            unwoken |= 1u << i;
-        }
-    }
-    if (tensor->on_device) {
-        engine->device_hooks->wake(op, unwoken);
-    } else {
-        trib_engine_wake(engine, unwoken);
-    }
+    op->next = op->engine->free_ops;
+    op->engine->free_ops = op;
+    trib_counter_sub(&op->engine->ops_submitted, 1);
 }
 
-trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
-                           trib_tensor *tensor, trib_op **op_out, trib_error *error)
+/* ---- Buffers of the sliced layouts ---- */
+
+static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
 {
-    const trib_device_hooks *device = tensor->on_device ? engine->device_hooks : NULL;
-    void *marker = NULL;
-    trib_status status = device != NULL ? device->marker_record(engine, params->stream, &marker, error) : TRIB_OK;
-    if (status != TRIB_OK) {
-        return status;
+    const uintptr_t at = (uintptr_t)buffer;
+    const uintptr_t from = (uintptr_t)memory;
+    return buffer != NULL && at < from + size && from < at + bytes;
+}
+
+typedef struct needed_bytes {
+    uint64_t in, out;
+} needed_bytes;
+
+static needed_bytes bytes_of(const trib_op *op)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t given = trib_cut_given(tensor->cut, tensor->group_place),
+                   taken = trib_cut_taken(tensor->cut, tensor->group_place);
+    return op->collective == TRIB_COLLECTIVE_REDUCE ? (needed_bytes){.in = taken, .out = given}
+                                                    : (needed_bytes){.in = given, .out = taken};
+}
+
+static void fail_to_fit(trib_op *op, const char *what, uint64_t has, uint64_t needs)
+{
+    trib_op_fail(op, TRIB_INVALID, "%s has %llu bytes, and the operation %s %llu: see trib_tensor_counts", what,
+                 (unsigned long long)has, what[0] == 'i' ? "reads" : "writes", (unsigned long long)needs);
+}
+
+/* True if the smaller one of input and output is this worker's slice at its place in the larger one. */
+static bool may_overlap(const trib_op *op, const needed_bytes *needs)
+{
+    const trib_tensor *tensor = op->tensor;
+    const uint64_t before = tensor->layout == TRIB_SLICES ? tensor->cut->slices[tensor->group_place].begin : 0;
+    const uintptr_t in = (uintptr_t)op->input, out = (uintptr_t)op->output;
+    return tensor->layout == TRIB_SLICES && (needs->in < needs->out ? in == out + before : out == in + before);
+}
+
+void trib_op_fit(trib_op *op)
+{
+    if (op->tensor->layout == TRIB_WHOLE) {
+        return; /* checked when it was submitted */
     }
-    pthread_mutex_lock(&engine->mutex);
-    trib_op *op = NULL;
-    status = take_op_for(engine, tensor, &op, error);
-    if (status != TRIB_OK) {
-        pthread_mutex_unlock(&engine->mutex);
-        if (device != NULL) {
-            device->marker_drop(engine, marker);
+    const needed_bytes needs = bytes_of(op);
+    if (op->input_bytes != 0 && op->input_bytes != needs.in) {
+        fail_to_fit(op, "input", op->input_bytes, needs.in);
+    } else if (op->allocates && needs.out > 0) {
+        op->allocated = op->engine->env.memory_alloc(op->engine->env.memory, needs.out);
+        op->output = op->allocated;
+        if (op->output == NULL) {
+            trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for an output of %llu bytes",
+                         (unsigned long long)needs.out);
         }
-        return status;
+    } else if (!op->allocates && op->output_bytes < needs.out &&
+               (op->output_bytes != 0 || op->collective != TRIB_COLLECTIVE_REDUCE)) {
+        fail_to_fit(op, "output", op->output_bytes, needs.out);
     }
-    trib_assert(op != NULL);
-    fill_op(op, engine, params, collective, tensor);
-    op->round = ++tensor->rounds;
-    atomic_init(&op->references, op_out != NULL ? 3 : 2);
-    atomic_init(&op->counts, op_out != NULL ? 2 : 1);
-    if (op_out != NULL) {
-        *op_out = op;
+    if (op->input == NULL && needs.in > 0) {
+        fail_to_fit(op, "input", 0, needs.in);
+    } else if (op->output == NULL && needs.out > 0) {
+        fail_to_fit(op, "output", 0, needs.out);
     }
-    if (device != NULL) {
-        device->begin(op, marker);
+    if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) &&
+        overlaps(op->input, needs.in, op->output, needs.out)) {
+        trib_op_fail(op, TRIB_INVALID, "input and output overlap, and not as a slice at its place among all");
     }
-    /* Posting under the mutex keeps a tensor's rounds in order on core 0, where they may wait for the placement. */
-    post_op_cores(op);
-    pthread_mutex_unlock(&engine->mutex);
-    return TRIB_OK;
+    op->input_bytes = needs.in;
+    op->output_bytes = needs.out;
 }
 
 /* Subtracts the caller's share of a count and returns true if none is left. A caller whose share is the whole
@@ -204,16 +166,26 @@ static bool take_last(atomic_uint *count, uint32_t mine)
     return atomic_fetch_sub(count, mine) == mine;
 }
 
+static void free_output(trib_op *op)
+{
+    if (op->allocated != NULL) {
+        op->engine->env.memory_free(op->engine->env.memory, op->allocated);
+        op->allocated = NULL;
+    }
+}
+
 void trib_op_unref(trib_op *op)
 {
     if (!take_last(&op->references, 1)) {
         return;
     }
     trib_engine *engine = op->engine;
-    pthread_mutex_lock(&engine->mutex);
-    op->next = engine->free_ops;
-    engine->free_ops = op;
-    pthread_mutex_unlock(&engine->mutex);
+    free_output(op);
+    trib_tensor_unref(op->tensor);
+    trib_op *before = atomic_load(&engine->returned_ops);
+    do {
+        op->next = before;
+    } while (!atomic_compare_exchange_weak(&engine->returned_ops, &before, op));
 }
 
 void trib_op_give_back(trib_op *op)
@@ -226,25 +198,34 @@ void trib_op_give_back(trib_op *op)
     }
 }
 
-static bool overlaps(const void *buffer, uint64_t bytes, const void *memory, size_t size)
-{
-    const uintptr_t at = (uintptr_t)buffer;
-    const uintptr_t from = (uintptr_t)memory;
-    return buffer != NULL && at < from + size && from < at + bytes;
-}
-
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size)
 {
     const trib_tensor *found = NULL;
     pthread_mutex_lock(&engine->mutex);
     for (const trib_op *op = engine->all_ops; op != NULL && found == NULL; op = op->made_next) {
-        if (atomic_load(&op->cores_left) > 0 && (overlaps(op->input, op->tensor->bytes, memory, size) ||
-                                                 overlaps(op->output, op->tensor->bytes, memory, size))) {
+        const uint64_t bytes = op->tensor == NULL ? 0 : op->tensor->bytes;
+        const uint64_t in = op->input_bytes > bytes ? op->input_bytes : bytes;
+        const uint64_t out = op->output_bytes > bytes ? op->output_bytes : bytes;
+        if (atomic_load(&op->cores_left) > 0 &&
+            (overlaps(op->input, in, memory, size) || overlaps(op->output, out, memory, size))) {
             found = op->tensor;
         }
     }
     pthread_mutex_unlock(&engine->mutex);
     return found;
+}
+
+/* Long names are cut in the middle, because most differ at their ends, so that the reason fits behind them. */
+static void shorten(const char *name, char text[NAME_SHOWN_MAX])
+{
+    const size_t length = strlen(name), part = (NAME_SHOWN_MAX - sizeof "...") / 2;
+    if (length < NAME_SHOWN_MAX) {
+        memcpy(text, name, length + 1);
+        return;
+    }
+    memcpy(text, name, part);
+    memcpy(text + part, "...", 3);
+    memcpy(text + part + 3, name + length - part, part + 1);
 }
 
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
@@ -253,7 +234,9 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     if (!atomic_compare_exchange_strong(&op->claim, &none, (int)status)) {
         return;
     }
-    const int length = snprintf(op->text, sizeof op->text, "tensor \"%s\": ", op->tensor->name);
+    char name[NAME_SHOWN_MAX];
+    shorten(op->tensor->name, name);
+    const int length = snprintf(op->text, sizeof op->text, "tensor \"%s\": ", name);
     trib_assert(length > 0 && (size_t)length < sizeof op->text);
     op->reason_at = (uint32_t)length;
     va_list arguments;
@@ -266,6 +249,21 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
     }
 }
 
+void trib_op_read_result(const trib_op *op, trib_result *result)
+{
+    const int claim = atomic_load(&op->claim);
+    const bool is_from_one = op->collective == TRIB_COLLECTIVE_BROADCAST && op->tensor->layout == TRIB_WHOLE;
+    const uint32_t givers = is_from_one ? 1 : op->tensor->members;
+    *result = (trib_result){
+        .status = (trib_status)claim,
+        .contributors = claim == 0 ? givers : 0,
+        .bytes = atomic_load(&op->tensor->placed) ? op->tensor->cut->bytes : op->tensor->bytes,
+        .duration_ns = op->duration_ns,
+        .tensor = trib_tensor_is_reserved(op->tensor) ? "" : op->tensor->name,
+        .text = op->text,
+    };
+}
+
 /* What follows the callback. */
 static void announce(trib_reactor *reactor, trib_post *post)
 {
@@ -273,7 +271,7 @@ static void announce(trib_reactor *reactor, trib_post *post)
     trib_op *op = trib_container_of(post, trib_op, done_post);
     trib_engine *engine = op->engine;
     atomic_store(&op->status, atomic_load(&op->claim));
-    if (atomic_load(&engine->waiters) > 0) {
+    if (atomic_load(&op->is_awaited)) {
         trib_engine_notify(engine);
     }
     trib_op_unref(op);
@@ -287,21 +285,16 @@ static trib_callback_kind kind_of(const trib_op *op)
 }
 
 /* The callback runs here once, on a core or in trib_engine_dispatch. The operation stops counting for ops_max
- * before it, so the callback may submit another operation. */
+ * before it, so the callback may submit another operation or release the tensor. */
 static void complete(trib_reactor *reactor, trib_post *post)
 {
     trib_op *op = trib_container_of(post, trib_op, done_post);
     trib_engine *engine = op->engine;
-    int claim = atomic_load(&op->claim);
-    const uint32_t givers = op->collective == TRIB_COLLECTIVE_BROADCAST ? 1 : (uint32_t)engine->config.worker_count;
-    trib_result result = {
-        .status = (trib_status)claim,
-        .contributors = claim == 0 ? givers : 0,
-        .bytes = op->tensor->bytes,
-        .duration_ns = op->duration_ns,
-        .tensor = op->tensor == engine->barrier_tensor ? "" : op->tensor->name,
-        .text = op->text,
-    };
+    const int claim = atomic_load(&op->claim);
+    trib_result result;
+    trib_op_read_result(op, &result);
+    atomic_store(&op->is_over, true);
+    atomic_fetch_sub(&op->tensor->in_flight, 1);
     atomic_fetch_add(claim == 0 ? &engine->ops_completed : &engine->ops_failed, 1);
     if (take_last(&op->counts, 1)) {
         atomic_fetch_add(&engine->ops_uncounted, 1);
@@ -377,6 +370,8 @@ void trib_ops_free(trib_engine *engine)
     while (engine->all_ops != NULL) {
         trib_op *op = engine->all_ops;
         engine->all_ops = op->made_next;
+        trib_handle_give_place(op->place);
+        free_output(op);
         free(op->device);
         free(op);
     }

@@ -16,8 +16,12 @@
 
 #include "engine/base/limits.h"
 #include "engine/base/hash.h"
+#include "engine/cluster/cut.h"
 #include "engine/core/core.h"
+#include "engine/worker/rank_group.h"
 #include "engine/worker/task.h"
+
+#define TRIB_TENSOR_TEXT_SIZE 96 /* of a tensor's type and shape in words; longer ones are cut */
 
 typedef struct trib_op_core trib_op_core;
 
@@ -31,6 +35,7 @@ typedef struct trib_tensor_core {
     /* The last pending round, valid while there is one; and the last pending round that arrived after a later one.
      * NULL: no such round is pending. */
     trib_op_core *pending_last, *pending_late;
+    trib_post end_post; /* the core forgets the tensor */
     trib_post bad_post; /* tells the core that the workers disagree about the tensor */
     struct trib_tensor *tensor;
     /* A move to other owners (tensor_move.c). */
@@ -39,23 +44,58 @@ typedef struct trib_tensor_core {
     uint32_t moved_from; /* first round of the owners that the tasks have not taken yet; 0: the tasks are up to date */
 } trib_tensor_core;
 
+/* The life of a tensor. Its memory stays with the engine, and another tensor gets it after the end (tensor_end.c). */
+typedef enum trib_tensor_state {
+    TRIB_TENSOR_UNUSED,   /* no tensor, but memory for the next one */
+    TRIB_TENSOR_DECLARED, /* callers may use it */
+    TRIB_TENSOR_RELEASED, /* callers know it no more; operations that were given up may have to spend their rounds */
+    TRIB_TENSOR_ENDING,   /* no operation is left, and the cores forget it */
+    TRIB_TENSOR_ENDED,    /* the coordinator has been told, or will be when the job has formed */
+    TRIB_TENSOR_STATES
+} trib_tensor_state;
+
 typedef struct trib_tensor {
     trib_engine *engine;
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;
     int32_t priority;
-    uint64_t count, bytes;
-    uint64_t key; /* hash of the name */
-    uint32_t tag; /* this member's own number for the tensor */
+    uint64_t count,
+        bytes; /* as declared here: for TRIB_SLICES this worker's slice, for TRIB_PAIRS its slices for all */
+    trib_layout layout;
+    uint64_t row;
+    uint64_t *splits;                          /* TRIB_PAIRS: as declared here */
+    trib_group *group;                         /* NULL: all workers */
+    uint32_t group_place;                      /* of this worker among those that share the tensor */
+    uint32_t members;                          /* how many share it */
+    struct trib_tensor *group_next;            /* core 0: in the group's list of tensors that wait for it */
+    bool waits_for_group;                      /* core 0: it is in that list */
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
+    uint64_t key;                              /* hash of the name */
+    uint32_t tag;                              /* this member's own number for the tensor */
     UT_hash_handle hh;
-    uint32_t rounds; /* submitted rounds, TRIB_ROUNDS_MAX at most; guarded by the engine's mutex */
+    uint32_t place;   /* of its handles (engine/base/handle.h) */
+    uintptr_t handle; /* what the caller knows it by; 0: the engine's own, or released */
+    uint8_t dims;     /* of its shape; 0: none was given */
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+
+    /* Guarded by the engine's mutex. */
+    trib_tensor_state state; /* set by trib_tensor_set_state alone */
+    uint32_t rounds;         /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
+    uint32_t prepared;       /* operations that are prepared on it */
+    struct trib_tensor *next_free;
+    /* Written by any thread. */
+    atomic_uint references; /* its declaration, and every slot of an operation on it that is in use */
+    atomic_uint in_flight;  /* operations on it that are not complete */
 
     /* Written on core 0, then published by state. */
-    atomic_bool placed; /* true once the tensor has partitions and owners */
-    atomic_bool bad;    /* the workers disagree about the tensor: its operations fail with bad_text */
+    atomic_bool placed;     /* true once the tensor has partitions and owners */
+    atomic_bool bad;        /* it cannot be used: its operations fail with bad_status and bad_text */
+    trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t id;
+    uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
     uint32_t partition_bytes, chunk_bytes, partition_count;
+    trib_cut *cut;                /* written at placement */
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
     uint32_t *task_index;         /* by partition: the index of its task on its core */
@@ -66,6 +106,9 @@ typedef struct trib_tensor {
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
+    bool is_declared; /* core 0: DECLARE was sent */
+    trib_post end_post;
+    atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
      * that waits for the coordinator's decision. */
     trib_place_owner *owners_next;
@@ -93,16 +136,23 @@ struct trib_op_core {
 struct trib_op {
     trib_engine *engine;
     trib_tensor *tensor;
+    uint32_t place;   /* of its handles (engine/base/handle.h) */
+    uintptr_t handle; /* the caller's, or the one that a prepared operation keeps; 0: nobody has one */
+    uint32_t step;    /* the caller's step; all contributions to a round have the same */
     trib_collective collective;
     trib_reduce reduce;
     uint32_t root;
     int32_t priority;
     const unsigned char *input;
     unsigned char *output;
+    uint64_t input_bytes, output_bytes; /* what the caller says is there; 0: it does not say */
+    bool allocates;                     /* the output is the engine's, from the placement to the slot's next use */
+    void *allocated;
     trib_done_cb done_cb;
     void *user;
     uint32_t round;
     int64_t submit_ns, deadline_ns, duration_ns; /* deadline 0: no deadline */
+    _Atomic int64_t stall_ns; /* the age at which the log says next what the operation waits for (worker_stall.c) */
     /* Cores that may still touch the buffers, plus an input copy that goes ahead. At 0 the operation is complete. */
     atomic_uint cores_left;
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its
@@ -111,9 +161,12 @@ struct trib_op {
     bool spread;      /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim; /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
+    atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
+    atomic_bool is_over;           /* its callback has begun, so it may be started again if it is a prepared one's */
+    atomic_bool is_awaited;        /* threads wait for it, or did, and are to be woken at its end */
     atomic_bool cancelled;         /* cancellation was requested */
     atomic_uint references;        /* held by the completion, the cores and the caller; at 0 the slot is free */
     atomic_uint counts;            /* of these, the completion and the caller; above 0: counts for ops_max */
@@ -124,8 +177,8 @@ struct trib_op {
     trib_op_core cores[];      /* one per core */
 };
 
-/* Returns true for a broadcast whose bytes this member sends. The sender is the root or, for a device tensor, any
- * member on the root's machine. */
+/* Returns true for a broadcast of a whole tensor whose bytes this member sends. The sender is the root or, for a device
+ * tensor, any member on the root's machine. */
 static inline bool trib_op_gives(const trib_op *op)
 {
     if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
@@ -133,8 +186,70 @@ static inline bool trib_op_gives(const trib_op *op)
     }
     return op->tensor->on_device
                ? trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size
-               : op->root == op->engine->member_id;
+               : op->root == op->tensor->group_place;
 }
+
+/* ---- Who gives a task's bytes, and who gets them ---- */
+
+/* The root of the partition: of the operation, or the worker whose slice it is. Of a pair the first one is. */
+static inline uint32_t trib_task_root(const trib_task *task)
+{
+    return task->tensor->layout == TRIB_SLICES  ? task->slice
+           : task->tensor->layout == TRIB_PAIRS ? 0
+                                                : task->op_core->op->root;
+}
+
+/* TRIB_PAIRS: the places of the two workers. */
+static inline uint32_t trib_task_giver(const trib_task *task)
+{
+    return task->slice / task->tensor->members;
+}
+
+static inline uint32_t trib_task_taker(const trib_task *task)
+{
+    return task->slice % task->tensor->members;
+}
+
+/* A slice of a worker for itself, which is copied and not sent. */
+static inline bool trib_task_is_own(const trib_task *task)
+{
+    return task->tensor->layout == TRIB_PAIRS && trib_task_giver(task) == trib_task_taker(task);
+}
+
+/* True if this worker alone brings the partition's bytes. */
+static inline bool trib_task_gives(const trib_task *task)
+{
+    const trib_op *op = task->op_core->op;
+    if (task->tensor->layout == TRIB_PAIRS) {
+        return trib_task_giver(task) == task->tensor->group_place;
+    }
+    return task->tensor->layout == TRIB_SLICES
+               ? op->collective == TRIB_COLLECTIVE_BROADCAST && task->slice == task->tensor->group_place
+               : trib_op_gives(op);
+}
+
+/* True if this worker sends the partition's bytes. */
+static inline bool trib_task_sends(const trib_task *task)
+{
+    return trib_collective_is_sum(task->op_core->op->collective) || trib_task_gives(task);
+}
+
+/* True if this worker gets the partition's bytes, or their sum, from the owner. */
+static inline bool trib_task_gets(const trib_task *task)
+{
+    return task->op_core->op->collective == TRIB_COLLECTIVE_REDUCE ? trib_task_root(task) == task->tensor->group_place
+                                                                   : !trib_task_gives(task);
+}
+
+/* True if the partition goes to the relay of this machine (relay.h), not to its owner. */
+static inline bool trib_task_is_relayed(const trib_core *core, const trib_task *task)
+{
+    return core->engine->roster->local_size > 0 && task->device == NULL && task->tensor->group == NULL &&
+           task->tensor->layout != TRIB_PAIRS;
+}
+
+/* Fills in what PUSH and WITHDRAW say alike about a task and its operation, but not its owner code. */
+trib_frame trib_task_frame(const trib_task *task, trib_frame_type type);
 
 /* The collective as written in frames and trace records. Device tensors have their own values, because one member
  * of each machine contributes to a shard. The worker's side is otherwise the same. */
@@ -148,13 +263,22 @@ static inline uint8_t trib_op_wire_collective(const trib_op *op)
 }
 
 /* ---- tensor.c: declaring and placing ---- */
-TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype,
-                                                 uint64_t count, int32_t priority, uint32_t flags,
-                                                 trib_tensor **tensor_out, trib_error *error);
-/* Core 0: the coordinator has placed the tensor. */
-void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
-                        uint32_t partition_bytes);
-void trib_tensor_bad(trib_tensor *tensor, const char *text);
+/* `desc` has been checked, but for what other declarations of its name say. handle_out may be NULL. */
+TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc,
+                                                 trib_tensor **tensor_out, uintptr_t *handle_out, trib_error *error);
+static inline bool trib_tensor_is_reserved(const trib_tensor *tensor)
+{
+    return tensor->name[0] == '_' && tensor->name[1] == '_';
+}
+/* Returns the handle of the tensor of that name, or 0. */
+uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name);
+/* Writes "float32[2x3]", or "float32[6]" if no shape was given. */
+void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
+                          const uint64_t *shape);
+/* Core 0: the coordinator has placed the tensor. Takes over both. */
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
+                        trib_cut *cut_owned);
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text);
 /* Most pushes of all workers (or machines, for device tensors) for a finely cut tensor. Their cost is small next
  * to the tensor's bytes. */
 #define TRIB_TENSOR_MESSAGES_MAX 256u
@@ -189,9 +313,24 @@ TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 /* Fills in the task of the partition and advances *bits past the words that it uses. */
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits);
 uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
+/* Frees what a placement has allocated. */
+void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
 /* For texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
+
+/* ---- tensor_end.c: the end of a tensor ---- */
+/* The caller holds the mutex. */
+void trib_tensor_set_state(trib_tensor *tensor, trib_tensor_state state);
+/* Any thread: callers know the tensor no more, and its name is free. TRIB_STATE: operations are in flight or prepared
+ * on it. TRIB_INVALID: the handle is not a tensor's. */
+TRIB_CHECKED trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, trib_error *error);
+/* The caller holds the mutex: the engine's own tensor ends when the operations on it are over. */
+void trib_tensor_release_once(trib_tensor *tensor);
+/* Any thread: a slot of an operation on the tensor is free, or the tensor was released. */
+void trib_tensor_unref(trib_tensor *tensor);
+/* Core 0: the coordinator will not speak of the tensor any more, so its memory and tag are free. */
+void trib_tensor_forgotten(trib_tensor *tensor);
 
 /* ---- tensor_move.c: moving a tensor's partitions to other owners ---- */
 /* Core 0: takes a proposal of owners and takes ownership of the array. *round_out is the first round that waits
@@ -201,12 +340,62 @@ void trib_tensor_move_propose(trib_tensor *tensor, trib_place_owner *owners_owne
 void trib_tensor_move_decide(trib_tensor *tensor, uint32_t round);
 /* Returns true if no undecided proposal keeps the round from beginning on the core. */
 bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_core *mine, uint32_t round);
+/* The tensor has ended, so the core waits for no move any more. */
+void trib_tensor_move_forget(trib_tensor_core *mine);
 /* Gives the core's tasks their new owners if the next round is the first one after a move. Always returns true. */
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
-/* ---- op.c: submitting, cancelling and completing ---- */
-TRIB_CHECKED trib_status trib_op_submit(trib_engine *engine, const trib_op_params *params, trib_collective collective,
-                                        trib_tensor *tensor, trib_op **op_out, trib_error *error);
+#define TRIB_BARRIER_NAME "__barrier"
+
+/* ---- op_submit.c: submitting ---- */
+
+/* An operation that the caller may start again and again. */
+typedef struct trib_prepared {
+    trib_engine *engine;
+    trib_tensor *tensor;
+    uintptr_t tensor_handle;
+    trib_collective collective;
+    trib_op_params params; /* checked */
+    uint32_t place;
+    _Atomic uintptr_t current; /* handle of the operation that was started last; 0: none yet */
+    bool is_claimed;           /* guarded by the engine's mutex: it is being started */
+    struct trib_prepared *next, *made_next;
+} trib_prepared;
+
+/* What is to be submitted. The fields of the second half are for op_submit.c. */
+typedef struct trib_request {
+    const trib_op_params *params; /* checked */
+    trib_collective collective;
+    uint32_t step;
+    trib_tensor *tensor;     /* NULL: the engine names one for this operation (TRIB_OP_ONCE) */
+    uintptr_t tensor_handle; /* the caller's; 0: the tensor is the engine's own */
+    trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
+    trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
+
+    bool is_once;
+    trib_op *op;
+    bool spread;     /* as in the operation before it is posted */
+    trib_op *before; /* the last operation that was started, whose handle the prepared operation gives back */
+    void *marker;
+} trib_request;
+
+/* Takes all of the operations, in this order, or none. The cores get many at a time, at the cost of one post. */
+TRIB_CHECKED trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
+TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
+                                                 trib_error *error);
+/* The request that starts a prepared operation. */
+trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step);
+/* The caller gives the handle of a prepared operation back. */
+void trib_prepared_give_back(trib_prepared *prepared);
+void trib_prepared_free_all(trib_engine *engine);
+
+/* ---- op.c: cancelling and completing ---- */
+/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
+TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
+void trib_op_put_back(trib_op *op);
+/* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
+ * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
+void trib_op_fit(trib_op *op);
 /* Any core: fails the operation. Later failures are ignored. The text begins with the tensor's name. */
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...) __attribute__((format(printf, 3, 4)));
 /* Returns the reason of the failure without the tensor's name. Valid once has_text is set. */
@@ -221,8 +410,10 @@ void trib_op_core_done(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
 void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
-/* The caller returns its handle. */
+/* The caller has returned its handle, which is closed. */
 void trib_op_give_back(trib_op *op);
+/* The result of an operation that is complete. Its strings live as long as the slot is in use. */
+void trib_op_read_result(const trib_op *op, trib_result *result);
 /* Returns the tensor of an operation in flight whose buffers overlap the memory, or NULL. */
 const trib_tensor *trib_op_find_user(trib_engine *engine, const void *memory, size_t size);
 void trib_ops_free(trib_engine *engine);

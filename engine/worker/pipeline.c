@@ -278,6 +278,7 @@ void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
     trib_pipeline_prepare(core, task, op_core);
     task->gave_up = true;
     skip_from(core, task, 0);
+    task->op_core = NULL; /* the operation may be freed now */
 }
 
 void trib_pipeline_begin(trib_core *core, trib_task *task)

@@ -63,7 +63,9 @@ typedef struct trib_task {
     struct trib_tensor *tensor;
     struct trib_op_core *op_core; /* the current operation; NULL: none */
     trib_link *link;              /* link to the core that sums the partition */
-    uint64_t offset;              /* in the tensor, bytes */
+    uint64_t offset;              /* bytes before it in the tensor; TRIB_PAIRS: in the giver's input */
+    uint64_t offset_own;          /* bytes before it in its slice; TRIB_PAIRS: in the taker's output */
+    uint32_t slice;               /* the slice that it is part of (cut.h) */
     uint32_t size;
     uint32_t partition;
     uint8_t connection;     /* link connection that carried its contributions (link_priority.h, link_subflow.h) */
@@ -82,13 +84,15 @@ typedef struct trib_task {
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
     /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
-    bool in_order;  /* this round uses the same connection as the messages of the given-up round before it */
-    bool refused;   /* the owner refused this round and need not be told that it is given up */
-    bool held_back; /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
+    bool has_weight; /* its bytes count in the weight of the link that pushes it (egress.h) */
+    bool in_order;   /* this round uses the same connection as the messages of the given-up round before it */
+    bool refused;    /* the owner refused this round and need not be told that it is given up */
+    bool held_back;  /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
-    uint32_t missing_rank; /* rank last reported missing; TRIB_NO_MEMBER: none */
-    int64_t since_ns;      /* time of entry into the stage */
-    uint64_t *received;    /* one bit per chunk */
+    uint32_t missing_rank;  /* rank last reported missing; TRIB_NO_MEMBER: none */
+    uint32_t missing_count; /* number of contributors that were missing then, 0 if that was not said */
+    int64_t since_ns;       /* time of entry into the stage */
+    uint64_t *received;     /* one bit per chunk */
 } trib_task;
 
 static inline unsigned char *trib_view_chunk(const trib_view *view, uint32_t chunk)

@@ -8,114 +8,9 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/handle.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
-
-#define PARTITIONS_EACH 64u      /* partitions for each owner of a large tensor, to balance the load */
-#define PARTITIONS_EACH_NEAR 16u /* partitions for each owner within one host */
-#define PARTITION_MIN (32u << 10)
-#define PARTITION_FEW (64u << 10) /* smaller partitions are for jobs of few workers */
-#define CHUNKS_EACH 128u          /* chunks for each core that sums */
-#define CHUNKS_EACH_SMALL 32u     /* chunks below CHUNK_SMALL for each core, where the cost of a message weighs more */
-#define CHUNK_SMALL (64u << 10)
-#define CHUNK_MIN (16u << 10)
-#define PARTITION_ONE_WAY (128u << 10) /* largest partition where members have several networks */
-
-/*
- * A worker sends to all cores that sum at the same time. The first sums can return when each core has received one
- * chunk. A tensor therefore takes longer than its bytes by that time, one part in CHUNKS_EACH if it is large enough.
- */
-static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster)
-{
-    const uint64_t cores = trib_roster_summing_cores(roster);
-    uint32_t chunk = roster->chunk_bytes;
-    while (chunk > CHUNK_MIN && roster->partition_bytes / (chunk / 2) <= TRIB_SUM_CHUNKS_MAX &&
-           chunk * cores * (chunk > CHUNK_SMALL ? CHUNKS_EACH : CHUNKS_EACH_SMALL) > bytes) {
-        chunk /= 2;
-    }
-    return chunk;
-}
-
-uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
-{
-    return trib_roster_is_one_host(roster) ? roster->chunk_bytes : fair_chunk(bytes, roster);
-}
-
-/*
- * Partitions are smaller than configured if there would be too few for all owners. With one partition all workers
- * push to one server over one link, and the sum of a large partition returns late.
- *
- * Every worker sends and receives each partition, so the number of small partitions is limited, more tightly with
- * more workers.
- *
- * Within one host there are no links to share and the cost of a message weighs more, so partitions are not smaller
- * than a chunk.
- *
- * Members with several networks use partitions no larger than a chunk. A whole partition goes over one network, and
- * the others wait for the last one on a slow network.
- *
- * Sizes are powers of two, so a partition larger than a chunk consists of whole chunks.
- */
-static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
-{
-    const bool is_one_host = trib_roster_is_one_host(roster);
-    const uint64_t wanted = (uint64_t)(is_one_host ? PARTITIONS_EACH_NEAR : PARTITIONS_EACH) * summing;
-    const uint64_t pushed = bytes * roster->worker_count;
-    const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
-    const uint32_t most = !is_one_host && trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    const uint32_t few = fair_chunk(bytes, roster) > PARTITION_FEW ? fair_chunk(bytes, roster) : PARTITION_FEW;
-    uint64_t fair = is_one_host ? roster->chunk_bytes : PARTITION_MIN;
-    while (fair < most &&
-           (fair * wanted < bytes || ((is_one_host || fair < few) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {
-        fair *= 2;
-    }
-    return fair < most ? (uint32_t)fair : most;
-}
-
-uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size)
-{
-    const uint64_t chunk = roster->chunk_bytes;
-    const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
-    const bool is_alone = local_size >= roster->worker_count; /* a job of one machine has no owners */
-    const uint32_t wanted = local_size == 0
-                                ? fair_partition(bytes, roster, summing)
-                                : trib_shard_bytes(bytes, asked, roster->chunk_bytes, local_size,
-                                                   roster->worker_count / local_size, is_alone ? 0 : summing);
-    if (bytes <= (uint64_t)TRIB_PARTITIONS_MAX * wanted) {
-        return wanted;
-    }
-    /* A DECLARED frame holds TRIB_PARTITIONS_MAX partitions, so larger ones of whole chunks are used. */
-    return (uint32_t)(((bytes + TRIB_PARTITIONS_MAX - 1) / TRIB_PARTITIONS_MAX + chunk - 1) / chunk * chunk);
-}
-
-/*
- * On a slow link a message takes so long that its processing cost does not count. Partitions may then be small
- * enough for a small tensor to have some for every owner.
- */
-uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes)
-{
-    const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0), summing = trib_roster_summing(roster);
-    if (trib_roster_is_one_host(roster)) {
-        return usual;
-    }
-    static const struct {
-        uint32_t bytes, each;
-    } steps[] = {{PARTITION_MIN, PARTITIONS_EACH}, {PARTITION_MIN / 2, 16}, {PARTITION_MIN / 4, 2}};
-    uint32_t fair = usual;
-    for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
-        const uint64_t most =
-            (uint64_t)steps[i].each * summing < TRIB_PARTITIONS_MAX ? steps[i].each * summing : TRIB_PARTITIONS_MAX;
-        while (fair > steps[i].bytes && fair / 2 * most >= bytes) {
-            fair /= 2;
-        }
-    }
-    return fair;
-}
-
-uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes)
-{
-    return bytes == 0 ? 1 : (uint32_t)((bytes + partition_bytes - 1) / partition_bytes);
-}
 
 /* The FNV-1a hash of the name. */
 static uint64_t key_of(const char *name)
@@ -127,119 +22,222 @@ static uint64_t key_of(const char *name)
     return key;
 }
 
-static trib_tensor *tensor_create(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count)
+static uint64_t declared_count(const trib_tensor_desc *desc)
 {
-    trib_tensor *tensor = calloc(1, sizeof *tensor);
-    if (tensor == NULL) {
-        return NULL;
+    uint64_t count = desc->layout == TRIB_PAIRS ? 0 : desc->count;
+    for (uint32_t i = 0; i < desc->split_count; i++) {
+        count += desc->splits[i];
     }
-    tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
-    if (tensor->cores == NULL) {
-        free(tensor);
-        return NULL;
-    }
-    tensor->engine = engine;
-    snprintf(tensor->name, sizeof tensor->name, "%s", name);
-    tensor->key = key_of(name);
-    tensor->dtype = dtype;
-    tensor->count = count;
-    tensor->bytes = count * trib_dtype_size(dtype);
-    tensor->declare_post.run = engine->hooks->declare;
-    return tensor;
+    return count;
 }
 
-static bool add_to_tables(trib_engine *engine, trib_tensor *tensor)
+static uint64_t declared_row(const trib_tensor_desc *desc)
+{
+    return desc->row == 0 ? 1 : desc->row;
+}
+
+static void make_table_key(const trib_group *group, const char *name, char *text, size_t size)
+{
+    snprintf(text, size, "%u/%s", group == NULL ? 0 : group->tag + 1, name);
+}
+
+/* Makes memory for one more tensor, whose tag it is from then on. The memory stays until the engine is freed, so a
+ * caller that uses a handle while another thread releases it reads a tensor all the same. */
+static trib_tensor *make_tensor(trib_engine *engine)
 {
     if (engine->tensor_count == engine->tensors_capacity) {
         uint32_t capacity = engine->tensors_capacity == 0 ? 256 : engine->tensors_capacity * 2;
         trib_tensor **tensors = realloc(engine->tensors, capacity * sizeof(trib_tensor *));
         if (tensors == NULL) {
-            return false;
+            return NULL;
         }
         engine->tensors = tensors;
         engine->tensors_capacity = capacity;
     }
-    HASH_ADD_STR(engine->tensors_by_name, name, tensor);
-    if (tensor->hh.tbl == NULL) {
-        return false;
+    trib_tensor *tensor = calloc(1, sizeof *tensor);
+    if (tensor == NULL) {
+        return NULL;
     }
+    tensor->cores = calloc(engine->core_count, sizeof *tensor->cores);
+    tensor->place = tensor->cores == NULL ? TRIB_NO_PLACE : trib_handle_take_place(tensor);
+    if (tensor->place == TRIB_NO_PLACE) {
+        free(tensor->cores);
+        free(tensor);
+        return NULL;
+    }
+    tensor->engine = engine;
     tensor->tag = engine->tensor_count;
+    tensor->declare_post.run = engine->hooks->declare;
     engine->tensors[engine->tensor_count++] = tensor;
-    return true;
-}
-
-static trib_tensor *find(const trib_engine *engine, const char *name)
-{
-    trib_tensor *tensor = NULL;
-    HASH_FIND_STR(engine->tensors_by_name, name, tensor);
     return tensor;
 }
 
-static trib_status check_same(const trib_tensor *tensor, trib_dtype dtype, uint64_t count, uint32_t flags,
-                              trib_error *error)
+static trib_tensor *find(const trib_engine *engine, const trib_tensor_desc *desc)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
-    if (tensor->dtype == dtype && tensor->count == count && tensor->on_device == on_device) {
+    char key[TRIB_TENSOR_NAME_MAX + 12];
+    trib_tensor *tensor = NULL;
+    make_table_key(desc->group, desc->name, key, sizeof key);
+    HASH_FIND_STR(engine->tensors_by_name, key, tensor);
+    return tensor;
+}
+
+uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name)
+{
+    pthread_mutex_lock(&engine->mutex);
+    const trib_tensor_desc desc = {.name = name};
+    const trib_tensor *tensor = find(engine, &desc);
+    const uintptr_t handle = tensor == NULL ? 0 : tensor->handle;
+    pthread_mutex_unlock(&engine->mutex);
+    return handle;
+}
+
+void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
+                          const uint64_t *shape)
+{
+    int used = snprintf(text, size, "%s[", trib_dtype_name(dtype));
+    for (uint32_t i = 0; i < dims && used > 0 && (size_t)used < size; i++) {
+        used += snprintf(text + used, size - (size_t)used, "%s%llu", i > 0 ? "x" : "", (unsigned long long)shape[i]);
+    }
+    if (dims == 0 && used > 0 && (size_t)used < size) {
+        used += snprintf(text + used, size - (size_t)used, "%llu", (unsigned long long)count);
+    }
+    if (used > 0 && (size_t)used < size) {
+        snprintf(text + used, size - (size_t)used, "]");
+    }
+}
+
+/* Shapes are compared only if both are given. */
+static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *desc)
+{
+    return tensor->dims == 0 || desc->dims == 0 ||
+           (tensor->dims == desc->dims && memcmp(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape) == 0);
+}
+
+static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, trib_error *error)
+{
+    const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    if ((desc->flags & TRIB_TENSOR_NEW) != 0) {
+        return trib_error_set(error, TRIB_STATE,
+                              "tensor \"%s\" is declared already, and TRIB_TENSOR_NEW says that it is not: use another "
+                              "name, or release the first one",
+                              tensor->name);
+    }
+    if (tensor->layout != desc->layout || tensor->row != declared_row(desc) ||
+        (tensor->splits != NULL && memcmp(tensor->splits, desc->splits, desc->split_count * sizeof(uint64_t)) != 0)) {
+        return trib_error_set(error, TRIB_MISMATCH,
+                              "tensor \"%s\" was declared before with another layout, row or splits: use another name",
+                              tensor->name);
+    }
+    if (tensor->dtype == desc->dtype && tensor->count == declared_count(desc) && tensor->on_device == on_device &&
+        is_same_shape(tensor, desc)) {
         return TRIB_OK;
     }
+    char before[TRIB_TENSOR_TEXT_SIZE], now[TRIB_TENSOR_TEXT_SIZE];
+    trib_tensor_describe(before, sizeof before, tensor->dtype, tensor->count, tensor->dims, tensor->shape);
+    trib_tensor_describe(now, sizeof now, desc->dtype, desc->count, desc->dims, desc->shape);
     return trib_error_set(error, TRIB_MISMATCH,
-                          "tensor \"%s\" was declared before as %s[%llu] in %s memory, now as %s[%llu] in %s "
-                          "memory: use another name",
-                          tensor->name, trib_dtype_name(tensor->dtype), (unsigned long long)tensor->count,
-                          tensor->on_device ? "device" : "host", trib_dtype_name(dtype), (unsigned long long)count,
+                          "tensor \"%s\" was declared before as %s in %s memory, now as %s in %s memory: use another "
+                          "name, or release the first one",
+                          tensor->name, before, tensor->on_device ? "device" : "host", now,
                           on_device ? "device" : "host");
 }
 
-static trib_status add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                       trib_tensor **tensor_out, trib_error *error)
+/* Fills in a tensor that is all zero but for what stays with its memory. Returns false if memory runs out. */
+static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
 {
-    trib_tensor *tensor = tensor_create(engine, name, dtype, count);
-    if (tensor == NULL || !add_to_tables(engine, tensor)) {
-        if (tensor != NULL) {
-            free(tensor->cores);
-            free(tensor);
-        }
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", name);
+    tensor->splits = desc->split_count == 0 ? NULL : calloc(desc->split_count, sizeof *tensor->splits);
+    if ((tensor->splits == NULL) != (desc->split_count == 0)) {
+        return false;
     }
+    if (tensor->splits != NULL) {
+        memcpy(tensor->splits, desc->splits, desc->split_count * sizeof *tensor->splits);
+    }
+    make_table_key(desc->group, desc->name, tensor->table_key, sizeof tensor->table_key);
+    tensor->layout = desc->layout;
+    tensor->row = declared_row(desc);
+    tensor->group = desc->group;
+    tensor->group_place = trib_rank_group_place(tensor->engine, desc->group);
+    tensor->members = trib_rank_group_count(tensor->engine, desc->group);
+    snprintf(tensor->name, sizeof tensor->name, "%s", desc->name);
+    tensor->key = key_of(desc->name);
+    tensor->dtype = desc->dtype;
+    tensor->count = declared_count(desc);
+    tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);
+    tensor->priority = desc->priority;
+    tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    tensor->dims = (uint8_t)desc->dims;
+    if (desc->dims > 0) {
+        memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
+    }
+    atomic_init(&tensor->references, 1);
+    return true;
+}
+
+static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out, trib_error *error)
+{
+    trib_tensor *tensor = engine->free_tensors;
+    if (tensor != NULL) {
+        engine->free_tensors = tensor->next_free;
+    } else {
+        tensor = make_tensor(engine);
+    }
+    const bool is_filled = tensor != NULL && fill_tensor(tensor, desc);
+    if (is_filled) {
+        HASH_ADD_STR(engine->tensors_by_name, table_key, tensor);
+    }
+    if (!is_filled || tensor->hh.tbl == NULL) {
+        if (tensor != NULL) {
+            free(tensor->splits);
+            tensor->splits = NULL;
+            tensor->next_free = engine->free_tensors;
+            engine->free_tensors = tensor;
+        }
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", desc->name);
+    }
+    trib_tensor_set_state(tensor, TRIB_TENSOR_DECLARED);
+    tensor->handle = trib_tensor_is_reserved(tensor) ? 0 : trib_handle_open(tensor->place, TRIB_HANDLE_TENSOR);
     *tensor_out = tensor;
     return TRIB_OK;
 }
 
 /* The caller holds the mutex, which is released meanwhile: another thread may declare the tensor or close the
  * engine. */
-static trib_status take_ahead(trib_engine *engine, const char *name, uint64_t bytes,
-                              struct trib_device_tensor **device_out, trib_error *error)
+static trib_status take_ahead(trib_engine *engine, const trib_tensor_desc *desc, struct trib_device_tensor **device_out,
+                              trib_error *error)
 {
+    const uint64_t bytes = desc->count * trib_dtype_size(desc->dtype);
     pthread_mutex_unlock(&engine->mutex);
-    const trib_status status = engine->device_hooks->take_ahead(engine, name, bytes, device_out, error);
+    const trib_status status = engine->device_hooks->take_ahead(engine, desc->name, bytes, device_out, error);
     pthread_mutex_lock(&engine->mutex);
     const trib_status fate = trib_engine_check_open_locked(engine, error);
-    return fate != TRIB_OK ? fate : find(engine, name) != NULL ? TRIB_OK : status;
+    return fate != TRIB_OK ? fate : find(engine, desc) != NULL ? TRIB_OK : status;
 }
 
-trib_status trib_tensor_find_or_add(trib_engine *engine, const char *name, trib_dtype dtype, uint64_t count,
-                                    int32_t priority, uint32_t flags, trib_tensor **tensor_out, trib_error *error)
+trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
+                                    uintptr_t *handle_out, trib_error *error)
 {
-    const bool on_device = (flags & TRIB_TENSOR_DEVICE) != 0;
     struct trib_device_tensor *device = NULL;
     trib_status status = TRIB_OK;
     pthread_mutex_lock(&engine->mutex);
-    if (on_device && find(engine, name) == NULL) {
-        status = take_ahead(engine, name, count * trib_dtype_size(dtype), &device, error);
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc) == NULL) {
+        status = take_ahead(engine, desc, &device, error);
     }
-    trib_tensor *tensor = find(engine, name);
+    trib_tensor *tensor = find(engine, desc);
     if (status == TRIB_OK && tensor != NULL) {
-        status = check_same(tensor, dtype, count, flags, error);
-        tensor->priority = status == TRIB_OK ? priority : tensor->priority; /* of the operations from now on */
-    } else if (status == TRIB_OK) {
-        status = add(engine, name, dtype, count, &tensor, error);
+        status = check_same(tensor, desc, error);
         if (status == TRIB_OK) {
-            tensor->priority = priority;
-            tensor->on_device = on_device;
+            tensor->priority = desc->priority; /* of the operations that this worker submits from now on */
+        }
+    } else if (status == TRIB_OK) {
+        status = add(engine, desc, &tensor, error);
+        if (status == TRIB_OK) {
             tensor->device = device;
             device = NULL;
             trib_reactor_post(engine->cores[0].reactor, &tensor->declare_post);
         }
+    }
+    if (status == TRIB_OK && handle_out != NULL) {
+        *handle_out = tensor->handle;
     }
     pthread_mutex_unlock(&engine->mutex);
     if (device != NULL) {
@@ -262,19 +260,43 @@ uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
     return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
 }
 
+/* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
+static void locate_pair(const trib_cut *cut, trib_task *task)
+{
+    const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
+    const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
+    task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
+    task->offset_own = within;
+    for (uint32_t i = 0; i < giver; i++) {
+        task->offset_own += cut->slices[i * cut->members + taker].bytes;
+    }
+}
+
+static void locate(const trib_cut *cut, trib_task *task)
+{
+    task->slice = trib_cut_find(cut, task->partition);
+    task->size = trib_cut_size(cut, task->partition);
+    task->offset = trib_cut_begin(cut, task->partition);
+    task->offset_own = task->offset - cut->slices[task->slice].begin;
+    if (cut->layout == TRIB_PAIRS) {
+        locate_pair(cut, task);
+    }
+}
+
 void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
 {
-    uint64_t offset = (uint64_t)partition * tensor->partition_bytes;
-    uint64_t left = offset < tensor->bytes ? tensor->bytes - offset : 0;
     *task = (trib_task){
         .tensor = tensor,
-        .offset = offset,
-        .size = left < tensor->partition_bytes ? (uint32_t)left : tensor->partition_bytes,
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
         .missing_rank = TRIB_NO_MEMBER,
         .received = *bits,
     };
+    if (partition < tensor->partition_count) {
+        locate(tensor->cut, task);
+    } else {
+        task->offset = (uint64_t)partition * tensor->partition_bytes; /* an absent share of a slice of devices */
+    }
     task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
     if (task->size == 0 && partition < tensor->partition_count) {
         task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
@@ -286,7 +308,7 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
 {
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         trib_tensor_core *mine = &tensor->cores[i];
-        mine->round_next = 1;
+        mine->round_next = tensor->round_base + 1;
         mine->tensor = tensor;
         mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
         if (mine->tasks == NULL) {
@@ -296,22 +318,34 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
     return true;
 }
 
+/* A worker has no part in what two others exchange. */
+static bool takes_part(const trib_tensor *tensor, uint32_t partition)
+{
+    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor, .slice = trib_cut_find(tensor->cut, partition)};
+    return tensor->layout != TRIB_PAIRS || trib_task_giver(&task) == tensor->group_place ||
+           trib_task_taker(&task) == tensor->group_place;
+}
+
 static bool make_tasks(trib_tensor *tensor)
 {
-    tensor->task_index = calloc(tensor->partition_count, sizeof *tensor->task_index);
-    tensor->received_bits = trib_tensor_make_bits(tensor, tensor->partition_count);
+    const uint32_t count = tensor->partition_count > 0 ? tensor->partition_count : 1;
+    tensor->task_index = calloc(count, sizeof *tensor->task_index);
+    tensor->received_bits = trib_tensor_make_bits(tensor, count);
     if (tensor->task_index == NULL || tensor->received_bits == NULL) {
         return false;
     }
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
         trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
-        tensor->task_index[i] = mine->task_count++;
+        tensor->task_index[i] = takes_part(tensor, i) ? mine->task_count++ : UINT32_MAX;
     }
     if (!trib_tensor_take_tasks(tensor)) {
         return false;
     }
     uint64_t *bits = tensor->received_bits;
     for (uint32_t i = 0; i < tensor->partition_count; i++) {
+        if (tensor->task_index[i] == UINT32_MAX) {
+            continue;
+        }
         trib_tensor_make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
     }
     return true;
@@ -329,15 +363,17 @@ static void release_waiting(trib_tensor *tensor)
     }
 }
 
-void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owners_owned, uint32_t partition_count,
-                        uint32_t partition_bytes)
+void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
+                        trib_cut *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed));
     const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, tensor->bytes);
-    tensor->partition_bytes = partition_bytes;
-    tensor->partition_count = partition_count;
+    tensor->round_base = round_base;
+    tensor->cut = cut_owned;
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, cut_owned->bytes);
+    tensor->partition_bytes = cut_owned->partition_bytes;
+    tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
@@ -350,15 +386,21 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, trib_place_owner *owne
     for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
         tensor->cores_used += trib_tensor_is_used(tensor, i);
     }
+    /* An operation that finds the tensor placed has its number. Those before get theirs when they reach the cores
+     * (worker.c). */
+    pthread_mutex_lock(&tensor->engine->mutex);
+    tensor->rounds += round_base;
     atomic_store(&tensor->placed, true);
+    pthread_mutex_unlock(&tensor->engine->mutex);
     release_waiting(tensor);
 }
 
-void trib_tensor_bad(trib_tensor *tensor, const char *text)
+void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
 {
     if (atomic_load(&tensor->bad)) {
         return;
     }
+    tensor->bad_status = status;
     snprintf(tensor->bad_text, sizeof tensor->bad_text, "%s", text);
     atomic_store(&tensor->bad, true);
     if (!atomic_load(&tensor->placed)) {
@@ -369,6 +411,27 @@ void trib_tensor_bad(trib_tensor *tensor, const char *text)
         tensor->cores[i].bad_post.run = trib_worker_tensor_bad;
         trib_reactor_post(tensor->engine->cores[i].reactor, &tensor->cores[i].bad_post);
     }
+}
+
+void trib_tensor_free_parts(trib_tensor *tensor)
+{
+    for (uint32_t core = 0; core < tensor->engine->core_count; core++) {
+        free(tensor->cores[core].tasks);
+        tensor->cores[core].tasks = NULL;
+    }
+    if (tensor->on_device) {
+        tensor->engine->device_hooks->free(tensor);
+    }
+    free(tensor->task_index);
+    free(tensor->received_bits);
+    free(tensor->owners);
+    free(tensor->owners_next);
+    free(tensor->cut);
+    tensor->cut = NULL;
+    tensor->task_index = NULL;
+    tensor->received_bits = NULL;
+    tensor->owners = tensor->owners_next = NULL;
+    tensor->device = NULL;
 }
 
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag)
@@ -382,20 +445,14 @@ void trib_tensors_free(trib_engine *engine)
     HASH_CLEAR(hh, engine->tensors_by_name);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         trib_tensor *tensor = engine->tensors[i];
-        for (uint32_t core = 0; core < engine->core_count; core++) {
-            free(tensor->cores[core].tasks);
-        }
-        if (tensor->on_device) {
-            engine->device_hooks->free(tensor);
-        }
+        trib_tensor_free_parts(tensor);
+        trib_handle_give_place(tensor->place);
+        free(tensor->splits);
         free(tensor->cores);
-        free(tensor->task_index);
-        free(tensor->received_bits);
-        free(tensor->owners);
-        free(tensor->owners_next);
         free(tensor);
     }
     free(engine->tensors);
     engine->tensors = NULL;
+    engine->free_tensors = NULL;
     engine->tensor_count = 0;
 }

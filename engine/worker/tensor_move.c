@@ -67,11 +67,22 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
             (trib_link_priority_is_possible(link) || link->forks)) {
             atomic_store(&tensor->left_unacknowledged, true);
         }
+        trib_link *before = trib_worker_egress_link(core, task);
         task->owner = owner;
-        trib_egress_move(link, trib_worker_owner_link(core, task), (uint64_t)task->size * (mine->round_next - 1));
+        if (task->has_weight) {
+            trib_egress_move(before, trib_worker_egress_link(core, task), task->size);
+        }
     }
     core_done(tensor);
     return true;
+}
+
+void trib_tensor_move_forget(trib_tensor_core *mine)
+{
+    if (mine->moved_from != 0) {
+        mine->moved_from = 0;
+        core_done(mine->tensor);
+    }
 }
 
 static void decided(trib_reactor *reactor, trib_post *post)

@@ -70,14 +70,19 @@ void trib_worker_release(trib_core *core, trib_op_core *op_core)
     trib_op_core_done(op, core);
 }
 
-/* Core 0: posts an operation that was submitted before the placement to the other cores with tasks. */
-static void spread(trib_core *core, trib_op *op)
+/* Core 0: an operation that was submitted before the placement gets its buffers' lengths, and is posted to the other
+ * cores with tasks. */
+static void fit_and_spread(trib_core *core, trib_op *op)
 {
     if (op->spread) {
         return;
     }
     trib_assert(core->reactor->index == 0);
+    pthread_mutex_lock(&core->engine->mutex);
+    trib_op_fit(op);
+    pthread_mutex_unlock(&core->engine->mutex);
     op->spread = true;
+    op->round += op->tensor->round_base; /* the number was not known when it was submitted */
     for (uint32_t i = 1; i < core->engine->core_count; i++) {
         if (trib_tensor_is_used(op->tensor, i)) {
             trib_reactor_post(core->engine->cores[i].reactor, &op->cores[i].submit_post);
@@ -180,11 +185,11 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
-        spread(core, op);
+        fit_and_spread(core, op);
         enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
         trib_worker_start_next(core, tensor);
     } else if (atomic_load(&tensor->bad)) {
-        trib_op_fail(op, TRIB_MISMATCH, "%s", tensor->bad_text);
+        trib_op_fail(op, tensor->bad_status, "%s", tensor->bad_text);
         drop_op_core(core, op_core);
     } else {
         trib_assert(core->reactor->index == 0);
@@ -206,18 +211,33 @@ bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor)
             capacity *= 2;
         }
         trib_tensor **tensors = trib_core_zalloc(core, capacity * sizeof(trib_tensor *));
-        if (tensors == NULL) {
+        uint32_t *rounds_over = trib_core_zalloc(core, capacity * sizeof *rounds_over);
+        if (tensors == NULL || rounds_over == NULL) {
+            free(tensors);
+            free(rounds_over);
             return false;
         }
         if (core->tensors_capacity > 0) {
             memcpy(tensors, core->tensors, core->tensors_capacity * sizeof(trib_tensor *));
+            memcpy(rounds_over, core->rounds_over, core->tensors_capacity * sizeof *rounds_over);
         }
         free(core->tensors);
+        free(core->rounds_over);
         core->tensors = tensors;
+        core->rounds_over = rounds_over;
         core->tensors_capacity = capacity;
     }
     core->tensors[tensor->id] = tensor;
+    core->rounds_over[tensor->id] = tensor->round_base;
     return true;
+}
+
+void trib_worker_forget_tensor(trib_core *core, const trib_tensor *tensor)
+{
+    if (tensor->id < core->tensors_capacity) { /* else no round has begun here, and no frame comes */
+        core->tensors[tensor->id] = NULL;
+        core->rounds_over[tensor->id] = trib_tensor_core_of(core, tensor)->round_next - 1;
+    }
 }
 
 static void continue_tensor(trib_reactor *reactor, trib_post *post)
@@ -244,11 +264,13 @@ static void set_views(trib_task *task)
     const trib_view view = {.bytes = task->size, .chunk_bytes = task->tensor->chunk_bytes};
     trib_task_io *io = &task->io;
     io->source = io->encoded = io->received = io->destination = view;
-    if (op->input != NULL) {
-        io->source.data = (unsigned char *)(uintptr_t)op->input + task->offset;
+    const bool gathers = task->tensor->layout == TRIB_SLICES && op->collective == TRIB_COLLECTIVE_BROADCAST;
+    if (op->input != NULL && (task->tensor->layout == TRIB_WHOLE || trib_task_sends(task))) {
+        io->source.data = (unsigned char *)(uintptr_t)op->input + (gathers ? task->offset_own : task->offset);
     }
-    if (op->output != NULL) {
-        io->destination.data = op->output + task->offset;
+    const bool whole = task->tensor->layout == TRIB_WHOLE || gathers;
+    if (op->output != NULL && (whole || trib_task_gets(task) || trib_task_is_own(task))) {
+        io->destination.data = op->output + (whole ? task->offset : task->offset_own);
     }
 }
 
@@ -290,7 +312,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
             trib_op_fail(op_core->op, TRIB_CANCELLED, "cancelled");
         }
         if (atomic_load(&tensor->bad)) {
-            trib_op_fail(op_core->op, TRIB_MISMATCH, "%s", tensor->bad_text);
+            trib_op_fail(op_core->op, tensor->bad_status, "%s", tensor->bad_text);
         }
         if (atomic_load(&op_core->op->claim) != 0) {
             skip_round(core, op_core);
@@ -309,6 +331,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
     trib_assert(op_core->tasks_left > 0);
     trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
+    task->op_core = NULL; /* the operation may be freed with its last task */
     if (--op_core->tasks_left == 0) {
         finish_round(core, op_core);
     }
@@ -355,6 +378,7 @@ void trib_worker_close(trib_core *core)
     free(core->stages);
     free(core->discard);
     free(core->tensors);
+    free(core->rounds_over);
     free(core->owner_links);
 }
 

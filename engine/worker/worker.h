@@ -16,6 +16,13 @@ static inline trib_tensor_core *trib_tensor_core_of(const trib_core *core, const
 /* ---- worker.c ---- */
 /* Registers a placed tensor, so that frames can find it by id. Returns false if memory runs out. */
 bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);
+/* The tensor has ended. Frames about it may still come, and are dropped. */
+void trib_worker_forget_tensor(trib_core *core, const trib_tensor *tensor);
+/* Returns true if the frame is about a round of a tensor that has ended. */
+static inline bool trib_worker_is_about_ended(const trib_core *core, const trib_frame *frame)
+{
+    return frame->tensor < core->tensors_capacity && frame->round <= core->rounds_over[frame->tensor];
+}
 /* Releases an op_core that failed before its turn: the operation may complete. The op_core stays linked until its
  * round's turn. */
 void trib_worker_release(trib_core *core, trib_op_core *op_core);
@@ -42,6 +49,9 @@ void trib_worker_cancel_arrived(trib_reactor *reactor, trib_post *post);
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task);
 /* Returns the link to that member's core; NULL: the link is gone. */
 trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task);
+/* Returns the link over which this process pushes the partition: the worker's contribution or, if this worker relays
+ * the partition, the machine's. NULL: none. */
+trib_link *trib_worker_egress_link(const trib_core *core, const trib_task *task);
 /* Returns the owner code that frames to a relay carry; 0 if there is no relay. */
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task);
 

@@ -8,6 +8,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
@@ -39,9 +40,12 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
     char text[TRIB_ERROR_TEXT_SIZE], detail[TRIB_ERROR_TEXT_SIZE + 64];
     if ((status == TRIB_PEER_LOST || status == TRIB_PEER_LEFT) && has_text) {
         snprintf(detail, sizeof detail, "%.280s; %s withdrew from round %u", loss_reason(op, text), name, op->round);
+    } else if (atomic_load(&op->is_second_hand)) {
+        snprintf(detail, sizeof detail, "%s", trib_op_reason(op));
     } else {
         snprintf(detail, sizeof detail, "%s withdrew from round %u (%s)", name, op->round,
-                 status == TRIB_MISMATCH && has_text ? trib_op_reason(op) : trib_status_text(status));
+                 (status == TRIB_MISMATCH || status == TRIB_INVALID) && has_text ? trib_op_reason(op)
+                                                                                 : trib_status_text(status));
     }
     return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }
@@ -51,22 +55,12 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
     const trib_op *op = task->op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
-    if (link == NULL || core->ended || task->refused) {
+    if (link == NULL || core->ended || task->refused) { /* a slice for oneself has no link */
         return;
     }
     const trib_cause cause = withdraw_cause(op, status);
-    trib_frame frame = {
-        .type = TRIB_FRAME_WITHDRAW,
-        .tensor = op->tensor->id,
-        .partition = task->partition,
-        .round = op->round,
-        .chunk_count = task->chunk_count,
-        .collective = trib_op_wire_collective(op),
-        .dtype = (uint8_t)op->tensor->dtype,
-        .reduce = (uint8_t)op->reduce,
-        .root = op->root,
-        .size = trib_worker_owner_code(core, task),
-    };
+    trib_frame frame = trib_task_frame(task, TRIB_FRAME_WITHDRAW);
+    frame.size = trib_worker_owner_code(core, task);
     trib_link *connection = trib_link_connection_or_main(link, task->connection);
     /* The next round follows on the same connection, so that it cannot overtake the withdraw. The owner may have
      * changed since the last round. */
@@ -162,13 +156,20 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
             snprintf(text, size, "the job has not come together yet: %s",
                      core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
         } else {
-            snprintf(text, size, "it was still waiting for the coordinator");
+            snprintf(text, size, "it was still waiting for the coordinator%s",
+                     tensor->layout == TRIB_WHOLE ? "" : ", or for a worker that has not declared the tensor");
         }
         return text;
     }
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     if (mine->active != op_core) {
-        snprintf(text, size, "an earlier operation on the tensor was still going");
+        if (!core->joined) {
+            snprintf(text, size, "the connection to %s had not been made yet", trib_wireup_missing_name(core));
+        } else if (mine->active != NULL || mine->round_next < op_core->op->round) {
+            snprintf(text, size, "an earlier operation on the tensor was still going");
+        } else {
+            snprintf(text, size, "its turn had come, and it had not begun");
+        }
         return text;
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
@@ -188,9 +189,13 @@ const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, cha
         }
         uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
         if (task->missing_rank != TRIB_NO_MEMBER) {
-            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s", task->partition,
+            char others[32] = "";
+            if (task->missing_count > 1) {
+                snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
+            }
+            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                     trib_roster_name(roster, task->missing_rank));
+                     trib_roster_name(roster, task->missing_rank), others);
         } else {
             snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
                      trib_pipeline_stage_name(task), trib_roster_name(roster, server),
@@ -231,7 +236,7 @@ void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, bad_post);
     if (mine->active != NULL) {
-        trib_op_fail(mine->active->op, TRIB_MISMATCH, "%s", mine->tensor->bad_text);
+        trib_op_fail(mine->active->op, mine->tensor->bad_status, "%s", mine->tensor->bad_text);
         trib_worker_abort_active(core, mine->active);
     }
     /* Pending operations fail at their turn (worker.c). */

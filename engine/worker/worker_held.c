@@ -60,6 +60,9 @@ static void let_go(trib_task *task)
 void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
 {
     trib_core *core = link->core;
+    if (trib_worker_is_about_ended(core, frame)) {
+        return;
+    }
     const trib_tensor *tensor = core->tensors[frame->tensor];
     trib_task *task = &trib_tensor_core_of(core, tensor)->tasks[tensor->task_index[frame->partition]];
     for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {

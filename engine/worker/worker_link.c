@@ -24,8 +24,11 @@ uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
     if (task->partition >= task->tensor->partition_count) {
         return TRIB_NO_MEMBER; /* an absent share has no owner */
     }
+    if (trib_task_is_own(task)) {
+        return TRIB_NO_MEMBER;
+    }
     const trib_roster *roster = core->engine->roster;
-    if (roster->local_size > 0 && task->device == NULL) {
+    if (trib_task_is_relayed(core, task)) {
         return trib_relay_rank(roster, core->engine->member_id, task->owner.member, task->partition);
     }
     return task->owner.member;
@@ -37,13 +40,44 @@ trib_link *trib_worker_owner_link(const trib_core *core, const trib_task *task)
     if (owner == TRIB_NO_MEMBER) {
         return NULL;
     }
-    const bool relayed = core->engine->roster->local_size > 0 && task->device == NULL;
+    const bool relayed = trib_task_is_relayed(core, task);
     return core->owner_links[trib_relay_owner(owner, relayed ? core->reactor->index : task->owner.reactor)];
+}
+
+trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
+{
+    const trib_op *op = task->op_core->op;
+    const bool is_of_group = op->tensor->group != NULL && op->tensor->layout != TRIB_PAIRS;
+    return (trib_frame){
+        .type = type,
+        .group = is_of_group ? op->tensor->group->id : 0,
+        .tensor = op->tensor->id,
+        .partition = task->partition,
+        .round = op->round,
+        .chunk_count = task->chunk_count,
+        .collective = trib_op_wire_collective(op),
+        .dtype = (uint8_t)op->tensor->dtype,
+        .reduce = (uint8_t)op->reduce,
+        .root = op->tensor->on_device ? op->root : trib_task_root(task),
+        .step = op->step,
+    };
+}
+
+trib_link *trib_worker_egress_link(const trib_core *core, const trib_task *task)
+{
+    const bool relays = trib_task_is_relayed(core, task) && trib_worker_owner(core, task) == core->engine->member_id;
+    return relays ? core->owner_links[trib_relay_owner(task->owner.member, task->owner.reactor)]
+                  : trib_worker_owner_link(core, task);
 }
 
 uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
 {
-    if (core->engine->roster->local_size == 0 || task->device != NULL) {
+    if (task->tensor->layout == TRIB_PAIRS) {
+        const trib_group *group = task->tensor->group;
+        return trib_pair_code(trib_rank_group_rank(group, trib_task_giver(task)),
+                              trib_rank_group_rank(group, trib_task_taker(task)));
+    }
+    if (!trib_task_is_relayed(core, task)) {
         return 0;
     }
     return trib_relay_owner(task->owner.member, task->owner.reactor);
@@ -113,8 +147,10 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     trib_link_end_cause(link, &cause);
     /* The job ends before any operation fails, so a callback that submits another operation learns of the loss at
      * once. */
-    if (!link->proved && status == TRIB_PEER_LOST) {
-        trib_wireup_defer_failure(core, &cause);
+    if (!link->proved && link->bye) {
+        trib_wireup_drop_link(core);
+    } else if (!link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT)) {
+        trib_wireup_defer_failure(core, link->peer, &cause);
     } else if (!link->bye && !core->ended) {
         trib_job_member_lost(core->engine, &cause);
     }
@@ -129,6 +165,9 @@ static trib_status find_task(const trib_link *link, const trib_frame *frame, tri
 {
     trib_core *core = link->core;
     *task_out = NULL;
+    if (trib_worker_is_about_ended(core, frame)) {
+        return TRIB_OK;
+    }
     trib_tensor *tensor = frame->tensor < core->tensors_capacity ? core->tensors[frame->tensor] : NULL;
     if (tensor == NULL || frame->partition >= tensor->partition_count) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s for unknown tensor %u, partition %u",
@@ -169,10 +208,9 @@ static bool is_received(const trib_task *task, uint32_t chunk)
 
 static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
 {
-    const trib_op *op = task->op_core->op;
-    const bool is_root = trib_op_gives(op);
-    const uint32_t expected =
-        frame->chunk < task->chunk_count && !is_root ? trib_view_chunk_size(&task->io.received, frame->chunk) : 0;
+    const uint32_t expected = frame->chunk < task->chunk_count && trib_task_gets(task)
+                                  ? trib_view_chunk_size(&task->io.received, frame->chunk)
+                                  : 0;
     if (frame->chunk >= task->chunk_count || frame->payload_size != expected) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u has %u bytes, expected %u",
                               task->tensor->name, frame->chunk, frame->payload_size, expected);
@@ -235,7 +273,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
     const trib_view *source = &task->io.source, *destination = &task->io.destination;
-    if (task->device != NULL || !trib_op_gives(task->op_core->op) || destination->data == NULL ||
+    if (task->device != NULL || !trib_task_gives(task) || destination->data == NULL ||
         destination->data == source->data) {
         return;
     }
@@ -272,6 +310,7 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
     if (frame->root == 0 || local_size == 0 || task->missing_rank == TRIB_NO_MEMBER ||
         task->missing_rank / local_size != frame->aux / local_size) {
         task->missing_rank = frame->aux;
+        task->missing_count = frame->size;
     }
 }
 
@@ -348,7 +387,11 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render(core->engine, &cause, text);
     task->refused = true;
-    trib_op_fail(task->op_core->op, cause.status, "%s", text);
+    trib_op *op = task->op_core->op;
+    trib_op_fail(op, cause.status, "%s", text);
+    if (atomic_load(&op->has_text) && strcmp(trib_op_reason(op), text) == 0) {
+        atomic_store(&op->is_second_hand, true); /* this worker's own withdraws repeat it */
+    }
     if (cause.status == TRIB_MISMATCH) {
         trib_pipeline_fail(core, task); /* the owners report the mismatch of the other partitions */
     } else {

@@ -36,25 +36,13 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
 {
     trib_task *task = (trib_task *)request;
     const trib_op *op = task->op_core->op;
-    const trib_tensor *tensor = task->tensor;
     uint32_t chunk = task->chunks_sent;
-    const bool carries = op->collective != TRIB_COLLECTIVE_BROADCAST || trib_op_gives(op);
-    trib_frame frame = {
-        .type = TRIB_FRAME_PUSH,
-        .payload_size = carries ? trib_view_chunk_size(&task->io.encoded, chunk) : 0,
-        .tensor = tensor->id,
-        .partition = task->partition,
-        .round = op->round,
-        .chunk = chunk,
-        .chunk_count = task->chunk_count,
-        .size = trib_view_chunk_size(&task->io.source, chunk),
-        .priority = op->priority,
-        .collective = trib_op_wire_collective(op),
-        .dtype = (uint8_t)tensor->dtype,
-        .reduce = (uint8_t)op->reduce,
-        .root = op->root,
-        .aux = trib_worker_owner_code(link->core, task),
-    };
+    trib_frame frame = trib_task_frame(task, TRIB_FRAME_PUSH);
+    frame.payload_size = trib_task_sends(task) ? trib_view_chunk_size(&task->io.encoded, chunk) : 0;
+    frame.chunk = chunk;
+    frame.size = trib_view_chunk_size(&task->io.source, chunk);
+    frame.priority = op->priority;
+    frame.aux = trib_worker_owner_code(link->core, task);
     const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;
     if (chunk == 0) {
         /* Recorded before the send, because a peer on this machine may receive the chunk at once. */
@@ -95,11 +83,27 @@ static void notify_missing(trib_core *core, const trib_task *task, trib_status s
     }
 }
 
+/* Copies a worker's slice for itself from its input to its output. */
+static void copy_own(trib_core *core, trib_task *task)
+{
+    core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
+    trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    task->chunks_received = task->chunk_count;
+}
+
 static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
 {
     task->chunks_sent = 0;
     if (task->chunk_count == 0) {
         return TRIB_VERDICT_DONE;
+    }
+    if (trib_task_is_own(task)) {
+        copy_own(core, task);
+        return TRIB_VERDICT_DONE;
+    }
+    if (!task->has_weight) {
+        task->has_weight = true;
+        trib_egress_move(NULL, trib_worker_egress_link(core, task), task->size);
     }
     task->request.priority = task->op_core->op->priority;
     task->request.age = trib_scheduler_take_age(&core->host.scheduler);

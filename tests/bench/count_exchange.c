@@ -158,7 +158,7 @@ static void open_real(bed *self)
         config.transport = what->transport;
         if (what->is_pair) {
             config.listen = self->host;
-            config.token = "counted"; /* required if the address is not loopback */
+            config.token = "the token of a job that is counted"; /* required if the address is not loopback */
         }
         config.ready_cb = on_ready;
         config.ready_user = self;

@@ -129,7 +129,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
     self->conn = conn;
     self->connected = true;
     conn->user = self;
-    conn->survives_path_loss = true;
+    conn->survives_path_loss = conn->proved = true;
     close_if(self, IN_ACCEPTED);
     send_more(self);
 }
@@ -140,6 +140,7 @@ static void on_connected(trib_conn *conn, trib_status status)
     trib_assert(!self->connected && !self->close_called);
     self->connected = true;
     self->connect_status = status;
+    conn->proved = true;
     close_if(self, IN_CONNECTED);
     if (status == TRIB_OK) {
         send_more(self);

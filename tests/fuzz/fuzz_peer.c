@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/membership/job_settings.h"
 #include "tests/fuzz/peer_world.h"
 
 #define ACTS_MAX 64
@@ -118,13 +119,17 @@ static void act_join(world *self, script *from)
         trib_put_u32(&writer, 2);
         trib_put_u32(&writer, 0);
         trib_member_info_put(&writer, &own);
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        const trib_job_settings settings = trib_job_settings_of(&config);
+        trib_job_settings_put(&writer, &settings);
         world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_JOIN, .sender = 1, .root = 1 + shape % 4},
                    payload, writer.size);
         return;
     }
     trib_roster *roster = trib_roster_create(2);
     require(roster != NULL);
-    roster->epoch = 1;
+    roster->epoch = self->epoch;
     roster->worker_count = roster->member_count = 2;
     roster->chunk_bytes = CHUNK_BYTES;
     roster->partition_bytes = shape & 1 ? CHUNK_BYTES : 2 * CHUNK_BYTES;
@@ -135,8 +140,9 @@ static void act_join(world *self, script *from)
     roster->members[1].sums = (shape & 4) == 0;
     trib_roster_put(&writer, roster);
     free(roster);
-    world_send(world_find(self, false), (trib_frame){.type = TRIB_FRAME_ROSTER, .epoch = 1, .root = shape & 8 ? 0 : 1},
-               payload, writer.overflow ? 0 : writer.size);
+    world_send(world_find(self, false),
+               (trib_frame){.type = TRIB_FRAME_ROSTER, .epoch = self->epoch, .root = shape & 8 ? 0 : 1}, payload,
+               writer.overflow ? 0 : writer.size);
 }
 
 /* Sends DECLARE for the engine's tensor or for another one, or the owners of its partitions. */
@@ -150,6 +156,13 @@ static void act_declare(world *self, script *from)
         trib_put_text(&writer, shape & 8 ? "w" : "other");
         trib_put_u8(&writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
         trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
+        trib_put_u8(&writer, shape & 128 ? next_u8(from) & 3 : TRIB_WHOLE);
+        trib_put_u64(&writer, shape & 128 ? next_u8(from) : 1);
+        trib_put_u8(&writer, shape & 128 ? 1 : 0);
+        if ((shape & 128) != 0) {
+            trib_put_u64(&writer, ELEMENTS);
+        }
+        trib_put_u32(&writer, shape & 128 ? next_u8(from) & 3 : 0);
     } else {
         const uint32_t count = shape & 1 ? next_u8(from) : 1;
         frame = (trib_frame){
@@ -160,6 +173,7 @@ static void act_declare(world *self, script *from)
             trib_put_u16(&writer, shape & 4 ? next_u8(from) : i % 2);
             trib_put_u16(&writer, shape & 8 ? next_u8(from) : 0);
         }
+        trib_put_u64(&writer, shape & 32 ? next_u32(from) : ELEMENTS); /* of the only slice */
     }
     world_send(world_find(self, false), frame, payload, writer.overflow ? 0 : writer.size);
 }
@@ -237,6 +251,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     require(self != NULL);
     const uint8_t shape = next_u8(&from);
     self->coordinates = (shape & 1) != 0;
+    self->epoch = trib_epoch_make(7, 1);
     self->mute = (shape & 2) != 0;
     self->ahead = (shape & 4) != 0 ? TRIB_AHEAD_MAX - 1 : 0;
     world_open(self);

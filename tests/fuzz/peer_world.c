@@ -92,17 +92,23 @@ static trib_status header(trib_conn *conn, const unsigned char bytes[TRIB_HEADER
     return TRIB_OK;
 }
 
-/* Plays the other side of a handshake that the engine begins. */
+/* Plays the other side of a handshake that the engine begins; its nonce is 0. */
 static void take_hello(wire_conn *self, const unsigned char *payload)
 {
-    unsigned char challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE] = {0};
     trib_reader reader = {.data = payload, .left = TRIB_NONCE_SIZE + 12};
     self->purpose = self->handshake.purpose = trib_get_u32(&reader);
     self->handshake.member = trib_get_u32(&reader);
     self->handshake.reactor = trib_get_u32(&reader);
     memcpy(self->handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
-    trib_auth_prove(self->world->key, &self->handshake, false, challenge + TRIB_NONCE_SIZE);
-    world_send(self, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
+    world_send(self, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, self->handshake.acceptor_nonce, TRIB_NONCE_SIZE);
+}
+
+static void take_proof(wire_conn *self)
+{
+    unsigned char proof[TRIB_PROOF_SIZE];
+    trib_auth_prove(self->world->key, &self->handshake, false, proof);
+    self->ready = true;
+    world_send(self, (trib_frame){.type = TRIB_FRAME_WELCOME}, proof, sizeof proof);
 }
 
 static void take_challenge(wire_conn *self, const unsigned char *payload)
@@ -110,7 +116,7 @@ static void take_challenge(wire_conn *self, const unsigned char *payload)
     unsigned char proof[TRIB_PROOF_SIZE];
     memcpy(self->handshake.acceptor_nonce, payload, TRIB_NONCE_SIZE);
     trib_auth_prove(self->world->key, &self->handshake, true, proof);
-    world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, proof, sizeof proof);
+    world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF, .epoch = self->world->epoch}, proof, sizeof proof);
 }
 
 /* Notes what a member says of itself, alone or as the first one of a roster. */
@@ -133,6 +139,9 @@ static void received(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE
     trib_frame frame;
     trib_error error;
     require(trib_frame_decode(bytes, &frame, &error) == TRIB_OK);
+    if (trib_epoch_incarnation(frame.epoch) != 0) {
+        self->world->epoch = trib_epoch_make(trib_epoch_incarnation(frame.epoch), 1);
+    }
     switch (frame.type) {
     case TRIB_FRAME_HELLO:
         take_hello(self, payload);
@@ -141,8 +150,7 @@ static void received(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE
         take_challenge(self, payload);
         break;
     case TRIB_FRAME_PROOF:
-        self->ready = true;
-        world_send(self, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
+        take_proof(self);
         break;
     case TRIB_FRAME_WELCOME:
         self->ready = true;
@@ -227,7 +235,7 @@ static void open_engine(world *self)
     config.rank = self->coordinates ? 1 : 0;
     config.coordinator = self->coordinates ? "n1:4000" : "n0:4000";
     config.listen = "n0";
-    config.token = "virtual";
+    config.token = WORLD_TOKEN;
     config.reactors = 1;
     config.chunk_bytes = CHUNK_BYTES;
     config.partition_bytes = 2 * CHUNK_BYTES;
@@ -250,7 +258,7 @@ static void open_peer(world *self)
     require(trib_sim_transport_ops.open(self->reactor, &config, &upcalls, &self->transport) == TRIB_OK);
     (void)snprintf(at.text, sizeof at.text, "n1:4000");
     require(trib_sim_transport_ops.listen(self->transport, &at, self, &self->listener, &bound, &error) == TRIB_OK);
-    trib_auth_key("virtual", "default", self->key);
+    trib_assert(trib_auth_key(WORLD_TOKEN, "default", self->key) == TRIB_OK);
 }
 
 void world_open(world *self)

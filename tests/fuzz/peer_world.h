@@ -14,6 +14,7 @@
 #define CHUNK_BYTES 4096
 #define ELEMENTS 600       /* of "w": a part of a chunk */
 #define ELEMENTS_MAX 3000u /* of "v": two partitions */
+#define WORLD_TOKEN "a virtual secret of the fuzzed world"
 
 static inline void require(bool holds)
 {
@@ -41,6 +42,7 @@ typedef struct attempt {
 
 struct world {
     bool coordinates; /* the peer is the coordinator */
+    uint32_t epoch;   /* of the job; the peer's own choice, or what the engine's frames bear */
     bool mute;        /* it gives no sign of life by itself */
     uint32_t ahead;   /* messages that receivers are asked about before their turn */
     trib_sim *sim;

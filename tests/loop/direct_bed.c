@@ -222,7 +222,7 @@ trib_engine *direct_member(const direct_shape *like, const char *at, int rank, i
     config.rank = rank;
     config.worker_count = workers;
     config.server_count = servers;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     shape = *like;
     memmove(address, at, strlen(at) + 1);
     shape_config(&config, rank);

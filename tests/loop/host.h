@@ -7,7 +7,7 @@
 
 #include "api/tributary.h"
 
-#define HOST_TOKEN "a secret of the tests"
+#define HOST_TOKEN "a secret of the tests, long enough"
 
 typedef struct host {
     trib_engine *engine;

@@ -245,7 +245,7 @@ static void open_engine(const trib_config *given)
     config.worker_count = all->workers;
     config.server_count = all->servers;
     config.transport = all->transport;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     config.reactors = all->reactors;
     config.chunk_bytes = all->chunk_bytes;
     config.pin = false;

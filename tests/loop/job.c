@@ -68,7 +68,7 @@ void job_open(job *self, int workers, int servers, job_tweak tweak)
         config.worker_count = workers;
         config.server_count = servers;
         config.coordinator = address;
-        config.token = "a secret of the tests";
+        config.token = "a secret of the tests, long enough";
         config.join_timeout_ns = INT64_C(20000000000);
         config.op_timeout_ns = INT64_C(60000000000);
         config.log_level = TRIB_LOG_NONE;

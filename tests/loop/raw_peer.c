@@ -13,6 +13,7 @@
 
 #include <cmocka.h>
 
+#include "engine/membership/job_settings.h"
 #include "engine/cluster/roster.h"
 #include "transports/failover/failover_internal.h"
 
@@ -57,6 +58,21 @@ void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, 
     write_all(self->fd, payload, size);
 }
 
+/* The epoch of the job, from the last roster. A connection for data must bear it. */
+static uint32_t known_epoch;
+static uint32_t hello_epoch; /* of HELLO; 0: the peer knows no coordinator yet */
+
+void raw_peer_greet_with_epoch(uint32_t epoch)
+{
+    hello_epoch = epoch;
+}
+
+void raw_peer_know_epoch(uint32_t epoch)
+{
+    known_epoch = epoch;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): a member gets one such PING */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload)
 {
     unsigned char header[TRIB_HEADER_SIZE];
@@ -66,6 +82,10 @@ bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char
     }
     if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
         fail_msg("%s", error.text);
+    }
+    known_epoch = frame_out->type == TRIB_FRAME_ROSTER ? frame_out->epoch : known_epoch;
+    if (frame_out->type == TRIB_FRAME_PING && trib_epoch_number(frame_out->epoch) == 0) {
+        return raw_peer_receive(self, frame_out, payload); /* the answer to JOIN, whose header alone matters */
     }
     return read_all(self->fd, payload, frame_out->payload_size);
 }
@@ -87,22 +107,32 @@ static void say_hello(const raw_peer *self, trib_handshake *handshake)
     trib_put_u32(&writer, handshake->member);
     trib_put_u32(&writer, handshake->reactor);
     memcpy(bytes + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
+    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO, .epoch = hello_epoch}, bytes, sizeof bytes);
+}
+
+void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member)
+{
+    trib_handshake handshake = {.purpose = purpose, .member = member};
+    say_hello(self, &handshake);
 }
 
 static bool shake_hands(const raw_peer *self, const char *token, trib_purpose purpose, uint32_t member)
 {
-    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], answer[TRIB_CAUSE_PAYLOAD_MAX], proof[TRIB_PROOF_SIZE];
     trib_handshake handshake = {.purpose = purpose, .member = member};
-    trib_auth_key(token, "default", key);
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
     say_hello(self, &handshake);
-    receive_type(self, TRIB_FRAME_CHALLENGE, answer);
-    memcpy(handshake.acceptor_nonce, answer, TRIB_NONCE_SIZE);
-    assert_true(trib_auth_verify(key, &handshake, false, answer + TRIB_NONCE_SIZE));
-    trib_auth_prove(key, &handshake, true, answer);
-    raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+    receive_type(self, TRIB_FRAME_CHALLENGE, handshake.acceptor_nonce);
+    trib_auth_prove(key, &handshake, true, proof);
+    const trib_frame frame_of_proof = {.type = TRIB_FRAME_PROOF,
+                                       .epoch = purpose == TRIB_PURPOSE_CONTROL ? 0 : known_epoch};
+    raw_peer_send(self, frame_of_proof, proof, sizeof proof);
     trib_frame frame = {.type = TRIB_FRAME_NONE};
-    return raw_peer_receive(self, &frame, answer) && frame.type == TRIB_FRAME_WELCOME;
+    if (!raw_peer_receive(self, &frame, answer) || frame.type != TRIB_FRAME_WELCOME) {
+        return false;
+    }
+    assert_true(trib_auth_verify(key, &handshake, false, answer));
+    return true;
 }
 
 static void limit_waits(int fd)
@@ -206,43 +236,59 @@ void raw_peer_answer_foreign(int listener, uint8_t version)
 
 void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token)
 {
-    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12], challenge[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12];
     *taken = (raw_peer){.fd = accept(self->listener, NULL, NULL), .listener = -1};
     assert_true(taken->fd >= 0);
     limit_waits(taken->fd);
-    trib_auth_key(token, "default", key);
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
     receive_type(taken, TRIB_FRAME_HELLO, bytes);
     trib_reader reader = {.data = bytes, .left = sizeof bytes};
-    trib_handshake handshake = {.purpose = trib_get_u32(&reader)};
-    handshake.member = trib_get_u32(&reader);
-    handshake.reactor = trib_get_u32(&reader);
-    memcpy(handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
-    memset(challenge, 0xa5, TRIB_NONCE_SIZE);
-    memcpy(handshake.acceptor_nonce, challenge, TRIB_NONCE_SIZE);
-    trib_auth_prove(key, &handshake, false, challenge + TRIB_NONCE_SIZE);
-    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, challenge, sizeof challenge);
+    trib_handshake *handshake = &taken->handshake;
+    handshake->purpose = trib_get_u32(&reader);
+    handshake->member = trib_get_u32(&reader);
+    handshake->reactor = trib_get_u32(&reader);
+    memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    memset(handshake->acceptor_nonce, 0xa5, TRIB_NONCE_SIZE);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     receive_type(taken, TRIB_FRAME_PROOF, bytes);
+    assert_true(trib_auth_verify(key, handshake, true, bytes));
+}
+
+void raw_peer_welcome(const raw_peer *taken, const char *token)
+{
+    unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+    assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
+    trib_auth_prove(key, &taken->handshake, false, proof);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, proof, sizeof proof);
 }
 
 void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token)
 {
     raw_peer_accept_proof(self, taken, token);
-    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, NULL, 0);
+    raw_peer_welcome(taken, token);
 }
 
-void raw_peer_fail(const char *address, bool proves)
+trib_status raw_peer_fail(const char *address, bool proves)
 {
     raw_peer self;
-    unsigned char answer[TRIB_NONCE_SIZE + TRIB_PROOF_SIZE];
+    unsigned char answer[TRIB_CAUSE_PAYLOAD_MAX] = {0};
+    trib_status status = TRIB_OK;
     trib_handshake handshake = {.purpose = TRIB_PURPOSE_CONTROL, .member = 1};
     dial(&self, address);
     say_hello(&self, &handshake);
     receive_type(&self, TRIB_FRAME_CHALLENGE, answer);
     if (proves) {
+        trib_frame frame = {.type = TRIB_FRAME_NONE};
         raw_peer_send(&self, (trib_frame){.type = TRIB_FRAME_PROOF}, answer, TRIB_PROOF_SIZE);
+        if (raw_peer_receive(&self, &frame, answer)) {
+            assert_int_equal(frame.type, TRIB_FRAME_BYE);
+            assert_int_equal(frame.payload_size, 0);
+            status = (trib_status)(int32_t)frame.aux;
+        }
         raw_peer_expect_end(&self);
     }
     raw_peer_close(&self);
+    return status;
 }
 
 void raw_peer_expect_end(const raw_peer *self)
@@ -282,6 +328,10 @@ void raw_peer_join(const raw_peer *self, uint32_t rank, uint32_t workers, size_t
     trib_put_u32(&writer, workers);
     trib_put_u32(&writer, 0);
     trib_member_info_put(&writer, &info);
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    const trib_job_settings settings = trib_job_settings_of(&config);
+    trib_job_settings_put(&writer, &settings);
     assert_false(writer.overflow);
     memset(payload + writer.size, 0, extra);
     raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_JOIN, .root = rank}, payload, writer.size + extra);

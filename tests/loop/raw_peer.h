@@ -10,7 +10,8 @@
 
 typedef struct raw_peer {
     int fd;
-    int listener; /* the address in its JOIN, where members connect; raw_peer_accept answers; -1: none */
+    trib_handshake handshake; /* of a connection that was accepted and not answered yet */
+    int listener;             /* the address in its JOIN, where members connect; raw_peer_accept answers; -1: none */
 } raw_peer;
 
 /* Connects to "127.0.0.1:PORT" and goes through the handshake. token may be NULL. */
@@ -30,13 +31,21 @@ bool raw_peer_greet_foreign_session(const char *address, uint8_t version, unsign
 void raw_peer_answer_foreign(int listener, uint8_t version);
 /* Accepts a connection that a member makes to the address of this peer's JOIN. */
 void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token);
-/* As raw_peer_accept, but sends no WELCOME. */
+/* As raw_peer_accept, but sends no WELCOME; raw_peer_welcome does. */
 void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token);
-/* Connects and waits for the engine's proof, then closes without a message or sends a wrong proof. */
-void raw_peer_fail(const char *address, bool proves);
+void raw_peer_welcome(const raw_peer *taken, const char *token);
+/* Connects, waits for the engine's nonce and sends a wrong proof. Returns the status in the engine's answer; TRIB_OK if
+ * there is none. proves false: closes without a proof, and nothing else than the nonce must have come. */
+trib_status raw_peer_fail(const char *address, bool proves);
 void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, size_t size);
 /* Sends the frame's header alone, as if that many bytes of payload were to follow. */
 void raw_peer_send_header(const raw_peer *self, trib_frame frame, size_t size);
+/* The epoch that connections for data bear from now on; otherwise that of the last roster received. */
+void raw_peer_know_epoch(uint32_t epoch);
+/* The epoch of every HELLO from now on, at first 0. */
+void raw_peer_greet_with_epoch(uint32_t epoch);
+/* Says HELLO on a connection that was made by raw_peer_reach. */
+void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member);
 /* Receives the next frame; false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload);
 /* Reads until the other side has ended the connection. */

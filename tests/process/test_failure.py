@@ -162,9 +162,9 @@ def garbage():
 def wrong_token():
     port = free_port()
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='3')
-    first = subprocess.Popen(DIGITS, env=dict(env, TRIB_RANK='0', TRIB_TOKEN='a'), stdout=subprocess.PIPE,
+    first = subprocess.Popen(DIGITS, env=dict(env, TRIB_RANK='0', TRIB_TOKEN='one of them'), stdout=subprocess.PIPE,
                              stderr=subprocess.STDOUT, text=True)
-    second = subprocess.run(DIGITS, env=dict(env, TRIB_RANK='1', TRIB_TOKEN='b'), stdout=subprocess.PIPE,
+    second = subprocess.run(DIGITS, env=dict(env, TRIB_RANK='1', TRIB_TOKEN='another one'), stdout=subprocess.PIPE,
                             stderr=subprocess.STDOUT, text=True, timeout=30)
     output, _ = first.communicate(timeout=30)
     assert second.returncode != 0 and 'TRIB_TOKEN' in second.stdout, second.stdout

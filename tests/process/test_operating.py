@@ -7,7 +7,6 @@ import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
 import sys
@@ -209,13 +208,13 @@ def refused_is_remembered():
     children = [subprocess.Popen([HELLO], env=dict(env, TRIB_RANK=str(rank), TRIB_WORKERS=str(2 + rank)), **PIPES) for rank in (0, 1)]
     outputs = [child.communicate(timeout=60)[1] for child in children]
     assert all(child.returncode == 1 for child in children), outputs
-    wanted = r'missing rank 1; refused was rank 1 \(\S+\) expects 3 workers and 0 servers, the coordinator 2 and 0'
+    wanted = r'missing rank 1; refused was .*: rank 1 \(\S+\) expects 3 workers and 0 servers, the coordinator 2 and 0'
     assert re.search(wanted, outputs[0]), outputs[0]
 
 
 def loopback_by_name():
     """Debian maps a machine's own name to this address. The last error text says why no member joined."""
-    done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='a', TRIB_JOIN_TIMEOUT='1',
+    done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='127.0.1.1:%d' % free_port(), TRIB_TOKEN='of this test', TRIB_JOIN_TIMEOUT='1',
                                                    TRIB_WORKERS='2', TRIB_RANK='0'), timeout=60, check=False, **PIPES)
     assert done.returncode == 1 and 'listens on 127.0.1.1:' in done.stderr and 'where no other machine reaches it' in done.stderr, done
 
@@ -252,7 +251,7 @@ def strangers_do_not_fill_the_log():
     output = child.communicate(timeout=60)[1]
     lines = re.findall('turned away 127', output)
     more = re.search(r'turned away (\d+) more', output)
-    assert came == 60 and len(lines) == 20 and more and int(more.group(1)) == came - 20, (came, len(lines), output[-800:])
+    assert came == 60 and len(lines) == 5 and more and int(more.group(1)) == came - 5, (came, len(lines), output[-800:])
 
 
 def probes_are_quiet():

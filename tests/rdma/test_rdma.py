@@ -38,7 +38,7 @@ ending() {
 port=12000
 lose() {
     port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret TRIB_PEER_TIMEOUT=3 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
+    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=3 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
     export TRIB_COORDINATOR=$RDMA_IP:$port
     rm -f rank0 # or the output of the previous job would be read
     ./tributary server > server0 2>&1 & server0=$!
@@ -64,7 +64,7 @@ lose() {
 # before the server's command line.
 chosen() {
     port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
+    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
     su -s /bin/sh nobody -c "$1 ./tributary server" 2>&1 & server=$!
     for rank in 0 1; do TRIB_RANK=$rank ./digits --epochs 4 --data digits.csv > rank$rank 2>&1 & eval rank$rank=$!; done
     wait $rank0; status=$?; wait $rank1 || status=$?; wait $server || status=$?
@@ -102,7 +102,7 @@ HOSTS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
 i=0; until ping -c 1 -W 1 $RDMA_PEER > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
-export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_PEER_TIMEOUT=4 TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
+export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=4 TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
 export TRIB_COORDINATOR=10.77.0.1:12001
 began learns
 [ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
@@ -129,7 +129,7 @@ RAILS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
 for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done; done
-export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret TRIB_RANK=$RDMA_HOST TRIB_LOG=info
+export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_RANK=$RDMA_HOST TRIB_LOG=info
 says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
 rails() {
     export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8

@@ -102,12 +102,42 @@ static void departed_worker_without_bytes_is_left_out(void **state)
     free(exchanges[0].buffer);
 }
 
+static bool first_is_done(sim_job *job, void *argument)
+{
+    (void)job;
+    return ((const exchange *)argument)->done > 0;
+}
+
+/* Once nothing of the departed worker can be on its way, each further operation fails at once. */
+static void later_operations_fail_at_once(void **state)
+{
+    (void)state;
+    for (uint32_t servers = 0; servers < 2; servers++) {
+        sim_job_config config = sim_job_config_default(WORKERS, servers);
+        sim_job *job = sim_bed_open(&config);
+        int32_t *buffer = calloc(COUNT, sizeof *buffer);
+        (void)sim_bed_declare(job, 1, "sum", COUNT);
+        sim_job_leave(job, 1);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, NULL, NULL);
+        for (uint32_t i = 0; i < 5; i++) {
+            exchange what = {.buffer = buffer};
+            sim_bed_submit(job, 0, "sum", COUNT, &what, 0);
+            assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, first_is_done, &what));
+            assert_int_equal(what.status, TRIB_PEER_LEFT);
+        }
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        free(buffer);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(contribution_of_a_departed_worker_counts),
         cmocka_unit_test(by_whichever_network),
         cmocka_unit_test(departed_worker_without_bytes_is_left_out),
+        cmocka_unit_test(later_operations_fail_at_once),
     };
     return cmocka_run_group_tests_name("a worker that leaves", tests, NULL, NULL);
 }

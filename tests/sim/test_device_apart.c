@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/handle.h"
 #include "engine/local_group/group_internal.h"
 #include "tests/sim/sim_bed.h"
 
@@ -59,6 +60,11 @@ static trib_tensor *declare(sim_job *job, uint32_t rank, const char *name, uint3
     return tensor;
 }
 
+static const trib_tensor *tensor_of(const trib_tensor *handle)
+{
+    return trib_handle_find((uintptr_t)handle, TRIB_HANDLE_TENSOR);
+}
+
 static void hand_in(sim_job *job, uint32_t rank, trib_tensor *tensor, uint32_t round, trib_op **op_out)
 {
     exchange *what = &exchanges[rank][round];
@@ -69,7 +75,7 @@ static void hand_in(sim_job *job, uint32_t rank, trib_tensor *tensor, uint32_t r
     params.done_cb = sim_bed_on_done;
     params.user = what;
     params.timeout_ns = 60 * SECOND;
-    for (uint32_t i = 0; i < tensor->count; i++) {
+    for (uint32_t i = 0; i < tensor_of(tensor)->count; i++) {
         what->buffer[i] = (int32_t)(i + 10 * rank + 100000 * round);
     }
     assert_int_equal(trib_push_pull(job->members[rank].engine, &params, op_out, NULL), TRIB_OK);
@@ -87,9 +93,9 @@ static bool all_done(sim_job *job, void *rounds)
 }
 
 /* Returns true if both slices have two servers each for their shares, and a core of their own on every rank. */
-static bool is_apart(const trib_tensor *tensor)
+static bool is_apart(const trib_tensor *handle)
 {
-    const trib_place_owner *owners = tensor->owners;
+    const trib_place_owner *owners = tensor_of(handle)->owners;
     uint32_t who = 0;
     for (uint32_t i = 0; i < 4; i++) {
         who |= 1u << owners[i].member;
@@ -121,7 +127,7 @@ static void declare_apart(sim_job *job, trib_tensor *tensors[RANKS])
 static void freeze(sim_job *job, const trib_tensor *tensor, bool frozen)
 {
     for (uint32_t i = 2; i < 4; i++) {
-        trib_sim_process_freeze(job->members[tensor->owners[i].member].process, frozen);
+        trib_sim_process_freeze(job->members[tensor_of(tensor)->owners[i].member].process, frozen);
     }
 }
 

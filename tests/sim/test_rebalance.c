@@ -1,4 +1,5 @@
-/* test_rebalance.c - shares that follow what links carry, in virtual time (see rate_estimator.h). */
+/* test_rebalance.c - shares of links in virtual time: those that follow what links carry (see rate_estimator.h), and
+ * those of the way out (see scheduler.h). */
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -18,7 +19,7 @@ static void slow_one(sim_job *job, uint32_t member, trib_config *config, trib_si
     }
 }
 
-static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, uint32_t count)
+static int64_t round_of(sim_job *job, const char *name, exchange *exchanges, uint32_t workers, uint32_t count)
 {
     const int64_t from_ns = trib_sim_now(job->sim);
     for (uint32_t rank = 0; rank < workers; rank++) {
@@ -26,7 +27,7 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
             exchanges[rank].buffer[i] = (int32_t)(i + rank);
         }
         exchanges[rank].done = 0;
-        sim_bed_submit(job, rank, "tensor", count, &exchanges[rank], 0);
+        sim_bed_submit(job, rank, name, count, &exchanges[rank], 0);
     }
     assert_true(sim_job_run(job, from_ns + 60 * SECOND, sim_bed_all_done, exchanges));
     const uint32_t base = workers * (workers - 1) / 2;
@@ -37,6 +38,11 @@ static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, ui
         }
     }
     return trib_sim_now(job->sim) - from_ns;
+}
+
+static int64_t one_round(sim_job *job, exchange *exchanges, uint32_t workers, uint32_t count)
+{
+    return round_of(job, "tensor", exchanges, workers, count);
 }
 
 /* One of four servers, or one of four workers that sum, has a slow link, and shares follow. With four reactors the fast
@@ -204,10 +210,10 @@ static void the_way_out_follows(void **state)
         one_round(job, exchanges, 2, HEAVY);
         for (uint32_t rank = 0; rank < 2; rank++) {
             const trib_core *core = &job->members[rank].engine->cores[0];
-            const uint64_t first = core->owner_links[2 * TRIB_REACTORS_MAX]->flow.offered;
-            const uint64_t second = core->owner_links[3 * TRIB_REACTORS_MAX]->flow.offered;
-            assert_int_equal(first + second, (uint64_t)round * HEAVY * sizeof(int32_t));
-            assert_int_equal(first + second, core->host.scheduler.networks[0].offered);
+            const uint64_t first = core->owner_links[2 * TRIB_REACTORS_MAX]->flow.weight;
+            const uint64_t second = core->owner_links[3 * TRIB_REACTORS_MAX]->flow.weight;
+            assert_int_equal(first + second, HEAVY * sizeof(int32_t));
+            assert_int_equal(first + second, core->host.scheduler.networks[0].weight);
             assert_true(round <= ROUNDS ? first == second : second == 0);
         }
     }
@@ -217,12 +223,86 @@ static void the_way_out_follows(void **state)
     free(exchanges[1].buffer);
 }
 
+/* A tensor that only two of four servers sum is used two hundred times. The links to these servers then have no larger
+ * shares of a tensor that all four sum. */
+static void many_small_rounds_leave_nothing_behind(void **state)
+{
+    (void)state;
+    enum { WORKERS = 4, SERVERS = 4, SMALL = 16 << 10, LARGE = 4 << 20, ROUNDS = 200, MBITS = 1000 };
+    sim_job_config config = sim_job_config_default(WORKERS, SERVERS);
+    config.link.egress_bits = config.link.ingress_bits = MBITS * UINT64_C(1000000);
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[WORKERS] = {{0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(LARGE, sizeof(int32_t));
+    }
+    const double first_ns = (double)round_of(job, "large", exchanges, WORKERS, LARGE);
+    for (uint32_t round = 0; round < ROUNDS; round++) {
+        round_of(job, "small", exchanges, WORKERS, SMALL);
+    }
+    const double took_ns = (double)round_of(job, "large", exchanges, WORKERS, LARGE);
+    uint64_t heaviest = 0, all = 0;
+    for (uint32_t server = 0; server < SERVERS; server++) {
+        const uint64_t weight =
+            job->members[0].engine->cores[0].owner_links[(WORKERS + server) * TRIB_REACTORS_MAX]->flow.weight;
+        heaviest = weight > heaviest ? weight : heaviest;
+        all += weight;
+    }
+    print_message("# %.3f of the first time after %u small rounds\n", took_ns / first_ns, ROUNDS);
+    assert_int_equal(all, (SMALL + LARGE) * sizeof(int32_t));
+    assert_true(heaviest * SERVERS < all + all / 100);
+    assert_true(took_ns < 1.02 * first_ns);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        free(exchanges[rank].buffer);
+    }
+}
+
+typedef struct reused {
+    trib_send_request request;
+    trib_link *link;
+    uint32_t sent;
+} reused;
+
+static bool submit_again(trib_link *link, trib_send_request *request)
+{
+    reused *self = (reused *)request;
+    (void)link;
+    self->sent++;
+    if (self->sent < 3) {
+        *request = (trib_send_request){.is_single = true, .age = self->sent, .send_chunk = submit_again};
+        assert_int_equal(trib_scheduler_submit(self->link, request, 0), TRIB_OK);
+    }
+    return false;
+}
+
+/* A sum that cannot be sent is given back while it is sent, and its entry may wait for another sum when that returns. */
+static void a_request_may_be_reused_while_it_is_sent(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    sim_job *job = sim_bed_open(&config);
+    reused one = {.link = job->members[0].engine->cores[0].owner_links[2 * TRIB_REACTORS_MAX]};
+    assert_non_null(one.link);
+    one.request = (trib_send_request){.is_single = true, .send_chunk = submit_again};
+    assert_int_equal(trib_scheduler_submit(one.link, &one.request, 0), TRIB_OK);
+    sim_job_run(job, trib_sim_now(job->sim) + SECOND / 20, NULL, NULL);
+    assert_int_equal(one.sent, 3);
+    assert_false(trib_send_request_waits(&one.request));
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_follow_a_slow_link),
         cmocka_unit_test(a_share_comes_back),
         cmocka_unit_test(the_way_out_follows),
+        cmocka_unit_test(many_small_rounds_leave_nothing_behind),
+        cmocka_unit_test(a_request_may_be_reused_while_it_is_sent),
     };
     return cmocka_run_group_tests_name("shares", tests, NULL, NULL);
 }

@@ -356,6 +356,26 @@ static void on_one_clock(void **state)
     trace_run_free(run);
 }
 
+/* Only the owner reads a trace. A link that somebody put at its name is replaced, and not followed. */
+static void check_access(trib_engine *engine, const char *written)
+{
+    struct stat about;
+    trib_error error = {.status = TRIB_OK};
+    char link_path[128], other[128];
+    assert_int_equal(stat(written, &about), 0);
+    assert_int_equal(about.st_mode & 0777, 0600);
+    snprintf(other, sizeof other, "%s/other", folder);
+    snprintf(link_path, sizeof link_path, "%s/link%%", folder);
+    assert_int_equal(symlink(other, link_path), 0);
+    snprintf(link_path, sizeof link_path, "%s/link%%%%", folder);
+    assert_int_equal(trib_trace_write(engine, link_path, &error), TRIB_OK);
+    assert_int_equal(access(other, F_OK), -1);
+    snprintf(link_path, sizeof link_path, "%s/link%%", folder);
+    assert_int_equal(lstat(link_path, &about), 0);
+    assert_true(S_ISREG(about.st_mode));
+    assert_int_equal(unlink(link_path), 0);
+}
+
 /* ---- On and off, and the size limit ---- */
 
 static void at_run_time(void **state)
@@ -392,6 +412,7 @@ static void at_run_time(void **state)
     assert_int_equal(trib_trace_write(engine, path, &error), TRIB_OK);
     snprintf(path, sizeof path, "%s/rank1-1001-n1%%", folder);
     assert_int_equal(access(path, R_OK), 0);
+    check_access(engine, path);
     assert_int_equal(trib_trace_write(engine, "/nowhere/at/all", &error), TRIB_SYSTEM);
     assert_non_null(strstr(error.text, "/nowhere/at/all.rank1.1001.trib"));
     assert_int_equal(trib_trace_write(engine, "", &error), TRIB_INVALID);

@@ -90,7 +90,8 @@ static study_memory look_at_nothing(void)
     return (study_memory){.taken = UINT64_C(1) << 34, .left = fine ? UINT64_C(1) << 34 : UINT64_C(1) << 28};
 }
 
-/* Memory runs out while the members join, while they declare, and during steps. */
+/* The first look is for what is sure to be needed. Memory runs out while the members join, while they declare, and
+ * during steps. */
 static void steps_that_take_too_much_memory_are_told(void **state)
 {
     (void)state;
@@ -104,7 +105,7 @@ static void steps_that_take_too_much_memory_are_told(void **state)
                                       .iterations = 100,
                                       .codec_ratio = 1,
                                       .look = look_at_nothing};
-    for (looks_fine = 0; looks_fine < 6; looks_fine++) {
+    for (looks_fine = 1; looks_fine < 7; looks_fine++) {
         study_step_result result;
         trib_error error = {.text = ""};
         looks = 0;
@@ -116,12 +117,39 @@ static void steps_that_take_too_much_memory_are_told(void **state)
     free(model);
 }
 
+/* What is sure to take more memory than there is ends at the first look, before any member joins. */
+static void steps_that_cannot_fit_are_told_before(void **state)
+{
+    (void)state;
+    enum { GRADIENTS = 1500 };
+    study_model *model = calloc(1, sizeof *model + GRADIENTS * sizeof model->tensors[0]);
+    assert_non_null(model);
+    model->count = GRADIENTS;
+    for (uint32_t i = 0; i < GRADIENTS; i++) {
+        snprintf(model->tensors[i].name, sizeof model->tensors[i].name, "t%u", i);
+        model->tensors[i].bytes = 4096;
+    }
+    const study_step_config config = {.job = sim_job_config_default(2048, 0),
+                                      .model = model,
+                                      .iterations = 1,
+                                      .codec_ratio = 1,
+                                      .look = look_at_nothing};
+    study_step_result result;
+    trib_error error = {.text = ""};
+    looks = looks_fine = 0;
+    assert_int_equal(study_step_run(&config, &result, &error), TRIB_NO_MEMORY);
+    assert_int_equal(looks, 1);
+    assert_memory_equal(error.text, "2048 workers and 0 servers with 1500 gradients need at least ", 61);
+    free(model);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_full),
         cmocka_unit_test(steps_that_stand_still_are_told),
         cmocka_unit_test(steps_that_take_too_much_memory_are_told),
+        cmocka_unit_test(steps_that_cannot_fit_are_told_before),
     };
     return cmocka_run_group_tests_name("steps", tests, NULL, NULL);
 }

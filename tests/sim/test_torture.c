@@ -41,10 +41,27 @@ static bool run_seed(uint64_t seed, bool talks, torture_verdict *sum)
     sum->succeeded += verdict.succeeded;
     sum->failed += verdict.failed;
     sum->virtual_ns += verdict.virtual_ns;
+    for (uint32_t i = 0; i < TORTURE_CHECKS; i++) {
+        sum->checks[i] += verdict.checks[i];
+    }
     if (!verdict.held) {
         printf("%s# %s\n# %s\n", talks ? "" : "\n", text, verdict.why);
     }
     return verdict.held;
+}
+
+/* Says how often each check had something to check. */
+static void print_checks(const torture_verdict *sum)
+{
+    static const char *const names[TORTURE_CHECKS] = {
+#define TORTURE_CHECK_NAME(name, text) [TORTURE_CHECK_##name] = (text),
+        TORTURE_CHECK_LIST(TORTURE_CHECK_NAME)
+#undef TORTURE_CHECK_NAME
+    };
+    for (uint32_t i = 0; i < TORTURE_CHECKS; i++) {
+        printf("# %10llu %s%s\n", (unsigned long long)sum->checks[i], names[i],
+               sum->checks[i] == 0 ? ": THESE SEEDS COULD NOT HAVE FOUND A BUG THERE" : "");
+    }
 }
 
 int main(int argc, char **argv)
@@ -71,6 +88,7 @@ int main(int argc, char **argv)
     printf("# %llu seeds, %llu events, %u operations succeeded, %u failed as they may, %.1f s of virtual time\n",
            (unsigned long long)seeds, (unsigned long long)sum.steps, sum.succeeded, sum.failed,
            (double)sum.virtual_ns / 1e9);
+    print_checks(&sum);
     printf("%s 1 - seeds %llu to %llu\n", failures == 0 ? "ok" : "not ok", (unsigned long long)first,
            (unsigned long long)last);
     return failures == 0 ? 0 : 1;

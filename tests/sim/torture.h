@@ -12,10 +12,13 @@
  *   and nothing waits for a credit that is available;
  * - nothing is left at the end: no operation, message, credit or sum; every engine closes in time;
  * - a live job can stay idle for long, and then sums every tensor once more;
+ * - tensors that are released and declared again are new ones, and nothing of the old ones stays;
  * - partitions may change owners at any time without changing a sum;
  * - a worker that leaves when it is done disturbs no other; if one leaves earlier, the others soon hear of it;
  * - if a member of a formed job was lost, every other member hears of it;
- * - where an error can have one cause only, its text names that member (torture_blame.c).
+ * - where an error can have one cause only, its text names that member (torture_blame.c);
+ * - bits that flip, frames that are repeated, replayed or of another epoch, and peers without the token change no sum
+ *   and get nowhere (torture_attack.c); a member that stands still is noticed.
  */
 #ifndef TRIB_TESTS_SIM_TORTURE_H
 #define TRIB_TESTS_SIM_TORTURE_H
@@ -47,6 +50,37 @@ typedef enum torture_kind {
     TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
 
+/* What goes wrong beside faults; at most one of these in a job. */
+typedef enum torture_attack {
+    TORTURE_NO_ATTACK,
+    TORTURE_FLIPS,     /* bits flip between machines */
+    TORTURE_FORGERY,   /* data frames are repeated, replayed, or come from another epoch */
+    TORTURE_SILENCE,   /* one member stands still, or is cut off, for longer than the peer timeout */
+    TORTURE_STRANGERS, /* peers without the token come all the time; nothing may suffer from them */
+} torture_attack;
+
+/* The checks that are counted: one that never had anything to check shows at the end of a run of seeds. */
+#define TORTURE_CHECK_LIST(X)                                                                                          \
+    X(RESULT, "results compared")                                                                                      \
+    X(FAILURE, "failures explained")                                                                                   \
+    X(BLAME, "losses whose subject is known")                                                                          \
+    X(TOLD, "members told of a death")                                                                                 \
+    X(SILENCE, "members that saw another stand still")                                                                 \
+    X(FLIP, "damaged payloads found")                                                                                  \
+    X(REPEAT, "frames repeated")                                                                                       \
+    X(REPLAY, "frames replayed")                                                                                       \
+    X(EPOCH, "frames forged, of another epoch")                                                                        \
+    X(STRANGER, "strangers turned away")                                                                               \
+    X(REST, "jobs at rest")                                                                                            \
+    X(CLOSED, "jobs closed")
+
+typedef enum torture_checker {
+#define TORTURE_CHECK_ENUM(name, text) TORTURE_CHECK_##name,
+    TORTURE_CHECK_LIST(TORTURE_CHECK_ENUM)
+#undef TORTURE_CHECK_ENUM
+        TORTURE_CHECKS
+} torture_checker;
+
 typedef struct torture_fault {
     torture_kind kind;
     uint32_t member;
@@ -54,11 +88,25 @@ typedef struct torture_fault {
     double amount;
 } torture_fault;
 
+/* What is done with a tensor. */
+typedef enum torture_exchange {
+    TORTURE_WHOLE,   /* all-reduce, or a broadcast if it has a root */
+    TORTURE_REDUCE,  /* to the root */
+    TORTURE_GATHER,  /* all-gather */
+    TORTURE_SCATTER, /* reduce-scatter */
+    TORTURE_PAIRS,   /* all-to-all */
+    TORTURE_EXCHANGES
+} torture_exchange;
+
 typedef struct torture_tensor {
     trib_dtype dtype;
     uint32_t count, rounds;
     trib_reduce reduce;
-    int32_t root; /* -1: push_pull */
+    int32_t root; /* -1: push_pull; a place in the group */
+    torture_exchange exchange;
+    uint32_t shape; /* decides the lengths of slices, together with count */
+    uint32_t group; /* a bit for each of its members; 0: all workers */
+    bool backwards; /* the group counts its members from the highest rank on */
     bool on_device;
     uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
     bool inexact;   /* sums are rounded, so their bits show along which tree they were made */
@@ -92,6 +140,7 @@ typedef struct torture_plan {
     uint64_t bandwidths[TORTURE_MEMBERS_MAX]; /* the bandwidth that each member configures; 0: none */
     uint32_t early_leaver; /* a worker that leaves after early_leaver_rounds of each tensor, or TORTURE_NOBODY */
     uint32_t early_leaver_rounds;
+    bool prompt;      /* workers leave although others are still connecting */
     int64_t haste_ns; /* longest time after which it leaves with operations in flight; 0: it waits for them */
     uint32_t narrow;  /* a worker behind a slow link, or TORTURE_NOBODY: sums for it pile up */
     uint64_t narrow_bits;
@@ -103,7 +152,10 @@ typedef struct torture_plan {
     uint32_t odd_tensor; /* the tensor of the dispute */
     int32_t odd_round;   /* the round of the dispute; -1: the tensor itself */
     bool odd_exchange;   /* the odd worker broadcasts where the others sum, or sums where they broadcast */
+    uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
     int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
+    torture_attack attack;
+    uint32_t attack_one_in; /* of data frames, for FORGERY */
 } torture_plan;
 
 typedef struct torture_verdict {
@@ -112,11 +164,18 @@ typedef struct torture_verdict {
     uint64_t steps;             /* events of the world */
     uint32_t succeeded, failed; /* operations */
     int64_t virtual_ns;
+    uint64_t checks[TORTURE_CHECKS];
 } torture_verdict;
 
 void torture_draw(uint64_t seed, torture_plan *plan);
+/* Draws workers that leave at once after joining (torture_stutter.c). */
+void torture_draw_prompt(torture_plan *plan);
+/* Draws one attack for some of the jobs; called last. */
+void torture_draw_attack(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
+/* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
+void torture_draw_exchanges(torture_plan *plan);
 /* Writes one line about everything that the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);
@@ -125,9 +184,27 @@ torture_verdict torture_run(const torture_plan *plan);
 
 /* Element i of that rank's contribution in that round, small enough that sums are exact in every type. */
 int torture_value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i);
-void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, void *buffer);
-/* Returns UINT32_MAX if the buffer holds the result for that many workers, else the first wrong element. */
-uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers,
+/* Fills in so many elements of that rank's contribution. */
+void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t count,
+                  void *buffer);
+/* Returns UINT32_MAX if the buffer holds the result for that worker of so many, else the first wrong element. */
+uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t rank,
                        const void *buffer);
+
+/* ---- torture_slices.c: who shares a tensor, and the lengths of its slices ---- */
+
+bool torture_is_member(const torture_tensor *what, uint32_t rank);
+/* The number of workers that share the tensor; their ranks in its order; and the place of one of them. */
+uint32_t torture_members(const torture_tensor *what, uint32_t workers);
+uint32_t torture_rank_at(const torture_tensor *what, uint32_t workers, uint32_t place);
+uint32_t torture_place_of(const torture_tensor *what, uint32_t workers, uint32_t rank);
+/* Elements of the slice of the worker at that place, or for TORTURE_PAIRS of the slice of the first for the second. */
+uint32_t torture_slice(const torture_tensor *what, uint32_t giver, uint32_t taker);
+/* Elements that a worker hands in, that it gets, and that all slices have together. */
+uint32_t torture_given(const torture_tensor *what, uint32_t workers, uint32_t rank);
+uint32_t torture_taken(const torture_tensor *what, uint32_t workers, uint32_t rank);
+uint32_t torture_total(const torture_tensor *what, uint32_t workers);
+/* Elements of the slices before that worker's own. */
+uint32_t torture_before(const torture_tensor *what, uint32_t workers, uint32_t rank);
 
 #endif

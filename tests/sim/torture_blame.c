@@ -53,6 +53,7 @@ static bool is_lost_by_death(const run *self)
 void torture_blame_lost(run *self, uint32_t member, const char *text)
 {
     const uint32_t named = named_first(self, text);
+    self->verdict.checks[TORTURE_CHECK_BLAME] += is_lost_by_death(self);
     if (is_lost_by_death(self) && (named == TORTURE_NOBODY || !self->job->members[named].killed)) {
         torture_broken(self, "member %u: the error does not name the member that died first: %s", member, text);
     }
@@ -108,7 +109,8 @@ void torture_blame(attempt *what, const trib_result *result)
         torture_broken(self, "rank %u, tensor %u, round %u: rank %u disagreed, but the error does not name it: %s",
                        what->driver->rank, what->tensor, what->round, plan->odd_rank, result->text);
     }
-    if (torture_is_calm(plan) || (plan->fault_count == 0 && plan->narrow == TORTURE_NOBODY)) {
+    const bool is_attacked = plan->attack == TORTURE_FLIPS || plan->attack == TORTURE_FORGERY;
+    if (torture_is_calm(plan) || (plan->fault_count == 0 && plan->narrow == TORTURE_NOBODY && !is_attacked)) {
         blame_late(what, result->text);
     }
 }

@@ -22,9 +22,10 @@ static double value_for(const torture_tensor *what, uint32_t tensor, uint32_t ro
     return what->dtype == TRIB_UINT8 ? value + 10 : value;
 }
 
-void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, void *buffer)
+void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t count,
+                  void *buffer)
 {
-    for (uint32_t i = 0; i < what->count; i++) {
+    for (uint32_t i = 0; i < count; i++) {
         values_store(what->dtype, buffer, i, value_for(what, tensor, round, rank, i));
     }
 }
@@ -57,16 +58,15 @@ static double average(const torture_tensor *what, double sum, uint32_t workers)
     }
 }
 
-static double expected(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t i)
+/* The reduction of element i over all that share the tensor. */
+static double reduced(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t all, uint32_t i)
 {
-    if (what->root >= 0) {
-        return value_for(what, tensor, round, (uint32_t)what->root, i);
-    }
+    const uint32_t workers = torture_members(what, all);
     double values[TORTURE_WORKERS_MAX] = {0}, least = 0, most = 0;
-    for (uint32_t rank = 0; rank < workers; rank++) {
-        values[rank] = value_for(what, tensor, round, rank, i);
-        least = rank == 0 || values[rank] < least ? values[rank] : least;
-        most = rank == 0 || values[rank] > most ? values[rank] : most;
+    for (uint32_t k = 0; k < workers; k++) {
+        values[k] = value_for(what, tensor, round, torture_rank_at(what, all, k), i);
+        least = k == 0 || values[k] < least ? values[k] : least;
+        most = k == 0 || values[k] > most ? values[k] : most;
     }
     switch (what->reduce) {
     case TRIB_MIN:
@@ -80,13 +80,52 @@ static double expected(const torture_tensor *what, uint32_t tensor, uint32_t rou
     }
 }
 
-uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers,
+/* Element i of what the worker gets when others give, and nothing is added. */
+static double given(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t rank,
+                    uint32_t i)
+{
+    const uint32_t place = torture_place_of(what, workers, rank);
+    for (uint32_t giver = 0;; giver++) {
+        const uint32_t length = torture_slice(what, giver, what->exchange == TORTURE_PAIRS ? place : 0);
+        if (i >= length) {
+            i -= length;
+            continue;
+        }
+        for (uint32_t k = 0; k < place && what->exchange == TORTURE_PAIRS; k++) {
+            i += torture_slice(what, giver, k);
+        }
+        return value_for(what, tensor, round, torture_rank_at(what, workers, giver), i);
+    }
+}
+
+static double expected(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t rank,
+                       uint32_t i)
+{
+    switch (what->exchange) {
+    case TORTURE_GATHER:
+    case TORTURE_PAIRS:
+        return given(what, tensor, round, workers, rank, i);
+    case TORTURE_SCATTER:
+        return reduced(what, tensor, round, workers, torture_before(what, workers, rank) + i);
+    case TORTURE_WHOLE:
+        if (what->root >= 0) {
+            return value_for(what, tensor, round, torture_rank_at(what, workers, (uint32_t)what->root), i);
+        }
+        return reduced(what, tensor, round, workers, i);
+    default:
+        return reduced(what, tensor, round, workers, i);
+    }
+}
+
+uint32_t torture_check(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t workers, uint32_t rank,
                        const void *buffer)
 {
     const size_t size = trib_dtype_size(what->dtype);
-    for (uint32_t i = 0; i < what->count; i++) {
+    const uint32_t count = torture_taken(what, workers, rank);
+    for (uint32_t i = 0; i < count; i++) {
         uint64_t wanted = 0;
-        values_store(what->dtype, &wanted, 0, values_round(what->dtype, expected(what, tensor, round, workers, i)));
+        values_store(what->dtype, &wanted, 0,
+                     values_round(what->dtype, expected(what, tensor, round, workers, rank, i)));
         if (memcmp(&wanted, (const unsigned char *)buffer + i * size, size) != 0) {
             return i;
         }

@@ -41,6 +41,9 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->crowd > 0) {
         say(out, "; a crowd of %u tensors", plan->crowd);
     }
+    if (plan->prompt) {
+        say(out, "; whoever is done leaves while others are connecting");
+    }
     if (plan->early_leaver != TORTURE_NOBODY) {
         say(out, "; rank %u leaves after %u rounds", plan->early_leaver, plan->early_leaver_rounds);
         plan->haste_ns > 0 ? say(out, ", %.3f ms after it began them at most", (double)plan->haste_ns / 1e6) : (void)0;
@@ -79,6 +82,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "alloc_failures",
                                                         "break the device of",
                                                         "one allocation fails at"};
+    static const char *const exchanges[TORTURE_EXCHANGES] = {"whole", "reduce", "gather", "scatter", "pairs"};
     line out = {.text = text, .size = size};
     const sim_job_config *job = &plan->job;
     say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
@@ -92,6 +96,12 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
             what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
             what->inexact ? " rounded" : "");
+        if (what->exchange != TORTURE_WHOLE) {
+            say(&out, " (%s, shape %u)", exchanges[what->exchange], what->shape);
+        }
+        if (what->group != 0) {
+            say(&out, " (group 0x%x%s)", what->group, what->backwards ? " backwards" : "");
+        }
         if (what->stays != 0) {
             say(&out, " (buffers stay on 0x%x)", what->stays);
         }
@@ -125,6 +135,17 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->restless_ns > 0) {
         say(&out, "; dealt anew every %.3f ms", (double)plan->restless_ns / 1e6);
     }
+    if (plan->lives > 0) {
+        say(&out, "; tensors released after every %u rounds", plan->lives);
+    }
+    static const char *const attacks[] = {
+        [TORTURE_NO_ATTACK] = "",
+        [TORTURE_FLIPS] = "; bits flip",
+        [TORTURE_FORGERY] = "; frames are forged",
+        [TORTURE_SILENCE] = "; one member falls silent",
+        [TORTURE_STRANGERS] = "; strangers come",
+    };
+    say(&out, "%s", attacks[plan->attack]);
     if (plan->cancels > 0) {
         say(&out, "; 1 operation in %u cancelled", plan->cancels);
     }

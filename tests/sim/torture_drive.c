@@ -21,7 +21,16 @@ attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
 static size_t size_of(const attempt *what)
 {
     const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor);
-    return tensor.count * trib_dtype_size(tensor.dtype);
+    return torture_total(&tensor, what->run->plan->job.workers) * trib_dtype_size(tensor.dtype);
+}
+
+static void fill(attempt *what)
+{
+    const torture_plan *plan = what->run->plan;
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const uint32_t rank = what->driver->rank;
+    torture_fill(&tensor, what->tensor, what->round, rank, torture_given(&tensor, plan->job.workers, rank),
+                 torture_input(what));
 }
 
 /* The buffers are the caller's again. A late read of the input adds nonsense, and a late write to the output is
@@ -88,10 +97,8 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 
 static void stream_fills(attempt *what)
 {
-    run *self = what->run;
-    const torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
     if (what->busy) {
-        torture_fill(&tensor, what->tensor, what->round, what->driver->rank, what->input);
+        fill(what);
     }
     trib_host_stream_open(what->stream);
 }
@@ -143,6 +150,11 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.count = what.count + (is_odd ? 1 : 0);
     desc.priority = -(int32_t)index;
     desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
+    uint64_t splits[TORTURE_WORKERS_MAX];
+    torture_describe_slices(self, &what, &desc, splits);
+    if (what.group != 0 && !torture_make_group(self, index, &what, &desc.group)) {
+        return false;
+    }
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
@@ -153,6 +165,9 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
+    if (tensor.exchange != TORTURE_WHOLE) {
+        return torture_submit_other(engine, &tensor, size_of(what), params, op_out, error);
+    }
     const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {
         const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
@@ -161,6 +176,23 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     }
     params->reduce = swaps ? TRIB_SUM : is_odd ? (trib_reduce)((tensor.reduce + 1) % TRIB_REDUCE_COUNT) : tensor.reduce;
     return trib_push_pull(engine, params, op_out, error);
+}
+
+/* True if the tensor that the next operation is on is to be another one than the last operation's. */
+static bool is_reborn(const driver *self, uint32_t index)
+{
+    const torture_plan *plan = self->run->plan;
+    const uint32_t round = self->next_round[index];
+    return plan->lives > 0 && index < plan->tensor_count && round > 0 && round % plan->lives == 0;
+}
+
+static void release_last(driver *self, uint32_t index)
+{
+    trib_error error = {.text = ""};
+    if (self->declared[index] != NULL && trib_tensor_release(self->declared[index], &error) != TRIB_OK) {
+        torture_broken(self->run, "rank %u: tensor %u was not released: %s", self->rank, index, error.text);
+    }
+    self->declared[index] = NULL;
 }
 
 static void begin(driver *self, uint32_t index)
@@ -181,21 +213,27 @@ static void begin(driver *self, uint32_t index)
     check_output(what);
     what->poisoned = false;
     if (!stream_begin(self, what)) {
-        const torture_tensor tensor = torture_tensor_of(plan, index);
-        torture_fill(&tensor, index, what->round, self->rank, what->input);
+        fill(what);
+    }
+    if (is_reborn(self, index)) {
+        release_last(self, index);
     }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
         what->busy = false;
         return;
     }
+    if (index < plan->tensor_count) {
+        self->declared[index] = params.tensor;
+    }
+    params.step = what->round + 1;
     const bool hurried = plan->hurried > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->hurried);
     const bool cancels = plan->cancels > 0 && !whole->is_last && trib_sim_draw_one_in(&self->stream, plan->cancels);
     what->timeout_ns =
         hurried ? 1 + (int64_t)trib_sim_draw_below(&self->stream, (uint64_t)plan->hurry_ns) : 40 * SECOND;
     params.timeout_ns = what->timeout_ns;
-    params.input = what->input;
-    params.output = what->output;
+    params.input = torture_input(what);
+    params.output = torture_output(what);
     params.stream = what->stream;
     params.has_priority = plan->shuffled;
     params.priority = (int32_t)trib_sim_draw_below(&self->stream, 7) - 3;
@@ -225,7 +263,7 @@ static void begin(driver *self, uint32_t index)
 static uint32_t rounds_of(const driver *self, uint32_t index)
 {
     const torture_plan *plan = self->run->plan;
-    const uint32_t rounds = plan->tensors[index].rounds;
+    const uint32_t rounds = torture_is_member(&plan->tensors[index], self->rank) ? plan->tensors[index].rounds : 0;
     return plan->early_leaver == self->rank && plan->early_leaver_rounds < rounds ? plan->early_leaver_rounds : rounds;
 }
 
@@ -235,6 +273,9 @@ static bool may_begin(driver *self, uint32_t index)
     const torture_plan *plan = self->run->plan;
     const bool is_held = plan->held_rank == self->rank && plan->held_tensor == index;
     if (is_held && trib_sim_now(self->run->job->sim) < plan->held_ns) {
+        return false;
+    }
+    if (is_reborn(self, index) && torture_attempt(self, index, round - 1)->busy) {
         return false;
     }
     return round < rounds_of(self, index) && !torture_attempt(self, index, round)->busy;
@@ -305,8 +346,8 @@ static void leave_if_done(driver *self)
     if (!leaves || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {
         return;
     }
-    if (!sim_job_all_ready(job, NULL)) {
-        trib_sim_set(job->sim, &self->leave, trib_sim_now(job->sim) + 100 * MS);
+    if (plan->prompt ? !job->members[self->rank].ready_told : !sim_job_all_ready(job, NULL)) {
+        trib_sim_set(job->sim, &self->leave, trib_sim_now(job->sim) + (plan->prompt ? MS / 10 : 100 * MS));
         return;
     }
     self->refused = true;
@@ -371,7 +412,9 @@ static void open_attempt(driver *mine, attempt *what, uint32_t index)
     *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
     const size_t size = size_of(what);
     what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
-    what->input = mine->run->plan->in_place ? what->output : malloc(size + SPARE);
+    const bool in_place =
+        mine->run->plan->in_place && torture_tensor_of(mine->run->plan, index).exchange != TORTURE_PAIRS;
+    what->input = in_place ? what->output : malloc(size + SPARE);
 }
 
 static void close_attempt(attempt *what)
@@ -420,6 +463,9 @@ void torture_drive_last(run *self)
     self->is_last = true;
     for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         for (uint32_t i = 0; i < plan->tensor_count; i++) {
+            if (!torture_is_member(&plan->tensors[i], rank)) {
+                continue;
+            }
             if (plan->odd_rank == TORTURE_NOBODY || plan->odd_round >= 0 || i != plan->odd_tensor) {
                 begin(&self->drivers[rank], i);
             }

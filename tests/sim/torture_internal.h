@@ -36,6 +36,7 @@ typedef struct driver {
     uint32_t next_round[TABLE_MAX]; /* counted from 0 */
     attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
     attempt crowd[TORTURE_CROWD_MAX];
+    trib_tensor *declared[TORTURE_TENSORS_MAX]; /* what is to be released before it is declared again */
     uint32_t in_flight, crowd_in_flight;
     trib_sim_event begin; /* starts a late worker */
     trib_sim_event leave; /* checks again whether the worker may leave */
@@ -47,8 +48,16 @@ typedef struct driver {
 typedef struct running_fault {
     struct run *run;
     const torture_fault *what;
+    bool formed; /* the job, when it began */
     trib_sim_event begin, end;
 } running_fault;
+
+/* A moment in which a member stands still (torture_stutter.c). */
+typedef struct stutter {
+    trib_sim_event thaw; /* the first member, so that the event is the stutter */
+    struct run *run;
+    sim_member *member;
+} stutter;
 
 /* Counts a member's allocations by size, to fail one of them. */
 typedef struct torture_miss {
@@ -63,6 +72,8 @@ typedef struct run {
     trib_host_world *world; /* the world of its devices; NULL: none */
     driver drivers[TORTURE_WORKERS_MAX];
     running_fault faults[TORTURE_FAULTS_MAX];
+    stutter stutter[TORTURE_MEMBERS_MAX];
+    trib_sim_stream stutters;
     trib_sim_event absence;
     trib_sim_event restless;
     trib_post restless_post; /* runs on the coordinator's reactor */
@@ -77,19 +88,16 @@ typedef struct run {
     torture_miss miss;
     trib_sim_stream alloc_failures;
     trib_sim_stream pace;
-    bool lost_one; /* a member was killed after the job had formed */
-    bool is_last;  /* all workers sum every tensor once more, and nothing may fail */
+    bool lost_one;                     /* a member was killed after the job had formed */
+    struct torture_attacker *attacker; /* NULL: none */
+    bool is_last;                      /* all workers sum every tensor once more, and nothing may fail */
     torture_verdict verdict;
 } run;
 
 /* Records the first violation as the verdict; later ones are ignored. */
 void torture_broken(run *self, const char *format, ...) __attribute__((format(printf, 2, 3)));
 
-/* Returns true if the drawn faults explain that an operation or the job ends with this status. */
-bool torture_may_end_so(const run *self, trib_status status);
 bool torture_may_leave_early(const torture_plan *plan);
-/* Returns true if nothing in the plan delays messages. */
-bool torture_is_calm(const torture_plan *plan);
 /* torture_watch.c: checks the counts that must balance between the turns of the reactors. */
 void torture_watch(run *self);
 /* Returns true once every live member has joined or given up. Cancelled operations are kept until then. */
@@ -99,7 +107,18 @@ void torture_watch_rest(run *self);
 /* Checks after all engines are closed that nothing is missing from the pools. */
 void torture_watch_closed(run *self);
 
+/* torture_attack.c. */
+bool torture_attack_open(run *self);
+/* Checks, when a member stood still, that the others have heard of it. formed: the job had formed when it began. */
+void torture_attack_check_silence(run *self, const torture_fault *fault, bool formed);
+/* After the engines are closed, and before the world is freed. */
+void torture_attack_close(run *self);
+
 /* torture_judge.c: checks an operation's status, time and result. */
+/* Returns true if the drawn faults explain that an operation or the job ends with this status. */
+bool torture_may_end_so(const run *self, trib_status status);
+/* Returns true if nothing in the plan delays messages. */
+bool torture_is_calm(const torture_plan *plan);
 void torture_judge(attempt *what, const trib_result *result);
 torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index);
 /* Returns true if the workers disagree about that operation. */
@@ -108,9 +127,19 @@ bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t roun
 void torture_blame(attempt *what, const trib_result *result);
 void torture_blame_lost(run *self, uint32_t member, const char *text);
 
+/* torture_exchange.c: describes the worker's slices of a tensor, makes its group, and submits what is done with it.
+ * splits has room for all workers. */
+void torture_describe_slices(const driver *self, const torture_tensor *what, trib_tensor_desc *desc, uint64_t *splits);
+bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out);
+trib_status torture_submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
+                                 trib_op **op_out, trib_error *error);
+
 /* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
+/* Where the operation reads and writes: in place, a slice lies at its place among all slices. */
+unsigned char *torture_input(const attempt *what);
+unsigned char *torture_output(const attempt *what);
 /* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
 /* Returns how many operations the worker still has handles of. */
@@ -118,5 +147,12 @@ uint32_t torture_drive_handles(const driver *self);
 /* Checks that no buffer was written after it had been given back. */
 void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);
+
+/* ---- torture_stutter.c ---- */
+
+/* Called after each event: now and then a member stands still for a moment, where the plan says so. */
+void torture_stutter(run *self);
+/* True if a worker that leaves as soon as it has joined is still there. */
+bool torture_will_leave(const run *self, uint32_t rank);
 
 #endif

@@ -5,6 +5,58 @@
 
 #define SLACK_NS (5 * SECOND) /* from a deadline to its callback: receives get a grace period, and queues take time */
 #define SLACK_CALM_NS (1 * SECOND) /* where nothing delays messages */
+#define CALM_BITS UINT64_C(1000000000)
+
+static bool has_fault(const torture_plan *plan, torture_kind kind)
+{
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        if (plan->faults[i].kind == kind) {
+            return true;
+        }
+    }
+    return false;
+}
+
+bool torture_is_calm(const torture_plan *plan)
+{
+    if (plan->attack == TORTURE_FLIPS || plan->attack == TORTURE_FORGERY) {
+        return false;
+    }
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_kind kind = plan->faults[i].kind;
+        if (kind != TORTURE_JUMP && kind != TORTURE_RESET && kind != TORTURE_KILL) {
+            return false;
+        }
+    }
+    return plan->narrow == TORTURE_NOBODY && !plan->prompt && plan->job.link.egress_bits >= CALM_BITS &&
+           plan->job.link.ingress_bits >= CALM_BITS;
+}
+
+bool torture_may_end_so(const run *self, trib_status status)
+{
+    if (!self->plan->may_end) {
+        return false;
+    }
+    switch (status) {
+    case TRIB_PEER_LOST:
+    case TRIB_PEER_LEFT:
+    case TRIB_JOIN_FAILED:
+    case TRIB_CLOSED:
+        return true;
+    case TRIB_NO_MEMORY:
+        return has_fault(self->plan, TORTURE_ALLOC_FAILURE) || has_fault(self->plan, TORTURE_MISS);
+    case TRIB_CANCELLED: /* the other members' status after any of these faults */
+        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_ALLOC_FAILURE) ||
+               has_fault(self->plan, TORTURE_MISS);
+    case TRIB_PROTOCOL: /* a header that does not look like one, while a member joins */
+        return self->plan->attack == TORTURE_FLIPS;
+    case TRIB_SYSTEM:
+    case TRIB_TIMEOUT:
+        return has_fault(self->plan, TORTURE_DEVICE);
+    default:
+        return false;
+    }
+}
 
 torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index)
 {
@@ -70,6 +122,7 @@ static void check_result(attempt *what, const trib_result *result)
     const bool disputed = torture_is_disputed(self->plan, what->tensor, what->round);
     if (result->status != TRIB_OK) {
         self->verdict.failed++;
+        self->verdict.checks[TORTURE_CHECK_FAILURE]++;
         torture_blame(what, result);
         if (!grace_extended(self, result->status) && !(disputed && result->status == TRIB_MISMATCH)) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
@@ -79,18 +132,22 @@ static void check_result(attempt *what, const trib_result *result)
         return;
     }
     self->verdict.succeeded++;
+    self->verdict.checks[TORTURE_CHECK_RESULT]++;
     /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
-    const bool may_win = tensor.root >= 0 && what->driver->rank != self->plan->odd_rank;
+    const bool may_win =
+        tensor.root >= 0 && tensor.exchange == TORTURE_WHOLE && what->driver->rank != self->plan->odd_rank;
     if (disputed && !may_win) {
         torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
                        what->driver->rank, what->tensor, what->round);
         return;
     }
-    if (result->contributors != workers && tensor.root < 0) {
+    const uint32_t members = torture_members(&tensor, workers);
+    if (result->contributors != members && tensor.root < 0) {
         torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
-                       what->round, result->contributors, workers);
+                       what->round, result->contributors, members);
     }
-    const uint32_t wrong = torture_check(&tensor, what->tensor, what->round, workers, what->output);
+    const uint32_t wrong =
+        torture_check(&tensor, what->tensor, what->round, workers, what->driver->rank, torture_output(what));
     if (wrong != UINT32_MAX) {
         torture_broken(self, "rank %u, tensor %u, round %u: element %u differs from the oracle's", what->driver->rank,
                        what->tensor, what->round, wrong);

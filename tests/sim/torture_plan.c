@@ -448,6 +448,12 @@ static void draw_large(torture_plan *plan)
     }
 }
 
+static void draw_lives(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e6c63d0876a9a47) + 53};
+    plan->lives = trib_sim_draw_one_in(&stream, 2) ? between(&stream, 1, 3) : 0;
+}
+
 void torture_draw(uint64_t seed, torture_plan *plan)
 {
     memset(plan, 0, sizeof *plan);
@@ -480,5 +486,10 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_staying(plan);
     draw_pace(plan);
     draw_large(plan);
+    draw_lives(plan);
     torture_draw_dispute(plan);
+    torture_draw_exchanges(plan);
+    torture_draw_prompt(plan);
+    plan->job.engine.checksum = TRIB_CHECKSUM_ON;
+    torture_draw_attack(plan);
 }

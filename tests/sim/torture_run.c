@@ -11,7 +11,6 @@
 
 #define WATCH_EVERY 16u /* events */
 #define RARE 8u
-#define CALM_BITS UINT64_C(1000000000)
 #define LIMIT_NS (4000 * SECOND) /* every operation has ended by then */
 
 void torture_broken(run *self, const char *format, ...)
@@ -22,52 +21,6 @@ void torture_broken(run *self, const char *format, ...)
         va_start(arguments, format);
         vsnprintf(self->verdict.why, sizeof self->verdict.why, format, arguments);
         va_end(arguments);
-    }
-}
-
-static bool has_fault(const torture_plan *plan, torture_kind kind)
-{
-    for (uint32_t i = 0; i < plan->fault_count; i++) {
-        if (plan->faults[i].kind == kind) {
-            return true;
-        }
-    }
-    return false;
-}
-
-bool torture_is_calm(const torture_plan *plan)
-{
-    for (uint32_t i = 0; i < plan->fault_count; i++) {
-        const torture_kind kind = plan->faults[i].kind;
-        if (kind != TORTURE_JUMP && kind != TORTURE_RESET && kind != TORTURE_KILL) {
-            return false;
-        }
-    }
-    return plan->narrow == TORTURE_NOBODY && plan->job.link.egress_bits >= CALM_BITS &&
-           plan->job.link.ingress_bits >= CALM_BITS;
-}
-
-bool torture_may_end_so(const run *self, trib_status status)
-{
-    if (!self->plan->may_end) {
-        return false;
-    }
-    switch (status) {
-    case TRIB_PEER_LOST:
-    case TRIB_PEER_LEFT:
-    case TRIB_JOIN_FAILED:
-    case TRIB_CLOSED:
-        return true;
-    case TRIB_NO_MEMORY:
-        return has_fault(self->plan, TORTURE_ALLOC_FAILURE) || has_fault(self->plan, TORTURE_MISS);
-    case TRIB_CANCELLED: /* the other members' status after any of these faults */
-        return has_fault(self->plan, TORTURE_DEVICE) || has_fault(self->plan, TORTURE_ALLOC_FAILURE) ||
-               has_fault(self->plan, TORTURE_MISS);
-    case TRIB_SYSTEM:
-    case TRIB_TIMEOUT:
-        return has_fault(self->plan, TORTURE_DEVICE);
-    default:
-        return false;
     }
 }
 
@@ -107,6 +60,7 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
     const torture_fault *what = fault->what;
     sim_member *member = &self->job->members[what->member];
     trib_sim_link link = self->plan->job.link;
+    fault->formed = sim_job_all_ready(self->job, NULL);
     switch (what->kind) {
     case TORTURE_FREEZE:
         self->frozen[what->member]++;
@@ -158,6 +112,7 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
     running_fault *fault = (running_fault *)((char *)event - offsetof(running_fault, end));
     run *self = fault->run;
     sim_member *member = &self->job->members[fault->what->member];
+    torture_attack_check_silence(self, fault->what, fault->formed);
     switch (fault->what->kind) {
     case TORTURE_FREEZE:
         if (--self->frozen[member->index] == 0 && !member->killed) {
@@ -242,6 +197,7 @@ static void set_faults(run *self)
 static bool is_settled(sim_job *job, void *argument)
 {
     run *self = argument;
+    torture_stutter(self);
     if (trib_sim_steps(job->sim) % WATCH_EVERY == 0) {
         torture_watch(self);
     }
@@ -259,7 +215,7 @@ static bool is_settled(sim_job *job, void *argument)
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];
         const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || trib_sim_event_is_set(&mine->begin);
-        if (is_busy && !job->members[rank].killed) {
+        if ((is_busy || torture_will_leave(self, rank)) && !job->members[rank].killed) {
             return false;
         }
     }
@@ -281,11 +237,11 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
     }
     /* A round of a disputed tensor waits for workers that never contribute. */
     const bool may_wait = self->plan->odd_rank != TORTURE_NOBODY && self->plan->odd_round < 0;
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        const trib_aggregator *aggregator = core->sums[i].aggregator;
-        const bool is_shard = core->sums[i].level == TRIB_SUM_SHARD;
-        if (aggregator != NULL && !aggregator->ops->is_idle(aggregator) && (is_shard || !may_wait)) {
-            torture_broken(self, "at rest, member %u is still summing (%u)", member, i);
+    for (const trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        const trib_aggregator *aggregator = sum->aggregator;
+        const bool is_of_ranks = sum->level == TRIB_SUM_RANK || sum->level == TRIB_SUM_HOST;
+        if (aggregator != NULL && !aggregator->ops->is_idle(aggregator) && !(is_of_ranks && may_wait)) {
+            torture_broken(self, "at rest, member %u is still summing (%d)", member, (int)sum->level);
         }
     }
     if (!trib_relay_is_idle(core)) {
@@ -319,9 +275,12 @@ static void check_rest(run *self)
         }
     }
     torture_watch_rest(self);
+    self->verdict.checks[TORTURE_CHECK_REST]++;
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
-            if (self->verdict.held && self->drivers[rank].next_round[i] < self->plan->tensors[i].rounds) {
+            const torture_tensor *what = &self->plan->tensors[i];
+            if (self->verdict.held && torture_is_member(what, rank) &&
+                self->drivers[rank].next_round[i] < what->rounds) {
                 torture_broken(self, "rank %u stopped before the last round of tensor %u", rank, i);
             }
         }
@@ -345,11 +304,15 @@ static void check_all_told(run *self)
     if (!sim_job_run(self->job, until_ns, all_told, NULL)) {
         torture_broken(self, "a member was lost, but not every other member heard of it");
     }
+    self->verdict.checks[TORTURE_CHECK_TOLD] += self->job->member_count - 1;
 }
 
 /* A control connection that is reset before the job forms is made again. */
 static bool should_have_joined(const run *self)
 {
+    if (self->plan->attack == TORTURE_FLIPS) {
+        return false;
+    }
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {
         if (self->plan->faults[i].kind != TORTURE_RESET) {
             return false;
@@ -444,6 +407,8 @@ static void finish(run *self)
     torture_drive_check_outputs(self);
     torture_drive_close(self);
     torture_watch_closed(self);
+    self->verdict.checks[TORTURE_CHECK_CLOSED]++;
+    torture_attack_close(self);
     sim_job_free(job);
 }
 
@@ -483,9 +448,13 @@ torture_verdict torture_run(const torture_plan *plan)
     if (self->job == NULL) {
         torture_broken(self, "could not be set up: %s", error.text);
     } else {
+        self->stutters = trib_sim_stream_make(self->job->sim, UINT64_C(0x5077));
         self->alloc_failures = trib_sim_stream_make(self->job->sim, UINT64_C(0xfa3));
         set_faults(self);
         torture_drive_open(self);
+        if (!torture_attack_open(self)) {
+            torture_broken(self, "out of memory for an attacker");
+        }
         sim_job_run(self->job, LIMIT_NS, is_settled, self);
         finish(self);
     }

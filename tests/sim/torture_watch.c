@@ -5,7 +5,10 @@
  * from what rounds and receives hold, open rounds from the rounds. Nothing may wait for a credit that is available. A
  * wrong count shows at once here, long before an operation hangs because of it, if it ever does.
  */
+#include <string.h>
+
 #include "engine/local_group/group_internal.h"
+#include "engine/membership/coordinator_internal.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_host.h"
 #include "engine/server/server_sum.h"
@@ -179,9 +182,9 @@ static uint64_t sums_owed(const trib_summation *self)
 }
 
 /* NULL: there is none. */
-static const trib_summation *summation_at(const trib_core *core, uint32_t i)
+static const trib_summation *summation_of(const trib_server_sum *sum)
 {
-    trib_aggregator *aggregator = core->sums[i].aggregator;
+    trib_aggregator *aggregator = sum->aggregator;
     return aggregator == NULL ? NULL : trib_sum_aggregator_summation(aggregator);
 }
 
@@ -189,8 +192,8 @@ static const trib_summation *summation_at(const trib_core *core, uint32_t i)
 static bool are_sums_kept(const trib_core *core)
 {
     uint64_t owed = 0;
-    for (uint32_t i = 0; i < core->sum_count; i++) {
-        owed += sums_owed(summation_at(core, i));
+    for (const trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        owed += sums_owed(summation_of(sum));
     }
     return core->relay == NULL && owed != core->entries_waiting;
 }
@@ -222,8 +225,8 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
     if (fault == NULL && are_sums_kept(core)) {
         fault = "a sum is kept that no link delivers";
     }
-    for (uint32_t i = 0; i < core->sum_count && fault == NULL; i++) {
-        const trib_summation *summation = summation_at(core, i);
+    for (const trib_server_sum *sum = NULL; fault == NULL && (sum = trib_server_sums_next(core, sum)) != NULL;) {
+        const trib_summation *summation = summation_of(sum);
         fault = summation == NULL ? NULL : summation_fault(summation, &receiving);
     }
     if (fault == NULL && to_server != receiving && core->sums != NULL) {
@@ -286,8 +289,57 @@ bool torture_has_begun(sim_job *job, void *unused)
     return true;
 }
 
+/* True if the engine has a tensor of that name in the same group. */
+static bool has_tensor(const trib_engine *engine, const trib_tensor *tensor)
+{
+    for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+        const trib_tensor *mine = engine->tensors[tag];
+        const bool same_group = mine->group == NULL || tensor->group == NULL
+                                    ? mine->group == NULL && tensor->group == NULL
+                                    : strcmp(mine->group->name, tensor->group->name) == 0;
+        if (mine->state == TRIB_TENSOR_DECLARED && same_group && strcmp(mine->name, tensor->name) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* True if no worker of a lower rank shares the tensor. */
+static bool is_first_to_have(const run *self, uint32_t rank, const trib_tensor *tensor)
+{
+    for (uint32_t i = 0; i < rank; i++) {
+        if (has_tensor(self->job->members[i].engine, tensor)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Of tensors that were released nothing is left, and the coordinator knows as many as the workers. */
+static void watch_tensors(run *self)
+{
+    const trib_coordinator *coordinator = self->job->members[0].engine->coordinator;
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < self->plan->job.workers; i++) {
+        const trib_engine *engine = self->job->members[i].engine;
+        for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+            const trib_tensor_state state = engine->tensors[tag]->state;
+            all += state == TRIB_TENSOR_DECLARED && is_first_to_have(self, i, engine->tensors[tag]);
+            if (state != TRIB_TENSOR_DECLARED && state != TRIB_TENSOR_UNUSED) {
+                torture_broken(self, "at rest, rank %u has tensor \"%s\" in state %d", i, engine->tensors[tag]->name,
+                               (int)state);
+            }
+        }
+    }
+    if (coordinator != NULL && coordinator->workers_left == 0 && coordinator->tensors_alive != all) {
+        torture_broken(self, "at rest, the coordinator knows %u tensors, and workers have %u",
+                       coordinator->tensors_alive, all);
+    }
+}
+
 void torture_watch_rest(run *self)
 {
+    watch_tensors(self);
     for (uint32_t i = 0; i < self->plan->job.workers; i++) {
         const uint32_t kept = kept_ops(self->job->members[i].engine, true),
                        held = torture_drive_handles(&self->drivers[i]);
@@ -312,7 +364,7 @@ void torture_watch_closed(run *self)
                 torture_broken(self, "member %u is closed, and has sums under way", i);
             }
         }
-        const trib_group *group = engine->group;
+        const trib_local_group *group = engine->group;
         if (group != NULL && group->leader != NULL && trib_leader_in_flight(group->leader) > 0) {
             torture_broken(self, "member %u is closed, and has given out credit for collectives", i);
         }

@@ -1,6 +1,6 @@
 /*
- * bench.c - `tributary bench`: measures push_pull and broadcast for several sizes, checks every result once, and
- * compares the times with the bound t_opt.
+ * bench.c - `tributary bench`: measures an operation for several sizes, checks every result once, and compares the times
+ * with the bound t_opt.
  *
  * Outside a job, -n starts one through `tributary run`. Inside a job every worker measures; the time of an iteration
  * is that of the slowest worker (a MAX over the workers), and rank 0 prints.
@@ -15,6 +15,8 @@
 #include <jansson.h>
 
 #include "api/tributary.h"
+#include "tools/cli/bench_batch.h"
+#include "tools/cli/bench_ops.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/json_out.h"
 #include "tools/cli/options.h"
@@ -25,27 +27,26 @@
 
 #define SIZES_MAX 32
 #define ITERATIONS_MAX 10000
+#define BATCH_MAX 30000
 #define WARMUP 3
 #define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
 
 typedef struct bench {
     uint32_t workers, servers; /* of the job to start; 0 workers: this process is in a job already */
     bool json;
-    int op; /* an index into ops */
+    int op; /* an index into bench_ops */
     trib_dtype dtype;
     uint64_t sizes[SIZES_MAX];
     int size_count;
-    uint32_t iterations;
+    uint32_t iterations, batch;
     int64_t pause_ns;
     uint64_t rate_bits;
     trib_engine *engine;
     trib_engine_info info;
     int64_t *times; /* ns per iteration: first of this worker, then of the slowest */
-    trib_tensor *times_tensor, *cpu_tensor;
+    trib_tensor *times_tensor, *cpu_tensor, *wrong_tensor;
+    uint64_t wrong; /* wrong elements of all results */
 } bench;
-
-enum { PUSH_PULL, BROADCAST };
-static const char *const ops[] = {[PUSH_PULL] = "push_pull", [BROADCAST] = "broadcast", NULL};
 
 static double cpu_seconds(void)
 {
@@ -124,7 +125,7 @@ static int parse_options(bench *self, int argc, char **argv)
     const option_row rows[] = {
         {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "starts a job of so many workers")},
         {OPTION_COUNT("-s", &servers, 0, RUN_COUNT_MAX, "and of so many servers; default 0")},
-        {OPTION_CHOICE("--op", &self->op, ops, "OP", "default push_pull")},
+        {OPTION_CHOICE("--op", &self->op, bench_op_names, "OP", "default push_pull")},
         {OPTION_TEXT("--sizes", &sizes, "4K,1M,...", "bytes; default 4K,64K,1M,16M,64M")},
         {OPTION_COUNT("--iters", &self->iterations, 1, ITERATIONS_MAX, "default 30")},
         {OPTION_TEXT("--dtype", &dtype, "TYPE", "float32 (the default), float64, float16, bfloat16, int32, ...")},
@@ -132,6 +133,8 @@ static int parse_options(bench *self, int argc, char **argv)
                      "of the links: prints the bound t_opt, and the ratio of the time to it")},
         {OPTION_TIME("--pause", &self->pause_ns, "50ms",
                      "before every exchange, as a training program has between its steps")},
+        {OPTION_COUNT("--batch", &self->batch, 1, BATCH_MAX,
+                      "so many operations of each size: handed over one by one, in a batch, prepared")},
         {OPTION_SET("--json", &self->json, "one JSON object")},
     };
     const option_table table = {
@@ -209,7 +212,50 @@ static trib_tensor *declare_tensor(bench *self, const char *name, trib_dtype dty
     return tensor;
 }
 
-static void run_exchange(bench *self, trib_tensor *tensor, void *data, trib_reduce reduce, bool broadcast)
+/* A tensor of the case, in equal slices where the operation has them. */
+static trib_tensor *declare_case(bench *self, const bench_case *what)
+{
+    char name[64];
+    snprintf(name, sizeof name, "bench %llu", (unsigned long long)what->count);
+    uint64_t *splits = part_zalloc("bench", self->engine, what->workers, sizeof *splits);
+    for (uint64_t i = 0; i < what->workers; i++) {
+        splits[i] = what->slice;
+    }
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.dtype = what->dtype;
+    desc.layout = what->op->layout;
+    desc.count = desc.layout == TRIB_SLICES ? what->slice : desc.layout == TRIB_PAIRS ? 0 : what->count;
+    desc.splits = desc.layout == TRIB_PAIRS ? splits : NULL;
+    desc.split_count = desc.layout == TRIB_PAIRS ? (uint32_t)what->workers : 0;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    check_status(self, trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, name);
+    free(splits);
+    return tensor;
+}
+
+static void await(bench *self, trib_status status, trib_op **op, trib_error *error)
+{
+    check_status(self, status, error, "exchange");
+    check_status(self, trib_op_wait(*op, -1, error), error, "exchange");
+    trib_op_release(*op);
+}
+
+static void run_exchange(bench *self, const bench_case *what, trib_tensor *tensor)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    bench_set_buffers(what, &params);
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    await(self, what->op->run(self->engine, &params, &op, &error), &op, &error);
+}
+
+/* Reduces a figure over the workers. */
+static void run_sum(bench *self, trib_tensor *tensor, void *data, trib_reduce reduce)
 {
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
@@ -218,10 +264,7 @@ static void run_exchange(bench *self, trib_tensor *tensor, void *data, trib_redu
     params.reduce = reduce;
     trib_op *op = NULL;
     trib_error error = {.status = TRIB_OK};
-    check_status(self, (broadcast ? trib_broadcast : trib_push_pull)(self->engine, &params, &op, &error), &error,
-                 "exchange");
-    check_status(self, trib_op_wait(op, -1, &error), &error, "exchange");
-    trib_op_release(op);
+    await(self, trib_all_reduce(self->engine, &params, &op, &error), &op, &error);
 }
 
 static void run_barrier(bench *self)
@@ -242,99 +285,120 @@ static void begin_together(bench *self)
     while (self->pause_ns > 0 && nanosleep(&left, &left) != 0) {} /* a signal interrupted the sleep */
 }
 
-/* The input is small whole numbers, whose sums are exact in every type but int8, where they wrap alike on every
- * worker. The sum is checked for float32. */
-static void check_once(bench *self, trib_tensor *tensor, void *data, uint64_t bytes)
+/* The number of wrong elements on all workers. */
+static uint64_t check_once(bench *self, const bench_case *what, trib_tensor *tensor)
 {
-    if (self->dtype != TRIB_FLOAT32) {
-        run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
-        return;
-    }
-    float *values = data;
-    uint64_t count = bytes / 4;
-    int n = self->info.worker_count;
-    for (uint64_t i = 0; i < count; i++) {
-        values[i] = (float)(i % 1009 + (uint64_t)self->info.rank);
-    }
-    run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
-    for (uint64_t i = 0; i < count; i++) {
-        float base = (float)(i % 1009);
-        float expected = self->op == BROADCAST ? base : base * (float)n + (float)(n * (n - 1) / 2);
-        if (values[i] != expected) {
-            trib_error error = {.status = TRIB_SYSTEM};
-            snprintf(error.text, sizeof error.text, "element %llu is %g, expected %g", (unsigned long long)i,
-                     (double)values[i], (double)expected);
-            check_status(self, error.status, &error, "WRONG RESULT");
-        }
-    }
-    memset(data, 0, bytes);
+    bench_fill(what);
+    run_exchange(self, what, tensor);
+    int64_t wrong = (int64_t)bench_count_wrong(what);
+    run_sum(self, self->wrong_tensor, &wrong, TRIB_SUM);
+    return (uint64_t)wrong;
 }
 
-static void report_size(bench *self, uint64_t bytes, double cpu, json_t *rows)
+/* A row as nccl-tests print it, and beside it the bound and what it costs. */
+typedef struct bench_row {
+    uint64_t bytes, count, wrong;
+    double p50, p99, algbw, busbw, t_opt, cpu_per_gb; /* seconds, GB/s, CPU seconds for each GB */
+} bench_row;
+
+/* A link's least time: of all-reduce and broadcast as the placement has it, of others their bytes on the bus. */
+static double least_time(const bench *self, const bench_case *what, uint64_t bytes)
 {
+    const bool to_all = what->op->layout == TRIB_WHOLE && what->op->run != trib_reduce_to;
+    const double factor = to_all ? self->info.t_opt_factor : bench_bus_factor(what);
+    return self->rate_bits > 0 ? factor * (double)bytes * 8 / ((double)self->rate_bits * GOODPUT) : 0;
+}
+
+static bench_row make_row(bench *self, const bench_case *what, double cpu, uint64_t wrong)
+{
+    const uint64_t bytes = what->count * trib_dtype_size(what->dtype);
     qsort(self->times, self->iterations, sizeof *self->times, compare_i64_values);
-    double p50 = (double)self->times[self->iterations / 2] / 1e9;
-    double p99 = (double)self->times[self->iterations * 99 / 100] / 1e9;
-    double t_opt =
-        self->rate_bits > 0 ? self->info.t_opt_factor * (double)bytes * 8 / ((double)self->rate_bits * GOODPUT) : 0;
-    double cpu_per_gb = bytes > 0 ? cpu / ((double)bytes * self->iterations / 1e9) : 0;
+    bench_row row = {.bytes = bytes, .count = what->count, .wrong = wrong};
+    row.p50 = (double)self->times[self->iterations / 2] / 1e9;
+    row.p99 = (double)self->times[self->iterations * 99 / 100] / 1e9;
+    row.algbw = (double)bytes / row.p50 / 1e9;
+    row.busbw = row.algbw * bench_bus_factor(what);
+    row.t_opt = least_time(self, what, bytes);
+    row.cpu_per_gb = bytes > 0 ? cpu / ((double)bytes * self->iterations / 1e9) : 0;
+    return row;
+}
+
+static void report_row(const bench *self, const bench_case *what, const bench_row *row, json_t *rows)
+{
+    const char *redop = what->op->sums ? "sum" : "none";
     if (self->json) {
-        json_array_append_new(rows, json_pack("{s:I,s:f,s:f,s:f,s:f,s:f}", "bytes", (json_int_t)bytes, "p50_us",
-                                              p50 * 1e6, "p99_us", p99 * 1e6, "algbw_gb_s", (double)bytes / p50 / 1e9,
-                                              "t_opt_us", t_opt * 1e6, "worker_cpu_s_per_gb", cpu_per_gb));
+        json_array_append_new(rows, json_pack("{s:I,s:I,s:s,s:s,s:f,s:f,s:f,s:f,s:I,s:f,s:f}", "bytes",
+                                              (json_int_t)row->bytes, "count", (json_int_t)row->count, "type",
+                                              trib_dtype_name(what->dtype), "redop", redop, "p50_us", row->p50 * 1e6,
+                                              "p99_us", row->p99 * 1e6, "algbw_gb_s", row->algbw, "busbw_gb_s",
+                                              row->busbw, "wrong", (json_int_t)row->wrong, "t_opt_us", row->t_opt * 1e6,
+                                              "worker_cpu_s_per_gb", row->cpu_per_gb));
         return;
     }
-    printf("%12llu %12.1f %12.1f %10.3f ", (unsigned long long)bytes, p50 * 1e6, p99 * 1e6, (double)bytes / p50 / 1e9);
-    if (t_opt > 0) {
-        printf("%12.1f %7.3f ", t_opt * 1e6, p50 / t_opt);
+    printf("%12llu %12llu %9s %6s %11.1f %9.3f %9.3f %7llu %11.1f ", (unsigned long long)row->bytes,
+           (unsigned long long)row->count, trib_dtype_name(what->dtype), redop, row->p50 * 1e6, row->algbw, row->busbw,
+           (unsigned long long)row->wrong, row->p99 * 1e6);
+    if (row->t_opt > 0) {
+        printf("%12.1f %7.3f ", row->t_opt * 1e6, row->p50 / row->t_opt);
     } else {
         printf("%12s %7s ", "-", "-");
     }
-    printf("%10.3f\n", cpu_per_gb);
+    printf("%10.3f\n", row->cpu_per_gb);
     fflush(stdout);
 }
 
 static void measure_size(bench *self, uint64_t bytes, json_t *rows)
 {
-    uint64_t count = bytes / trib_dtype_size(self->dtype);
-    bytes = count * trib_dtype_size(self->dtype);
-    char name[64];
-    snprintf(name, sizeof name, "bench %llu", (unsigned long long)bytes);
-    trib_tensor *tensor = declare_tensor(self, name, self->dtype, count);
-    void *data = part_alloc("bench", self->engine, bytes > 0 ? bytes : 1);
-    check_once(self, tensor, data, bytes);
-    memset(data, 0, bytes);
+    const bench_op *op = &bench_ops[self->op];
+    const uint64_t workers = (uint64_t)self->info.worker_count;
+    bench_case what = {.op = op,
+                       .dtype = self->dtype,
+                       .rank = (uint64_t)self->info.rank,
+                       .workers = workers,
+                       .count = bench_count(op, bytes / trib_dtype_size(self->dtype), workers)};
+    what.slice = op->layout == TRIB_WHOLE ? 0 : what.count / workers;
+    const uint64_t size = what.count * trib_dtype_size(self->dtype);
+    trib_tensor *tensor = declare_case(self, &what);
+    what.data = part_alloc("bench", self->engine, size > 0 ? size : 1);
+    what.other = op->layout == TRIB_PAIRS ? part_alloc("bench", self->engine, size > 0 ? size : 1) : NULL;
+    const uint64_t wrong = check_once(self, &what, tensor);
+    self->wrong += wrong;
+    memset(what.data, 0, size);
     double cpu = 0;
     for (int i = -WARMUP; i < (int)self->iterations; i++) {
         begin_together(self);
         double cpu_before = cpu_seconds();
         int64_t begin = part_now_ns();
-        run_exchange(self, tensor, data, TRIB_SUM, self->op == BROADCAST);
+        run_exchange(self, &what, tensor);
         if (i >= 0) {
             self->times[i] = part_now_ns() - begin;
             cpu += cpu_seconds() - cpu_before;
         }
     }
-    run_exchange(self, self->times_tensor, self->times, TRIB_MAX, false);
-    run_exchange(self, self->cpu_tensor, &cpu, TRIB_SUM, false);
+    run_sum(self, self->times_tensor, self->times, TRIB_MAX);
+    run_sum(self, self->cpu_tensor, &cpu, TRIB_SUM);
     if (self->info.rank == 0) {
-        report_size(self, bytes, cpu, rows);
+        const bench_row row = make_row(self, &what, cpu, wrong);
+        report_row(self, &what, &row, rows);
     }
-    trib_free(self->engine, data);
+    trib_free(self->engine, what.data);
+    trib_free(self->engine, what.other);
 }
 
 static void print_head(const bench *self)
 {
-    printf("%s of %s: %d worker%s, %d server%s, %d summing, %u iteration%s, slowest worker's time\n", ops[self->op],
-           trib_dtype_name(self->dtype), self->info.worker_count, plural(self->info.worker_count),
-           self->info.server_count, plural(self->info.server_count), self->info.summing_count, self->iterations,
-           plural(self->iterations));
+    printf("%s of %s: %d worker%s, %d server%s, %d summing, %u iteration%s, slowest worker's time\n",
+           bench_ops[self->op].name, trib_dtype_name(self->dtype), self->info.worker_count,
+           plural(self->info.worker_count), self->info.server_count, plural(self->info.server_count),
+           self->info.summing_count, self->iterations, plural(self->iterations));
     if (self->info.local_sum > 0) {
         printf("(the %u workers of each machine sum first: t_opt is that of %d machines)\n", self->info.local_sum,
                self->info.worker_count / (int)self->info.local_sum);
     }
-    printf("%12s %12s %12s %10s %12s %7s %10s\n", "bytes", "p50 us", "p99 us", "GB/s", "t_opt us", "ratio", "CPU s/GB");
-    printf("(CPU: the workers' processes, colocated servers with them; dedicated servers are not counted)\n");
+    printf("%12s %12s %9s %6s %11s %9s %9s %7s %11s %12s %7s %10s\n", "size", "count", "type", "redop", "time us",
+           "algbw", "busbw", "wrong", "p99 us", "t_opt us", "ratio", "CPU s/GB");
+    printf("(time: the median; algbw, busbw: GB/s, as nccl-tests count; CPU: the workers' processes, colocated servers "
+           "with them)\n");
 }
 
 static bool measure_all(bench *self)
@@ -342,17 +406,28 @@ static bool measure_all(bench *self)
     self->times = part_zalloc("bench", self->engine, self->iterations, sizeof *self->times);
     self->times_tensor = declare_tensor(self, "bench times", TRIB_INT64, self->iterations);
     self->cpu_tensor = declare_tensor(self, "bench cpu", TRIB_FLOAT64, 1);
+    self->wrong_tensor = declare_tensor(self, "bench wrong", TRIB_INT64, 1);
     json_t *rows = json_array();
     bool fine = true;
-    if (self->info.rank == 0 && !self->json) {
+    if (self->info.rank == 0 && !self->json && self->batch == 0) {
         print_head(self);
     }
-    for (int i = 0; i < self->size_count; i++) {
+    for (int i = 0; i < self->size_count && self->batch == 0; i++) {
         measure_size(self, self->sizes[i], rows);
+    }
+    for (int i = 0; i < self->size_count && self->batch > 0; i++) {
+        const size_t element = trib_dtype_size(self->dtype);
+        const bench_batch batch = {.engine = self->engine,
+                                   .info = self->info,
+                                   .count = self->batch,
+                                   .iterations = self->iterations,
+                                   .bytes = self->sizes[i] / element * element,
+                                   .dtype = self->dtype};
+        bench_batch_measure(&batch, self->json ? rows : NULL);
     }
     if (self->info.rank == 0 && self->json) {
         json_t *whole =
-            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:f,s:O}", "op", ops[self->op], "dtype",
+            json_pack("{s:s,s:s,s:i,s:i,s:i,s:i,s:i,s:f,s:O}", "op", bench_ops[self->op].name, "dtype",
                       trib_dtype_name(self->dtype), "workers", self->info.worker_count, "servers",
                       self->info.server_count, "summing", self->info.summing_count, "iterations", (int)self->iterations,
                       "local_sum", (int)self->info.local_sum, "t_opt_factor", self->info.t_opt_factor, "rows", rows);
@@ -376,5 +451,8 @@ int bench_command(int argc, char **argv)
     self.engine = part_join("bench", &self.info);
     const bool fine = measure_all(&self);
     (void)trib_engine_destroy(self.engine);
-    return fine ? 0 : 1;
+    if (self.wrong > 0) {
+        fprintf(stderr, "tributary bench: %llu elements of results are wrong\n", (unsigned long long)self.wrong);
+    }
+    return fine && self.wrong == 0 ? 0 : 1;
 }

@@ -148,7 +148,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     config.coordinator = coordinator;
     list_networks(given, name, listen, sizeof listen);
     config.listen = listen;
-    config.token = "virtual";
+    config.token = SIM_JOB_TOKEN;
     config.ready_cb = on_ready;
     config.ended_cb = on_ended;
     config.ready_user = config.ended_user = member;

@@ -10,6 +10,8 @@
 #include "api/env/sim/env_sim.h"
 #include "engine/device/device.h"
 
+#define SIM_JOB_TOKEN "a virtual secret of the simulator" /* long enough to need no slow hash */
+
 typedef struct sim_job sim_job;
 
 typedef struct sim_job_config {

@@ -5,6 +5,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "engine/worker/op.h"
+#include "tools/study/job.h"
+
 #define TAKEN_PER_LEFT 32 /* the end of a job takes much less memory than this share of it */
 
 /* Returns the number after the word in a file, or at its beginning (word NULL); UINT64_MAX: there is none. */
@@ -73,4 +76,29 @@ study_memory study_memory_sample(void)
 bool study_memory_is_short(const study_memory *memory)
 {
     return memory->left < memory->taken / TAKEN_PER_LEFT;
+}
+
+/* A lower bound: what each worker keeps of each gradient, with a single partition, and both ends of the links of one
+ * reactor. */
+static uint64_t bytes_needed(const sim_job_config *job, uint32_t gradients)
+{
+    const uint64_t workers = job->workers, servers = job->servers;
+    const bool workers_sum = servers == 0 || (job->engine.colocate != TRIB_COLOCATE_OFF && servers < workers &&
+                                              !job->one_machine && job->per_machine <= 1);
+    const uint64_t links = workers * (servers + (workers_sum ? workers - 1 : 0));
+    return workers * gradients * (sizeof(trib_tensor) + sizeof(trib_task)) + links * 2 * sizeof(trib_link);
+}
+
+trib_status study_memory_check(const study_memory *memory, const sim_job_config *job, uint32_t gradients,
+                               trib_error *error)
+{
+    const uint64_t needed = bytes_needed(job, gradients);
+    if (needed <= memory->left) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_NO_MEMORY,
+                          "%u workers and %u servers with %u gradients need at least %.1f GiB of memory, and %.1f GiB "
+                          "are left: take fewer workers, or fewer gradients",
+                          job->workers, job->servers, gradients, (double)needed / (1 << 30),
+                          (double)memory->left / (1 << 30));
 }

@@ -10,6 +10,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+#include "engine/base/log.h"
+
+struct sim_job_config;
+
 typedef struct study_memory {
     uint64_t taken; /* bytes that this process uses */
     uint64_t left;  /* further bytes that the machine and its control group allow; UINT64_MAX: unknown */
@@ -19,5 +23,8 @@ study_memory study_memory_sample(void);
 /* Tells whether so little memory is left, compared with the memory of this process, that this process will use it
  * up. */
 bool study_memory_is_short(const study_memory *memory);
+/* Refuses a job that is sure to need more memory than is left, before it takes minutes to find out. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status study_memory_check(const study_memory *memory, const struct sim_job_config *job,
+                                            uint32_t gradients, trib_error *error);
 
 #endif

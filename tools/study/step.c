@@ -445,6 +445,11 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
         return trib_error_set(error, TRIB_INVALID, "%u iterations of %u gradients: must be 1 to %u, and some",
                               config->iterations, config->model->count, ITERATIONS_MAX);
     }
+    const study_memory memory = (config->look == NULL ? study_memory_sample : config->look)();
+    const trib_status room = study_memory_check(&memory, &config->job, config->model->count, error);
+    if (room != TRIB_OK) {
+        return room;
+    }
     const double began = seconds_now();
     study self = {.config = config, .failure = {.status = TRIB_OK}};
     sim_job_config job = config->job;

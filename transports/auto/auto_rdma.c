@@ -115,6 +115,7 @@ static void inner_accepted(trib_listener *listener, trib_conn *inner)
     }
     conn->inner = inner;
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     upcalls_of(conn)->accepted(listener, &conn->base);
 }
 
@@ -135,6 +136,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
         }
     }
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     upcalls_of(conn)->connected(&conn->base, status);
 }
 
@@ -285,6 +287,7 @@ static void front_conn_close(trib_conn *base, bool flush)
     auto_conn *conn = (auto_conn *)base;
     conn->close_called = true;
     if (conn->inner != NULL) { /* otherwise it is ending, inside an upcall */
+        conn->inner->proved = base->proved;
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }
 }

@@ -61,6 +61,7 @@ void trib_failover_path_close(failover_path *path, bool flush, const char *why)
     if (path->why[0] == '\0') {
         snprintf(path->why, sizeof path->why, "%s", why);
     }
+    path->inner->proved = path->session != NULL && path->session->base.proved;
     path->inner->transport->ops->conn_close(path->inner, flush);
 }
 

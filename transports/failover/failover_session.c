@@ -184,6 +184,7 @@ static void switch_to_successor(failover_session *session)
         return;
     }
     failover_path *carrier = session->path;
+    session->base.path = path->inner->path;
     if (carrier != NULL && carrier->retired) {
         return; /* it is closing; its `closed` calls again */
     }

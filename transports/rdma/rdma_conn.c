@@ -93,6 +93,7 @@ verbs_conn *trib_rdma_conn_create(verbs_transport *transport, struct rdma_cm_id 
     remains->id = id;
     conn->remains = remains;
     conn->base.transport = &transport->base;
+    conn->base.path = TRIB_PATH_DEVICE;
     conn->transport = transport;
     conn->id = id;
     conn->target.conn = conn;
@@ -247,17 +248,29 @@ void trib_rdma_conn_opened(verbs_conn *conn)
     }
 }
 
+/* True if an unproved peer holds the connection, which the caller does not know: not yet, or no longer. */
+static bool is_held_by_stranger(const verbs_conn *conn)
+{
+    return !conn->base.proved && !conn->broken &&
+           (conn->state == VERBS_ACCEPTING || conn->state == VERBS_LINGERING || conn->state == VERBS_PARTING);
+}
+
 void trib_rdma_conn_make_room(verbs_transport *transport)
 {
     verbs_conn *oldest = NULL;
     uint32_t count = 0;
     for (verbs_conn *conn = transport->conns; conn != NULL; conn = conn->next) { /* newest first */
-        if (conn->state == VERBS_ACCEPTING && !conn->broken) {
+        if (is_held_by_stranger(conn)) {
             oldest = conn;
             count++;
         }
     }
-    if (oldest != NULL && count >= trib_half_open_max() + transport->peers) {
+    if (oldest == NULL || count < trib_half_open_max() + transport->peers) {
+        return;
+    }
+    if (oldest->state == VERBS_PARTING) {
+        trib_rdma_conn_free(oldest);
+    } else {
         trib_rdma_conn_end(oldest, TRIB_TIMEOUT,
                            "closed for newer ones: too many connections are not established"); /* its turn frees it */
     }

@@ -82,13 +82,29 @@ void trib_sim_node_kill(trib_sim_node *node);
 /* Resets the open connection number index modulo their count. False if there is none. */
 bool trib_sim_net_reset(trib_sim_net *net, uint64_t index);
 
-/* Small disturbances, drawn for each quantum. 0: never. */
+/* Small disturbances, drawn for each quantum or message. 0: never. */
 typedef struct trib_sim_weather {
     uint64_t shred_one_in; /* a quantum has 1 to 100 bytes only */
     uint64_t delay_one_in; /* it comes later by up to delay_ns, and so does what the stream sends after it */
     int64_t delay_ns;
+    uint64_t flip_one_in; /* drawn for each message between machines: one of its bits flips on the way */
 } trib_sim_weather;
 
 void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather);
+/* Returns how many bits have flipped on the way. */
+uint64_t trib_sim_net_flips(const trib_sim_net *net);
+
+/* A message that somebody puts into a stream. The network frees the payload. */
+typedef struct trib_sim_forged {
+    unsigned char header[TRIB_HEADER_SIZE];
+    void *payload; /* NULL if payload_size is 0 */
+    uint32_t payload_size;
+} trib_sim_forged;
+
+/* Called when a stream between machines begins with a message. True: *forged_out goes before it. `stream` tells the
+ * directions of connections apart. */
+typedef bool trib_sim_forge(void *user, const void *stream, const trib_send *send, trib_sim_forged *forged_out);
+
+void trib_sim_net_forge(trib_sim_net *net, trib_sim_forge *forge, void *user); /* NULL: nobody forges */
 
 #endif

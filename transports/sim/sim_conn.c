@@ -47,6 +47,7 @@ static void attach_end(sim_end *end, sim_transport *transport)
 {
     end->transport = transport;
     end->base.transport = &transport->base;
+    end->base.path = sim_is_local(end->pair) ? TRIB_PATH_MACHINE : TRIB_PATH_NETWORK;
     transport->open_count++;
 }
 

@@ -15,6 +15,17 @@ void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather)
     net->weather = *weather;
 }
 
+uint64_t trib_sim_net_flips(const trib_sim_net *net)
+{
+    return net->flips;
+}
+
+void trib_sim_net_forge(trib_sim_net *net, trib_sim_forge *forge, void *user)
+{
+    net->forge = forge;
+    net->forge_user = user;
+}
+
 /* ---- Partitions ---- */
 
 static bool is_open(const sim_end *end)

@@ -63,8 +63,12 @@ struct trib_sim_net {
     sim_pair *pairs; /* newest first */
     uint64_t pair_count;
     sim_quantum *free_quanta, *all_quanta;
+    struct sim_message *free_messages; /* by next */
     uint32_t transports;
-    uint32_t asked; /* calls of moves_alone */
+    uint32_t asked;        /* calls of moves_alone */
+    uint64_t flips;        /* bits that have flipped on the way */
+    trib_sim_forge *forge; /* NULL: nobody forges */
+    void *forge_user;
 };
 
 /* A message whose beginning the sender's kernel has, and of which the receiver has not read everything. */
@@ -76,6 +80,8 @@ typedef struct sim_message {
     trib_recv_target target; /* the receiver's answer */
     trib_status refusal;     /* an error ends the connection when the message's turn comes */
     bool asked;              /* the receiver has answered */
+    bool flips;              /* a bit of the payload flips on the way: flip_bit */
+    uint32_t flip_bit;
 } sim_message;
 
 /* One direction of a connection. */
@@ -209,6 +215,9 @@ void trib_sim_flow_ready(sim_flow *flow);
 void trib_sim_flow_read(sim_flow *flow, uint32_t bytes);
 /* Drops what the receiver has not read and what the link has not sent. */
 void trib_sim_flow_drop(sim_flow *flow);
+/* Takes a zeroed message, and gives it back with its payload. */
+sim_message *trib_sim_message_take(trib_sim_net *net);
+void trib_sim_message_give(trib_sim_net *net, sim_message *message);
 /* The receiving end of the flow learns one latency from now that the sender is gone. */
 void trib_sim_flow_reset(sim_flow *flow);
 bool trib_sim_reachable(const sim_pair *pair);

@@ -83,6 +83,11 @@ void trib_sim_net_free(trib_sim_net *net)
         trib_sim_clear(net->sim, &quantum->event);
         free(quantum);
     }
+    while (net->free_messages != NULL) {
+        sim_message *message = net->free_messages;
+        net->free_messages = message->next;
+        free(message);
+    }
     free(net);
 }
 
@@ -195,6 +200,26 @@ void trib_sim_pair_unref(sim_pair *pair)
 }
 
 /* ---- Sending ---- */
+
+sim_message *trib_sim_message_take(trib_sim_net *net)
+{
+    sim_message *message = net->free_messages;
+    if (message != NULL) {
+        net->free_messages = message->next;
+        *message = (sim_message){.next = NULL};
+        return message;
+    }
+    message = calloc(1, sizeof *message);
+    trib_assert(message != NULL); /* the simulated kernel has memory */
+    return message;
+}
+
+void trib_sim_message_give(trib_sim_net *net, sim_message *message)
+{
+    free(message->payload);
+    message->next = net->free_messages;
+    net->free_messages = message;
+}
 
 static sim_quantum *quantum_take(sim_flow *flow, sim_kind kind, uint32_t bytes)
 {
@@ -423,8 +448,7 @@ void trib_sim_flow_drop(sim_flow *flow)
     while (flow->head != NULL) {
         sim_message *message = flow->head;
         flow->head = message->next;
-        free(message->payload);
-        free(message);
+        trib_sim_message_give(flow->pair->net, message);
     }
     flow->tail = NULL;
     flow->unsent = flow->arrived = 0;

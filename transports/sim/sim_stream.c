@@ -15,12 +15,34 @@
 
 /* ---- Sending ---- */
 
-static sim_message *message_begin(sim_flow *flow, const trib_send *send)
+static void flip(trib_sim_net *net, void *bytes, uint64_t bit)
 {
-    sim_message *message = calloc(1, sizeof *message);
-    trib_assert(message != NULL); /* the simulated kernel has memory */
-    memcpy(message->header, send->header, TRIB_HEADER_SIZE);
-    message->payload_size = send->payload_size;
+    ((unsigned char *)bytes)[bit / 8] ^= (unsigned char)(1u << bit % 8);
+    net->flips++;
+}
+
+/* Draws whether a bit of the message flips on its way, and which: in the header, or, three times as often, in the payload if
+ * there is one. A damaged header ends a connection at once, so payloads would hardly ever be damaged else. */
+static void draw_flip(const sim_flow *flow, sim_message *message)
+{
+    trib_sim_net *net = flow->pair->net;
+    const uint64_t one_in = net->weather.flip_one_in, header_bits = TRIB_HEADER_SIZE * 8;
+    if (one_in == 0 || sim_is_local(flow->pair) || !trib_sim_draw_one_in(&net->stream, one_in)) {
+        return;
+    }
+    if (message->payload_size == 0 || trib_sim_draw_one_in(&net->stream, 4)) {
+        flip(net, message->header, trib_sim_draw_below(&net->stream, header_bits));
+    } else {
+        message->flips = true;
+        message->flip_bit = (uint32_t)trib_sim_draw_below(&net->stream, (uint64_t)message->payload_size * 8);
+    }
+}
+
+static sim_message *message_append(sim_flow *flow, const unsigned char *header, uint32_t payload_size)
+{
+    sim_message *message = trib_sim_message_take(flow->pair->net);
+    memcpy(message->header, header, TRIB_HEADER_SIZE);
+    message->payload_size = payload_size;
     if (flow->tail != NULL) {
         flow->tail->next = message;
     } else {
@@ -28,6 +50,23 @@ static sim_message *message_begin(sim_flow *flow, const trib_send *send)
     }
     flow->tail = message;
     return message;
+}
+
+/* Somebody on the way may put a message of his own before this one. */
+static void slip_in(sim_flow *flow, const trib_send *send)
+{
+    const trib_sim_net *net = flow->pair->net;
+    trib_sim_forged forged = {.payload = NULL};
+    if (net->forge != NULL && !sim_is_local(flow->pair) && net->forge(net->forge_user, flow, send, &forged)) {
+        message_append(flow, forged.header, forged.payload_size)->payload = forged.payload;
+        flow->unsent += TRIB_HEADER_SIZE + forged.payload_size;
+    }
+}
+
+static void message_begin(sim_flow *flow, const trib_send *send)
+{
+    slip_in(flow, send);
+    draw_flip(flow, message_append(flow, send->header, send->payload_size));
 }
 
 /* True if that memory has no contents (void_base). */
@@ -44,6 +83,9 @@ static void message_complete(sim_flow *flow, const trib_send *send)
         flow->tail->payload = malloc(send->payload_size);
         trib_assert(flow->tail->payload != NULL);
         memcpy(flow->tail->payload, send->payload, send->payload_size);
+        if (flow->tail->flips) {
+            flip(flow->pair->net, flow->tail->payload, flow->tail->flip_bit);
+        }
     }
 }
 
@@ -156,18 +198,18 @@ static void ask_ahead(sim_end *end, const sim_message *first)
 
 static void deliver_message(sim_end *end, sim_message *message)
 {
+    trib_sim_net *net = end->pair->net;
     sim_flow *flow = sim_flow_to(end);
     flow->head = message->next;
     flow->tail = flow->head != NULL ? flow->tail : NULL;
     void *buffer = message->target.buffer;
-    if (message->payload != NULL && !is_void(end->pair->net, buffer)) {
+    if (message->payload != NULL && !is_void(net, buffer)) {
         memcpy(buffer, message->payload, message->payload_size);
     }
     end->header_got = end->payload_got = 0;
     trib_counter_add(&end->transport->stats.messages_received, 1);
     end->transport->base.upcalls->received(&end->base, message->header, buffer, message->payload_size);
-    free(message->payload);
-    free(message);
+    trib_sim_message_give(net, message);
 }
 
 /* Reads up to *budget bytes of the first message; true if there may be more to do. */

@@ -7,7 +7,7 @@
  *   TCP_ENDING, and in that state nothing is deferred.
  * - After a flush the socket is shut for writing and read until the peer ends too. Closing it with unread data in it
  *   would send a reset, and a reset can destroy data that the peer has not read yet. The caller does not wait for
- *   that.
+ *   that. Peers that have not proved the token linger in a bounded number.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -25,6 +25,7 @@
 #include "engine/base/container_of.h"
 #include "engine/base/descriptor.h"
 #include "engine/base/fork.h"
+#include "engine/base/half_open.h"
 #include "transports/tcp/tcp_internal.h"
 
 #define LINGER_NS INT64_C(1000000000)
@@ -311,6 +312,22 @@ void trib_tcp_conn_close(trib_conn *base, bool flush)
     }
 }
 
+/* Ends the oldest lingering connection of an unproved peer if there are too many: each holds a descriptor. */
+static void linger_make_room(tcp_transport *transport)
+{
+    tcp_conn *oldest = NULL;
+    uint32_t count = 0;
+    for (tcp_conn *conn = transport->lingering; conn != NULL; conn = conn->linger_next) { /* newest first */
+        if (!conn->base.proved) {
+            oldest = conn;
+            count++;
+        }
+    }
+    if (oldest != NULL && count > trib_half_open_max() / transport->backlog.reactors + transport->config.peers) {
+        trib_tcp_linger_end(oldest);
+    }
+}
+
 static void linger_begin(tcp_conn *conn)
 {
     tcp_transport *transport = conn->transport;
@@ -319,12 +336,14 @@ static void linger_begin(tcp_conn *conn)
     trib_reactor *reactor = transport->base.reactor;
     trib_timer_arm(reactor, &conn->linger_timer, trib_now(reactor) + LINGER_NS);
     trib_tcp_conn_watch(conn);
+    linger_make_room(transport);
 }
 
 void trib_tcp_linger_end(tcp_conn *conn)
 {
     trib_assert(conn->state == TCP_LINGERING);
     trib_reactor *reactor = conn->transport->base.reactor;
+    /* NOLINTNEXTLINE(clang-analyzer-core.NullDereference): in a list of utlist.h the first one knows the last one */
     DL_DELETE2(conn->transport->lingering, conn, linger_prev, linger_next);
     trib_timer_stop(reactor, &conn->linger_timer);
     trib_io_watch(reactor, &conn->io, 0);

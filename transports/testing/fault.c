@@ -245,6 +245,7 @@ static void inner_accepted(trib_listener *inner_listener, trib_conn *inner)
         return;
     }
     conn->base.remote = inner->remote;
+    conn->base.path = inner->path;
     listener->base.transport->upcalls->accepted(&listener->base, &conn->base);
 }
 
@@ -252,6 +253,7 @@ static void inner_connected(trib_conn *inner, trib_status status)
 {
     fault_conn *conn = inner->user;
     conn->base.refused = inner->refused;
+    conn->base.path = inner->path;
     conn->base.transport->upcalls->connected(&conn->base, status);
 }
 
@@ -399,6 +401,7 @@ static void fault_conn_close(trib_conn *base, bool flush)
     }
     conn->closing = true;
     conn->flush_wanted = flush && conn->waiting.head != NULL;
+    conn->inner->proved = base->proved;
     if (!conn->flush_wanted) {
         conn->inner->transport->ops->conn_close(conn->inner, flush);
     }

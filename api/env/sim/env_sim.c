@@ -8,6 +8,7 @@
 
 #include "api/env/device_load.h"
 #include "engine/worker/pipeline.h"
+#include "stages/kernels/crc32c.h"
 #include "stages/kernels/kernels.h"
 #include "stages/plans.h"
 
@@ -82,6 +83,15 @@ static void *copy_nothing(void *restrict dst, const void *restrict src, size_t s
     return dst;
 }
 
+static uint32_t compute_nothing(const void *data, size_t size)
+{
+    (void)data;
+    (void)size;
+    return 0;
+}
+
+static const trib_crc32c crc32c_of_nothing = {.name = "nothing", .compute = compute_nothing, .is_fast = true};
+
 static const trib_kernels kernels_of_nothing = {.name = "nothing",
                                                 .combine = combine_nothing,
                                                 .finish = finish_nothing,
@@ -152,6 +162,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
     trib_env env = {
         .transport = &trib_sim_transport_ops,
         .kernels = host->nothing != NULL ? &kernels_of_nothing : trib_kernels_best(),
+        .crc32c = host->nothing != NULL ? &crc32c_of_nothing : trib_crc32c_best(),
         .choose_plan = trib_plan_choose,
         .reactor_open = reactor_open,
         .reactor_start = reactor_start,

@@ -263,7 +263,7 @@ static void listen_on_two(trib_config *config, int member)
 {
     (void)member;
     config->listen = "127.0.0.1,127.0.0.2";
-    config->token = "a secret of theirs";
+    config->token = "a secret of theirs, and long enough";
     config->reactors = 2;
 }
 
@@ -300,9 +300,9 @@ static void wrong_arguments(void **state)
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     assert_non_null(strstr(error.text, "overlap"));
     params.output = data;
-    params.reserved[3] = 1;
+    params.reserved[0] = 1;
     assert_int_equal(trib_push_pull(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
-    params.reserved[3] = 0;
+    params.reserved[0] = 0;
     params.root = 1;
     assert_int_equal(trib_broadcast(jobs.engines[0], &params, NULL, &error), TRIB_INVALID);
     trib_tensor_desc desc;
@@ -442,7 +442,7 @@ static void join_fails_without_peers(void **state)
 
 static void wrong_token(trib_config *config, int member)
 {
-    config->token = member == 0 ? "right" : "wrong";
+    config->token = member == 0 ? "the right one" : "a wrong one";
 }
 
 static void token_is_needed(void **state)

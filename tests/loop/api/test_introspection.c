@@ -215,7 +215,7 @@ static void tensors_that_cannot_be(void **state)
     bad.flags = 1u << 31;
     refuse_tensor(worker, bad, TRIB_INVALID, "unknown flags");
     bad = good;
-    bad.reserved[7] = 1;
+    bad.reserved[1] = 1;
     refuse_tensor(worker, bad, TRIB_INVALID, "reserved field");
     bad = good;
     bad.struct_size = 3;
@@ -259,8 +259,8 @@ static void operations_that_cannot_be(void **state)
     bad.tensor = NULL;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "params->tensor is NULL");
     bad = good;
-    bad.flags = 1;
-    refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "unknown flags 0x1 in params");
+    bad.flags = 1u << 31;
+    refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "unknown flags 0x80000000 in params");
     bad = good;
     bad.struct_size--;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "trib_op_params_init and build against");

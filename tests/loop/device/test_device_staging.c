@@ -257,7 +257,7 @@ static void staging_is_freed_without_a_placement(void **state)
     config.roles = TRIB_ROLE_WORKER;
     config.worker_count = 2;
     config.coordinator = address;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     config.log_level = TRIB_LOG_NONE;
     world = trib_host_world_create();
     local_size = 1;

@@ -263,7 +263,7 @@ static void never_in_a_callback_while_joining(void **state)
     config.rank = 0;
     config.worker_count = RANKS; /* the other worker never joins */
     config.coordinator = address;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     config.log_level = TRIB_LOG_NONE;
     world = trib_host_world_create();
     local_size = 1;

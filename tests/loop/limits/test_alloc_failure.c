@@ -19,6 +19,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "engine/base/handle.h"
 #include "numa/arena.h"
 #include "tests/loop/job.h"
 #include "tests/loop/scarcity.h"
@@ -217,7 +218,7 @@ static void create(failure_run *self, const char *address, int index)
     config.worker_count = self->workers;
     config.server_count = self->members - self->workers;
     config.coordinator = address;
-    config.token = "a secret of the tests";
+    config.token = "a secret of the tests, long enough";
     /* The timeouts are short where a member may wait in vain, and long where nothing fails, because this machine may be
      * busy. */
     config.join_timeout_ns = config.op_timeout_ns = self->kind == SCARCITY_NONE ? 10000 * MS : 250 * MS;
@@ -325,6 +326,7 @@ static size_t run(const char *name, int workers, int servers, scarcity_kind kind
     ev_timer_start(self.loop, &self.watchdog);
     char address[32];
     job_free_address(address, sizeof address);
+    trib_handle_give_place(trib_handle_take_place(&self)); /* the process keeps the table of handles (handle.h) */
     scarcity_begin(kind, nth);
     for (int i = 0; i < self.members; i++) {
         create(&self, address, i);

@@ -1,6 +1,7 @@
 /*
  * test_half_open_limit.c - more half-open connections than the process has descriptors for. They stay silent, the
- * oldest are closed to make room, the process keeps spare descriptors, and a real member still joins.
+ * oldest are closed to make room, the process keeps spare descriptors, and a real member still joins. So it is for
+ * strangers that get an answer and do not go.
  *
  * This process is both sides, so its limit holds the peers' sockets and the spare descriptors, but not a descriptor for
  * each peer.
@@ -18,6 +19,7 @@
 
 #include <cmocka.h>
 
+#include "engine/base/half_open.h"
 #include "tests/loop/host.h"
 #include "tests/loop/raw_peer.h"
 #include "tests/support/descriptors.h"
@@ -100,11 +102,55 @@ static void sessions_make_room(void **state)
     scene_close(self);
 }
 
+/* ---- Strangers of another version, who get an answer and stay ---- */
+
+#define STRANGERS 600
+#define ACCEPTED_IN_A_TURN 16u
+
+/* Every transport and every layer may hold as many as half_open.h says; a turn may add what it accepts. */
+static uint32_t most_strangers(uint32_t layers)
+{
+    return layers * (trib_half_open_max() + 8) + ACCEPTED_IN_A_TURN;
+}
+
+static void foreign_hello(unsigned char header[TRIB_HEADER_SIZE])
+{
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO}, header);
+    header[4] = TRIB_WIRE_VERSION - 1;
+}
+
+static void answered_strangers_make_room(void **state)
+{
+    (void)state;
+    host target;
+    host_open(&target, 2, "");
+    unsigned char header[TRIB_HEADER_SIZE];
+    foreign_hello(header);
+    raw_peer *crowd = calloc(STRANGERS, sizeof *crowd);
+    assert_non_null(crowd);
+    const uint32_t before = descriptors_open();
+    for (int i = 0; i < STRANGERS; i++) {
+        raw_peer_open(&crowd[i]);
+        close(crowd[i].listener);
+        raw_peer_reach(&crowd[i], target.address);
+        assert_int_equal(send(crowd[i].fd, header, sizeof header, MSG_NOSIGNAL), sizeof header);
+    }
+    unsigned char answer[TRIB_HEADER_SIZE];
+    assert_int_equal(recv(crowd[STRANGERS - 1].fd, answer, sizeof answer, MSG_WAITALL), sizeof answer);
+    assert_true(descriptors_open() <= before + STRANGERS + most_strangers(2));
+    for (int i = 0; i < STRANGERS; i++) {
+        close(crowd[i].fd);
+    }
+    free(crowd);
+    host_close(&target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_make_room),
         cmocka_unit_test(sessions_make_room),
+        cmocka_unit_test(answered_strangers_make_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -126,7 +126,7 @@ static void never_known(void **state)
     assert_int_equal(create(NAME ":7077", SECOND_NS / 2, &engine, &error), TRIB_JOIN_FAILED);
     assert_null(engine);
     assert_true(asked > 1);
-    has(error.text, "could not look up the coordinator within 0.5 s: address \"" NAME ":7077\"");
+    has(error.text, "could not look up the coordinator (TRIB_COORDINATOR) within 0.5 s: address \"" NAME ":7077\"");
     has(error.text, "or DNS must know it");
 }
 

@@ -14,6 +14,7 @@
 
 #include "engine/cluster/roster.h"
 #include "engine/wire/cause_wire.h"
+#include "engine/core/core.h"
 #include "tests/loop/host.h"
 #include "tests/loop/raw_peer.h"
 
@@ -147,6 +148,7 @@ static void early_peer_speaks_as_a_rank(void **state)
     trib_error error = {.text = ""};
     host_open(&first, 3, "");
     find_door(&first, door, sizeof door);
+    raw_peer_know_epoch(trib_epoch_make(trib_epoch_incarnation(first.engine->cores[0].host.epoch), 1));
     raw_peer_connect(&data, door, HOST_TOKEN, TRIB_PURPOSE_DATA, 2);
     const trib_cause cause = trib_cause_note(TRIB_SYSTEM, TRIB_NO_MEMBER, REASON);
     unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX];

@@ -180,7 +180,7 @@ static trib_engine *open_one(int rank, const char *coordinator, struct ev_loop *
     config.worker_count = 2;
     config.coordinator = coordinator;
     config.listen = "127.0.0.1,127.0.0.2";
-    config.token = "a";
+    config.token = "a secret of the tests, long enough";
     config.transport = "tcp";
     config.reactors = 1;
     config.log_level = TRIB_LOG_NONE;

@@ -222,10 +222,7 @@ static void test_departed_contributor_ends_rounds(void **state)
         }
     }
     assert_int_equal(the.event_count, 4); /* partition 2 is summed, and waits to be sent */
-    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
-    assert_int_equal(the.event_count, 4);
-    the.now_ns = 100;
-    trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+    trib_summation_refuse_gone(the.summation, rank_2_is_gone);
     assert_int_equal(the.event_count, 6);
     assert_string_equal(the.text, "rank 2 has gone");
     for (uint32_t i = 4; i < 6; i++) {
@@ -238,8 +235,7 @@ static void test_departed_contributor_ends_rounds(void **state)
         trib_contribution what = of_rank(0, round, 0);
         must_give(&what, bytes);
         assert_int_equal(the.event_count, 4 + round);
-        the.now_ns += 100;
-        trib_summation_refuse_gone(the.summation, 100, rank_2_is_gone);
+        trib_summation_refuse_gone(the.summation, rank_2_is_gone);
         assert_int_equal(the.event_count, 5 + round);
         assert_int_equal(the.events[4 + round].status, TRIB_PEER_LEFT);
     }
@@ -278,6 +274,77 @@ static void test_disagreements_are_owed(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
+/* The end of a tensor: what lacks contributions goes without a word, what is being sent stays until it is sent, late
+ * contributions are dropped, and the key's rounds go on behind. */
+static void test_a_tensor_ends(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    trib_error error;
+    void *buffer = NULL;
+    open_bed(2, TRIB_ORDER_RANK);
+    the.holds_sums = true;
+    for (uint32_t key = 0; key < 200; key++) { /* neighbours in the table, which must be found when one has gone */
+        const trib_contribution mine = of_rank(key, 1, 0), other = of_rank(key, 1, 1);
+        must_give(&mine, bytes);
+        must_give(&other, bytes);
+        release_all();
+        the.event_count = 0;
+    }
+    assert_int_equal(trib_summation_keys(the.summation), 200);
+    for (uint32_t key = 0; key < 200; key += 2) {
+        const trib_contribution end = {.tensor = of_rank(key, 1, 0).tensor, .partition = key, .round = 1};
+        trib_summation_forget(the.summation, &end);
+    }
+    assert_int_equal(trib_summation_keys(the.summation), 100);
+    for (uint32_t key = 1; key < 200; key += 2) {
+        const trib_contribution mine = of_rank(key, 2, 0), other = of_rank(key, 2, 1);
+        must_give(&mine, bytes);
+        must_give(&other, bytes);
+        release_all();
+        the.event_count = 0;
+    }
+    /* Round 2 of key 1 is complete and being sent, round 3 lacks a contribution, round 4 is being received. */
+    for (uint32_t round = 3; round <= 4; round++) {
+        const trib_contribution mine = of_rank(1, round, 0);
+        must_give(&mine, bytes);
+        if (round == 3) {
+            const trib_contribution other = of_rank(1, round, 1);
+            must_give(&other, bytes);
+        }
+    }
+    trib_contribution late = of_rank(1, 4, 1);
+    assert_int_equal(trib_summation_recv_target(the.summation, &late, &buffer, &error), TRIB_OK);
+    assert_int_equal(the.event_count, 2);
+    const trib_contribution end = {.tensor = late.tensor, .partition = 1, .round = 5};
+    trib_summation_forget(the.summation, &end);
+    assert_int_equal(the.event_count, 2);
+    assert_int_equal(trib_summation_keys(the.summation), 100); /* held by what is being sent and received */
+    late.round_base = 5;
+    assert_int_equal(trib_summation_arrived(the.summation, &late, buffer, &error), TRIB_OK);
+    release_all();
+    assert_int_equal(the.event_count, 2);
+    assert_int_equal(trib_summation_keys(the.summation), 99);
+    for (uint32_t round = 1; round <= 5; round++) { /* late frames of the tensor that ended */
+        late.round = round;
+        must_give(&late, bytes);
+        assert_int_equal(trib_summation_withdraw(the.summation, &late, TRIB_CANCELLED, "late"), TRIB_OK);
+    }
+    assert_int_equal(the.event_count, 2);
+    assert_int_equal(trib_summation_keys(the.summation), 99);
+    late.round = 7;
+    assert_int_equal(trib_summation_recv_target(the.summation, &late, &buffer, &error), TRIB_PROTOCOL);
+    trib_contribution first = of_rank(1, 6, 0);
+    first.round_base = 5;
+    late.round = 6;
+    must_give(&first, bytes);
+    must_give(&late, bytes);
+    assert_int_equal(the.event_count, 4);
+    release_all();
+    trib_summation_destroy(the.summation);
+    assert_int_equal(the.buffers, 0);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -286,6 +353,7 @@ int main(void)
         cmocka_unit_test(test_stalls_go_on),
         cmocka_unit_test(test_departed_contributor_ends_rounds),
         cmocka_unit_test(test_disagreements_are_owed),
+        cmocka_unit_test(test_a_tensor_ends),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

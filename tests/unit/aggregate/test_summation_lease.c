@@ -267,7 +267,7 @@ static bool rank_1_is_gone(void *user, const trib_contribution *what, char *text
 
 static void refuse_gone(void)
 {
-    trib_summation_refuse_gone(the.summation, 0, rank_1_is_gone);
+    trib_summation_refuse_gone(the.summation, rank_1_is_gone);
 }
 
 static void refuse_from_above(void)

@@ -4,6 +4,7 @@
  * Each case starts from an empty environment, so that the launcher that runs the tests does not take part.
  */
 #include <locale.h>
+#include <sys/stat.h>
 
 #include "tests/unit/api/config_cases.h"
 
@@ -23,14 +24,15 @@ static void nothing_changes_nothing(void **state)
 static void own_variables(void **state)
 {
     (void)state;
-    trib_config config = READ(
-        "TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE", "worker+server",
-        "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j", "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN",
-        "t", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES", "64KiB", "TRIB_PUSH_CREDIT", "131072",
-        "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m", "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms",
-        "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH", "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off",
-        "TRIB_LOCAL_SUM", "on", "TRIB_SHARES", "follow", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN",
-        "false", "TRIB_EXTERNAL_COORDINATOR", "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off");
+    trib_config config =
+        READ("TRIB_RANK", "2", "TRIB_WORKERS", "4", "TRIB_SERVERS", "3", "TRIB_REACTORS", "5", "TRIB_ROLE",
+             "worker+server", "TRIB_COORDINATOR", "host:7", "TRIB_LISTEN", "10.0.0.1", "TRIB_JOB", "j",
+             "TRIB_TRANSPORT", "tcp", "TRIB_TOKEN", "t, and more", "TRIB_PARTITION_BYTES", "2M", "TRIB_CHUNK_BYTES",
+             "64KiB", "TRIB_PUSH_CREDIT", "131072", "TRIB_PULL_CREDIT", "1G", "TRIB_JOIN_TIMEOUT", "5m",
+             "TRIB_OP_TIMEOUT", "0.5", "TRIB_PEER_TIMEOUT", "200ms", "TRIB_CLOSE_TIMEOUT", "3s", "TRIB_BANDWIDTH",
+             "10gbit", "TRIB_SUM_ORDER", "ARRIVAL", "TRIB_COLOCATE", "off", "TRIB_LOCAL_SUM", "on", "TRIB_SHARES",
+             "follow", "TRIB_LOG", "debug", "TRIB_BUSY_POLL", "yes", "TRIB_PIN", "false", "TRIB_EXTERNAL_COORDINATOR",
+             "1", "TRIB_BUSY_POLL_TIME", "50us", "TRIB_GPU_DIRECT", "off", "TRIB_CHECKSUM", "on");
     assert_int_equal(config.rank, 2);
     assert_int_equal(config.worker_count, 4);
     assert_int_equal(config.server_count, 3);
@@ -40,7 +42,7 @@ static void own_variables(void **state)
     assert_string_equal(config.listen, "10.0.0.1");
     assert_string_equal(config.job, "j");
     assert_string_equal(config.transport, "tcp");
-    assert_string_equal(config.token, "t");
+    assert_string_equal(config.token, "t, and more");
     assert_int_equal(config.partition_bytes, 2 << 20);
     assert_int_equal(config.chunk_bytes, 64 << 10);
     assert_int_equal(config.push_credit_bytes, 131072);
@@ -55,6 +57,7 @@ static void own_variables(void **state)
     assert_int_equal(config.local_sum, TRIB_LOCAL_SUM_ON);
     assert_int_equal(config.shares, TRIB_SHARES_FOLLOW);
     assert_int_equal(config.gpu_direct, TRIB_GPU_DIRECT_OFF);
+    assert_int_equal(config.checksum, TRIB_CHECKSUM_ON);
     assert_int_equal(config.log_level, TRIB_LOG_DEBUG);
     assert_true(config.busy_poll);
     assert_int_equal(config.busy_poll_ns, 50000);
@@ -92,6 +95,11 @@ static void token_from_file(void **state)
     REFUSED("TRIB_TOKEN_FILE", "first line is the token", "TRIB_TOKEN_FILE", path);
     assert_int_equal(pwrite(fd, "\n", 1, 0), 1);
     REFUSED("TRIB_TOKEN_FILE", "first line is the token", "TRIB_TOKEN_FILE", path);
+    assert_int_equal(pwrite(fd, "a token", 7, 0), 7);
+    assert_int_equal(fchmod(fd, 0644), 0);
+    assert_string_equal(READ("TRIB_TOKEN_FILE", path).token, "a token");
+    assert_int_equal(fchmod(fd, 0606), 0);
+    REFUSED("TRIB_TOKEN_FILE", "chmod 600", "TRIB_TOKEN_FILE", path);
     close(fd);
     unlink(path);
     REFUSED("TRIB_TOKEN_FILE", "No such file", "TRIB_TOKEN_FILE", path);
@@ -108,7 +116,7 @@ static void fields_stay(void **state)
     config.rank = 3;
     config.chunk_bytes = 8192;
     config.coordinator = "there:1";
-    config.token = "t";
+    config.token = "a token of the tests";
     config.roles = TRIB_ROLE_SERVER;
     config.busy_poll = true;
     assert_int_equal(trib_config_from_env(&config, NULL), TRIB_OK);
@@ -116,7 +124,7 @@ static void fields_stay(void **state)
     assert_int_equal(config.worker_count, 6);
     assert_int_equal(config.chunk_bytes, 8192);
     assert_string_equal(config.coordinator, "there:1");
-    assert_string_equal(config.token, "t");
+    assert_string_equal(config.token, "a token of the tests");
     assert_int_equal(config.roles, TRIB_ROLE_SERVER);
     assert_true(config.busy_poll);
 }

@@ -27,13 +27,15 @@ CHANGE(smaller_struct, config->struct_size -= 8)
 CHANGE(larger_struct, config->struct_size += 8)
 CHANGE(unknown_flag, config->flags = 4)
 CHANGE(first_reserved, config->reserved[0] = 1)
-CHANGE(last_reserved, config->reserved[7] = 1)
+CHANGE(last_reserved, config->reserved[6] = 1)
 CHANGE(unknown_mode, config->mode = (trib_mode)3)
 CHANGE(unknown_role, config->roles = 8)
 CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
 CHANGE(unknown_order, config->sum_order = (trib_sum_order)2)
 CHANGE(unknown_local_sum, config->local_sum = (trib_local_sum)3)
 CHANGE(unknown_shares, config->shares = (trib_shares)2)
+CHANGE(short_token, config->token = "seven b")
+CHANGE(unknown_checksum, config->checksum = (trib_checksum)3)
 CHANGE(unknown_gpu_direct, config->gpu_direct = (trib_gpu_direct)2)
 CHANGE(unknown_level, config->log_level = (trib_log_level)6)
 CHANGE(negative_level, config->log_level = (trib_log_level)-1)
@@ -76,17 +78,18 @@ CHANGE(high_port, config->coordinator = "127.0.0.1:70000")
 CHANGE(no_host, config->coordinator = ":4242")
 CHANGE(open_bracket, config->coordinator = "[::1:4242")
 CHANGE(not_local, config->coordinator = "192.0.2.1:4242")
-CHANGE(port_of_one_of_two, config->token = "t"; config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
-CHANGE(far_listen, config->token = "t"; config->listen = "192.0.2.1")
-CHANGE(any_listen, config->token = "t"; config->listen = "0.0.0.0")
-CHANGE(any_listen6, config->token = "t"; config->listen = "127.0.0.1,0::0")
-CHANGE(any_mapped, config->token = "t"; config->listen = "::ffff:0.0.0.0")
-CHANGE(any_coordinator, config->token = "t"; config->coordinator = "0.0.0.0:4242")
-CHANGE(any_coordinator6, config->token = "t"; config->coordinator = "[::]:4242"; config->listen = "127.0.0.1";
-       config->roles = TRIB_ROLE_SERVER)
-CHANGE(any_elsewhere, config->token = "t"; config->coordinator = "127.0.0.1:4242,0.0.0.0:4242"; config->listen = "::1";
-       config->external_coordinator = true)
-CHANGE(bad_listen, config->token = "t"; config->listen = "nonsense")
+CHANGE(port_of_one_of_two, config->token = "a token of the tests";
+       config->coordinator = "127.0.0.1:4242,127.0.0.2:70000")
+CHANGE(far_listen, config->token = "a token of the tests"; config->listen = "192.0.2.1")
+CHANGE(any_listen, config->token = "a token of the tests"; config->listen = "0.0.0.0")
+CHANGE(any_listen6, config->token = "a token of the tests"; config->listen = "127.0.0.1,0::0")
+CHANGE(any_mapped, config->token = "a token of the tests"; config->listen = "::ffff:0.0.0.0")
+CHANGE(any_coordinator, config->token = "a token of the tests"; config->coordinator = "0.0.0.0:4242")
+CHANGE(any_coordinator6, config->token = "a token of the tests"; config->coordinator = "[::]:4242";
+       config->listen = "127.0.0.1"; config->roles = TRIB_ROLE_SERVER)
+CHANGE(any_elsewhere, config->token = "a token of the tests"; config->coordinator = "127.0.0.1:4242,0.0.0.0:4242";
+       config->listen = "::1"; config->external_coordinator = true)
+CHANGE(bad_listen, config->token = "a token of the tests"; config->listen = "nonsense")
 CHANGE(unknown_letter, config->trace = "/tmp/%r.%d.trib")
 CHANGE(lone_percent, config->trace = "/tmp/%%%r.100%")
 CHANGE(long_poll, config->busy_poll_ns = INT64_C(1000000001))
@@ -146,13 +149,15 @@ static void wrong_fields(void **state)
         {larger_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
         {unknown_flag, TRIB_INVALID, "flags", "0x4"},
         {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
-        {last_reserved, TRIB_INVALID, "reserved[7]", "not 0"},
+        {last_reserved, TRIB_INVALID, "reserved[6]", "not 0"},
         {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
         {unknown_order, TRIB_INVALID, "sum_order 2", "0..1"},
         {unknown_local_sum, TRIB_INVALID, "local_sum 3", "0..2"},
         {unknown_shares, TRIB_INVALID, "shares 2", "0..1"},
+        {short_token, TRIB_INVALID, "token of 7 bytes", "openssl rand -hex 32"},
+        {unknown_checksum, TRIB_INVALID, "checksum 3", "0..2"},
         {unknown_gpu_direct, TRIB_INVALID, "gpu_direct 2", "0..1"},
         {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
         {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
@@ -320,7 +325,7 @@ static void listening_everywhere(void **state)
     for (int i = 0; i < 2; i++) {
         trib_config config;
         trib_config_init(&config, sizeof config);
-        config.token = "t";
+        config.token = "a token of the tests";
         config.log_level = TRIB_LOG_NONE;
         config.coordinator = i == 0 ? "0.0.0.0:0" : taken;
         config.listen = i == 0 ? "127.0.0.1" : NULL;

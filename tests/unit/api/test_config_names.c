@@ -90,6 +90,7 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_LOCAL_SUM", "auto"},
                                               {"TRIB_SHARES", "follow"},
                                               {"TRIB_GPU_DIRECT", "auto"},
+                                              {"TRIB_CHECKSUM", "auto"},
                                               {"TRIB_TEST_DATA", "a"},
                                               {"TRIB_EXTERNAL_COORDINATOR", "no"}};
     for (size_t i = 0; i < sizeof settings / sizeof settings[0]; i++) {

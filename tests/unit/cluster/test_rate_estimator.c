@@ -95,6 +95,47 @@ static void even_links_stay_even(void **state)
     trib_rate_estimator_destroy(estimator);
 }
 
+/* Three workers that sum and one dedicated server, with the weights of equal links, so as much goes from each to each.
+ * Links are full. Two workers have two links each way, and a report has the mean over them: each is busy for half as
+ * long as the one link to the server, which carries as many bytes as the two. The figures are of a measured job. */
+static void a_way_of_one_link_is_not_slow(void **state)
+{
+    (void)state;
+    enum { COUNT = 4, SERVER = 3 };
+    const struct {
+        int64_t to_server, from_server, between; /* thousandths of the time */
+        bool is_slow;
+    } cases[] = {{830, 690, 410, false}, {1000, 1000, 180, true}};
+    for (size_t which = 0; which < sizeof cases / sizeof cases[0]; which++) {
+        trib_place_member members[COUNT];
+        trib_rate_estimator *estimator = NULL;
+        for (uint32_t i = 0; i < COUNT; i++) {
+            members[i] = (trib_place_member){.is_worker = i != SERVER, .can_sum = true, .reactors = 1, .weight = 0.2};
+        }
+        members[SERVER].weight = 0.4;
+        assert_int_equal(trib_rate_estimator_create(members, COUNT, &estimator), TRIB_OK);
+        uint32_t changes = 0;
+        for (uint32_t judgement = 0; judgement < 12 && changes == 0; judgement++) {
+            for (uint32_t i = 0; i < 2 * COUNT; i++) {
+                assert_true(trib_rate_estimator_begin(estimator, i % COUNT, WINDOW_NS));
+                for (uint32_t k = 0; k < COUNT; k++) {
+                    const int64_t busy = i % COUNT == SERVER ? cases[which].from_server
+                                         : k == SERVER       ? cases[which].to_server
+                                                             : cases[which].between;
+                    if (k != i % COUNT) {
+                        trib_rate_estimator_add(estimator, i % COUNT, k, 4000000, busy * WINDOW_NS / 1000);
+                    }
+                }
+            }
+            assert_true(trib_rate_estimator_is_full(estimator));
+            changes += trib_rate_estimator_decide(estimator, members, 0);
+        }
+        assert_int_equal(changes > 0, cases[which].is_slow);
+        assert_true(!cases[which].is_slow || members[SERVER].weight < 0.3);
+        trib_rate_estimator_destroy(estimator);
+    }
+}
+
 static void slow_links_are_found(void **state)
 {
     (void)state;
@@ -291,6 +332,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(member_without_a_share_teaches_nothing),
         cmocka_unit_test(even_links_stay_even),
+        cmocka_unit_test(a_way_of_one_link_is_not_slow),
         cmocka_unit_test(slow_links_are_found),
         cmocka_unit_test(configured_rates_stay),
         cmocka_unit_test(little_says_nothing),

@@ -26,7 +26,7 @@
 #define CHUNK_BYTES 4096u
 #define CHUNKS 2u
 #define MEMBERS 4u
-#define EPOCH 1u
+#define EPOCH (7u << TRIB_EPOCH_NUMBER_BITS | 1u)
 
 /* One core of member 0, and its connections to or from the others. */
 typedef struct bed {

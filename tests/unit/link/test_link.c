@@ -44,7 +44,9 @@ static void open_worker(bed *self)
                              .received = &self->received};
     self->core.op_cores = &self->op_core;
     self->core.tensors = calloc(1, sizeof(trib_tensor *));
+    self->core.rounds_over = calloc(1, sizeof *self->core.rounds_over);
     assert_non_null(self->core.tensors);
+    assert_non_null(self->core.rounds_over);
     self->core.tensors[0] = tensor;
     self->core.tensors_capacity = 1;
 }
@@ -53,6 +55,7 @@ static void close_worker(bed *self)
 {
     bed_close(self);
     free(self->core.tensors);
+    free(self->core.rounds_over);
 }
 
 static void sums_are_received_where_they_belong(void **state)
@@ -421,7 +424,7 @@ static void no_memory_for_a_welcome(void **state)
     bed_open(&self, 0);
     trib_link *main = bed_link(&self, 1, &trib_server_upcalls);
     trib_link *second = bed_link(&self, 2, &trib_link_second_upcalls);
-    trib_auth_key(NULL, "default", self.engine->key);
+    assert_int_equal(trib_auth_key(NULL, "default", self.engine->key), TRIB_OK);
     second->state = TRIB_LINK_AWAIT_PROOF;
     second->handshake = (trib_handshake){.purpose = TRIB_PURPOSE_PRIORITY, .member = 1};
     self.engine->env.may_alloc = no_memory;

@@ -376,7 +376,7 @@ static void failure_waits_for_its_reason(void **state)
     static trib_engine engine;
     static trib_core core;
     static trib_tensor tensor;
-    static trib_group group;
+    static trib_local_group group;
     static trib_device_op device;
     static trib_op op;
     trib_reactor reactor = {.ops = &ops};

@@ -1,7 +1,7 @@
 /*
  * test_wireup.c - a member that can accept no more callers ends the job after two seconds of vain attempts. It does
  * not if all have come, or if an attempt succeeds meanwhile. It awaits exactly the callers that connect to it. A
- * member whose own connection fails leaves others time to say why.
+ * member whose own connection fails asks the coordinator whether its peer has left, and leaves it time to say why.
  */
 #include <errno.h>
 #include <setjmp.h>
@@ -41,8 +41,29 @@ static void fake_stop(trib_reactor *reactor, trib_timer *timer)
     timer->armed = false;
 }
 
+static void fake_wake(trib_reactor *reactor)
+{
+    (void)reactor;
+}
+
 static const trib_reactor_ops fake_reactor = {
-    .name = "fake", .now_ns = fake_now, .timer_arm = fake_arm, .timer_stop = fake_stop};
+    .name = "fake", .now_ns = fake_now, .timer_arm = fake_arm, .timer_stop = fake_stop, .wake = fake_wake};
+
+static bool fake_ask(trib_engine *engine)
+{
+    atomic_fetch_add(&engine->questions, 1);
+    return true;
+}
+
+static bool has_joined;
+
+static void fake_joined(trib_core *core)
+{
+    (void)core;
+    has_joined = true;
+}
+
+static const trib_job_hooks fake_hooks = {.ask_time = fake_ask, .core_joined = fake_joined};
 
 void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause);
 void __wrap_trib_job_end(trib_engine *engine, const trib_cause *cause)
@@ -85,17 +106,28 @@ static void bed_open(bed *self, uint32_t local_size)
     atomic_store(&self->engine->roster, self->roster);
     self->engine->core_count = 1;
     self->engine->member_id = SERVER;
+    self->engine->hooks = &fake_hooks;
+    self->roster->peer_timeout_ns = 50 * TRY_NS;
+    assert_int_equal(trib_departed_open(&self->engine->departed, MEMBERS), TRIB_OK);
     self->reactor.ops = &fake_reactor;
+    self->reactor.owner = &self->core;
+    self->engine->reactors[0].reactor = &self->reactor;
     self->reactor.logger = &self->engine->logger;
     self->core.engine = self->engine;
     self->core.reactor = &self->reactor;
+    self->core.host.core = &self->core;
+    self->core.host.engine = self->engine;
+    self->core.host.stats = &self->core.stats;
     self->core.worker_links = self->links;
     time_ns = 77 * TRY_NS;
     ended.status = TRIB_OK;
+    has_joined = false;
 }
 
 static void bed_close(bed *self)
 {
+    trib_wireup_close(&self->core);
+    trib_departed_close(&self->engine->departed);
     free(self->roster);
     free(self->engine);
 }
@@ -114,7 +146,7 @@ static void expected_peers_are_let_in_for_a_bounded_time(void **state)
     (void)state;
     bed self;
     bed_open(&self, 0);
-    trib_wireup_expect_peers(&self.core);
+    assert_int_equal(trib_wireup_expect_peers(&self.core), TRIB_OK);
     try_in_vain(&self, TRIES_MAX);
     assert_int_equal(ended.status, TRIB_OK);
     try_in_vain(&self, 1);
@@ -130,7 +162,7 @@ static void lets_one_in_meanwhile(void **state)
     (void)state;
     bed self;
     bed_open(&self, 0);
-    trib_wireup_expect_peers(&self.core);
+    assert_int_equal(trib_wireup_expect_peers(&self.core), TRIB_OK);
     try_in_vain(&self, TRIES_MAX);
     trib_reactor_end_shortage(&self.reactor);
     try_in_vain(&self, TRIES_MAX);
@@ -147,7 +179,7 @@ static void has_let_all_in(void **state)
     bed self;
     bed_open(&self, 0);
     self.links[0] = self.links[1] = &self.link; /* they came early */
-    trib_wireup_expect_peers(&self.core);
+    assert_int_equal(trib_wireup_expect_peers(&self.core), TRIB_OK);
     for (uint32_t i = 2; i < SERVER; i++) {
         try_in_vain(&self, TRIES_MAX);
         trib_wireup_note_peer(&self.core, i);
@@ -158,30 +190,84 @@ static void has_let_all_in(void **state)
     bed_close(&self);
 }
 
-static void defer(bed *self, const char *detail)
+/* One of the core's connections to that member could not be made. */
+static void defer(bed *self, uint32_t member, const char *detail)
 {
     const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, TRIB_NO_MEMBER, detail);
-    trib_wireup_defer_failure(&self->core, &cause);
+    self->core.links_missing++;
+    trib_wireup_defer_failure(&self->core, member, &cause);
 }
 
-/* One that this member was making ends: the coordinator may know why. The first of several counts. */
+/* Core 0 runs the question, and time passes in steps of the doubts' timer. */
+static void pass(bed *self, int64_t for_ns)
+{
+    const int64_t until_ns = time_ns + for_ns;
+    if (atomic_exchange(&self->core.ask_posted, false)) {
+        self->core.ask_post.run(&self->reactor, &self->core.ask_post);
+    }
+    while (self->core.doubt.armed && self->core.doubt.due_ns <= until_ns) {
+        time_ns = self->core.doubt.due_ns;
+        self->core.doubt.armed = false;
+        self->core.doubt.fired(&self->reactor, &self->core.doubt);
+    }
+    time_ns = until_ns;
+}
+
+/* The first of several failures counts, once the coordinator has answered and has had a second to end the job. */
 static void leaves_time_for_a_verdict(void **state)
 {
     (void)state;
     bed self;
     bed_open(&self, 0);
-    self.reactor.owner = &self.core;
-    defer(&self, "lost the connection to server 0");
-    const int64_t due_ns = self.core.doubt.due_ns;
-    time_ns += TRY_NS;
-    defer(&self, "lost the connection to server 1");
-    assert_true(self.core.doubt.armed);
-    assert_int_equal(self.core.doubt.due_ns, due_ns);
-    assert_true(due_ns > time_ns);
+    defer(&self, 0, "could not connect to rank 0");
+    pass(&self, TRY_NS);
+    defer(&self, 1, "could not connect to rank 1");
+    atomic_store(&self.engine->answers, 2);
+    pass(&self, 7 * TRY_NS);
     assert_int_equal(ended.status, TRIB_OK);
-    self.core.doubt.fired(&self.reactor, &self.core.doubt);
+    pass(&self, 3 * TRY_NS);
     assert_int_equal(ended.status, TRIB_PEER_LOST);
-    assert_string_equal(ended.text, "lost the connection to server 0");
+    assert_string_equal(ended.text, "could not connect to rank 0");
+    bed_close(&self);
+}
+
+/* The coordinator's news may be on its way for as long as it does not count as silent. */
+static void waits_for_the_answer(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    defer(&self, 0, "could not connect to rank 0");
+    pass(&self, 49 * TRY_NS);
+    assert_int_equal(atomic_load(&self.engine->questions), 1);
+    assert_int_equal(ended.status, TRIB_OK);
+    pass(&self, 2 * TRY_NS);
+    assert_int_equal(ended.status, TRIB_PEER_LOST);
+    bed_close(&self);
+}
+
+/* Members that have left need no connection, whether the news of that comes before or after the failure. */
+static void a_member_that_has_left_is_not_lost(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    defer(&self, 0, "could not connect to rank 0");
+    defer(&self, 1, "could not connect to rank 1");
+    pass(&self, 2 * TRY_NS);
+    trib_departed_add(&self.engine->departed, 0, 0, time_ns);
+    pass(&self, TRY_NS);
+    assert_int_equal(self.core.links_missing, 1);
+    assert_false(has_joined);
+    trib_departed_add(&self.engine->departed, 1, 0, time_ns);
+    trib_departed_add(&self.engine->departed, 2, 0, time_ns);
+    defer(&self, 2, "could not connect to rank 2");
+    pass(&self, TRY_NS);
+    assert_int_equal(self.core.links_missing, 0);
+    assert_true(has_joined);
+    atomic_store(&self.engine->answers, 2);
+    pass(&self, 20 * TRY_NS);
+    assert_int_equal(ended.status, TRIB_OK);
     bed_close(&self);
 }
 
@@ -190,12 +276,30 @@ static void needs_no_verdict_any_more(void **state)
     (void)state;
     bed self;
     bed_open(&self, 0);
-    defer(&self, "lost the connection to server 0");
+    defer(&self, 0, "could not connect to rank 0");
     trib_wireup_stop(&self.core);
     assert_false(self.core.doubt.armed);
     self.core.ended = self.core.host.is_closed = true;
-    defer(&self, "lost the connection to server 0");
+    defer(&self, 0, "could not connect to rank 0");
     assert_false(self.core.doubt.armed);
+    bed_close(&self);
+}
+
+/* A member that leaves waits for workers that have yet to connect, but not for workers that have left. */
+static void awaits_those_who_stay(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    assert_false(trib_wireup_awaits(&self.core));
+    self.links[0] = &self.link;
+    assert_int_equal(trib_wireup_expect_peers(&self.core), TRIB_OK);
+    trib_departed_add(&self.engine->departed, 1, 0, time_ns);
+    for (uint32_t i = 2; i < SERVER; i++) {
+        assert_true(trib_wireup_awaits(&self.core));
+        trib_wireup_note_peer(&self.core, i);
+    }
+    assert_false(trib_wireup_awaits(&self.core));
     bed_close(&self);
 }
 
@@ -220,10 +324,10 @@ static void reactors_await_their_callers(void **state)
                 calls += does;
             }
         }
-        /* All connect to the server and to rank 1. If machines sum first: all to the server, each machine's rank of
-         * the same place to rank 1, and on each machine each rank to each. */
-        const uint32_t by_machines = local_size == 0 ? 0 : SERVER + (SERVER / local_size - 1);
-        assert_int_equal(calls, local_size == 0 ? SERVER + SERVER - 1 : by_machines + SERVER * (local_size - 1));
+        /* All connect to the server and to rank 1. If machines sum first, each rank also connects to each on its
+         * machine, of which some are rank 1. */
+        const uint32_t near = local_size == 0 ? 0 : (SERVER - 1) * (local_size - 1);
+        assert_int_equal(calls, SERVER + SERVER - 1 + near);
         bed_close(&self);
     }
 }
@@ -235,7 +339,10 @@ int main(void)
         cmocka_unit_test(lets_one_in_meanwhile),
         cmocka_unit_test(has_let_all_in),
         cmocka_unit_test(leaves_time_for_a_verdict),
+        cmocka_unit_test(waits_for_the_answer),
+        cmocka_unit_test(a_member_that_has_left_is_not_lost),
         cmocka_unit_test(needs_no_verdict_any_more),
+        cmocka_unit_test(awaits_those_who_stay),
         cmocka_unit_test(reactors_await_their_callers),
     };
     return cmocka_run_group_tests_name("callers", tests, NULL, NULL);

@@ -159,7 +159,7 @@ static void urgent_data_makes_all_buffers_small(void **state)
     trib_tcp_backlog_open(&urgent, 1);
     trib_tcp_backlog_open(&usual, 1);
     const uint32_t small = usual.small;
-    urgent.has_urgent = true;
+    urgent.urgent_until_ns = INT64_MAX;
     for (int i = 0; i < 100; i++) {
         trib_tcp_backlog_learn(&urgent, i, 2900, 1000); /* below the bound for urgent data */
         trib_tcp_backlog_learn(&usual, i, 8000, 1000);
@@ -174,6 +174,28 @@ static void urgent_data_makes_all_buffers_small(void **state)
         trib_tcp_backlog_learn(&urgent, i, 300, 1000);
     }
     assert_int_equal(urgent.small, small);
+}
+
+/* Small buffers cost where connections have different shares, so they end with the urgent data, however long other
+ * data waits. */
+static void buffers_grow_back_after_urgent_data(void **state)
+{
+    (void)state;
+    tcp_backlog backlog;
+    trib_tcp_backlog_open(&backlog, 1);
+    const uint32_t small = backlog.small;
+    for (int64_t round = 0; round < 3; round++) {
+        const int64_t begin_ns = round * 1000 * ASKED_EVERY_NS;
+        backlog.urgent_until_ns = begin_ns + 100;
+        for (int64_t i = 0; i < 100; i++) {
+            trib_tcp_backlog_learn(&backlog, begin_ns + i, 8000, 1000);
+        }
+        assert_int_equal(backlog.small, small / 4);
+        for (int64_t i = 100; i < 200; i++) {
+            trib_tcp_backlog_learn(&backlog, begin_ns + i, 8000, 1000);
+        }
+        assert_int_equal(backlog.small, small);
+    }
 }
 
 /* Behind a slow link the buffers of several reactors add up to milliseconds; those of a single one do not. */
@@ -197,6 +219,7 @@ int main(void)
         cmocka_unit_test(each_error_makes_it_believed_later),
         cmocka_unit_test(reactors_that_share_a_link_leave_less_there),
         cmocka_unit_test(urgent_data_makes_all_buffers_small),
+        cmocka_unit_test(buffers_grow_back_after_urgent_data),
         cmocka_unit_test(slow_links_make_buffers_of_several_reactors_small),
     };
     return cmocka_run_group_tests_name("tcp backlog", tests, NULL, NULL);

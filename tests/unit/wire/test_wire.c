@@ -34,6 +34,7 @@ static trib_frame sample(trib_frame_type type)
         .aux = 0xa1a2a3a4u,
         .contributors = 0xb1b2b3b4u,
         .step = 0xc1c2c3c4u,
+        .crc = 0xd1d2d3d4u,
     };
 }
 
@@ -85,7 +86,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[92] = {
-        0x54, 0x52, 0x49, 0x42, 11,   TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 12,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00, /* flags, payload_size */
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0,    0,    0,    0, /* sender, epoch, term */
@@ -99,8 +100,8 @@ static void test_fixed_offsets(void **state)
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
         0,    0,    0,    0,    0,    0,
         0,    0,    0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
-        0xc4, 0xc3, 0xc2, 0xc1, 0,    0,
-        0,    0, /* step, crc */
+        0xc4, 0xc3, 0xc2, 0xc1, 0xd4, 0xd3,
+        0xd2, 0xd1, /* step, crc */
     };
     trib_frame frame = sample(TRIB_FRAME_PUSH);
     unsigned char header[TRIB_HEADER_SIZE];
@@ -171,7 +172,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 12, this side speaks 11");
+    assert_refused(bad, "protocol version 13, this side speaks 12");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -238,7 +239,8 @@ static void test_epochs(void **state)
 {
     (void)state;
     const trib_frame_type early[] = {TRIB_FRAME_HELLO, TRIB_FRAME_CHALLENGE, TRIB_FRAME_PROOF, TRIB_FRAME_WELCOME,
-                                     TRIB_FRAME_BYE,   TRIB_FRAME_JOIN,      TRIB_FRAME_LEAVE, TRIB_FRAME_LOST};
+                                     TRIB_FRAME_BYE,   TRIB_FRAME_JOIN,      TRIB_FRAME_LEAVE, TRIB_FRAME_LOST,
+                                     TRIB_FRAME_PING,  TRIB_FRAME_PONG};
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
         bool may_be_early = false;
         for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) {
@@ -253,6 +255,12 @@ static void test_epochs(void **state)
         (void)snprintf(words, sizeof words, "%s frame of epoch 4, this side is in epoch 3",
                        trib_frame_name(frame.type));
         assert_string_equal(error.text, words);
+        frame.epoch = trib_epoch_make(77, 4);
+        assert_int_equal(trib_frame_check_epoch(&frame, trib_epoch_make(77, 4), &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, trib_epoch_make(77, 0), &error), TRIB_OK);
+        assert_int_equal(trib_frame_check_epoch(&frame, trib_epoch_make(78, 4), &error), TRIB_PROTOCOL);
+        assert_non_null(strstr(error.text, "another start of this job"));
+        assert_int_equal(trib_frame_check_epoch(&frame, trib_epoch_make(78, 0), &error), TRIB_PROTOCOL);
         frame.epoch = 0;
         assert_int_equal(trib_frame_check_epoch(&frame, 0, &error), TRIB_OK);
         assert_int_equal(trib_frame_check_epoch(&frame, 4, &error), may_be_early ? TRIB_OK : TRIB_PROTOCOL);

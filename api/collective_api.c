@@ -1,0 +1,185 @@
+/*
+ * collective_api.c - the entry points of the collectives: check what is special about each, then forward. Nothing else.
+ */
+#include <stdio.h>
+
+#include "api/check.h"
+
+trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_PUSH_PULL, op_out, error);
+}
+
+trib_status trib_push_pull(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_PUSH_PULL, op_out, error);
+}
+
+trib_status trib_broadcast(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_BROADCAST, op_out, error);
+}
+
+trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_REDUCE, op_out, error);
+}
+
+trib_status trib_all_gather(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_ALL_GATHER, op_out, error);
+}
+
+trib_status trib_reduce_scatter(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_REDUCE_SCATTER, op_out, error);
+}
+
+trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return trib_api_submit(engine, params, TRIB_OP_ALL_TO_ALL, op_out, error);
+}
+
+/* ---- Results ---- */
+
+static trib_status find_succeeded(const trib_op *handle, trib_op **op_out, trib_error *error)
+{
+    trib_op *op = NULL;
+    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (op == NULL || atomic_load(&op->status) != TRIB_OK) {
+        return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
+    }
+    *op_out = op;
+    return TRIB_OK;
+}
+
+trib_status trib_op_output(const trib_op *handle, void **data_out, uint64_t *bytes_out, trib_error *error)
+{
+    trib_op *op = NULL;
+    const trib_status status = find_succeeded(handle, &op, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (data_out != NULL) {
+        *data_out = op->output;
+    }
+    if (bytes_out != NULL) {
+        *bytes_out = op->tensor->layout == TRIB_WHOLE ? op->tensor->bytes : op->output_bytes;
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capacity, size_t *count_out,
+                           trib_error *error)
+{
+    trib_op *op = NULL;
+    const trib_status status = find_succeeded(handle, &op, error);
+    return status != TRIB_OK ? status : trib_api_write_counts(op->tensor, counts, capacity, count_out, error);
+}
+
+/* ---- Operations whose tensors the engine declares itself ---- */
+
+/* A tensor for this operation alone, as the lengths differ each time. Its number is taken when the operation is. */
+static trib_status submit_bytes(trib_engine *engine, const trib_op_params *params, uint64_t bytes, trib_op **op_out,
+                                trib_error *error)
+{
+    char name[40];
+    trib_group *group = params->group;
+    pthread_mutex_lock(&engine->once_mutex);
+    uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
+    snprintf(name, sizeof name, "__bytes.%u", *calls + 1);
+    const trib_tensor_desc desc = {
+        .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
+    trib_request request = {.params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .handle_out = op_out};
+    trib_status status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
+    status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+    if (status == TRIB_OK) {
+        ++*calls;
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor_release_once(request.tensor);
+        pthread_mutex_unlock(&engine->mutex);
+    }
+    pthread_mutex_unlock(&engine->once_mutex);
+    return status;
+}
+
+/* A broadcast gathers, too: all but the root bring nothing. */
+static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
+                                trib_error *error)
+{
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = trib_api_check_worker(engine, params, error);
+    if (status == TRIB_OK) {
+        status = trib_api_check_group(engine, params->group, error);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    const uint32_t place = trib_rank_group_place(engine, params->group);
+    const bool gives = !has_root || (uint32_t)params->root == place;
+    const uint64_t bytes = gives ? params->input_bytes : 0;
+    if (op_out == NULL || params->output != NULL || (bytes > 0 && params->input == NULL) ||
+        bytes > TRIB_TENSOR_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID, "%s",
+                              op_out == NULL           ? "op_out is NULL: only the handle tells where the bytes are"
+                              : params->output != NULL ? "output is not NULL: the engine allocates it"
+                              : params->input == NULL  ? "input is NULL"
+                                                       : "more than 2^44 bytes");
+    }
+    if (has_root && (params->root < 0 || (uint32_t)params->root >= trib_rank_group_count(engine, params->group))) {
+        return trib_error_set(error, TRIB_INVALID, "root %d is not a rank below %u", params->root,
+                              trib_rank_group_count(engine, params->group));
+    }
+    trib_op_params mine = *params;
+    mine.input = gives ? params->input : NULL;
+    mine.input_bytes = 0;
+    mine.flags = TRIB_OP_ALLOCATE_OUTPUT;
+    return submit_bytes(engine, &mine, bytes, op_out, error);
+}
+
+trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    return gather_bytes(engine, params, true, op_out, error);
+}
+
+trib_status trib_all_gather_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                  trib_error *error)
+{
+    return gather_bytes(engine, params, false, op_out, error);
+}
+
+static trib_status find_barrier(trib_engine *engine, trib_group *group, trib_tensor **tensor_out, trib_error *error)
+{
+    if (group == NULL) {
+        *tensor_out = engine->barrier_tensor;
+        return TRIB_OK;
+    }
+    const trib_tensor_desc desc = {
+        .name = TRIB_BARRIER_NAME, .dtype = TRIB_UINT8, .priority = INT32_MAX, .layout = TRIB_WHOLE, .group = group};
+    return trib_tensor_find_or_add(engine, &desc, tensor_out, NULL, error);
+}
+
+trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_op_params mine;
+    trib_op_params_init(&mine, sizeof mine);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    if (status == TRIB_OK && params != NULL) {
+        status = trib_api_check_group(engine, params->group, error);
+        mine.timeout_ns = params->timeout_ns;
+        mine.done_cb = params->done_cb;
+        mine.user = params->user;
+        mine.group = params->group;
+    }
+    trib_request request = {.params = &mine, .collective = TRIB_COLLECTIVE_ALL_REDUCE, .handle_out = op_out};
+    status = status == TRIB_OK ? find_barrier(engine, mine.group, &request.tensor, error) : status;
+    return status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+}

@@ -1,0 +1,128 @@
+/* tensor_api.c - the entry points about tensors: check the arguments and the state, then forward. Nothing else. */
+#include "api/check.h"
+
+static trib_status check_shape(const trib_tensor_desc *desc, trib_error *error)
+{
+    if (desc->dims > TRIB_TENSOR_DIMS_MAX || (desc->dims > 0) != (desc->shape != NULL)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": dims is %u and shape is %s: give both, at most %d dimensions, or neither",
+                              desc->name, desc->dims, desc->shape == NULL ? "NULL" : "there", TRIB_TENSOR_DIMS_MAX);
+    }
+    uint64_t product = 1;
+    bool overflows = false;
+    for (uint32_t i = 0; i < desc->dims; i++) {
+        overflows = __builtin_mul_overflow(product, desc->shape[i], &product) || overflows;
+    }
+    if (desc->dims > 0 && (overflows || product != desc->count)) {
+        char shape[TRIB_TENSOR_TEXT_SIZE];
+        trib_tensor_describe(shape, sizeof shape, desc->dtype, desc->count, desc->dims, desc->shape);
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": count is %llu, which is not the product of %s",
+                              desc->name, (unsigned long long)desc->count, shape);
+    }
+    return TRIB_OK;
+}
+
+/* What does not depend on the engine. */
+static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
+{
+    if (desc->struct_size != sizeof *desc) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "trib_tensor_desc has struct_size %u, this library's has %zu: call "
+                              "trib_tensor_desc_init and build against the same release",
+                              desc->struct_size, sizeof *desc);
+    }
+    const trib_status status = trib_api_check_name("tensor", desc->name, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (trib_dtype_size(desc->dtype) == 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown dtype %d", desc->name, (int)desc->dtype);
+    }
+    if ((unsigned)desc->layout > TRIB_PAIRS) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown layout %d", desc->name, (int)desc->layout);
+    }
+    if ((desc->flags & ~(TRIB_TENSOR_DEVICE | TRIB_TENSOR_NEW)) != 0) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown flags 0x%x", desc->name, desc->flags);
+    }
+    bool is_reserved_zero = desc->reserved_32 == 0;
+    for (size_t i = 0; i < sizeof desc->reserved / sizeof desc->reserved[0]; i++) {
+        is_reserved_zero = is_reserved_zero && desc->reserved[i] == 0;
+    }
+    if (!is_reserved_zero) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": a reserved field is not 0", desc->name);
+    }
+    return check_shape(desc, error);
+}
+
+trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
+                                trib_error *error)
+{
+    trib_status status = trib_api_check_engine(engine, error);
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (desc == NULL || tensor_out == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "%s is NULL", desc == NULL ? "desc" : "tensor_out");
+    }
+    status = check_desc(desc, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        return trib_error_set(error, TRIB_STATE, "only workers declare tensors");
+    }
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && engine->device == NULL) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
+                              desc->name);
+    }
+    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && (desc->layout != TRIB_WHOLE || desc->group != NULL)) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": on a device there are whole tensors of all workers only: copy it to the "
+                              "host",
+                              desc->name);
+    }
+    status = trib_api_check_group(engine, desc->group, error);
+    status = status == TRIB_OK ? trib_api_check_lengths(engine, desc, error) : status;
+    status = status == TRIB_OK ? trib_engine_check_open(engine, error) : status;
+    trib_tensor *tensor = NULL;
+    uintptr_t handle = 0;
+    status = status == TRIB_OK ? trib_tensor_find_or_add(engine, desc, &tensor, &handle, error) : status;
+    if (status == TRIB_OK) {
+        *tensor_out = trib_api_tensor_handle(handle);
+    }
+    return status;
+}
+
+trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out, trib_error *error)
+{
+    trib_status status = trib_api_check_engine(engine, error);
+    if (tensor_out != NULL) {
+        *tensor_out = NULL;
+    } else if (status == TRIB_OK) {
+        status = trib_error_set(error, TRIB_INVALID, "tensor_out is NULL");
+    }
+    status = status == TRIB_OK ? trib_api_check_name("tensor", name, error) : status;
+    const uintptr_t handle = status == TRIB_OK ? trib_tensor_lookup(engine, name) : 0;
+    if (status == TRIB_OK && handle == 0) {
+        status = trib_error_set(error, TRIB_INVALID, "tensor \"%s\" is not declared", name);
+    }
+    if (status == TRIB_OK) {
+        *tensor_out = trib_api_tensor_handle(handle);
+    }
+    return status;
+}
+
+trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error)
+{
+    if (tensor == NULL) {
+        trib_error_clear(error);
+        return TRIB_OK;
+    }
+    trib_tensor *found = NULL;
+    const trib_status status = trib_api_find_tensor(tensor, &found, error);
+    return status == TRIB_OK ? trib_tensor_release_handle(found->engine, (uintptr_t)tensor, error) : status;
+}

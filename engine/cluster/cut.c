@@ -1,0 +1,112 @@
+/* cut.c - see cut.h. */
+#include "engine/cluster/cut.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+
+uint64_t trib_cut_slices(trib_layout layout, uint32_t members)
+{
+    switch (layout) {
+    case TRIB_SLICES:
+        return members;
+    case TRIB_PAIRS:
+        return (uint64_t)members * members;
+    default:
+        return 1;
+    }
+}
+
+trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *counts, size_t element)
+{
+    const uint64_t slices = trib_cut_slices(layout, members);
+    trib_cut *cut = calloc(1, sizeof *cut + slices * sizeof cut->slices[0]);
+    if (cut == NULL) {
+        return NULL;
+    }
+    cut->layout = layout;
+    cut->members = members;
+    cut->slice_count = (uint32_t)slices;
+    for (uint64_t i = 0; i < slices; i++) {
+        const bool fits =
+            counts[i] <= TRIB_TENSOR_BYTES_MAX / element && cut->bytes + counts[i] * element <= TRIB_TENSOR_BYTES_MAX;
+        if (!fits) {
+            cut->bytes = UINT64_MAX;
+            return cut;
+        }
+        cut->slices[i] = (trib_slice){.begin = cut->bytes, .bytes = counts[i] * element};
+        cut->bytes += cut->slices[i].bytes;
+    }
+    return cut;
+}
+
+static uint64_t number(trib_cut *cut, uint32_t partition_bytes)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < cut->slice_count; i++) {
+        trib_slice *slice = &cut->slices[i];
+        slice->first = (uint32_t)count;
+        count += (slice->bytes + partition_bytes - 1) / partition_bytes;
+    }
+    return count == 0 && cut->layout == TRIB_WHOLE ? 1 : count;
+}
+
+void trib_cut_into(trib_cut *cut, uint32_t partition_bytes)
+{
+    uint64_t size = partition_bytes, count;
+    trib_assert(cut->bytes <= TRIB_TENSOR_BYTES_MAX && cut->slice_count <= TRIB_PARTITIONS_MAX);
+    while ((count = number(cut, (uint32_t)size)) > TRIB_PARTITIONS_MAX && size <= UINT32_MAX / 2) {
+        size *= 2;
+    }
+    trib_assert(count <= TRIB_PARTITIONS_MAX);
+    cut->partition_bytes = (uint32_t)size;
+    cut->partition_count = (uint32_t)count;
+}
+
+uint32_t trib_cut_find(const trib_cut *cut, uint32_t partition)
+{
+    uint32_t low = 0, high = cut->slice_count;
+    trib_assert(partition < cut->partition_count);
+    while (high - low > 1) { /* the last slice whose first partition is not above; slices before it may be empty */
+        const uint32_t middle = low + (high - low) / 2;
+        *(cut->slices[middle].first <= partition ? &low : &high) = middle;
+    }
+    return low;
+}
+
+/* Bytes of the slice before the partition. */
+static uint64_t offset_in(const trib_cut *cut, const trib_slice *slice, uint32_t partition)
+{
+    return (uint64_t)(partition - slice->first) * cut->partition_bytes;
+}
+
+uint64_t trib_cut_begin(const trib_cut *cut, uint32_t partition)
+{
+    const trib_slice *slice = &cut->slices[trib_cut_find(cut, partition)];
+    return slice->begin + offset_in(cut, slice, partition);
+}
+
+uint32_t trib_cut_size(const trib_cut *cut, uint32_t partition)
+{
+    const trib_slice *slice = &cut->slices[trib_cut_find(cut, partition)];
+    const uint64_t left = slice->bytes - offset_in(cut, slice, partition);
+    return left < cut->partition_bytes ? (uint32_t)left : cut->partition_bytes;
+}
+
+uint64_t trib_cut_given(const trib_cut *cut, uint32_t member)
+{
+    uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->slices[member % cut->slice_count].bytes;
+    for (uint32_t i = 0; i < cut->members && cut->layout == TRIB_PAIRS; i++) {
+        bytes += cut->slices[member * cut->members + i].bytes;
+    }
+    return bytes;
+}
+
+uint64_t trib_cut_taken(const trib_cut *cut, uint32_t member)
+{
+    uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->bytes;
+    for (uint32_t i = 0; i < cut->members && cut->layout == TRIB_PAIRS; i++) {
+        bytes += cut->slices[i * cut->members + member].bytes;
+    }
+    return bytes;
+}

@@ -1,0 +1,67 @@
+/* link_checksum.c - see link_checksum.h. */
+#include "engine/link/link_checksum.h"
+
+#include <string.h>
+
+#include "engine/link/link_host.h"
+
+static bool is_wanted(const trib_link *link)
+{
+    const trib_engine *engine = link->host->engine;
+    switch (link->conn->path) {
+    case TRIB_PATH_NETWORK:
+        return engine->config.checksum == TRIB_CHECKSUM_ON ||
+               (engine->config.checksum == TRIB_CHECKSUM_AUTO && engine->env.crc32c->is_fast);
+    case TRIB_PATH_MACHINE:
+        return engine->config.checksum == TRIB_CHECKSUM_ON;
+    case TRIB_PATH_DEVICE:
+        return false;
+    }
+    return false;
+}
+
+static uint32_t compute(const trib_link_host *host, const void *payload, uint32_t size)
+{
+    const uint32_t crc = host->engine->env.crc32c->compute(payload, size);
+    trib_charge(host->reactor, TRIB_COST_CHECK, size);
+    return crc != 0 ? crc : UINT32_MAX;
+}
+
+uint32_t trib_link_checksum_of(const trib_link *link, const void *payload, uint32_t payload_size)
+{
+    return payload_size > 0 && is_wanted(link) ? compute(link->host, payload, payload_size) : 0;
+}
+
+static trib_status note_damage(const trib_link *link, const trib_frame *frame, uint32_t crc, trib_error *error)
+{
+    const trib_link_host *host = link->host;
+    const char *here = host->address.text;
+    trib_counter_add(&host->stats->payloads_damaged, 1);
+    const trib_status status =
+        trib_error_set(error, TRIB_PEER_LOST,
+                       "a %s of %u bytes was damaged on its way from %s to %.*s (CRC32C %08x, sent with %08x): check "
+                       "the memory and network cards of both machines and what is between them",
+                       trib_frame_name(frame->type), frame->payload_size, link->conn->remote.text,
+                       (int)strcspn(here, "+,"), here, crc, frame->crc);
+    if (link->proved) { /* otherwise it is logged among those that are turned away, which is bounded */
+        trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s", error->text);
+    }
+    return status;
+}
+
+trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    if (frame->crc == 0 || frame->payload_size == 0) {
+        return TRIB_OK;
+    }
+    const trib_link_host *host = link->host;
+    trib_lease *lease = trib_conn_lease(link->conn, false);
+    const uint32_t crc = compute(host, payload, frame->payload_size);
+    if (lease != NULL && !lease->end(lease)) {
+        return trib_error_set(error, TRIB_PEER_LOST, "the connection ended while its payload was read");
+    }
+    if (crc == frame->crc) {
+        return TRIB_OK;
+    }
+    return note_damage(link, frame, crc, error);
+}

@@ -1,0 +1,274 @@
+/*
+ * group_registry.c - the groups of the job. The first worker that asks for a name defines the group.
+ *
+ * The coordinator tells all members the ranks, and waits until each has answered. Only then may the group be used: a
+ * server knows the ranks before the first contribution of the group can reach it. If another worker gives other ranks,
+ * the group becomes bad for all that ask for it.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/link/link_cause.h"
+#include "engine/membership/coordinator_internal.h"
+
+static trib_group_entry *find_name(const trib_coordinator *self, const char *name)
+{
+    trib_group_entry *entry = self->groups;
+    while (entry != NULL && strcmp(entry->name, name) != 0) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+static trib_group_entry *find_id(const trib_coordinator *self, uint32_t id)
+{
+    trib_group_entry *entry = self->groups;
+    while (entry != NULL && entry->ranks->id != id) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
+trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
+{
+    trib_group_entry *entry = find_id(self, id);
+    return entry != NULL && entry->is_known ? entry : NULL;
+}
+
+/* ---- What the workers are told ---- */
+
+static void answer(trib_coordinator *self, const trib_group_entry *entry, uint32_t rank)
+{
+    trib_link *link = self->slots[rank].link;
+    if (link == NULL || entry->tags[rank] == UINT32_MAX) {
+        return;
+    }
+    if (entry->bad) {
+        const trib_cause cause = trib_cause_note(TRIB_MISMATCH, TRIB_NO_MEMBER, entry->bad_text);
+        trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_GROUP_BAD, .tensor = entry->tags[rank]}, &cause);
+    } else if (entry->is_known) {
+        const trib_frame frame = {
+            .type = TRIB_FRAME_GROUP_MADE, .tensor = entry->tags[rank], .group = entry->ranks->id};
+        trib_link_send_copy(link, frame, NULL, 0);
+    }
+}
+
+static void answer_all(trib_coordinator *self, const trib_group_entry *entry)
+{
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        answer(self, entry, i);
+    }
+}
+
+/* ---- What all members know ---- */
+
+static void check_known(trib_coordinator *self, trib_group_entry *entry)
+{
+    bool all = true;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self) && all; i++) {
+        all = entry->knows[i] || self->slots[i].left || self->slots[i].link == NULL;
+    }
+    if (all && !entry->is_known) {
+        entry->is_known = true;
+        answer_all(self, entry);
+    }
+}
+
+void trib_groups_member_left(trib_coordinator *self)
+{
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
+        check_known(self, entry);
+    }
+}
+
+trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
+{
+    trib_group_entry *entry = find_id(self, frame->group);
+    if (entry == NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_KNOWN for group %u, which does not exist", frame->group);
+    }
+    entry->knows[member] = 1;
+    check_known(self, entry);
+    return TRIB_OK;
+}
+
+static void tell_members(trib_coordinator *self, const trib_group_entry *entry, void *payload, size_t size)
+{
+    trib_writer writer = {.data = payload, .capacity = size};
+    trib_put_u32(&writer, entry->ranks->count);
+    for (uint32_t i = 0; i < entry->ranks->count; i++) {
+        trib_put_u32(&writer, entry->ranks->ranks[i]);
+    }
+    const trib_frame frame = {.type = TRIB_FRAME_GROUP_RANKS, .group = entry->ranks->id};
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL && !self->slots[i].left) {
+            trib_link_send_copy(self->slots[i].link, frame, payload, writer.size);
+        }
+    }
+}
+
+/* ---- Making a group ---- */
+
+static void entry_free(trib_group_entry *entry)
+{
+    trib_dealer_destroy(entry->dealer);
+    free(entry->ranks);
+    free(entry->tags);
+    free(entry->knows);
+    free(entry);
+}
+
+/* Only members of the group and servers sum its tensors: another worker may leave when it is done with its own. Returns
+ * NULL if none of them sums, or if memory runs out. */
+static trib_dealer *make_dealer(const trib_coordinator *self, const trib_rank_set *ranks)
+{
+    const uint32_t count = trib_coordinator_slots(self);
+    trib_place_member *members = calloc(count, sizeof *members);
+    trib_dealer *dealer = NULL;
+    double unused = 0;
+    for (uint32_t i = 0; members != NULL && i < count; i++) {
+        const trib_member_info *info = &self->roster->members[i];
+        const bool is_worker = i < self->worker_count;
+        const bool is_member = trib_rank_set_index(ranks, i) != TRIB_RANK_ABSENT;
+        members[i] = (trib_place_member){.is_worker = is_worker && is_member,
+                                         .can_sum = info->sums && (is_member || !is_worker),
+                                         .bandwidth = info->bandwidth,
+                                         .reactors = info->reactors};
+    }
+    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
+        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
+        dealer = NULL;
+    }
+    free(members);
+    return dealer;
+}
+
+/* Takes over the ranks on success. */
+static trib_group_entry *new_entry(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank)
+{
+    const size_t size = ((size_t)ranks->count + 1) * sizeof(uint32_t);
+    trib_group_entry *entry = calloc(1, sizeof *entry);
+    uint32_t *tags = malloc(self->worker_count * sizeof *tags);
+    unsigned char *knows = calloc(trib_coordinator_slots(self), 1);
+    void *payload = malloc(size);
+    if (entry == NULL || tags == NULL || knows == NULL || payload == NULL) {
+        free(entry);
+        free(tags);
+        free(knows);
+        free(payload);
+        return NULL;
+    }
+    memset(tags, 0xff, self->worker_count * sizeof *tags);
+    snprintf(entry->name, sizeof entry->name, "%s", name);
+    entry->ranks = ranks;
+    entry->ranks->id = ++self->group_count;
+    entry->first_rank = rank;
+    entry->tags = tags;
+    entry->knows = knows;
+    entry->next = self->groups;
+    entry->dealer = make_dealer(self, ranks);
+    self->groups = entry;
+    tell_members(self, entry, payload, size);
+    free(payload);
+    return entry;
+}
+
+static bool are_equal(const trib_rank_set *one, const trib_rank_set *other)
+{
+    return one->count == other->count && memcmp(one->ranks, other->ranks, one->count * sizeof one->ranks[0]) == 0;
+}
+
+static void describe(const trib_rank_set *set, char *text, size_t size)
+{
+    int length = snprintf(text, size, "%u ranks (", set->count);
+    for (uint32_t i = 0; i < set->count && (size_t)length + 16 < size; i++) {
+        length += snprintf(text + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", set->ranks[i]);
+    }
+    snprintf(text + length, size - (size_t)length, ")");
+}
+
+static void disagree(trib_coordinator *self, trib_group_entry *entry, const trib_rank_set *other, uint32_t rank)
+{
+    char mine[96], theirs[96];
+    describe(entry->ranks, mine, sizeof mine);
+    describe(other, theirs, sizeof theirs);
+    entry->bad = true;
+    snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s",
+             entry->name, trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank),
+             theirs);
+    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
+}
+
+/* Takes over the ranks. */
+static trib_status add(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank, uint32_t tag,
+                       trib_error *error)
+{
+    trib_group_entry *entry = find_name(self, name);
+    const bool is_new = entry == NULL;
+    if (is_new && self->group_count + 1 >= TRIB_GROUPS_MAX) {
+        free(ranks);
+        return trib_error_set(error, TRIB_NO_MEMORY, "the job has as many groups as it can have");
+    }
+    if (is_new) {
+        entry = new_entry(self, name, ranks, rank);
+    }
+    if (entry == NULL) {
+        free(ranks);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
+    }
+    if (entry->tags[rank] != UINT32_MAX) {
+        free(is_new ? NULL : ranks);
+        return trib_error_set(error, TRIB_PROTOCOL, "group \"%s\" made twice", name);
+    }
+    entry->tags[rank] = tag;
+    if (!is_new && !entry->bad && !are_equal(entry->ranks, ranks)) {
+        disagree(self, entry, ranks, rank);
+        answer_all(self, entry);
+    } else {
+        answer(self, entry, rank);
+    }
+    free(is_new ? NULL : ranks);
+    return TRIB_OK;
+}
+
+trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame, const void *payload,
+                                    trib_error *error)
+{
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, name, sizeof name);
+    const uint32_t count = trib_get_u32(&reader);
+    if (reader.failed || rank >= self->worker_count || count > self->worker_count ||
+        reader.left != (size_t)count * sizeof(uint32_t)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_CREATE");
+    }
+    uint32_t *ranks = malloc((count > 0 ? count : 1) * sizeof *ranks);
+    if (ranks == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        ranks[i] = trib_get_u32(&reader);
+    }
+    bool is_valid = false;
+    trib_rank_set *set = trib_rank_set_create(0, ranks, count, self->worker_count, &is_valid);
+    free(ranks);
+    if (set == NULL) {
+        return is_valid ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name)
+                        : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE with ranks that cannot be");
+    }
+    if (trib_rank_set_index(set, rank) == TRIB_RANK_ABSENT) {
+        free(set);
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE from a rank that is none of the group's");
+    }
+    return add(self, name, set, rank, frame->tensor, error);
+}
+
+void trib_groups_clear(trib_coordinator *self)
+{
+    while (self->groups != NULL) {
+        trib_group_entry *entry = self->groups;
+        self->groups = entry->next;
+        entry_free(entry);
+    }
+}

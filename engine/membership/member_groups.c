@@ -1,0 +1,162 @@
+/* member_groups.c - asks the coordinator for groups, and takes its answers. */
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+#include "engine/membership/member.h"
+#include "engine/worker/op.h"
+
+static void ask_group(const trib_engine *engine, trib_group *group)
+{
+    if (group->is_asked || trib_member_link(engine->member) == NULL) {
+        return; /* the roster's arrival asks for the groups that were made before it */
+    }
+    group->is_asked = true;
+    const size_t size = sizeof group->name + 16 + group->count * sizeof(uint32_t);
+    unsigned char *payload = malloc(size);
+    if (payload == NULL) {
+        trib_job_fail(group->engine, TRIB_NO_MEMORY, "out of memory for a group");
+        return;
+    }
+    trib_writer writer = {.data = payload, .capacity = size};
+    trib_put_text(&writer, group->name);
+    trib_put_u32(&writer, group->count);
+    for (uint32_t i = 0; i < group->count; i++) {
+        trib_put_u32(&writer, group->ranks[i]);
+    }
+    trib_assert(!writer.overflow);
+    const trib_frame frame = {.type = TRIB_FRAME_GROUP_CREATE, .tensor = group->tag};
+    trib_member_send(engine->member, &frame, payload, writer.size);
+    free(payload);
+}
+
+void trib_member_create_group(trib_reactor *reactor, trib_post *post)
+{
+    const trib_core *core = reactor->owner;
+    ask_group(core->engine, trib_container_of(post, trib_group, create_post));
+}
+
+static trib_group *group_by_tag(trib_engine *engine, uint32_t tag)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_group *group = engine->groups;
+    while (group != NULL && group->tag != tag) {
+        group = group->next;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return group;
+}
+
+void trib_member_ask_groups(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    trib_group *group = engine->groups;
+    pthread_mutex_unlock(&engine->mutex);
+    for (; group != NULL; group = group->next) {
+        ask_group(engine, group);
+    }
+}
+
+trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                         trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    const uint32_t count = trib_get_u32(&reader);
+    const uint32_t workers = engine->roster->worker_count;
+    if (reader.failed || count > workers || reader.left != (size_t)count * sizeof(uint32_t) || frame->group == 0 ||
+        frame->group >= TRIB_GROUPS_MAX || trib_engine_rank_set(engine, frame->group) != NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_RANKS");
+    }
+    uint32_t *ranks = malloc((count > 0 ? count : 1) * sizeof *ranks);
+    bool is_valid = true;
+    for (uint32_t i = 0; ranks != NULL && i < count; i++) {
+        ranks[i] = trib_get_u32(&reader);
+    }
+    trib_rank_set *set = ranks == NULL ? NULL : trib_rank_set_create(frame->group, ranks, count, workers, &is_valid);
+    free(ranks);
+    if (set == NULL) {
+        return is_valid ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a group")
+                        : trib_error_set(error, TRIB_PROTOCOL, "GROUP_RANKS with ranks that cannot be");
+    }
+    atomic_store_explicit(&engine->rank_sets[frame->group], set, memory_order_release);
+    const trib_frame known = {.type = TRIB_FRAME_GROUP_KNOWN, .group = frame->group};
+    trib_member_send(engine->member, &known, NULL, 0);
+    return TRIB_OK;
+}
+
+/* The list keeps the order in which the tensors were declared. */
+static void release_waiting(trib_engine *engine, trib_group *group)
+{
+    trib_tensor *tensor = group->waiting;
+    group->waiting = NULL;
+    while (tensor != NULL) {
+        trib_tensor *next = tensor->group_next;
+        tensor->group_next = NULL;
+        tensor->waits_for_group = false;
+        if (group->state == TRIB_GROUP_BAD) {
+            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+        } else {
+            trib_member_send_declare(engine, tensor);
+        }
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* while it waited */
+            trib_member_tensor_ended(tensor);
+        }
+        tensor = next;
+    }
+}
+
+trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *frame, trib_error *error)
+{
+    trib_group *group = group_by_tag(engine, frame->tensor);
+    if (group == NULL || group->state != TRIB_GROUP_ASKED || trib_engine_rank_set(engine, frame->group) == NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_MADE for what was not asked, or is not known");
+    }
+    group->id = frame->group;
+    group->state = TRIB_GROUP_MADE;
+    release_waiting(engine, group);
+    return TRIB_OK;
+}
+
+/* The tensors of the group fail, also those that are placed. */
+trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                       trib_error *error)
+{
+    trib_group *group = group_by_tag(engine, frame->tensor);
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status != TRIB_OK || group == NULL) {
+        return status;
+    }
+    trib_job_render(engine, &cause, group->bad_text);
+    group->state = TRIB_GROUP_BAD;
+    release_waiting(engine, group);
+    for (uint32_t tag = 0;; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+        pthread_mutex_unlock(&engine->mutex);
+        if (tensor == NULL) {
+            break;
+        }
+        if (tensor->group == group) {
+            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+        }
+    }
+    return TRIB_OK;
+}
+
+void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor)
+{
+    trib_group *group = tensor->group;
+    if (group == NULL || group->state == TRIB_GROUP_MADE) {
+        trib_member_send_declare(engine, tensor);
+    } else if (group->state == TRIB_GROUP_BAD) {
+        trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+    } else {
+        trib_tensor **at = &group->waiting;
+        while (*at != NULL) {
+            at = &(*at)->group_next;
+        }
+        *at = tensor;
+        tensor->waits_for_group = true;
+    }
+}

@@ -1,0 +1,28 @@
+/* member_info.c - what a member says of itself when it joins. */
+#include <stdio.h>
+
+#include "engine/core/core.h"
+#include "engine/membership/member.h"
+
+void trib_member_describe(const trib_engine *engine, trib_member_info *info)
+{
+    const trib_config *config = &engine->config;
+    const char *place = engine->env.place;
+    *info = (trib_member_info){
+        .roles = config->roles | (engine->coordinator != NULL ? TRIB_ROLE_COORDINATOR : 0),
+        .sums = (config->roles & TRIB_ROLE_SERVER) != 0,
+        .placed = engine->env.placed,
+        .subflows = (engine->cores[0].host.transport->ops->flags & TRIB_TRANSPORT_SUBFLOWS) != 0,
+        .reactors = engine->core_count,
+        .bandwidth = config->bandwidth_bits,
+        .kernel = engine->env.kernel,
+    };
+    if (config->roles & TRIB_ROLE_WORKER) {
+        snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
+    } else {
+        snprintf(info->name, sizeof info->name, "(%s)", place);
+    }
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        info->addresses[i] = engine->cores[i].host.address;
+    }
+}

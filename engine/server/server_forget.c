@@ -1,0 +1,93 @@
+/* server_forget.c - the end of a tensor on a server: every core drops what it knows of the tensor's partitions. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/container_of.h"
+#include "engine/server/server_sum.h"
+
+typedef struct forget_core {
+    trib_post post;
+    struct forget *whole;
+} forget_core;
+
+/* A tensor's end on its way through the cores. */
+typedef struct forget {
+    trib_engine *engine;
+    trib_contribution what;
+    uint32_t partition_count;
+    void (*done)(trib_engine *engine);
+    atomic_uint cores_left;
+    trib_post done_post;
+    forget_core cores[];
+} forget;
+
+static void forgotten_everywhere(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    forget *self = trib_container_of(post, forget, done_post);
+    self->done(self->engine);
+    free(self);
+}
+
+static bool reserve(trib_core *core, uint32_t tensor)
+{
+    if (tensor < core->sums_over_capacity) {
+        return true;
+    }
+    uint32_t capacity = core->sums_over_capacity == 0 ? 64 : core->sums_over_capacity;
+    while (capacity <= tensor) {
+        capacity *= 2;
+    }
+    uint32_t *bigger = trib_core_zalloc(core, capacity * sizeof *bigger);
+    if (bigger == NULL) {
+        return false;
+    }
+    if (core->sums_over_capacity > 0) {
+        memcpy(bigger, core->sums_over, core->sums_over_capacity * sizeof *bigger);
+    }
+    free(core->sums_over);
+    core->sums_over = bigger;
+    core->sums_over_capacity = capacity;
+    return true;
+}
+
+static void forget_on_core(trib_reactor *reactor, trib_post *post)
+{
+    forget *self = trib_container_of(post, forget_core, post)->whole;
+    trib_core *core = reactor->owner;
+    if (core->sums != NULL && !reserve(core, self->what.tensor)) {
+        trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
+    } else if (core->sums != NULL) {
+        core->sums_over[self->what.tensor] = self->what.round;
+        for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
+            trib_aggregator *aggregator = sum->aggregator;
+            trib_contribution what = self->what;
+            for (; aggregator != NULL && what.partition < self->partition_count; what.partition++) {
+                aggregator->ops->forget(aggregator, &what);
+            }
+        }
+    }
+    if (atomic_fetch_sub(&self->cores_left, 1) == 1) {
+        self->done_post.run = forgotten_everywhere;
+        trib_reactor_post(self->engine->cores[0].reactor, &self->done_post);
+    }
+}
+
+trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame, void (*done)(trib_engine *engine))
+{
+    forget *self = calloc(1, sizeof *self + engine->core_count * sizeof self->cores[0]);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->engine = engine;
+    self->what = (trib_contribution){.tensor = frame->tensor, .round = frame->round};
+    self->partition_count = frame->partition;
+    self->done = done;
+    atomic_store(&self->cores_left, engine->core_count);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        self->cores[i].whole = self;
+        self->cores[i].post.run = forget_on_core;
+        trib_reactor_post(engine->cores[i].reactor, &self->cores[i].post);
+    }
+    return TRIB_OK;
+}

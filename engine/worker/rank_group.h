@@ -1,0 +1,60 @@
+/*
+ * rank_group.h - the groups that this worker is a member of.
+ *
+ * A group is made known to all members of the job before its first tensor is declared. Tensors that are declared earlier
+ * wait in the group's list on core 0.
+ */
+#ifndef TRIB_ENGINE_RANK_GROUP_H
+#define TRIB_ENGINE_RANK_GROUP_H
+
+#include "engine/base/hash.h"
+#include "engine/cluster/rank_set.h"
+#include "engine/job/job.h"
+
+typedef enum trib_group_state {
+    TRIB_GROUP_ASKED, /* the coordinator has not answered yet */
+    TRIB_GROUP_MADE,  /* all members of the job know its ranks */
+    TRIB_GROUP_BAD,   /* its members disagree */
+} trib_group_state;
+
+struct trib_group {
+    trib_engine *engine;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    uint32_t tag;   /* this member's own number for it */
+    uint32_t place; /* of this worker, in the group's order */
+    uint32_t count;
+    uint32_t *ranks;
+    uint32_t bytes_calls;               /* operations on bytes so far, guarded by the engine's mutex */
+    struct trib_tensor *barrier_tensor; /* guarded by the engine's mutex; NULL: no barrier so far */
+    trib_post create_post;
+    struct trib_group *next; /* in engine->groups, newest first */
+    /* On core 0: */
+    trib_group_state state;
+    bool is_asked; /* the coordinator has been told */
+    uint32_t id;   /* set when it is made */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    struct trib_tensor *waiting; /* tensors to be declared when it is made */
+};
+
+TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
+                                                     trib_group **group_out, trib_error *error);
+void trib_rank_groups_free(trib_engine *engine);
+
+/* The number of workers that share the tensors of a group, and this worker's place among them; NULL: all of the job. */
+static inline uint32_t trib_rank_group_count(const trib_engine *engine, const trib_group *group)
+{
+    return group == NULL ? (uint32_t)engine->config.worker_count : group->count;
+}
+
+static inline uint32_t trib_rank_group_place(const trib_engine *engine, const trib_group *group)
+{
+    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+}
+
+/* The rank of the worker at a place. */
+static inline uint32_t trib_rank_group_rank(const trib_group *group, uint32_t place)
+{
+    return group == NULL ? place : group->ranks[place];
+}
+
+#endif

@@ -1,0 +1,134 @@
+/* test_stall.c - every worker says in its log which ranks a stalled operation waits for: after 30 s, and again at twice
+ * the age; and nothing when the next one goes on. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/sim_bed.h"
+
+enum { WORKERS = 4, COUNT = 1000, LOG_SIZE = 8192 };
+
+static char logs[WORKERS + 1][LOG_SIZE];
+
+static void on_log(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    char *text = user;
+    const size_t used = strnlen(text, LOG_SIZE - 1);
+    snprintf(text + used, LOG_SIZE - used, "%s\n", line);
+}
+
+static void listen_to_log(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->log_level = TRIB_LOG_WARN;
+    config->log_cb = on_log;
+    config->log_user = logs[member];
+    config->op_timeout_ns = -1;
+}
+
+static uint32_t count_stalls(const char *log)
+{
+    uint32_t count = 0;
+    for (const char *at = log; (at = strstr(at, "stalled for ")) != NULL; at++) {
+        count++;
+    }
+    return count;
+}
+
+/* Ranks from `first_missing` on come late. */
+static void run(uint32_t servers, uint32_t reactors, uint32_t first_missing, const char *words)
+{
+    memset(logs, 0, sizeof logs);
+    sim_job_config config = sim_job_config_default(WORKERS, servers);
+    config.engine.reactors = (int32_t)reactors;
+    config.tweak = listen_to_log;
+    sim_job *job = sim_bed_open(&config);
+    exchange exchanges[WORKERS] = {{0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        if (rank < first_missing) {
+            sim_bed_submit(job, rank, "weights of layer 7", COUNT, &exchanges[rank], 0);
+        }
+    }
+    const int64_t from_ns = trib_sim_now(job->sim);
+    const uint32_t expected[] = {0, 1, 2, 2, 2, 3}; /* after 22 s, 44 s, ... */
+    for (uint32_t i = 0; i < sizeof expected / sizeof expected[0]; i++) {
+        (void)sim_job_run(job, from_ns + (int64_t)(i + 1) * 22 * SECOND, NULL, NULL);
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            if (count_stalls(logs[rank]) != (rank < first_missing ? expected[i] : 0)) {
+                fail_msg("after %u s, rank %u: %s", (i + 1) * 22, rank, logs[rank]);
+            }
+        }
+    }
+    for (uint32_t rank = 0; rank < first_missing; rank++) {
+        if (strstr(logs[rank], words) == NULL || strstr(logs[rank], "\"weights of layer 7\"") == NULL) {
+            fail_msg("rank %u: \"%s\" is not in: %s", rank, words, logs[rank]);
+        }
+    }
+    for (uint32_t rank = first_missing; rank < WORKERS; rank++) {
+        sim_bed_submit(job, rank, "weights of layer 7", COUNT, &exchanges[rank], 0);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 300 * SECOND, NULL, NULL);
+    assert_int_equal(count_stalls(logs[0]), 3);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        free(exchanges[rank].buffer);
+    }
+}
+
+static void one_rank_is_missing(void **state)
+{
+    (void)state;
+    run(0, 1, 3, "lacked the contribution of rank 3 (n3:1003)\n");
+    run(1, 3, 3, "lacked the contribution of rank 3 (n3:1003)\n");
+}
+
+static void several_ranks_are_missing(void **state)
+{
+    (void)state;
+    run(1, 1, 2, "lacked the contribution of rank 2 (n2:1002) and of 1 more\n");
+}
+
+/* A name that fills an error text leaves room for what is missing, and keeps its end. */
+static void a_long_name_hides_nothing(void **state)
+{
+    (void)state;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    memset(name, 'x', sizeof name - 1);
+    memcpy(name + sizeof name - 8, ".weight", 8);
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.op_timeout_ns = SECOND;
+    sim_job *job = sim_bed_open(&config);
+    exchange what = {.buffer = calloc(COUNT, sizeof(int32_t))};
+    trib_error error = {.status = TRIB_OK};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = sim_bed_declare(job, 0, name, COUNT);
+    params.input = params.output = what.buffer;
+    trib_op *op = NULL;
+    assert_int_equal(trib_push_pull(job->members[0].engine, &params, &op, &error), TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 3 * SECOND, NULL, NULL);
+    assert_int_equal(trib_op_wait(op, 0, &error), TRIB_TIMEOUT);
+    trib_op_release(op);
+    if (strstr(error.text, "...xxx") == NULL || strstr(error.text, ".weight\": ") == NULL ||
+        strstr(error.text, "lacked the contribution of rank 1 (n1:1001) and of 2 more") == NULL) {
+        fail_msg("%s", error.text);
+    }
+    free(what.buffer);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_rank_is_missing),
+        cmocka_unit_test(several_ranks_are_missing),
+        cmocka_unit_test(a_long_name_hides_nothing),
+    };
+    return cmocka_run_group_tests_name("stalls", tests, NULL, NULL);
+}

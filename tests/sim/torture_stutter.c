@@ -1,0 +1,66 @@
+/* torture_stutter.c - processes that stand still for moments while the job forms, as on a busy machine: some workers are
+ * ready, and even done, before others have connected. See torture.h. */
+#include "tests/sim/torture_internal.h"
+
+#define ONCE_IN 30u         /* events */
+#define UNTIL_NS (300 * MS) /* the job has formed by then, unless a member comes late */
+#define LONGEST_LOG2 15u    /* in microseconds */
+
+static void thaw_fired(trib_sim *sim, trib_sim_event *event)
+{
+    (void)sim;
+    stutter *at = (stutter *)event;
+    if (--at->run->frozen[at->member->index] == 0 && !at->member->killed) {
+        trib_sim_process_freeze(at->member->process, false);
+    }
+}
+
+void torture_stutter(run *self)
+{
+    sim_job *job = self->job;
+    if (!self->plan->prompt || trib_sim_now(job->sim) > UNTIL_NS) {
+        return;
+    }
+    const uint32_t index = (uint32_t)trib_sim_draw_below(&self->stutters, job->member_count);
+    const int64_t for_ns = INT64_C(1000) << trib_sim_draw_below(&self->stutters, LONGEST_LOG2);
+    stutter *at = &self->stutter[index];
+    sim_member *member = &job->members[index];
+    if (!trib_sim_draw_one_in(&self->stutters, ONCE_IN) || trib_sim_event_is_set(&at->thaw) || member->killed) {
+        return;
+    }
+    at->run = self;
+    at->member = member;
+    at->thaw.fired = thaw_fired;
+    self->frozen[index]++;
+    trib_sim_process_freeze(member->process, true);
+    trib_sim_set(job->sim, &at->thaw, trib_sim_now(job->sim) + for_ns);
+}
+
+/* Workers leave at once after joining, while others are still connecting. An early leaver may have done nothing at all.
+ * Processes stand still for moments in which others finish. */
+void torture_draw_prompt(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 71};
+    const uint32_t early_leaver = (uint32_t)trib_sim_draw_below(&stream, plan->job.workers);
+    const bool is_apart = plan->narrow == TORTURE_NOBODY && plan->pace_ns == 0 && plan->job.workers > 1;
+    plan->prompt = is_apart && trib_sim_draw_one_in(&stream, 3);
+    const uint32_t use = (uint32_t)trib_sim_draw_below(&stream, 3);
+    if (plan->prompt && use == 0) {
+        plan->early_leaver = early_leaver;
+        plan->early_leaver_rounds = 0;
+    } else if (plan->prompt && use == 1) { /* nobody does anything */
+        plan->leaves = true;
+        plan->crowd = 0;
+        plan->odd_rank = TORTURE_NOBODY;
+        for (uint32_t i = 0; i < plan->tensor_count; i++) {
+            plan->tensors[i].rounds = 0;
+        }
+    }
+}
+
+bool torture_will_leave(const run *self, uint32_t rank)
+{
+    const sim_member *member = &self->job->members[rank];
+    return self->plan->prompt && !member->closing && !member->ended_told &&
+           trib_sim_event_is_set(&self->drivers[rank].leave);
+}
