@@ -8,7 +8,11 @@ TRIB_VERSION_MINOR = 1
 TRIB_VERSION_PATCH = 0
 TRIB_ERROR_TEXT_SIZE = 384
 TRIB_TENSOR_NAME_MAX = 255
+TRIB_TENSOR_DIMS_MAX = 16
 TRIB_TENSOR_DEVICE = 1
+TRIB_TENSOR_NEW = 2
+TRIB_OP_ONCE = 1
+TRIB_OP_ALLOCATE_OUTPUT = 2
 TRIB_OK = 0
 TRIB_PENDING = 1
 TRIB_AGAIN = 2
@@ -58,6 +62,9 @@ TRIB_LOCAL_SUM_OFF = 1
 TRIB_LOCAL_SUM_ON = 2
 TRIB_SHARES_FIXED = 0
 TRIB_SHARES_FOLLOW = 1
+TRIB_CHECKSUM_AUTO = 0
+TRIB_CHECKSUM_OFF = 1
+TRIB_CHECKSUM_ON = 2
 TRIB_GPU_DIRECT_AUTO = 0
 TRIB_GPU_DIRECT_OFF = 1
 TRIB_LOG_NONE = 0
@@ -66,6 +73,16 @@ TRIB_LOG_WARN = 2
 TRIB_LOG_INFO = 3
 TRIB_LOG_DEBUG = 4
 TRIB_LOG_TRACE = 5
+TRIB_WHOLE = 0
+TRIB_SLICES = 1
+TRIB_PAIRS = 2
+TRIB_OP_PUSH_PULL = 0
+TRIB_OP_BROADCAST = 1
+TRIB_OP_REDUCE = 2
+TRIB_OP_ALL_GATHER = 3
+TRIB_OP_REDUCE_SCATTER = 4
+TRIB_OP_ALL_TO_ALL = 5
+TRIB_OP_KIND_COUNT = 6
 
 trib_log_cb = CFUNCTYPE(None, c_int, c_char_p, c_void_p)
 
@@ -136,7 +153,9 @@ class trib_config(Structure):
         ('shares', c_int),
         ('gpu_direct', c_int),
         ('coordinator_source', c_char_p),
-        ('reserved', c_uint64 * 8),
+        ('checksum', c_int),
+        ('reserved_32', c_uint32),
+        ('reserved', c_uint64 * 7),
     ]
 
 
@@ -163,6 +182,19 @@ class trib_engine_info(Structure):
     ]
 
 
+class trib_group_desc(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('struct_size', c_uint32),
+        ('flags', c_uint32),
+        ('name', c_char_p),
+        ('ranks', c_void_p),
+        ('rank_count', c_uint32),
+        ('reserved_32', c_uint32),
+        ('reserved', c_uint64 * 6),
+    ]
+
+
 class trib_tensor_desc(Structure):
     __slots__ = ()
     _fields_ = [
@@ -172,7 +204,15 @@ class trib_tensor_desc(Structure):
         ('dtype', c_int),
         ('priority', c_int32),
         ('count', c_uint64),
-        ('reserved', c_uint64 * 8),
+        ('shape', c_void_p),
+        ('dims', c_uint32),
+        ('layout', c_int),
+        ('splits', c_void_p),
+        ('row', c_uint64),
+        ('group', c_void_p),
+        ('split_count', c_uint32),
+        ('reserved_32', c_uint32),
+        ('reserved', c_uint64 * 2),
     ]
 
 
@@ -204,7 +244,15 @@ class trib_op_params(Structure):
         ('done_cb', trib_done_cb),
         ('user', c_void_p),
         ('stream', c_void_p),
-        ('reserved', c_uint64 * 7),
+        ('bytes', c_uint64),
+        ('step', c_uint32),
+        ('kind', c_int),
+        ('input_bytes', c_uint64),
+        ('output_bytes', c_uint64),
+        ('group', c_void_p),
+        ('dtype', c_int),
+        ('reserved_32', c_uint32),
+        ('reserved', c_uint64 * 1),
     ]
 
 
@@ -240,15 +288,21 @@ class trib_stats(Structure):
         ('bytes_copied', c_uint64),
         ('bytes_relayed', c_uint64),
         ('bytes_direct', c_uint64),
-        ('reserved', c_uint64 * 13),
+        ('payloads_damaged', c_uint64),
+        ('reserved', c_uint64 * 12),
     ]
 
 
 # The result of each function, then its arguments.
 FUNCTIONS = {
+    'trib_all_gather': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_all_gather_bytes': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_all_reduce': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_all_to_all': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_alloc': (c_int, c_void_p, c_size_t, c_void_p),
     'trib_barrier': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_broadcast': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_broadcast_bytes': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_config_from_env': (c_int, c_void_p, c_void_p),
     'trib_config_init': (None, c_void_p, c_size_t),
     'trib_describe_machine': (c_void_p,),
@@ -264,20 +318,36 @@ FUNCTIONS = {
     'trib_engine_wait_ready': (c_int, c_void_p, c_int64, c_void_p),
     'trib_engine_waiting': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_free': (None, c_void_p, c_void_p),
+    'trib_group_create': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_group_desc_init': (None, c_void_p, c_size_t),
+    'trib_group_rank': (c_int32, c_void_p),
+    'trib_group_size': (c_int32, c_void_p),
     'trib_memory_register': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_memory_unregister': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_cancel': (None, c_void_p),
+    'trib_op_counts': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+    'trib_op_get_result': (c_int, c_void_p, c_void_p, c_void_p),
+    'trib_op_output': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_op_params_init': (None, c_void_p, c_size_t),
+    'trib_op_prepare': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_op_release': (None, c_void_p),
+    'trib_op_start': (c_int, c_void_p, c_size_t, c_uint32, c_void_p),
     'trib_op_status': (c_int, c_void_p),
     'trib_op_stream_wait': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_wait': (c_int, c_void_p, c_int64, c_void_p),
+    'trib_op_wait_some': (c_int, c_void_p, c_size_t, c_size_t, c_int64, c_void_p, c_void_p, c_void_p),
     'trib_push_pull': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_reduce_name': (c_char_p, c_int),
+    'trib_reduce_scatter': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_reduce_to': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_status_name': (c_char_p, c_int),
     'trib_status_text': (c_char_p, c_int),
+    'trib_submit_batch': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
+    'trib_tensor_counts': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     'trib_tensor_declare': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_tensor_desc_init': (None, c_void_p, c_size_t),
+    'trib_tensor_find': (c_int, c_void_p, c_char_p, c_void_p, c_void_p),
+    'trib_tensor_release': (c_int, c_void_p, c_void_p),
     'trib_trace_start': (c_int, c_void_p, c_uint64, c_void_p),
     'trib_trace_stop': (None, c_void_p),
     'trib_trace_write': (c_int, c_void_p, c_char_p, c_void_p),
