@@ -56,9 +56,6 @@ static trib_status resolve_coordinator(trib_config *config, const char *wanted, 
             return trib_error_set(error, status, "coordinator (%s, or trib_config.coordinator): %.300s",
                                   source_of(config), why.text);
         }
-        if (status == TRIB_OK && why.text[0] != '\0') {
-            trib_log(&logger, TRIB_LOG_WARN, "coordinator: %.400s", why.text);
-        }
         if (status == TRIB_OK) {
             config->join_timeout_ns = !logged ? config->join_timeout_ns : left_ns > 0 ? left_ns : 1;
             return TRIB_OK;
@@ -123,16 +120,12 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         status = trib_address_check_listen(config->listen, error);
     }
     status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
-    const bool several = status == TRIB_OK &&
-                         (strchr(config->listen, ',') != NULL ||
-                          strchr(coordinator->text, ',') != NULL); /* the checks for loopback look at the first only */
     if (status == TRIB_OK && config->token == NULL &&
-        (several || !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen)))) {
-        status =
-            trib_error_set(error, TRIB_INVALID,
-                           "coordinator %s, listen %s: without a token each may be one loopback address, no more; set "
-                           "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
-                           coordinator->text, config->listen);
+        !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen))) {
+        status = trib_error_set(error, TRIB_INVALID,
+                                "coordinator %s, listen %s: without a token all must be loopback addresses; set "
+                                "TRIB_TOKEN (or trib_config.token) to the same secret on every member",
+                                coordinator->text, config->listen);
     }
     if (config->mode == TRIB_MODE_ATTACHED) {
         config->reactors = 1;
@@ -163,14 +156,20 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
     return TRIB_OK;
 }
 
-/* What other libraries open here, such as libev and those of devices, gets no number of a standard stream. */
-static trib_status create_here(trib_config *config, trib_engine **engine_out, trib_error *error)
+/* What other libraries open here, such as libev and those of devices, gets no number of a standard stream. coordinator:
+ * its name or address, as the caller gave it; NULL: none. */
+static trib_status create_here(trib_config *config, const char *coordinator, trib_engine **engine_out,
+                               trib_error *error)
 {
     trib_descriptor_guard guard;
     trib_env env;
     trib_descriptor_guard_begin(&guard);
     trib_status status = trib_env_host_init(&env, config, error);
     if (status == TRIB_OK) {
+        /* numbers need no resolver */
+        if (coordinator != NULL && strcmp(coordinator, config->coordinator) != 0) {
+            trib_env_host_look_up(&env, coordinator);
+        }
         status = trib_engine_create_in(&env, config, engine_out, error);
     }
     trib_descriptor_guard_end(&guard);
@@ -191,7 +190,7 @@ static trib_status create(const trib_config *given, trib_engine **engine_out, tr
     if (!trib_fork_watch()) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
-    status = create_here(&config, engine_out, error);
+    status = create_here(&config, given->coordinator, engine_out, error);
     if (status == TRIB_OK && config.trace != NULL) {
         trib_trace_flush_start(*engine_out);
     }

@@ -40,6 +40,8 @@ static void incoming_ready(trib_link *link)
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
         trib_group_adopt(link);
+    } else if (link->purpose == TRIB_PURPOSE_CALL) {
+        trib_link_close(link, true, TRIB_OK, "the peer was called back");
     } else if (link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW) {
         trib_link_attach_to_main(link);
     } else if (link->purpose == TRIB_PURPOSE_DATA && core->engine->config.roles != TRIB_ROLE_COORDINATOR) {
@@ -268,10 +270,7 @@ static void finish_ending(trib_core *core)
 /* The listener closes after the last link: last messages whose path failed arrive over a new connection. */
 static void stop_listening(trib_core *core)
 {
-    if (core->listener != NULL) {
-        core->host.transport->ops->listener_close(core->listener);
-        core->listener = NULL;
-    }
+    trib_listeners_close(&core->listeners);
     if (core->reactor->index == 0 && core->engine->coordinator != NULL) {
         trib_coordinator_stop_listening(core->engine->coordinator);
     }
@@ -356,8 +355,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 static trib_status listen_at(trib_core *core, const trib_address *at, trib_error *error)
 {
-    return core->host.transport->ops->listen(core->host.transport, at, &core->host, &core->listener,
-                                             &core->host.address, error);
+    return trib_listeners_open(&core->listeners, &core->host, at, &core->host.address, error);
 }
 
 /* Appends an address with port 0 to the list. Returns false if it does not fit. */
@@ -383,7 +381,7 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
     const uint8_t *choice = core->engine->env.listen_choice;
     const char *own =
         trib_address_list_at(listen_hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
-    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_FAILOVER) != 0;
+    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;
     trib_address list = {.text = ""};
     trib_status status = TRIB_INVALID;
     for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
@@ -419,10 +417,9 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
     trib_transport_config transport = {
         .send_buffer_bytes = 0,
         .silence_timeout_ns = engine->config.peer_timeout_ns,
+        .break_timeout_ns = engine->config.peer_timeout_ns / 4,
         .context = engine->env.transport_context,
         .payload_size = trib_frame_payload_size,
-        .seal = trib_auth_seal,
-        .seal_key = engine->key,
         .reactors = engine->core_count,
         .peers = trib_link_handshake_at_once(engine),
     };
@@ -437,6 +434,7 @@ trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *r
             return status;
         }
     }
+    trib_session_open_host(&core->host);
     core->tick.fired = tick;
     trib_timer_arm(reactor, &core->tick, trib_now(reactor) + TICK_NS);
     return trib_worker_open(core, error);
@@ -449,9 +447,7 @@ void trib_core_close(trib_core *core)
     }
     trib_timer_stop(core->reactor, &core->tick);
     trib_wireup_close(core);
-    if (core->listener != NULL) {
-        core->host.transport->ops->listener_close(core->listener);
-    }
+    trib_listeners_close(&core->listeners);
     trib_server_close(core);
     trib_worker_close(core);
     if (core->host.transport != NULL) {

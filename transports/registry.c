@@ -9,17 +9,18 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "transports/failover/failover.h"
+#include "transports/auto/auto.h"
 #include "transports/rdma/rdma.h"
 #include "transports/shm/shm.h"
+#include "transports/tcp/tcp.h"
 #include "transports/transport_defaults.h"
 
 static const trib_transport_ops *const transports[] = {
-    &trib_failover_auto_ops,
-    &trib_failover_tcp_ops,
+    &trib_auto_ops,
+    &trib_tcp_ops,
     &trib_shm_ops,
 #if TRIB_HAVE_RDMA
-    &trib_failover_rdma_ops,
+    &trib_rdma_ops,
 #endif
 };
 static const char *const names[] = {

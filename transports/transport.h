@@ -91,7 +91,7 @@ typedef struct trib_transport_upcalls {
 /* Flags of a transport. */
 #define TRIB_TRANSPORT_ZERO_COPY 1u /* `received` may present a payload elsewhere than in target->buffer */
 #define TRIB_TRANSPORT_QUEUES 2u /* sent data may queue where priorities do not reach: urgent data wants its own conn */
-#define TRIB_TRANSPORT_FAILOVER 4u /* an address may be a list, with commas between (failover.h) */
+#define TRIB_TRANSPORT_BREAKS 4u /* a connection may end while both processes live: it can be made again */
 #define TRIB_TRANSPORT_SUBFLOWS 8u /* connections by different addresses of such a list add up their rates */
 #define TRIB_TRANSPORT_MAPS 16u    /* presents payloads of this machine's processes in place if their arena is shared */
 
@@ -129,19 +129,23 @@ typedef struct trib_transport_config {
     uint32_t send_buffer_bytes;
     /* A connection ends if none of its data under way is acknowledged for so long. 0: the system's default. */
     int64_t silence_timeout_ns;
+    /* The same where a connection can be made again (TRIB_TRANSPORT_BREAKS), in place of silence_timeout_ns. 0: that
+     * one counts. */
+    int64_t break_timeout_ns;
     void *context; /* the result of `context_open`; NULL if nobody called it */
     /* Returns the payload's size in bytes for that header, more than TRIB_PAYLOAD_MAX if the header is invalid. It
      * serves a transport that must receive a message without calling `header`. NULL: none does. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
-    /* Computes a digest of 16 to 64 bytes over the data with the key. A peer that takes a connection over proves
-     * with it that it has the job's secret (failover.h). NULL: knowing the connection's id is proof enough. */
-    void (*seal)(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
-    const void *seal_key;
     uint32_t reactors; /* of this process, whose transports share its network links; 0 means 1 */
     uint32_t peers;    /* peers that may connect at the same moment; bounds half-open connections (half_open.h) */
-    bool has_failover; /* there are other paths: a connection ends at once when its port goes down */
     bool copies_only;  /* shared memory: never reads the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
+
+/* How long none of a connection's data may be acknowledged, where it can be made again; 0: the system's default. */
+static inline int64_t trib_transport_break_timeout(const trib_transport_config *config)
+{
+    return config->break_timeout_ns > 0 ? config->break_timeout_ns : config->silence_timeout_ns;
+}
 
 /* The downcalls. Every entry is set (transport_defaults.h has functions for those that a transport does not need);
  * the registry checks it. A transport that puts its own connections in front of another's may give these connections
@@ -237,8 +241,7 @@ struct trib_listener {
  *   busy_ns              ns, grows          transport, while is_slow         user
  *   urgent               flag, stays set    user, before it sends            tcp
  *   proved               flag, stays set    user, after authentication       tcp, rdma
- *   survives_path_loss   flag, stays set    user, after authentication       failover
- *   refused              flag               transport, before `connected`    user, failover
+ *   refused              flag               transport, before `connected`    user
  */
 struct trib_conn {
     trib_transport *transport;
@@ -251,10 +254,9 @@ struct trib_conn {
     /* The time, in all, during which the peer's machine had not acknowledged all data of this connection. 0: not
      * measured. */
     uint64_t busy_ns;
-    bool urgent;             /* it carries little data, which must not wait behind that of others */
-    bool proved;             /* the peer has proved the token: the end of the connection may take its time */
-    bool survives_path_loss; /* the peer is authenticated: a broken path shall not end the connection */
-    bool refused;            /* the address answered, and nobody listens there */
+    bool urgent;  /* it carries little data, which must not wait behind that of others */
+    bool proved;  /* the peer has proved the token: the end of the connection may take its time */
+    bool refused; /* the address answered, and nobody listens there */
 };
 
 /* The transport's `lease`; NULL without a connection, for a caller that has none (a process's messages to itself). */

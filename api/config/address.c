@@ -92,35 +92,28 @@ static void format_address(const struct sockaddr *address, socklen_t length, boo
     }
 }
 
-/* A host in several networks may be reachable by one of them only, and the resolver does not know by which. It does
- * know which of the two families of addresses is used, so only other addresses of that family are worth a warning. */
-static void log_other_addresses(const char *text, const struct addrinfo *first, const trib_address *taken,
-                                trib_error *error)
-{
-    for (const struct addrinfo *at = first->ai_next; at != NULL; at = at->ai_next) {
-        trib_address other;
-        format_address(at->ai_addr, at->ai_addrlen, true, &other);
-        if (at->ai_family == first->ai_family && strcmp(other.text, taken->text) != 0) {
-            (void)trib_error_set(error, TRIB_OK,
-                                 "\"%s\" is %s here, and %s too, which is not tried: if that is the right one give the "
-                                 "address in place of the name, to all members",
-                                 text, taken->text, other.text);
-            return;
-        }
-    }
-}
-
+/* A name may have addresses of which some do not work from here, and the resolver does not know which. So all are
+ * listed, as many as there is room for. */
 static trib_status resolve_one(const char *text, trib_address *address_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
     trib_status status = look_up(text, 0, &found, error);
-    if (status == TRIB_OK) {
-        trib_assert(found != NULL);
-        format_address(found->ai_addr, found->ai_addrlen, true, address_out);
-        log_other_addresses(text, found, address_out, error);
-        freeaddrinfo(found);
+    if (status != TRIB_OK) {
+        return status;
     }
-    return status;
+    size_t used = 0;
+    for (const struct addrinfo *at = found; at != NULL; at = at->ai_next) {
+        trib_address one;
+        format_address(at->ai_addr, at->ai_addrlen, true, &one);
+        const bool is_known = used > 0 && strstr(address_out->text, one.text) != NULL;
+        if (!is_known && used + strlen(one.text) + 2 < sizeof address_out->text / 2) {
+            used += (size_t)snprintf(address_out->text + used, sizeof address_out->text - used, "%s%s",
+                                     used > 0 ? "," : "", one.text);
+        }
+    }
+    trib_assert(used > 0);
+    freeaddrinfo(found);
+    return TRIB_OK;
 }
 
 static trib_status find_local_for_one(const char *remote, trib_address *local_out, trib_error *error)
@@ -150,7 +143,19 @@ static trib_status find_local_for_one(const char *remote, trib_address *local_ou
 
 typedef trib_status (*each_function)(const char *text, trib_address *address_out, trib_error *error);
 
-/* Calls the function for each address of the list and joins the results. any: one success is enough. */
+static bool is_in_list(const char *list, const char *one)
+{
+    const size_t length = strlen(one);
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        if (strcspn(at, ",") == length && strncmp(at, one, length) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
+/* Calls the function for each address of the list and joins the different the results. any: one success is enough. */
 static trib_status convert_each(const char *list, each_function function, bool any, trib_address *list_out,
                                 trib_error *error)
 {
@@ -165,7 +170,7 @@ static trib_status convert_each(const char *list, each_function function, bool a
         if (status == TRIB_OK && used + strlen(one.text) + 2 > sizeof joined.text) {
             return trib_error_set(error, TRIB_INVALID, "\"%.200s\" has more addresses than there is room for", list);
         }
-        if (status == TRIB_OK) {
+        if (status == TRIB_OK && !is_in_list(joined.text, one.text)) {
             snprintf(joined.text + used, sizeof joined.text - used, "%s%s", used > 0 ? "," : "", one.text);
         }
         if (at[length] == '\0') {
@@ -208,9 +213,16 @@ trib_status trib_address_check_listen(const char *list, trib_error *error)
     return convert_each(list, check_numeric, false, &same, error);
 }
 
-bool trib_address_is_loopback(const char *numeric)
+bool trib_address_is_loopback(const char *list)
 {
-    return strncmp(numeric, "127.", 4) == 0 || strncmp(numeric, "[::1]", 5) == 0 || strcmp(numeric, "::1") == 0;
+    bool is_loopback = true;
+    for (const char *at = list; at != NULL; at = strchr(at, ',')) {
+        at += *at == ',';
+        const size_t length = strcspn(at, ",");
+        is_loopback = is_loopback && (strncmp(at, "127.", 4) == 0 || strncmp(at, "[::1]", 5) == 0 ||
+                                      (length == 3 && strncmp(at, "::1", 3) == 0));
+    }
+    return is_loopback;
 }
 
 bool trib_address_has_wildcard(const char *list)

@@ -5,9 +5,8 @@
 
 #include "transports/transport.h"
 
-/* "host:port" or "[v6]:port", or several with commas between -> numeric. TRIB_INVALID with a text, or
- * TRIB_JOIN_FAILED: a name that no resolver knows, or not yet. TRIB_OK with a text, if one was empty before: a name has
- * several addresses, of which the first is taken. */
+/* "host:port" or "[v6]:port", or several with commas between -> numeric; all addresses of a name, as far as
+ * there is room. TRIB_INVALID with a text, or TRIB_JOIN_FAILED: a name that no resolver knows, or not yet. */
 TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *address_out, trib_error *error);
 /* The local address from which `remote` (numeric) would be reached, without a port; of several, a list of those from
  * which one would be. */
@@ -16,7 +15,7 @@ TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_add
 TRIB_CHECKED trib_status trib_address_check_listen(const char *list, trib_error *error);
 /* True if one of the list (numeric, with or without ports) is 0.0.0.0 or ::, which are valid for listening only. */
 bool trib_address_has_wildcard(const char *list);
-/* True for 127.0.0.0/8 and ::1 (numeric, with or without a port). */
-bool trib_address_is_loopback(const char *numeric);
+/* True if all of the list are 127.0.0.0/8 or ::1 (numeric, with or without a port). */
+bool trib_address_is_loopback(const char *list);
 
 #endif

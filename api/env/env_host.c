@@ -8,6 +8,7 @@
 #include "api/config/config.h"
 #include "api/env/device_load.h"
 #include "api/env/env_place.h"
+#include "api/env/look_up.h"
 #include "engine/worker/pipeline.h"
 #include "engine/reactor/reactor_ev.h"
 #include "numa/arena.h"
@@ -199,7 +200,14 @@ static void destroy_host(host *self)
 static void close_env(trib_env *env)
 {
     env->transport->context_close(env->transport_context);
+    trib_look_up_close(env->resolver);
     destroy_host(env->memory);
+}
+
+void trib_env_host_look_up(trib_env *env, const char *coordinator)
+{
+    env->resolver = trib_look_up_open(coordinator);
+    env->look_up = env->resolver != NULL ? trib_look_up_ask : NULL;
 }
 
 /* The id that a kernel draws when it boots: 32 hexadecimal digits, with dashes between. */

@@ -176,7 +176,8 @@ uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32
     const char *list = reactor < info->reactors ? info->addresses[reactor].text : "";
     uint32_t count = 1;
     for (const char *at = strchr(list, ','); at != NULL; at = strchr(at + 1, ',')) {
-        count += at[1] != '\0';
+        /* An IPv4 and an IPv6 address are mostly those of one interface. */
+        count += at[1] != '\0' && (at[1] == '[') == (list[0] == '[');
     }
     return info->subflows && roster->local_size == 0 && strchr(list, '+') == NULL ? count : 1;
 }

@@ -12,6 +12,7 @@
 #include "engine/job/job.h"
 #include "engine/link/link.h"
 #include "engine/link/link_host.h"
+#include "engine/link/listeners.h"
 #include "engine/cluster/roster.h"
 #include "engine/aggregate/aggregator.h"
 #include "engine/trace/trace_ring.h"
@@ -27,7 +28,7 @@ typedef struct trib_sum_entry trib_sum_entry;
 typedef struct trib_core {
     trib_engine *engine;
     trib_reactor *reactor;
-    trib_listener *listener;
+    trib_listeners listeners;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
     /* Data links that could not be made (wireup.h), the oldest first, and the question to the coordinator about them:

@@ -106,7 +106,9 @@ static bool may_go_direct(const trib_core *core, const trib_task *task, const un
         return false;
     }
     const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;
-    return conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
+    const bool is_direct = conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
+    task->link->redial.needs_offer = task->link->redial.needs_offer || is_direct;
+    return is_direct;
 }
 
 bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls)

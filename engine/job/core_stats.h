@@ -14,6 +14,7 @@ typedef struct trib_core_stats {
     trib_counter peers_refused;
     trib_counter payloads_damaged;
     trib_counter connections;
+    trib_counter reconnections;
 } trib_core_stats;
 
 #endif

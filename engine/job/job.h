@@ -75,6 +75,10 @@ typedef struct trib_env {
     /* A test returns false to make an allocation of a core fail. NULL: allocation is always allowed. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* frees the environment's own resources, after the engine is freed */
+    /* Core 0: looks the coordinator's addresses up again, without waiting. Returns true if an earlier call has found
+     * some. NULL: they do not change. */
+    bool (*look_up)(void *resolver, trib_address *found_out);
+    void *resolver;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */

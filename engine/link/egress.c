@@ -79,7 +79,7 @@ static void change_weight(trib_link *link, uint64_t more, uint64_t less)
     change_flow(&link->flow, more, less);
     for (uint32_t i = 0; link->has_subflows && i < TRIB_SUBFLOWS_MAX; i++) {
         trib_link *subflow = link->subflows[i];
-        if (subflow != NULL && subflow->state == TRIB_LINK_READY && subflow->flow.egress != NULL) {
+        if (subflow != NULL && trib_link_is_up(subflow) && subflow->flow.egress != NULL) {
             change_flow(&subflow->flow, more, less);
         }
     }

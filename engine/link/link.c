@@ -1,5 +1,6 @@
-/* link.c - frames over a connection, the states of a link, and its end. The scheduler (scheduler.c) decides what is
- * sent next. The handshake is in link_handshake.c, and the link to this process's own server in link_self.c. */
+/* link.c - frames over a connection, and the states of a link. The scheduler (scheduler.c) decides what is sent next.
+ * The handshake is in link_handshake.c, the end in link_end.c, and the link to this process's own server in
+ * link_self.c. */
 #include "engine/link/link.h"
 
 #include <errno.h>
@@ -15,7 +16,10 @@
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_checksum.h"
+#include "engine/link/link_end.h"
 #include "engine/link/link_priority.h"
+#include "engine/link/link_reconnect.h"
+#include "engine/link/link_session_frame.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_subflow.h"
@@ -33,6 +37,9 @@ trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcal
     link->peer = TRIB_NO_MEMBER;
     link->last_received_ns = trib_now(host->reactor);
     link->state = state;
+    link->self_post.run = trib_link_end_without_connection;
+    trib_session_open(link);
+    trib_redial_open(link);
     DL_PREPEND2(host->links, link, previous, next);
     return link;
 }
@@ -40,6 +47,9 @@ trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcal
 void trib_link_free(trib_link *link)
 {
     trib_assert(!trib_link_has_others(link));
+    trib_assert(link->session.first == NULL);
+    trib_redial_close(link);
+    trib_timer_stop(link->host->reactor, &link->session.ack);
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_scheduler_forget(link);
     DL_DELETE2(link->host->links, link, previous, next);
@@ -50,13 +60,16 @@ void trib_link_free(trib_link *link)
 #define AFTER(state) (1u << TRIB_LINK_##state)
 static const uint32_t may_follow[TRIB_LINK_CLOSING + 1] = {
     [TRIB_LINK_CONNECTING] = 0,
-    [TRIB_LINK_AWAIT_CHALLENGE] = AFTER(CONNECTING),
+    [TRIB_LINK_AWAIT_CHALLENGE] = AFTER(CONNECTING) | AFTER(RECONNECTING),
     [TRIB_LINK_AWAIT_WELCOME] = AFTER(AWAIT_CHALLENGE),
     [TRIB_LINK_AWAIT_HELLO] = 0,
     [TRIB_LINK_AWAIT_PROOF] = AFTER(AWAIT_HELLO),
-    [TRIB_LINK_READY] = AFTER(AWAIT_WELCOME) | AFTER(AWAIT_PROOF),
+    [TRIB_LINK_READY] = AFTER(AWAIT_WELCOME) | AFTER(AWAIT_PROOF) | AFTER(RECONNECTING),
+    [TRIB_LINK_RECONNECTING] =
+        AFTER(CONNECTING) | AFTER(AWAIT_CHALLENGE) | AFTER(AWAIT_WELCOME) | AFTER(READY) | AFTER(LEAVING),
+    [TRIB_LINK_LEAVING] = AFTER(READY) | AFTER(AWAIT_WELCOME) | AFTER(RECONNECTING),
     [TRIB_LINK_CLOSING] = AFTER(CONNECTING) | AFTER(AWAIT_CHALLENGE) | AFTER(AWAIT_WELCOME) | AFTER(AWAIT_HELLO) |
-                          AFTER(AWAIT_PROOF) | AFTER(READY),
+                          AFTER(AWAIT_PROOF) | AFTER(READY) | AFTER(RECONNECTING) | AFTER(LEAVING),
 };
 
 void trib_link_set_state(trib_link *link, trib_link_state state)
@@ -88,7 +101,7 @@ trib_status trib_link_connect(trib_link_host *host, const trib_address *to, trib
         trib_link_free(link);
         return status;
     }
-    status = host->transport->ops->connect(host->transport, to, link, &link->conn);
+    status = trib_redial_begin(link, to);
     if (status != TRIB_OK) {
         const int number = errno; /* errno gives the reason if the status is TRIB_SYSTEM */
         trib_link_free(link);
@@ -104,9 +117,7 @@ void trib_link_send_finish(trib_send_record *out, trib_status status)
 {
     trib_link *link = out->link;
     trib_link_host *host = link->host;
-    uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
-    trib_link_stats_returned(link, weight);
-    trib_scheduler_return_credit(link, weight);
+    trib_assert(!out->is_out);
     if (out->done != NULL) {
         out->done(out, status);
     }
@@ -114,12 +125,50 @@ void trib_link_send_finish(trib_send_record *out, trib_status status)
     host->free_outs = out;
 }
 
+void trib_link_hand_over(trib_link *link, trib_send_record *out)
+{
+    trib_assert(!out->is_out);
+    out->is_out = true;
+    if (out->takes_credit) {
+        trib_link_stats_handed(link);
+        trib_scheduler_take_credit(link, TRIB_HEADER_SIZE + out->send.payload_size);
+    }
+    if (link->is_self) {
+        trib_link_self_hand_over(link, out);
+    } else {
+        link->session.last_sent_ns = trib_now_fast(link->host->reactor);
+        link->conn->transport->ops->send(link->conn, &out->send);
+    }
+}
+
+void trib_link_take_back(trib_link *link, trib_send_record *out)
+{
+    const uint32_t weight = TRIB_HEADER_SIZE + out->send.payload_size;
+    trib_assert(out->is_out);
+    out->is_out = false;
+    if (out->takes_credit) {
+        trib_link_stats_returned(link, weight);
+        trib_scheduler_return_credit(link, weight);
+    }
+}
+
+/* True if a frame of that type can go now. A counted one waits for the next connection otherwise. */
+static bool may_send_now(const trib_link *link, const trib_send_record *out)
+{
+    return link->is_self || (link->conn != NULL && (!out->is_counted || link->state == TRIB_LINK_READY));
+}
+
 trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
                                 void (*done)(trib_send_record *, trib_status), void *context, trib_self_lease **held)
 {
     trib_link_host *host = link->host;
-    if (link->state == TRIB_LINK_CLOSING) {
+    const bool is_counted = trib_session_counts(link, frame->type);
+    if (link->state == TRIB_LINK_CLOSING || (link->leaving && is_counted) ||
+        (!is_counted && !link->is_self && link->conn == NULL)) {
         return TRIB_CLOSED;
+    }
+    if (is_counted && frame->type != TRIB_FRAME_BYE && trib_link_connections(trib_link_main(link)) > 1) {
+        trib_session_tell_of_others(link);
     }
     trib_send_record *out = host->free_outs;
     if (out != NULL) {
@@ -139,7 +188,14 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     trib_frame stamped = *frame;
     stamped.sender = host->engine->member_id;
     stamped.epoch = host->epoch;
-    if (link->conn != NULL) {
+    out->is_counted = is_counted;
+    out->takes_credit = frame->type != TRIB_FRAME_ACK;
+    out->is_out = false;
+    const bool goes_now = may_send_now(link, out);
+    if (goes_now && link->session.is_kept && frame->type > TRIB_FRAME_WELCOME && frame->acknowledged == 0) {
+        stamped.acknowledged = trib_session_tell(link);
+    }
+    if (!link->is_self) {
         stamped.crc = trib_link_checksum_of(link, payload, frame->payload_size);
         trib_frame_encode(&stamped, out->send.header);
     } else {
@@ -149,14 +205,13 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->send.payload = payload;
     out->send.payload_size = frame->payload_size;
     out->send.user = link;
-    trib_link_stats_handed(link);
-    trib_scheduler_take_credit(link, TRIB_HEADER_SIZE + frame->payload_size);
     trib_counter_add(&host->stats->messages_sent, 1);
-    if (link->conn != NULL) {
-        link->conn->transport->ops->send(link->conn, &out->send);
-        return TRIB_OK;
+    if (is_counted) {
+        trib_session_keep(link, out);
     }
-    trib_link_self_hand_over(link, out);
+    if (goes_now) {
+        trib_link_hand_over(link, out);
+    }
     return TRIB_OK;
 }
 
@@ -196,67 +251,6 @@ void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload,
     }
 }
 
-/* No-op if the link is closing already: sending BYE may have ended it for lack of memory. */
-static void begin_closing(trib_link *link)
-{
-    if (link->state != TRIB_LINK_CLOSING) {
-        trib_link_set_state(link, TRIB_LINK_CLOSING);
-    }
-}
-
-/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-static void close_one(trib_link *link, bool flush, const trib_cause *cause)
-{
-    if (link->state == TRIB_LINK_CLOSING) {
-        if (!flush && link->conn != NULL) {
-            link->is_dropped = true;
-            link->conn->transport->ops->conn_close(link->conn, false);
-        }
-        return;
-    }
-    if (flush && trib_link_handshake_lets_speak(link) && link->conn != NULL) {
-        const trib_frame bye = {.type = TRIB_FRAME_BYE};
-        if (trib_status_is_orderly(cause->status)) {
-            trib_link_send_copy(link, bye, NULL, 0);
-        } else {
-            trib_link_send_cause(link, bye, cause);
-        }
-    }
-    begin_closing(link);
-    trib_egress_rest(link);
-    link->end = *cause;
-    link->is_ended = true;
-    link->end_from_peer = false;
-    if (link->conn != NULL) {
-        link->is_dropped = !flush;
-        link->conn->transport->ops->conn_close(link->conn, flush);
-    } else {
-        trib_reactor_defer(link->host->reactor, &link->self_post);
-    }
-}
-
-/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause)
-{
-    const trib_cause copy = *cause; /* the argument may be the `end` of a link that is closed here */
-    /* A second connection that never became ready ends without its main link. */
-    if (link->main != NULL && link->state == TRIB_LINK_READY && link->main->state != TRIB_LINK_CLOSING) {
-        link = link->main;
-    }
-    for (uint32_t i = 0; i < trib_link_connections(link); i++) {
-        if (trib_link_connection(link, i) != NULL) {
-            close_one(trib_link_connection(link, i), flush, &copy);
-        }
-    }
-}
-
-/* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
-void trib_link_close(trib_link *link, bool flush, trib_status status, const char *reason)
-{
-    const trib_cause cause = trib_cause_note(status, link->host->engine->member_id, reason);
-    trib_link_close_for(link, flush, &cause);
-}
-
 /* ---- Upcalls from the transport ---- */
 
 static void transport_accepted(trib_listener *listener, trib_conn *conn)
@@ -281,7 +275,9 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
 static void transport_connected(trib_conn *conn, trib_status status)
 {
     trib_link *link = conn->user;
-    if (link != NULL && status == TRIB_OK && link->state == TRIB_LINK_CONNECTING) {
+    if (link != NULL && status == TRIB_OK &&
+        (link->state == TRIB_LINK_CONNECTING || link->state == TRIB_LINK_RECONNECTING)) {
+        trib_redial_connected(link);
         trib_link_handshake_begin(link);
     }
 }
@@ -330,6 +326,12 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         }
         status = status == TRIB_OK ? trib_link_handshake_check_epoch(link, &frame, &error) : status;
     }
+    if (status == TRIB_OK && frame.acknowledged > 0) {
+        status = trib_session_take_count(link, &frame, &error);
+        if (link->state == TRIB_LINK_CLOSING) {
+            return TRIB_CLOSED; /* the peer has the last frame that the link waited for, or a callback closed it */
+        }
+    }
     if (status == TRIB_OK) {
         status = trib_link_arrival_begin(link, &frame, target, &error);
     }
@@ -356,6 +358,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_error_clear(&error);
     trib_status status = trib_link_checksum_compare(link, &arrival->frame, payload, &error);
     if (status == TRIB_OK) {
+        trib_session_received(link, &arrival->frame);
         status = trib_link_arrival_give(link, arrival, payload, &error);
     } else {
         trib_link_arrival_abandon(link, arrival);
@@ -374,104 +377,16 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     (void)conn;
     trib_send_record *out = trib_container_of(send, trib_send_record, send);
     trib_link *link = out->link;
-    trib_link_send_finish(out, status);
+    const uint32_t payload_size = send->payload_size;
+    trib_link_take_back(link, out);
+    if (!out->is_counted) {
+        trib_link_send_finish(out, status);
+    } else if (out->number < link->session.acknowledged) {
+        trib_session_release(link);
+    }
     if (status == TRIB_OK) {
         /* After a failure `closed` follows soon, and another send would only fail, too. */
-        trib_scheduler_credit_returned(link, send->payload_size);
-    }
-}
-
-static void finish_closed(trib_link *link)
-{
-    link->upcalls->closed(link, link->end.status, link->end.detail);
-    trib_link_free(link);
-}
-
-/* The main connection of the link has gone, while others remain. */
-static void main_closed(trib_link *link)
-{
-    link->conn = NULL;
-    for (uint32_t i = 1; i < trib_link_connections(link); i++) {
-        trib_link *other = trib_link_connection(link, i);
-        if (other == NULL) {
-            continue;
-        }
-        /* An orderly peer ends the other connection by itself, after frames that are still to come. */
-        if (other->state != TRIB_LINK_CLOSING && (!link->bye || other->state != TRIB_LINK_READY)) {
-            close_one(other, false, &link->end);
-        } else if (other->state == TRIB_LINK_READY) {
-            trib_link_handshake_arm(other); /* bounds the wait for the peer's end */
-        }
-    }
-}
-
-static void second_closed(trib_link *link, bool was_handshake)
-{
-    trib_link *main = link->main;
-    main->priority_failed = main->priority_failed || (was_handshake && link == main->priority_link);
-    const bool over = trib_link_detach_from_main(link);
-    if (over) {
-        finish_closed(main);
-    } else if (main->state != TRIB_LINK_CLOSING && !was_handshake && !link->bye &&
-               (link->outgoing || link->has_received)) {
-        /* A second connection that ended before the peer knew it to be ready was never used, so the main link lives on.
-         * A main link that is closing still has its own last frames to write. */
-        trib_link_close_for(main, false, &link->end);
-        main->end_from_peer = link->end_from_peer;
-    }
-    trib_link_free(link);
-}
-
-/* Returns the status with which a link ends. A peer may end because the coordinator has left, or because workers
- * disagree. Its BYE may arrive before the coordinator's end does, and the job must end with the same status everywhere.
- * A peer that ends for any other reason counts as lost. */
-static trib_status status_of_end(const trib_link *link, trib_status status)
-{
-    if (link->bye) {
-        return TRIB_PEER_LEFT;
-    }
-    if (link->has_farewell && (link->end.status == TRIB_PEER_LEFT || link->end.status == TRIB_MISMATCH)) {
-        return link->end.status;
-    }
-    return status == TRIB_OK ? TRIB_PEER_LOST : status;
-}
-
-static void transport_closed(trib_conn *conn, trib_status status, const char *reason)
-{
-    trib_link *link = conn->user;
-    if (link == NULL) {
-        return;
-    }
-    conn->user = NULL;
-    if (!link->is_ended) {
-        const trib_status end_status = status_of_end(link, status);
-        link->end_from_peer = link->has_farewell;
-        if (link->end_from_peer) {
-            link->end.status = end_status;
-        } else {
-            link->end = trib_cause_note(end_status, link->host->engine->member_id, link->bye ? "left" : reason);
-        }
-        link->is_ended = true;
-    }
-    trib_link_name_breaker(link, conn);
-    trib_trace_link(link->host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);
-    if (!link->proved && !link->outgoing && !link->host->is_closed) {
-        trib_link_handshake_refused(link, conn);
-    }
-    trib_link_host *host = link->host;
-    const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;
-    begin_closing(link);
-    trib_scheduler_drop_requests(link);
-    trib_link_arrivals_abandon(link);
-    if (link->main != NULL) {
-        second_closed(link, was_handshake);
-    } else if (trib_link_has_others(link)) {
-        main_closed(link);
-    } else {
-        finish_closed(link);
-    }
-    if (pushed) {
-        trib_scheduler_link_gone(host);
+        trib_scheduler_credit_returned(link, payload_size);
     }
 }
 
@@ -481,5 +396,5 @@ const trib_transport_upcalls trib_link_transport_upcalls = {
     .header = transport_header,
     .received = transport_received,
     .sent = transport_sent,
-    .closed = transport_closed,
+    .closed = trib_link_transport_closed,
 };

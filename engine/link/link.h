@@ -17,6 +17,7 @@
 #include "engine/base/limits.h"
 #include "engine/wire/auth.h"
 #include "engine/link/egress.h"
+#include "engine/link/link_session.h"
 #include "engine/base/heap.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/wire/cause_wire.h"
@@ -33,6 +34,8 @@ typedef enum trib_link_state {
     TRIB_LINK_AWAIT_HELLO,     /* acceptor */
     TRIB_LINK_AWAIT_PROOF,     /* acceptor: CHALLENGE sent */
     TRIB_LINK_READY,           /* frames flow */
+    TRIB_LINK_RECONNECTING,    /* the connection broke: the link waits for another one (link_reconnect.h) */
+    TRIB_LINK_LEAVING,         /* BYE was sent, and the peer has yet to acknowledge all frames */
     TRIB_LINK_CLOSING,         /* waits for the transport's `closed` */
 } trib_link_state;
 
@@ -45,6 +48,7 @@ typedef enum trib_purpose {
     TRIB_PURPOSE_GROUP = 3,
     TRIB_PURPOSE_PRIORITY = 4,
     TRIB_PURPOSE_SUBFLOW = 5,
+    TRIB_PURPOSE_CALL = 6, /* asks the connector of a link for a new connection (link_reconnect.h) */
 } trib_purpose;
 
 /* The connections of a link that a request may take (link_priority.h). If the link has subflows (link_subflow.h), a new
@@ -120,22 +124,26 @@ struct trib_link {
     trib_link_host *host;
     struct trib_core *core; /* the host's owner, for the upper layers */
     const trib_link_upcalls *upcalls;
-    void *user;      /* for the upper layer */
-    trib_conn *conn; /* NULL: a link to this process's own server, or only other connections of the link are left */
+    void *user;                 /* for the upper layer */
+    trib_conn *conn;            /* NULL: a link to this process's own server, or there is no connection now */
     trib_link *next, *previous; /* of host->links (utlist.h) */
     trib_link_state state;      /* only trib_link_set_state changes it */
     trib_purpose purpose;
     trib_link_role role;
     uint32_t peer;         /* member id, TRIB_NO_MEMBER if not known */
     uint32_t peer_reactor; /* 0..TRIB_REACTORS_MAX - 1 */
-    bool outgoing;         /* this side made the connection */
+    bool is_self;          /* a link to this process's own server */
+    bool outgoing;         /* this side makes the connections */
     uint32_t peer_epoch;   /* acceptor: the epoch in the peer's PROOF */
     bool proved;           /* the peer has proved the token, or the link was rejected after that */
+
+    trib_link_session session;
+    trib_link_redial redial;
 
     /* The handshake. */
     trib_handshake handshake;
     unsigned char scratch[64]; /* payload of the one handshake frame that is expected */
-    trib_timer deadline;       /* armed until the link is READY */
+    trib_timer deadline;       /* armed while the link is not READY */
 
     /* Arriving frames. */
     trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */
@@ -173,11 +181,14 @@ struct trib_link {
     bool is_counted;       /* the link is counted in the peer's trib_link_stats */
     bool is_busy;          /* bytes are in flight, and will be counted when they return */
 
-    /* Frames of a link to this process's own server, which are handed over on the next turn. */
+    /* Frames of a link to this process's own server, which are handed over on the next turn. The post also ends a link
+     * without a connection. */
     trib_send_record *self_head, *self_tail;
     trib_post self_post;
 
     /* The end of the link. */
+    bool leaving;      /* BYE was sent or waits to be sent, and `end` is final */
+    bool main_gone;    /* the main connection has ended for good, while others of the link remain */
     bool bye;          /* the peer said BYE and ends in good order */
     bool has_farewell; /* the peer said BYE and named an error; `end` holds it unless is_ended */
     unsigned char farewell[TRIB_CAUSE_PAYLOAD_MAX];
@@ -214,6 +225,19 @@ static inline trib_link *trib_link_connection(trib_link *link, uint32_t i)
 static inline const trib_link *trib_link_main(const trib_link *link)
 {
     return link->main != NULL ? link->main : link;
+}
+
+/* True if upper layers may use the link. Frames wait while its connection is made again. */
+static inline bool trib_link_is_up(const trib_link *link)
+{
+    return link->state == TRIB_LINK_READY ||
+           (link->session.is_established && link->state != TRIB_LINK_CLOSING && !link->leaving);
+}
+
+/* True if this side ends the link, so that it takes no more frames. */
+static inline bool trib_link_is_ending(const trib_link *link)
+{
+    return link->state == TRIB_LINK_CLOSING || link->leaving;
 }
 
 static inline bool trib_link_carries_data(const trib_link *link)
@@ -257,6 +281,10 @@ struct trib_send_record {
     void *context;
     struct trib_self_lease **held; /* see trib_link_send_held */
     trib_send_record *next;
+    uint64_t number;   /* of a counted frame: the number of frames counted before it */
+    bool is_counted;   /* the session keeps the frame until the peer has acknowledged it (link_session.h) */
+    bool takes_credit; /* false for ACK, which is no sign of a busy link */
+    bool is_out;       /* the transport has the frame */
 };
 
 /* The upcalls that links give to a transport. */

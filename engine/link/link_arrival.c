@@ -21,11 +21,17 @@ static bool has_said_bye(const trib_link *link)
 /* The answer is final if the frame's turn has come; link->recv_claim is filled in if the answer is TRIB_OK. */
 static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
-    if (link->state != TRIB_LINK_READY) {
+    if (link->state < TRIB_LINK_READY) {
         return trib_link_handshake_header(link, frame, target, error);
     }
     if (frame->type <= TRIB_FRAME_WELCOME) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame after the handshake", trib_frame_name(frame->type));
+    }
+    if (frame->type == TRIB_FRAME_ACK) {
+        return frame->payload_size == 0 ? TRIB_OK : trib_error_set(error, TRIB_PROTOCOL, "ACK with a payload");
+    }
+    if (link->state == TRIB_LINK_LEAVING && frame->type != TRIB_FRAME_BYE) {
+        return TRIB_OK; /* it is dropped; the link's own memory receives it */
     }
     if (frame->type == TRIB_FRAME_BYE) {
         if (frame->payload_size > sizeof link->farewell || has_said_bye(link)) {
@@ -136,13 +142,22 @@ static trib_status take_farewell(trib_link *link, const trib_frame *frame, const
 trib_status trib_link_arrival_give(trib_link *link, const trib_arrival *arrival, const void *payload, trib_error *error)
 {
     const trib_frame *frame = &arrival->frame;
-    if (link->state != TRIB_LINK_READY) {
+    if (link->state < TRIB_LINK_READY) {
         return trib_link_handshake_received(link, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_ACK) {
+        return TRIB_OK;
     }
     if (frame->type == TRIB_FRAME_BYE) {
         return take_farewell(link, frame, payload, error);
     }
     link->recv_claim = arrival->recv_claim;
+    if (link->state == TRIB_LINK_LEAVING) {
+        if (link->recv_claim.what != NULL) {
+            link->recv_claim.abandon(link, &link->recv_claim);
+        }
+        return TRIB_OK;
+    }
     trib_status status = link->upcalls->received(link, frame, payload, false, error);
     link->recv_claim = (trib_recv_claim){.what = NULL};
     return status;

@@ -8,6 +8,10 @@
 static bool is_wanted(const trib_link *link)
 {
     const trib_engine *engine = link->host->engine;
+    if (link->conn == NULL) { /* the frame waits for another connection, which may be of any kind */
+        return engine->config.checksum != TRIB_CHECKSUM_OFF && !link->redial.needs_offer &&
+               (engine->config.checksum == TRIB_CHECKSUM_ON || engine->env.crc32c->is_fast);
+    }
     switch (link->conn->path) {
     case TRIB_PATH_NETWORK:
         return engine->config.checksum == TRIB_CHECKSUM_ON ||

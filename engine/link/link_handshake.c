@@ -12,9 +12,8 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_priority.h"
+#include "engine/link/link_reconnect.h"
 #include "engine/base/half_open.h"
-
-#define HELLO_SIZE (TRIB_NONCE_SIZE + 12u)
 
 /* The frame that each state waits for. */
 static const struct {
@@ -23,8 +22,8 @@ static const struct {
 } states[TRIB_LINK_READY] = {
     [TRIB_LINK_CONNECTING] = {TRIB_FRAME_NONE, 0},
     [TRIB_LINK_AWAIT_CHALLENGE] = {TRIB_FRAME_CHALLENGE, TRIB_NONCE_SIZE},
-    [TRIB_LINK_AWAIT_WELCOME] = {TRIB_FRAME_WELCOME, TRIB_PROOF_SIZE},
-    [TRIB_LINK_AWAIT_HELLO] = {TRIB_FRAME_HELLO, HELLO_SIZE},
+    [TRIB_LINK_AWAIT_WELCOME] = {TRIB_FRAME_WELCOME, TRIB_WELCOME_SIZE},
+    [TRIB_LINK_AWAIT_HELLO] = {TRIB_FRAME_HELLO, TRIB_HELLO_SIZE},
     [TRIB_LINK_AWAIT_PROOF] = {TRIB_FRAME_PROOF, TRIB_PROOF_SIZE},
 };
 
@@ -56,12 +55,11 @@ void trib_link_handshake_begin(trib_link *link)
     handshake->purpose = link->purpose;
     handshake->member = host->engine->member_id;
     handshake->reactor = host->reactor->index;
-    unsigned char hello[HELLO_SIZE];
-    trib_writer writer = {.data = hello, .capacity = sizeof hello};
-    trib_put_u32(&writer, handshake->purpose);
-    trib_put_u32(&writer, handshake->member);
-    trib_put_u32(&writer, handshake->reactor);
-    memcpy(hello + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    handshake->attempt = trib_redial_attempt(link);
+    handshake->session = link->session.id;
+    handshake->received = link->session.received;
+    unsigned char hello[TRIB_HELLO_SIZE];
+    trib_auth_put_hello(handshake, hello);
     trib_link_set_state(link, TRIB_LINK_AWAIT_CHALLENGE);
     send_handshake(link, TRIB_FRAME_HELLO, hello, sizeof hello);
 }
@@ -112,12 +110,78 @@ static void become_ready(trib_link *link)
         return; /* the last message found no memory */
     }
     trib_timer_stop(link->host->reactor, &link->deadline);
+    trib_timer_stop(link->host->reactor, &link->redial.timer);
     trib_link_set_state(link, TRIB_LINK_READY);
     link->proved = link->conn->proved = true;
-    /* A control link does not survive the loss of its path. Until the job runs, a rank becomes free as soon as its link
-     * has gone. */
-    link->conn->survives_path_loss = link->purpose != TRIB_PURPOSE_CONTROL;
+    trib_session_establish(link);
     link->upcalls->ready(link);
+}
+
+static void send_welcome(trib_link *link, uint64_t received)
+{
+    unsigned char welcome[TRIB_WELCOME_SIZE];
+    trib_auth_prove(link->host->engine->key, &link->handshake, false, welcome);
+    trib_writer writer = {.data = welcome + TRIB_PROOF_SIZE, .capacity = sizeof welcome - TRIB_PROOF_SIZE};
+    trib_put_u64(&writer, received);
+    send_handshake(link, TRIB_FRAME_WELCOME, welcome, sizeof welcome);
+}
+
+void trib_link_handshake_welcome(trib_link *link)
+{
+    send_welcome(link, link->session.received);
+}
+
+/* The process at the address is not the one that the link was made to, or has ended the link. */
+static trib_status take_gone(trib_link *link)
+{
+    link->has_farewell = link->purpose == TRIB_PURPOSE_CALL;
+    trib_link_close(link, false, TRIB_PEER_LOST, "another process answers at its address, or it has ended the link");
+    return TRIB_OK;
+}
+
+static trib_status take_welcome(trib_link *link, const unsigned char *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload + TRIB_PROOF_SIZE, .left = TRIB_WELCOME_SIZE - TRIB_PROOF_SIZE};
+    const uint64_t received = trib_get_u64(&reader);
+    if (!trib_auth_verify(link->host->engine->key, &link->handshake, false, payload)) {
+        return trib_error_set(error, TRIB_UNAUTHORIZED,
+                              "%s let this process in without a proof of the token: it is no member of the job",
+                              link->conn->remote.text);
+    }
+    link->conn->proved = true;
+    if (received == TRIB_NO_SESSION) {
+        return take_gone(link);
+    }
+    if (link->session.is_established) {
+        return trib_redial_succeeded(link, received, error);
+    }
+    if (received != 0) {
+        return trib_error_set(error, TRIB_PROTOCOL, "the peer counts frames of a session that only begins");
+    }
+    become_ready(link);
+    return TRIB_OK;
+}
+
+static trib_status send_gone(trib_link *link)
+{
+    link->proved = link->conn->proved = true;
+    send_welcome(link, TRIB_NO_SESSION);
+    trib_link_close(link, true, TRIB_PEER_LOST, "there is no such session");
+    return TRIB_OK;
+}
+
+/* Answers a connector that has proved the token. */
+static trib_status welcome_new(trib_link *link, trib_error *error)
+{
+    const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
+    if (link->host->is_closed || (is_second && trib_link_find_main(link) == NULL)) {
+        /* rejected, but not logged as half-open: the main link may have just ended */
+        link->proved = link->conn->proved = true;
+        return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
+    }
+    trib_link_handshake_welcome(link);
+    become_ready(link);
+    return TRIB_OK;
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
@@ -130,11 +194,7 @@ void trib_link_handshake_reject(trib_link *link, trib_status status, const char 
 static trib_status take_hello(trib_link *link, const unsigned char *payload)
 {
     trib_handshake *handshake = &link->handshake;
-    trib_reader reader = {.data = payload, .left = HELLO_SIZE};
-    handshake->purpose = trib_get_u32(&reader);
-    handshake->member = trib_get_u32(&reader);
-    handshake->reactor = trib_get_u32(&reader);
-    memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    trib_auth_get_hello(payload, handshake);
     link->host->reactor->ops->random(link->host->reactor, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     trib_link_set_state(link, TRIB_LINK_AWAIT_PROOF);
     send_handshake(link, TRIB_FRAME_CHALLENGE, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
@@ -161,34 +221,26 @@ static trib_status take_proof(trib_link *link, const unsigned char *payload, tri
         trib_link_handshake_reject(link, TRIB_UNAUTHORIZED, error->text);
         return TRIB_OK;
     }
-    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_SUBFLOW) {
+    if (handshake->purpose < TRIB_PURPOSE_CONTROL || handshake->purpose > TRIB_PURPOSE_CALL) {
         return trib_error_set(error, TRIB_PROTOCOL, "unknown purpose %u", handshake->purpose);
     }
     link->purpose = (trib_purpose)handshake->purpose;
     link->peer = handshake->member;
     link->peer_reactor = handshake->reactor;
-    const bool is_second = link->purpose == TRIB_PURPOSE_PRIORITY || link->purpose == TRIB_PURPOSE_SUBFLOW;
-    if (is_second && trib_link_find_main(link) == NULL) {
-        link->proved = link->conn->proved =
-            true; /* rejected, but not logged as half-open: the main link may have just ended */
-        return trib_error_set(error, TRIB_PROTOCOL, "a second connection of a link that is not there, or a third");
+    switch (trib_redial_take(link)) {
+    case TRIB_RESUME_NEW:
+    case TRIB_RESUME_CALLED:
+        return welcome_new(link, error);
+    case TRIB_RESUME_TAKEN:
+        link->conn->proved = true;
+        return TRIB_OK; /* WELCOME follows when the link has taken the connection over */
+    case TRIB_RESUME_GONE:
+        return send_gone(link);
+    case TRIB_RESUME_STALE:
+        link->proved = link->conn->proved = true;
+        return trib_error_set(error, TRIB_PROTOCOL, "an outdated attempt to connect again");
     }
-    unsigned char proof[TRIB_PROOF_SIZE];
-    trib_auth_prove(link->host->engine->key, handshake, false, proof);
-    send_handshake(link, TRIB_FRAME_WELCOME, proof, sizeof proof);
-    become_ready(link);
-    return TRIB_OK;
-}
-
-static trib_status take_welcome(trib_link *link, const unsigned char *payload, trib_error *error)
-{
-    if (!trib_auth_verify(link->host->engine->key, &link->handshake, false, payload)) {
-        return trib_error_set(error, TRIB_UNAUTHORIZED,
-                              "%s let this process in without a proof of the token: it is no member of the job",
-                              link->conn->remote.text);
-    }
-    become_ready(link);
-    return TRIB_OK;
+    trib_unreachable();
 }
 
 trib_status trib_link_handshake_received(trib_link *link, const trib_frame *frame, const void *payload,
@@ -210,7 +262,7 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
 
 bool trib_link_handshake_lets_speak(const trib_link *link)
 {
-    return link->state == TRIB_LINK_READY ||
+    return link->state == TRIB_LINK_READY || (link->session.is_kept && trib_link_is_up(link)) ||
            (link->state == TRIB_LINK_AWAIT_WELCOME && link->purpose == TRIB_PURPOSE_DATA);
 }
 

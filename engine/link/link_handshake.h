@@ -6,6 +6,8 @@
 
 /* Starts the link's deadline, TRIB_HANDSHAKE_TIMEOUT_NS from now. */
 void trib_link_handshake_arm(trib_link *link);
+/* Tells the connector that the handshake is over, and how many frames this side has received. */
+void trib_link_handshake_welcome(trib_link *link);
 /* Sends HELLO once the connector's transport is connected. */
 void trib_link_handshake_begin(trib_link *link);
 /* Upcalls as in link.h, for frames that come before the link is READY. */

@@ -18,6 +18,7 @@ void trib_link_host_open(trib_link_host *host)
 
 void trib_link_host_close(trib_link_host *host)
 {
+    trib_session_close_host(host);
     while (host->free_outs != NULL) {
         trib_send_record *out = host->free_outs;
         host->free_outs = out->next;

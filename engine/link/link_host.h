@@ -31,8 +31,9 @@ struct trib_link_host {
     trib_transport *transport;
     trib_address address; /* where other members reach this reactor */
     uint32_t epoch;       /* epoch of the roster that this reactor knows, 0: none yet; put into every frame */
-    bool is_closed;       /* the job is over and no connection is accepted */
+    bool is_closed;       /* the job is over and no new link is accepted */
 
+    trib_timer life;  /* lets silent links show life (link_session.h) */
     trib_link *links; /* all links, newest first (utlist.h) */
     trib_scheduler scheduler;
     uint32_t push_credit, pull_credit; /* bytes */
@@ -44,7 +45,7 @@ struct trib_link_host {
     bool is_probed;       /* a health probe has come, and was logged */
 };
 
-/* Call before the transport is opened. The credits are the engine's settings. */
+/* Call before the transport is opened, on the reactor's thread or before it runs. The credits are the engine's settings. */
 void trib_link_host_open(trib_link_host *host);
 /* Call after the last link has gone and the transport is closed. */
 void trib_link_host_close(trib_link_host *host);

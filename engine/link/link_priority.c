@@ -56,7 +56,6 @@ void trib_link_priority_connect(trib_link *link)
         return;
     }
     priority_link->main = link;
-    priority_link->conn->urgent = true;
     link->priority_link = priority_link;
 }
 
@@ -78,7 +77,7 @@ trib_link *trib_link_find_main(const trib_link *link)
 {
     trib_link *main = link->host->links;
     while (main != NULL && (main->role != TRIB_LINK_ROLE_SERVER || main->peer != link->peer ||
-                            main->peer_reactor != link->peer_reactor || main->state != TRIB_LINK_READY)) {
+                            main->peer_reactor != link->peer_reactor || !trib_link_is_up(main))) {
         main = main->next;
     }
     return main != NULL && free_place_in(main, link->purpose) != NULL ? main : NULL;
@@ -108,5 +107,5 @@ bool trib_link_detach_from_main(trib_link *link)
         main->subflows[i] = main->subflows[i] == link ? NULL : main->subflows[i];
     }
     link->main = NULL;
-    return main->conn == NULL && !trib_link_has_others(main);
+    return main->main_gone && !trib_link_has_others(main);
 }

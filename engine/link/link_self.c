@@ -52,6 +52,7 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
                 trib_link_close(link, false, status, error.text);
             }
         }
+        trib_link_take_back(link, out);
         trib_link_send_finish(out, link->state == TRIB_LINK_READY ? TRIB_OK : link->end.status);
         out = next;
     }
@@ -72,6 +73,7 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
     if (link == NULL) {
         return TRIB_NO_MEMORY;
     }
+    link->is_self = true;
     link->purpose = TRIB_PURPOSE_DATA;
     link->peer = member;
     link->peer_reactor = host->reactor->index;

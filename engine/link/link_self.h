@@ -36,7 +36,13 @@ void trib_self_leases_close(trib_self_leases *leases);
 /* Defined in link.c, for link_self.c. `state` is the first state of the link. NULL: out of memory. */
 TRIB_CHECKED trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcalls, trib_link_state state);
 void trib_link_free(trib_link *link);
+/* Gives a frame to the link's connection, or takes it back; with the credit that it needs. */
+void trib_link_hand_over(trib_link *link, trib_send_record *out);
+void trib_link_take_back(trib_link *link, trib_send_record *out);
+/* Calls `done`, and keeps the record for reuse. */
 void trib_link_send_finish(trib_send_record *out, trib_status status);
+/* The peer has all frames of a link that is LEAVING. */
+void trib_link_left(trib_link *link);
 /* Defined in link_self.c, for link.c. */
 void trib_link_self_hand_over(trib_link *link, trib_send_record *out);
 

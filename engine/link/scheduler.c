@@ -30,7 +30,9 @@ static bool may_carry(const trib_link *connection)
 trib_link *trib_link_connection_or_main(trib_link *link, uint8_t connection)
 {
     trib_link *second = connection > 0 ? trib_link_connection(link, connection) : NULL;
-    return second != NULL && may_carry(second) ? second : link;
+    /* What must stay behind frames of a connection waits for it while it is made again. */
+    const bool is_there = second != NULL && trib_link_is_up(second) && (second->outgoing || second->has_received);
+    return is_there ? second : link;
 }
 
 static trib_send_request *first_request(const trib_link *link)
@@ -118,7 +120,7 @@ static void update_waiting_connection(trib_link *connection)
     if (connection->flow.egress == NULL) {
         return;
     }
-    if (trib_scheduler_has_work(connection) && connection->state != TRIB_LINK_CLOSING) {
+    if (trib_scheduler_has_work(connection) && connection->state == TRIB_LINK_READY) {
         trib_egress_wait(connection);
     } else {
         trib_egress_rest(connection);
@@ -311,7 +313,7 @@ void trib_scheduler_wake(trib_link *link)
     trib_scheduler *self = &link->host->scheduler;
     if (!link->pump_queued) {
         link->pump_queued = true;
-        if (link->conn != NULL) {
+        if (!link->is_self) {
             LL_PREPEND2(self->woken, link, pump_next);
         } else {
             /* Links to other members come first, because bytes for this process need no time to travel. */
@@ -334,6 +336,13 @@ void trib_scheduler_connection_ready(trib_link *subflow)
     trib_egress_join_in(subflow);
     update_waiting(subflow->main);
     trib_scheduler_wake(subflow->main);
+}
+
+void trib_scheduler_resumed(trib_link *connection)
+{
+    trib_link *main = connection->main != NULL ? connection->main : connection;
+    update_waiting(main);
+    trib_scheduler_wake(main);
 }
 
 void trib_scheduler_link_gone(trib_link_host *host)
@@ -362,15 +371,16 @@ static void set_awaits_sent(const trib_link *connection, const bool *waits)
 static bool may_go_at_once(const trib_link *link, uint64_t bytes)
 {
     const trib_egress *egress = link->flow.egress;
-    return bytes <= AT_ONCE_BYTES && link->conn != NULL && link->state == TRIB_LINK_READY && link->outbox.count == 1 &&
-           link->in_flight == 0 && (egress == NULL || (egress->in_flight == 0 && egress->waiting.count == 1)) &&
+    return bytes <= AT_ONCE_BYTES && !link->is_self && link->conn != NULL && link->state == TRIB_LINK_READY &&
+           link->outbox.count == 1 && link->in_flight == 0 &&
+           (egress == NULL || (egress->in_flight == 0 && egress->waiting.count == 1)) &&
            !trib_link_priority_is_possible(link);
 }
 
 trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, uint64_t bytes)
 {
     trib_assert(!trib_send_request_waits(request));
-    if (link->state == TRIB_LINK_CLOSING) {
+    if (trib_link_is_ending(link)) {
         return TRIB_CLOSED;
     }
     if (!trib_min_heap_reserve(&link->outbox, link->outbox.count + 1, allocate_outbox, link->host)) {

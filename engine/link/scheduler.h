@@ -63,6 +63,8 @@ void trib_scheduler_wake(trib_link *link);
 void trib_scheduler_credit_returned(trib_link *connection, uint32_t payload_bytes);
 /* Lets a subflow that this side made carry requests. */
 void trib_scheduler_connection_ready(trib_link *subflow);
+/* Lets a connection that was made again carry requests. */
+void trib_scheduler_resumed(trib_link *connection);
 /* Takes out all requests that wait for a link that has ended, and calls their on_drop. */
 void trib_scheduler_drop_requests(trib_link *link);
 /* Forgets a link that is about to be freed; no request may wait for it. */

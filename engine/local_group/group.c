@@ -133,7 +133,7 @@ trib_status trib_group_take_order(trib_local_group *group, const trib_announceme
 
 static void send_to_rank(trib_local_group *group, uint32_t local_rank, trib_frame frame, const char *text)
 {
-    if (group->links[local_rank] != NULL && group->links[local_rank]->state == TRIB_LINK_READY) {
+    if (group->links[local_rank] != NULL && trib_link_is_up(group->links[local_rank])) {
         trib_link_send_copy(group->links[local_rank], frame, text, text == NULL ? 0 : strlen(text));
     }
 }
@@ -311,7 +311,7 @@ static void take_failure(trib_reactor *reactor, trib_post *post)
             trib_group_end_job(group, TRIB_NO_MEMORY, "out of memory for a failed operation");
         }
         trib_op_unref(op);
-    } else if (group->links[0] == NULL || group->links[0]->state == TRIB_LINK_READY) {
+    } else if (group->links[0] == NULL || trib_link_is_up(group->links[0])) {
         send_failure(group, op);
     } else {
         device->next = group->unnotified;

@@ -260,7 +260,7 @@ static trib_status open_leader(trib_local_group *group, trib_error *error)
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        if (link->upcalls == &leader_upcalls && link->state == TRIB_LINK_READY) {
+        if (link->upcalls == &leader_upcalls && trib_link_is_up(link)) {
             trib_group_adopt(link);
             trib_link_resume(link);
         }

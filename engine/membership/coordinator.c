@@ -130,9 +130,7 @@ void trib_coordinator_run(trib_coordinator *self)
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         trib_link *link = self->slots[i].link;
         link->last_received_ns = now_ns; /* a member has nothing to say while others are still missing */
-        if (link->conn != NULL) {
-            link->conn->survives_path_loss = true;
-        }
+        link->redial.survives = link->session.is_kept;
     }
     self->heartbeat.due_ns = self->next_ping_ns = now_ns;
     heartbeat(self->core->reactor, &self->heartbeat);
@@ -364,8 +362,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
-    trib_status status =
-        core->host.transport->ops->listen(core->host.transport, &at, &core->host, &self->listener, bound_out, error);
+    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
     if (status != TRIB_OK) {
         if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
@@ -404,10 +401,7 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
 
 void trib_coordinator_stop_listening(trib_coordinator *self)
 {
-    if (self->listener != NULL) {
-        self->core->host.transport->ops->listener_close(self->listener);
-        self->listener = NULL;
-    }
+    trib_listeners_close(&self->listeners);
 }
 
 void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)

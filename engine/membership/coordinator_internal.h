@@ -9,6 +9,7 @@
 #include "engine/base/hash.h"
 #include "engine/cluster/cut.h"
 #include "engine/cluster/rank_set.h"
+#include "engine/link/listeners.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
 typedef struct trib_coordinator_slot {
@@ -85,7 +86,7 @@ struct trib_rebalance_state;
 
 struct trib_coordinator {
     trib_core *core;
-    trib_listener *listener;
+    trib_listeners listeners;
     uint32_t worker_count, server_count;
     uint32_t joined, workers_left;
     uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none */

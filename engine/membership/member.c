@@ -14,6 +14,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
+#include "engine/link/link_reconnect.h"
 #include "engine/membership/coordinator.h"
 #include "engine/membership/job_settings.h"
 #include "engine/tracer/tracer.h"
@@ -24,7 +25,9 @@
 
 struct trib_member {
     trib_core *core;
-    trib_link *link; /* NULL: not connected */
+    trib_link *link;          /* NULL: not connected */
+    trib_address coordinator; /* its addresses, as they were found last */
+    bool has_tried;
     trib_timer retry, join_deadline, watch;
     bool joined;
     bool has_begun; /* the roster was sent to this member, so the job is lost if the roster does not arrive */
@@ -50,7 +53,7 @@ const char *trib_member_awaited(const trib_engine *engine, char *text, size_t si
         snprintf(text, size, "everybody is there, and connections are being made");
     } else if (engine->coordinator != NULL) {
         snprintf(text, size, "missing %s", missing);
-    } else if (self->link != NULL && self->link->state == TRIB_LINK_READY) {
+    } else if (self->link != NULL && trib_link_is_up(self->link)) {
         snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
     } else {
         snprintf(text, size, "the coordinator at %s is not reached: %.150s", engine->coordinator_address,
@@ -92,6 +95,19 @@ static void member_ready(trib_link *link)
     trib_member_note_awaited(engine);
 }
 
+/* The coordinator is not reached. Its name may have other addresses by now. */
+static void look_up_coordinator(trib_member *member)
+{
+    const trib_env *env = &member->core->engine->env;
+    trib_address found;
+    if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
+        member->coordinator = found;
+        if (member->link != NULL) {
+            trib_redial_set_addresses(member->link, &found);
+        }
+    }
+}
+
 static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
@@ -100,11 +116,13 @@ static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
     if (member->link != NULL || member->leaving) {
         return;
     }
-    trib_address address;
-    snprintf(address.text, sizeof address.text, "%s", engine->coordinator_address);
+    if (member->has_tried) {
+        look_up_coordinator(member);
+    }
+    member->has_tried = true;
     errno = 0;
-    trib_status status = trib_link_connect(&member->core->host, &address, TRIB_PURPOSE_CONTROL, TRIB_NO_MEMBER, 0,
-                                           &member_upcalls, member, &member->link);
+    trib_status status = trib_link_connect(&member->core->host, &member->coordinator, TRIB_PURPOSE_CONTROL,
+                                           TRIB_NO_MEMBER, 0, &member_upcalls, member, &member->link);
     if (status != TRIB_OK) {
         char why[TRIB_REASON_MAX];
         snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
@@ -118,7 +136,7 @@ static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_member *member = timer->user;
     trib_engine *engine = member->core->engine;
     const int64_t join_timeout_ns = engine->config.join_timeout_ns;
-    const bool reached = member->link != NULL && member->link->state == TRIB_LINK_READY;
+    const bool reached = member->link != NULL && trib_link_is_up(member->link);
     if (trib_join_notice_is_due(join_timeout_ns, &member->noticed)) {
         if (!reached) {
             trib_log(reactor->logger, TRIB_LOG_WARN,
@@ -183,6 +201,9 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     member->stalled_locally = stalled_locally;
     if (stalled_locally) {
         trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
+    }
+    if (member->link->state == TRIB_LINK_RECONNECTING) {
+        look_up_coordinator(member);
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
     if (silence_ns >= roster->peer_timeout_ns && judges) {
@@ -255,7 +276,7 @@ static trib_status take_roster(trib_member *member, const trib_frame *frame, con
 trib_link *trib_member_link(const trib_member *member)
 {
     const bool is_there = member->joined && !member->leaving && member->link != NULL;
-    return is_there && member->link->state == TRIB_LINK_READY ? member->link : NULL;
+    return is_there && trib_link_is_up(member->link) ? member->link : NULL;
 }
 
 bool trib_member_ask_time(trib_engine *engine)
@@ -449,6 +470,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     member->core = core;
     core->engine->member = member;
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");
+    snprintf(member->coordinator.text, sizeof member->coordinator.text, "%s", core->engine->coordinator_address);
     member->retry.fired = try_to_connect;
     member->retry.user = member;
     member->join_deadline.fired = join_deadline_passed;
@@ -472,7 +494,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     trib_timer_stop(reactor, &member->join_deadline);
     trib_timer_stop(reactor, &member->watch);
     trib_link *link = member->link;
-    if (link == NULL || link->state != TRIB_LINK_READY) {
+    if (link == NULL || !trib_link_is_up(link)) {
         atomic_store(&member->core->engine->leave_settled, true);
         return;
     }

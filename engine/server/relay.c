@@ -160,7 +160,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     if (link->flow.egress != NULL ? link->flow.egress->waits : link->waits) {
         trib_trace_sum(core, TRIB_TRACE_PARTIAL_START, &push->what, link->peer, frame.payload_size);
     }
-    trib_counter_add(&core->stats.bytes_relayed, link->conn != NULL ? frame.payload_size : 0);
+    trib_counter_add(&core->stats.bytes_relayed, !link->is_self ? frame.payload_size : 0);
     return false;
 }
 

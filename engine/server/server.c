@@ -99,7 +99,7 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        if (link->role != TRIB_LINK_ROLE_SERVER || link->state != TRIB_LINK_READY) {
+        if (link->role != TRIB_LINK_ROLE_SERVER || !trib_link_is_up(link)) {
             continue;
         }
         if (!is_from_worker(link, roster)) {

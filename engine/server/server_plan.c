@@ -201,7 +201,7 @@ static void entry_recycle(trib_sum_entry *entry)
 static void sum_sent(trib_send_record *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
-    if (status == TRIB_OK && out->link->conn != NULL) {
+    if (status == TRIB_OK && !out->link->is_self) {
         trib_server_trace_chunk(entry->sum, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
     }
     entry_recycle(entry);

@@ -1,6 +1,7 @@
 /* address_list.c - compares and walks comma-separated lists of hosts (address_list.h). */
 #include "engine/wire/address_list.h"
 
+#include <stdio.h>
 #include <string.h>
 
 /* The host without brackets or port. A text without brackets and with several colons is an IPv6 address without a
@@ -83,17 +84,28 @@ int trib_address_list_compare_machines(const char *one, const char *other)
     return compare(one, length, other, other_length);
 }
 
-const char *trib_address_list_at(const char *list, size_t index)
+size_t trib_address_list_count(const char *list)
 {
     size_t count = 1;
     for (const char *at = after(list); at != NULL; at = after(at)) {
         count++;
     }
+    return count;
+}
+
+const char *trib_address_list_at(const char *list, size_t index)
+{
     const char *found = list;
-    for (size_t skip = index % count; skip > 0; skip--) {
+    for (size_t skip = index % trib_address_list_count(list); skip > 0; skip--) {
         found = after(found);
     }
     return found;
+}
+
+void trib_address_list_copy(const char *list, size_t index, char *entry_out, size_t size)
+{
+    const char *at = trib_address_list_at(list, index);
+    snprintf(entry_out, size, "%.*s", (int)strcspn(at, ","), at);
 }
 
 const char *trib_address_list_next(const char *list, const char *own, const char *previous)

@@ -27,6 +27,11 @@ int trib_address_list_compare_machines(const char *one, const char *other);
 /* The host at the index modulo the number of hosts. */
 const char *trib_address_list_at(const char *list, size_t index);
 
+/* The number of entries of the list, at least 1. */
+size_t trib_address_list_count(const char *list);
+/* Copies the entry at the index modulo their number. */
+void trib_address_list_copy(const char *list, size_t index, char *entry_out, size_t size);
+
 /* Walks all different hosts of the list. With `previous` NULL it returns `own`; after that, the other hosts in
  * ascending order. NULL after the last. */
 const char *trib_address_list_next(const char *list, const char *own, const char *previous);

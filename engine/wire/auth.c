@@ -4,6 +4,8 @@
 #include <sodium.h>
 #include <string.h>
 
+#include "engine/wire/wire.h"
+
 /* Makes each guess of a short token as expensive as this. The salt is the job's name, so a table of guesses serves for
  * one name only. */
 static trib_status stretch(const char *token, const char *job, unsigned char stretched[TRIB_KEY_SIZE])
@@ -54,32 +56,42 @@ void trib_auth_wipe(void *secret, size_t size)
     sodium_memzero(secret, size);
 }
 
+void trib_auth_put_hello(const trib_handshake *handshake, unsigned char payload_out[TRIB_HELLO_SIZE])
+{
+    trib_writer writer = {.data = payload_out, .capacity = TRIB_HELLO_SIZE};
+    trib_put_u32(&writer, handshake->purpose);
+    trib_put_u32(&writer, handshake->member);
+    trib_put_u32(&writer, handshake->reactor);
+    trib_put_u32(&writer, handshake->attempt);
+    trib_put_u64(&writer, handshake->session);
+    trib_put_u64(&writer, handshake->received);
+    memcpy(payload_out + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+}
+
+void trib_auth_get_hello(const unsigned char payload[TRIB_HELLO_SIZE], trib_handshake *handshake_io)
+{
+    trib_reader reader = {.data = payload, .left = TRIB_HELLO_SIZE};
+    handshake_io->purpose = trib_get_u32(&reader);
+    handshake_io->member = trib_get_u32(&reader);
+    handshake_io->reactor = trib_get_u32(&reader);
+    handshake_io->attempt = trib_get_u32(&reader);
+    handshake_io->session = trib_get_u64(&reader);
+    handshake_io->received = trib_get_u64(&reader);
+    memcpy(handshake_io->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+}
+
 void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                      unsigned char proof_out[TRIB_PROOF_SIZE])
 {
     const unsigned char side = as_connector ? 'c' : 'a';
-    const uint32_t claims[3] = {handshake->purpose, handshake->member, handshake->reactor};
-    unsigned char claim_bytes[12];
-    for (size_t i = 0; i < sizeof claim_bytes; i++) {
-        claim_bytes[i] = (unsigned char)(claims[i / 4] >> (i % 4 * 8));
-    }
+    unsigned char hello[TRIB_HELLO_SIZE];
+    trib_auth_put_hello(handshake, hello);
     crypto_generichash_state state;
     crypto_generichash_init(&state, key, TRIB_KEY_SIZE, TRIB_PROOF_SIZE);
     crypto_generichash_update(&state, &side, 1);
-    crypto_generichash_update(&state, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    crypto_generichash_update(&state, hello, sizeof hello);
     crypto_generichash_update(&state, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
-    crypto_generichash_update(&state, claim_bytes, sizeof claim_bytes);
     crypto_generichash_final(&state, proof_out, TRIB_PROOF_SIZE);
-}
-
-void trib_auth_seal(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size)
-{
-    const unsigned char use = 's'; /* separates seals from the proofs of handshakes, which begin with 'c' or 'a' */
-    crypto_generichash_state state;
-    crypto_generichash_init(&state, key, TRIB_KEY_SIZE, digest_size);
-    crypto_generichash_update(&state, &use, 1);
-    crypto_generichash_update(&state, data, size);
-    crypto_generichash_final(&state, digest_out, digest_size);
 }
 
 bool trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,

@@ -17,13 +17,24 @@
 #define TRIB_NONCE_SIZE 32
 #define TRIB_PROOF_SIZE 32
 #define TRIB_KEY_SIZE 32
+#define TRIB_HELLO_SIZE 64 /* bytes of HELLO's payload */
+#define TRIB_WELCOME_SIZE                                                                                              \
+    40 /* bytes of WELCOME's payload: the proof, and the number of frames received in the session */
+#define TRIB_NO_SESSION UINT64_MAX /* in place of that number: there is no such session */
 
 typedef struct trib_handshake {
     unsigned char connector_nonce[TRIB_NONCE_SIZE];
     unsigned char acceptor_nonce[TRIB_NONCE_SIZE];
-    uint32_t purpose, member, reactor; /* the connector's claims, which its proof covers */
+    /* the connector's claims, which its proof covers */
+    uint32_t purpose, member, reactor;
+    uint32_t attempt;  /* twice the number of the connection in the session, and 1 more if the link was READY before */
+    uint64_t session;  /* id of the link's session */
+    uint64_t received; /* frames that the connector has received in the session */
 } trib_handshake;
 
+/* Writes and reads HELLO's payload: the claims and the connector's nonce. */
+void trib_auth_put_hello(const trib_handshake *handshake, unsigned char payload_out[TRIB_HELLO_SIZE]);
+void trib_auth_get_hello(const unsigned char payload[TRIB_HELLO_SIZE], trib_handshake *handshake_io);
 #define TRIB_TOKEN_MIN 8u   /* bytes; a shorter token is refused */
 #define TRIB_TOKEN_LONG 32u /* bytes; a token of this length counts as random */
 
@@ -34,8 +45,6 @@ TRIB_CHECKED trib_status trib_auth_key(const char *token, const char *job, unsig
 void trib_auth_wipe(void *secret, size_t size);
 void trib_auth_prove(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                      unsigned char proof_out[TRIB_PROOF_SIZE]);
-/* Proves other data with the key, by a digest of 16 to 64 bytes. No handshake has the same digest. */
-void trib_auth_seal(const void *key, const void *data, size_t size, unsigned char *digest_out, size_t digest_size);
 /* Compares the proofs in constant time. */
 bool trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                       const unsigned char proof[TRIB_PROOF_SIZE]);

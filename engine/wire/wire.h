@@ -21,7 +21,7 @@
     X(HELLO, 64)                                                                                                       \
     X(CHALLENGE, 32)                                                                                                   \
     X(PROOF, 32)                                                                                                       \
-    X(WELCOME, 32)                                                                                                     \
+    X(WELCOME, 40)                                                                                                     \
     /* BYE: the sender closes, in good order (aux 0) or because of a status, and the payload says why */               \
     X(BYE, 512)                                                                                                        \
     /* membership, between a member and the coordinator */                                                             \
@@ -62,7 +62,9 @@
     X(GROUP_RANKS, TRIB_PAYLOAD_MAX)                                                                                   \
     X(GROUP_KNOWN, 0)                                                                                                  \
     X(GROUP_MADE, 0)                                                                                                   \
-    X(GROUP_BAD, 1024)
+    X(GROUP_BAD, 1024)                                                                                      \
+    /* ACK: the sender is there, and has received as many frames as `acknowledged` says */                             \
+    X(ACK, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -105,7 +107,7 @@ typedef enum trib_frame_type {
     LATER(codec, 63, 1)                                                                                                \
     FIELD(root, 64, 4)                                                                                                 \
     FIELD(aux, 68, 4)                                                                                                  \
-    LATER(acknowledged, 72, 8)                                                                                         \
+    FIELD(acknowledged, 72, 8)                                                                                         \
     FIELD(contributors, 80, 4)                                                                                         \
     FIELD(step, 84, 4)                                                                                                 \
     FIELD(crc, 88, 4)                                                                                                  \
@@ -132,9 +134,8 @@ typedef struct trib_frame {
     uint8_t collective, dtype, reduce, codec;
     uint16_t flags;
     uint32_t root;
-    uint32_t aux; /* a status, a rank or an owner, depending on the type */
-    /* reserved for the number of frames that the sender has received, or of sums that are safe */
-    uint64_t acknowledged;
+    uint32_t aux;          /* a status, a rank or an owner, depending on the type */
+    uint64_t acknowledged; /* the number of frames that the sender has received (link_session.h) */
     uint32_t contributors; /* contributors to a sum, for information only */
     uint32_t step;         /* the caller's training step; all contributions to a round have the same */
     uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */

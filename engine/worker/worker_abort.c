@@ -1,8 +1,8 @@
 /*
  * worker_abort.c - giving up: deadlines, cancellation, and the withdraws sent to servers.
  *
- * Invariant: a task that fails while the transport holds its bytes settles when they come back. If they do not come
- * back within GRACE_NS, the link that holds them is closed, which returns them.
+ * Invariant: a task that fails while a link holds its bytes settles when they come back. If they do not come back within
+ * GRACE_NS, the link goes on with copies of them.
  */
 #include <stdio.h>
 
@@ -18,6 +18,7 @@
 #include "engine/worker/worker.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
+#define AGAIN_NS (10 * INT64_C(1000000)) /* until a connection that broke for it has given buffers back */
 
 /* Returns the reason for the loss of a peer, worded for the other workers. */
 static const char *loss_reason(const trib_op *op, char text[TRIB_ERROR_TEXT_SIZE])
@@ -82,7 +83,7 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_core *core = reactor->owner;
     trib_op_core *op_core = timer->user;
     trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
-    bool held = false;
+    bool held = false, waits = false;
     if (!op_core->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
         /* This process was suspended or its clock jumped, so the bytes get the grace period again. */
         op_core->grace_extended = true;
@@ -92,9 +93,17 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     for (uint32_t i = 0; i < tensor->task_count; i++) {
         trib_task *task = &tensor->tasks[i];
         if (task->link != NULL && task->held[TRIB_HOLD_SEND] + task->held[TRIB_HOLD_RECEIVE] > 0) {
-            trib_link_close(task->link, false, TRIB_PEER_LOST, "took no data for too long after a deadline had passed");
+            trib_session_give_back(task->link, task);
         }
+        if (tensor->active != op_core) {
+            return; /* that was the last */
+        }
+        waits = waits || task->held[TRIB_HOLD_SEND] + task->held[TRIB_HOLD_RECEIVE] > 0;
         held = held || task->held[TRIB_HOLD_DEVICE] > 0;
+    }
+    if (waits) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + AGAIN_NS);
+        return;
     }
     const int64_t waited_ns = trib_now(reactor) - op_core->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
     if (held && waited_ns < GRACE_NS + limit_ns) {

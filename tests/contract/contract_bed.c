@@ -129,7 +129,7 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
     self->conn = conn;
     self->connected = true;
     conn->user = self;
-    conn->survives_path_loss = conn->proved = true;
+    conn->proved = true;
     close_if(self, IN_ACCEPTED);
     send_more(self);
 }

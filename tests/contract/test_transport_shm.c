@@ -13,7 +13,6 @@
 #include "numa/arena.h"
 #include "tests/contract/transport_contract.h"
 #include "transports/auto/auto.h"
-#include "transports/failover/failover.h"
 #include "transports/shm/shm.h"
 #include "transports/shm/shm_ring.h"
 #include "transports/tcp/tcp.h"
@@ -123,28 +122,6 @@ static trib_status open_auto(void *shared, unsigned side, trib_reactor *reactor,
     return trib_auto_ops.open(reactor, &config, upcalls, transport_out);
 }
 
-/* As the bed's messages say it. */
-static uint32_t payload_size(const unsigned char header[TRIB_HEADER_SIZE])
-{
-    uint32_t size = 0;
-    memcpy(&size, header + 4, sizeof size);
-    return size;
-}
-
-static const unsigned char key[TRIB_KEY_SIZE] = {7};
-
-/* Sessions over several of them. */
-static trib_status open_rails(void *shared, unsigned side, trib_reactor *reactor, const trib_transport_upcalls *upcalls,
-                              trib_transport **transport_out)
-{
-    (void)side;
-    trib_transport_config config = config_of(shared);
-    config.payload_size = payload_size;
-    config.seal = trib_auth_seal;
-    config.seal_key = key;
-    return trib_failover_auto_ops.open(reactor, &config, upcalls, transport_out);
-}
-
 /* One of the two knows TCP only. */
 static trib_status open_tcp_or_auto(void *shared, unsigned side, trib_reactor *reactor,
                                     const trib_transport_upcalls *upcalls, trib_transport **transport_out)
@@ -221,13 +198,6 @@ int main(void)
          .open = open_auto,
          .threaded = true,
          .is_in_place = is_large},
-        {.name = "rails over auto offered",
-         OFFERED,
-         .listen_at = "127.0.0.1:0,127.0.0.2:0",
-         .setup = offer_by_auto,
-         .open = open_rails,
-         .threaded = true,
-         .is_in_place = is_never},
     };
     int failed = 0;
     for (unsigned i = 0; i < sizeof makers / sizeof makers[0]; i++) {

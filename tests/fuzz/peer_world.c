@@ -70,14 +70,10 @@ static void connected(trib_conn *conn, trib_status status)
     if (status != TRIB_OK) {
         return;
     }
-    unsigned char bytes[TRIB_NONCE_SIZE + 12];
-    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
+    unsigned char bytes[TRIB_HELLO_SIZE];
     self->handshake.purpose = self->purpose;
     self->handshake.member = 1;
-    trib_put_u32(&writer, self->handshake.purpose);
-    trib_put_u32(&writer, self->handshake.member);
-    trib_put_u32(&writer, self->handshake.reactor);
-    memcpy(bytes + writer.size, self->handshake.connector_nonce, TRIB_NONCE_SIZE);
+    trib_auth_put_hello(&self->handshake, bytes);
     world_send(self, (trib_frame){.type = TRIB_FRAME_HELLO}, bytes, sizeof bytes);
 }
 
@@ -95,20 +91,17 @@ static trib_status header(trib_conn *conn, const unsigned char bytes[TRIB_HEADER
 /* Plays the other side of a handshake that the engine begins; its nonce is 0. */
 static void take_hello(wire_conn *self, const unsigned char *payload)
 {
-    trib_reader reader = {.data = payload, .left = TRIB_NONCE_SIZE + 12};
-    self->purpose = self->handshake.purpose = trib_get_u32(&reader);
-    self->handshake.member = trib_get_u32(&reader);
-    self->handshake.reactor = trib_get_u32(&reader);
-    memcpy(self->handshake.connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    trib_auth_get_hello(payload, &self->handshake);
+    self->purpose = self->handshake.purpose;
     world_send(self, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, self->handshake.acceptor_nonce, TRIB_NONCE_SIZE);
 }
 
 static void take_proof(wire_conn *self)
 {
-    unsigned char proof[TRIB_PROOF_SIZE];
-    trib_auth_prove(self->world->key, &self->handshake, false, proof);
+    unsigned char welcome[TRIB_WELCOME_SIZE] = {0}; /* a proof, and that nothing was received */
+    trib_auth_prove(self->world->key, &self->handshake, false, welcome);
     self->ready = true;
-    world_send(self, (trib_frame){.type = TRIB_FRAME_WELCOME}, proof, sizeof proof);
+    world_send(self, (trib_frame){.type = TRIB_FRAME_WELCOME}, welcome, sizeof welcome);
 }
 
 static void take_challenge(wire_conn *self, const unsigned char *payload)

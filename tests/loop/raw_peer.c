@@ -15,7 +15,6 @@
 
 #include "engine/membership/job_settings.h"
 #include "engine/cluster/roster.h"
-#include "transports/failover/failover_internal.h"
 
 #define WAIT_S 30
 
@@ -77,12 +76,14 @@ bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char
 {
     unsigned char header[TRIB_HEADER_SIZE];
     trib_error error = {.text = ""};
-    if (!read_all(self->fd, header, sizeof header)) {
-        return false;
-    }
-    if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
+    do { /* an ACK may come at any time */
+        if (!read_all(self->fd, header, sizeof header)) {
+            return false;
+        }
+        if (trib_frame_decode(header, frame_out, &error) != TRIB_OK) {
+            fail_msg("%s", error.text);
+        }
+    } while (frame_out->type == TRIB_FRAME_ACK);
     known_epoch = frame_out->type == TRIB_FRAME_ROSTER ? frame_out->epoch : known_epoch;
     if (frame_out->type == TRIB_FRAME_PING && trib_epoch_number(frame_out->epoch) == 0) {
         return raw_peer_receive(self, frame_out, payload); /* the answer to JOIN, whose header alone matters */
@@ -100,13 +101,9 @@ static void receive_type(const raw_peer *self, trib_frame_type type, unsigned ch
 
 static void say_hello(const raw_peer *self, trib_handshake *handshake)
 {
-    unsigned char bytes[TRIB_NONCE_SIZE + 12];
+    unsigned char bytes[TRIB_HELLO_SIZE];
     memset(handshake->connector_nonce, 0x5a, TRIB_NONCE_SIZE); /* this nonce need be neither secret nor fresh */
-    trib_writer writer = {.data = bytes, .capacity = sizeof bytes};
-    trib_put_u32(&writer, handshake->purpose);
-    trib_put_u32(&writer, handshake->member);
-    trib_put_u32(&writer, handshake->reactor);
-    memcpy(bytes + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
+    trib_auth_put_hello(handshake, bytes);
     raw_peer_send(self, (trib_frame){.type = TRIB_FRAME_HELLO, .epoch = hello_epoch}, bytes, sizeof bytes);
 }
 
@@ -187,8 +184,8 @@ bool raw_peer_ask(raw_peer *self, const char *address, const char *token, trib_p
 
 static void say_foreign_hello(const raw_peer *self, uint8_t version)
 {
-    unsigned char hello[TRIB_HEADER_SIZE + TRIB_NONCE_SIZE + 12] = {0};
-    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_NONCE_SIZE + 12}, hello);
+    unsigned char hello[TRIB_HEADER_SIZE + TRIB_HELLO_SIZE] = {0};
+    trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_HELLO_SIZE}, hello);
     hello[4] = version;
     write_all(self->fd, hello, sizeof hello);
 }
@@ -199,25 +196,6 @@ bool raw_peer_greet_foreign(const char *address, uint8_t version, unsigned char 
     dial(&self, address);
     say_foreign_hello(&self, version);
     const bool answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
-    raw_peer_close(&self);
-    return answered;
-}
-
-bool raw_peer_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE])
-{
-    raw_peer self;
-    failover_frame frame = {
-        .magic = htole32(TRIB_FAILOVER_MAGIC), .kind = FAILOVER_HELLO, .version = TRIB_FAILOVER_VERSION, .id = {9}};
-    frame.attempt = htole64(1);
-    dial(&self, address);
-    write_all(self.fd, &frame, sizeof frame);
-    assert_true(read_all(self.fd, &frame, sizeof frame));
-    assert_int_equal(frame.kind, FAILOVER_WELCOME);
-    say_foreign_hello(&self, version);
-    bool answered;
-    do {
-        answered = read_all(self.fd, answer, TRIB_HEADER_SIZE);
-    } while (answered && memcmp(answer, &frame.magic, sizeof frame.magic) == 0);
     raw_peer_close(&self);
     return answered;
 }
@@ -236,18 +214,14 @@ void raw_peer_answer_foreign(int listener, uint8_t version)
 
 void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *token)
 {
-    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_NONCE_SIZE + 12];
+    unsigned char key[TRIB_KEY_SIZE], bytes[TRIB_HELLO_SIZE];
     *taken = (raw_peer){.fd = accept(self->listener, NULL, NULL), .listener = -1};
     assert_true(taken->fd >= 0);
     limit_waits(taken->fd);
     assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
     receive_type(taken, TRIB_FRAME_HELLO, bytes);
-    trib_reader reader = {.data = bytes, .left = sizeof bytes};
     trib_handshake *handshake = &taken->handshake;
-    handshake->purpose = trib_get_u32(&reader);
-    handshake->member = trib_get_u32(&reader);
-    handshake->reactor = trib_get_u32(&reader);
-    memcpy(handshake->connector_nonce, reader.data, TRIB_NONCE_SIZE);
+    trib_auth_get_hello(bytes, handshake);
     memset(handshake->acceptor_nonce, 0xa5, TRIB_NONCE_SIZE);
     raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_CHALLENGE}, handshake->acceptor_nonce, TRIB_NONCE_SIZE);
     receive_type(taken, TRIB_FRAME_PROOF, bytes);
@@ -256,10 +230,10 @@ void raw_peer_accept_proof(const raw_peer *self, raw_peer *taken, const char *to
 
 void raw_peer_welcome(const raw_peer *taken, const char *token)
 {
-    unsigned char key[TRIB_KEY_SIZE], proof[TRIB_PROOF_SIZE];
+    unsigned char key[TRIB_KEY_SIZE], welcome[TRIB_WELCOME_SIZE] = {0}; /* a proof, and that nothing was received */
     assert_int_equal(trib_auth_key(token, "default", key), TRIB_OK);
-    trib_auth_prove(key, &taken->handshake, false, proof);
-    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, proof, sizeof proof);
+    trib_auth_prove(key, &taken->handshake, false, welcome);
+    raw_peer_send(taken, (trib_frame){.type = TRIB_FRAME_WELCOME}, welcome, sizeof welcome);
 }
 
 void raw_peer_accept(const raw_peer *self, raw_peer *taken, const char *token)

@@ -25,8 +25,6 @@ bool raw_peer_ask_now(const raw_peer *self, const char *address, const char *tok
                       uint32_t member);
 /* Greets in another version; returns false if there is no answer. */
 bool raw_peer_greet_foreign(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
-/* As raw_peer_greet_foreign, but inside a session: the address is the first of a list. */
-bool raw_peer_greet_foreign_session(const char *address, uint8_t version, unsigned char answer[TRIB_HEADER_SIZE]);
 /* Answers the next connection in another version, and ends it. */
 void raw_peer_answer_foreign(int listener, uint8_t version);
 /* Accepts a connection that a member makes to the address of this peer's JOIN. */

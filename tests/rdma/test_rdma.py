@@ -140,9 +140,9 @@ rails() {
 began rails
 rails 12003 @EPOCHS@
 if [ $RDMA_HOST = 0 ]; then
-    says '^epoch' 1; ip link set $RDMA_LINK down; says 'failed over from rail' 1; says '^epoch' 2; ip link set $RDMA_LINK up
+    says '^epoch' 1; ip link set $RDMA_LINK down; says 'is made again' 2; says '^epoch' 2; ip link set $RDMA_LINK up
 else
-    says 'failed over from rail' 1; says 'is back' 1; sleep 1; ip link set $RDMA_LINK2 down
+    says 'is made again' 2; sleep 8; ip link set $RDMA_LINK2 down
 fi
 wait $rank; status=$?; cat rank; wait; (exit $status); ended
 ip link set $RDMA_LINK2 up
@@ -348,15 +348,15 @@ def with_two_cables():
 
 
 def a_rail_fails():
-    """A rail fails in the middle of a job, on either side. Its work moves to the other rail and back; sums stay exact."""
+    """A rail fails in the middle of a job, on either side. Its work moves to the other rail; sums stay exact."""
     built_with_rdma()
     jobs, output = with_two_cables()
     status, words = jobs.get('rails_0', (None, ''))
     assert status == 0 and jobs['rails_1'][0] == 0 and 'never said' not in output, output[-9000:]
-    assert re.search(r'failed over from rail 10\.77\.0\.2:\d+ to rail 10\.78\.\S+: port 1 of rxe0 is down', words), words
+    assert re.search(r'connection \w+ 10\.77\.0\.2:\d+ broke \(.*port 1 of rxe0 is down', words), words
+    assert re.search(r'connection \w+ 10\.78\.0\.2:\d+ is made again', words), words
     assert len(set(re.findall(r'reactor [01] listens by (\w+)', words))) == 2, words
-    assert re.search(r'rail 10\.77\.0\.1:12003 is back', jobs['rails_1'][1]), jobs['rails_1'][1]
-    assert re.search(r'failed over from rail 10\.78\.0\.2:\d+ to rail 10\.77\.', words), words
+    assert re.search(r'connection \w+ 10\.77\.0\.2:\d+ is made again', words), words
     there = re.findall(r'bit-identical: ok \(hash (\w+)\)', words)
     here = re.findall(r'bit-identical: ok \(hash (\w+)\)', job('digits_longer_over_tcp')[1])
     assert there and there == here, 'weights %s, on one host over TCP %s' % (there, here)

@@ -15,8 +15,11 @@
 #include <unistd.h>
 
 #include "engine/device/device_task.h"
+#include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_checksum.h"
+#include "engine/link/link_handshake.h"
+#include "engine/link/link_reconnect.h"
 #include "engine/local_group/group.h"
 #include "engine/worker/op.h"
 #include "engine/server/relay.h"
@@ -56,6 +59,11 @@ typedef enum bug {
     BUG_RECALL_WITHOUT_COPY,
     BUG_OTHER_PLACE,
     BUG_OTHER_MEMBER,
+    BUG_SENT_TWICE,
+    BUG_NOT_SENT_AGAIN,
+    BUG_COUNTS_WRONG,
+    BUG_BREAK_IS_LOSS,
+    BUG_LANDING_KEPT,
     BUG_REPEATED_PUSH,
     BUG_REPEATED_SUM,
     BUG_SILENCE_UNNOTICED,
@@ -86,6 +94,11 @@ static const char *const names[BUG_COUNT] = {
     [BUG_DROPS_UNTOLD] = "what finds no memory in an outbox is dropped, and nobody told",
     [BUG_DEPARTED_FORGETS] = "a local rank that leaves does not count the last collective that it has carried out",
     [BUG_AHEAD_TOO_SOON] = "what goes ahead is taken to be on the host before it is copied, 1 in 10",
+    [BUG_SENT_TWICE] = "after a break, what the peer has is sent once more, 1 in 2",
+    [BUG_NOT_SENT_AGAIN] = "after a break, a frame that the peer lacks is not sent again, 1 in 2",
+    [BUG_COUNTS_WRONG] = "a handshake tells that one frame more was received",
+    [BUG_BREAK_IS_LOSS] = "a connection that breaks is not made again",
+    [BUG_LANDING_KEPT] = "what was half received when the connection broke stays claimed",
     [BUG_RECALL_WITHOUT_COPY] = "what a server has of its own worker's is not copied when the operation fails",
     [BUG_OTHER_PLACE] = "a partition of a slice lies where the one before it does",
     [BUG_OTHER_MEMBER] = "a contribution to a group counts for another member, 1 in 50",
@@ -286,6 +299,42 @@ void __wrap_trib_link_resume(trib_link *link)
     if (!strikes(BUG_NOT_RESUMED, 1)) {
         __real_trib_link_resume(link);
     }
+}
+
+__typeof__(trib_session_resend) __real_trib_session_resend, __wrap_trib_session_resend;
+void __wrap_trib_session_resend(trib_link *link, uint64_t received)
+{
+    const bool has_some = received > link->session.acknowledged, lacks_some = received < link->session.sent;
+    if (has_some && strikes(BUG_SENT_TWICE, 2)) {
+        received--;
+    } else if (lacks_some && strikes(BUG_NOT_SENT_AGAIN, 2)) {
+        received++;
+    }
+    __real_trib_session_resend(link, received);
+}
+
+__typeof__(trib_link_handshake_welcome) __real_trib_link_handshake_welcome, __wrap_trib_link_handshake_welcome;
+void __wrap_trib_link_handshake_welcome(trib_link *link)
+{
+    const uint64_t more = link->session.received > 0 && strikes(BUG_COUNTS_WRONG, 1) ? 1 : 0;
+    link->session.received += more;
+    __real_trib_link_handshake_welcome(link);
+    link->session.received -= more;
+}
+
+__typeof__(trib_redial_connection_lost) __real_trib_redial_connection_lost, __wrap_trib_redial_connection_lost;
+bool __wrap_trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status, const char *reason)
+{
+    return !strikes(BUG_BREAK_IS_LOSS, 1) && __real_trib_redial_connection_lost(link, conn, status, reason);
+}
+
+__typeof__(trib_link_arrivals_abandon) __real_trib_link_arrivals_abandon, __wrap_trib_link_arrivals_abandon;
+void __wrap_trib_link_arrivals_abandon(trib_link *link)
+{
+    if (link->arrival_count > 0 && link->state == TRIB_LINK_RECONNECTING && strikes(BUG_LANDING_KEPT, 1)) {
+        link->arrival_count = 0;
+    }
+    __real_trib_link_arrivals_abandon(link);
 }
 
 __typeof__(trib_worker_release) __real_trib_worker_release, __wrap_trib_worker_release;

@@ -43,6 +43,8 @@ typedef enum torture_kind {
     TORTURE_RELINK,        /* a member's link gets another rate */
     TORTURE_JUMP,          /* a member's clock jumps ahead */
     TORTURE_RESET,         /* a connection is reset */
+    TORTURE_HALF,          /* nothing leaves a member for a while, or nothing reaches it */
+    TORTURE_FORGET,        /* a gateway forgets a connection */
     TORTURE_KILL,          /* a member's process dies */
     TORTURE_ALLOC_FAILURE, /* a member's allocations sometimes fail, for a while */
     TORTURE_KINDS,
@@ -168,6 +170,8 @@ typedef struct torture_verdict {
 } torture_verdict;
 
 void torture_draw(uint64_t seed, torture_plan *plan);
+/* Draws a cut of one member and breaks of connections, which no operation may notice. */
+void torture_draw_cuts(torture_plan *plan);
 /* Draws workers that leave at once after joining (torture_stutter.c). */
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs; called last. */

@@ -210,16 +210,12 @@ static void on_accepted(trib_listener *listener, trib_conn *conn)
 static void on_connected(trib_conn *conn, trib_status status)
 {
     stranger *self = conn->user;
-    unsigned char hello[TRIB_NONCE_SIZE + 12];
+    unsigned char hello[TRIB_HELLO_SIZE];
     if (status != TRIB_OK || self->manner == SILENT) {
         return;
     }
-    trib_writer writer = {.data = hello, .capacity = sizeof hello};
     self->handshake.purpose = TRIB_PURPOSE_CONTROL;
-    trib_put_u32(&writer, self->handshake.purpose);
-    trib_put_u32(&writer, self->handshake.member);
-    trib_put_u32(&writer, self->handshake.reactor);
-    memcpy(hello + writer.size, self->handshake.connector_nonce, TRIB_NONCE_SIZE);
+    trib_auth_put_hello(&self->handshake, hello);
     stranger_says(self, (trib_frame){.type = TRIB_FRAME_HELLO}, hello, sizeof hello);
 }
 

@@ -78,6 +78,8 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "relink",
                                                         "jump",
                                                         "reset",
+                                                        "half cut",
+                                                        "forget",
                                                         "kill",
                                                         "alloc_failures",
                                                         "break the device of",

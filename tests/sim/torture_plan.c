@@ -75,7 +75,7 @@ static void draw_tensors(trib_sim_stream *stream, torture_plan *plan)
 static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *plan, bool may_end, int64_t horizon_ns)
 {
     torture_fault fault = {
-        .kind = (torture_kind)between(stream, 0, may_end ? TORTURE_KINDS - 1 : TORTURE_JUMP),
+        .kind = (torture_kind)between(stream, 0, may_end ? TORTURE_KINDS - 1 : TORTURE_FORGET),
         .member = between(stream, 0, plan->job.workers + plan->job.servers - 1),
         .at_ns = (int64_t)trib_sim_draw_below(stream, (uint64_t)horizon_ns),
     };
@@ -91,6 +91,10 @@ static torture_fault draw_fault(trib_sim_stream *stream, const torture_plan *pla
         break;
     case TORTURE_JUMP: /* no member is lost by a jump, however far */
         fault.for_ns = spread(stream, 1000, 3 * limit_ns);
+        break;
+    case TORTURE_HALF:
+        fault.for_ns = spread(stream, MS / 10, longest_ns);
+        fault.amount = between(stream, 0, 1);
         break;
     case TORTURE_ALLOC_FAILURE:
         fault.for_ns = spread(stream, MS, SECOND);
@@ -487,6 +491,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_pace(plan);
     draw_large(plan);
     draw_lives(plan);
+    torture_draw_cuts(plan);
     torture_draw_dispute(plan);
     torture_draw_exchanges(plan);
     torture_draw_prompt(plan);

@@ -84,6 +84,12 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
     case TORTURE_RESET:
         trib_sim_net_reset(self->job->net, (uint64_t)what->at_ns);
         break;
+    case TORTURE_HALF:
+        trib_sim_node_block(member->node, what->amount > 0, what->amount <= 0);
+        break;
+    case TORTURE_FORGET:
+        trib_sim_net_forget(self->job->net, (uint64_t)what->at_ns);
+        break;
     case TORTURE_DEVICE:
         trib_host_world_fault(self->world, (int32_t)(what->member / self->plan->local_size),
                               (int32_t)(what->member % self->plan->local_size), (trib_host_fault)what->amount);
@@ -121,6 +127,9 @@ static void fault_ends(trib_sim *sim, trib_sim_event *event)
         break;
     case TORTURE_PARTITION:
         trib_sim_node_regroup(member->node, 0);
+        break;
+    case TORTURE_HALF:
+        trib_sim_node_block(member->node, false, false);
         break;
     case TORTURE_ALLOC_FAILURE:
         self->alloc_fails_one_in[member->index] = 0;

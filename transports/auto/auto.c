@@ -290,7 +290,7 @@ static void auto_conn_close(trib_conn *conn, bool flush)
 
 const trib_transport_ops trib_auto_ops = {
     .name = "auto",
-    .flags = 0,
+    .flags = TRIB_TRANSPORT_BREAKS | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_MAPS,
     .open = auto_open,
     .close = auto_close,
     .listen = auto_listen,

@@ -38,6 +38,7 @@ struct auto_rdma {
     trib_transport *rdma;
     _Atomic(trib_transport *) tcp; /* NULL: not needed yet */
     trib_address logged_for;
+    bool promised; /* the user was told that a device alone moves payloads, so no connection may go over TCP instead */
 };
 
 typedef struct auto_conn {
@@ -181,8 +182,7 @@ static void inner_closed(trib_conn *inner, trib_status status, const char *reaso
             free(conn);
             return;
         }
-        if (conn->self->config
-                .has_failover) { /* another rail may have RDMA; the failover layer decides when to do without */
+        if (conn->self->promised) { /* TCP would need a processor for the payloads */
             reason = conn->late ? "no answer in time" : reason;
             upcalls->connected(&conn->base, TRIB_PEER_LOST);
             upcalls->closed(&conn->base, TRIB_PEER_LOST, reason);
@@ -297,12 +297,15 @@ static bool front_moves_alone(const trib_conn *base, const void *memory, size_t 
 {
     const auto_conn *conn = (const auto_conn *)base;
     const trib_conn *inner = conn->inner;
-    return inner != NULL && !conn->trying && inner->transport->ops->moves_alone(inner, memory, size, least);
+    const bool moves = inner != NULL && !conn->trying && inner->transport->ops->moves_alone(inner, memory, size, least);
+    conn->self->promised = conn->self->promised || moves;
+    return moves;
 }
 
 /* The table of the connections in front; their instance is auto's. */
 static const trib_transport_ops front_ops = {
     .name = "auto",
+    .flags = TRIB_TRANSPORT_BREAKS,
     .send = front_send,
     .recv_resume = front_recv_resume,
     .lease = trib_transport_never_leases,

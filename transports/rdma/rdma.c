@@ -414,9 +414,9 @@ static trib_status rdma_transport_open(trib_reactor *reactor, const trib_transpo
         return TRIB_NO_MEMORY;
     }
     self->base = (trib_transport){.ops = &trib_rdma_ops, .reactor = reactor, .upcalls = upcalls};
-    self->has_failover = config->has_failover;
+    self->breaks_at_once = config->break_timeout_ns > 0;
     self->peers = config->peers;
-    self->ack_timeout = find_ack_timeout(config->silence_timeout_ns);
+    self->ack_timeout = find_ack_timeout(trib_transport_break_timeout(config));
     self->domain = config->context;
     trib_status status = TRIB_OK;
     if (self->domain == NULL) {
@@ -468,7 +468,7 @@ static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory
 
 const trib_transport_ops trib_rdma_ops = {
     .name = "rdma",
-    .flags = 0,
+    .flags = TRIB_TRANSPORT_BREAKS,
     .open = rdma_transport_open,
     .close = rdma_transport_close,
     .listen = rdma_transport_listen,

@@ -56,8 +56,8 @@ verbs_device *trib_rdma_device_of(verbs_domain *domain, const struct ibv_context
 bool trib_rdma_device_find(verbs_device *device, const void *data, size_t size, uint32_t *local_key_out,
                            uint32_t *remote_key_out);
 
-/* True if every device of the domain knows all of that memory. All must, because another device may take over
- * (failover.h). */
+/* True if every device of the domain knows all of that memory. All must, because another device may take
+ * over. */
 bool trib_rdma_domain_knows(verbs_domain *domain, const void *memory, size_t size);
 
 /* Takes page-aligned memory of the arena if the device knows that, otherwise allocates and registers memory. */

@@ -128,7 +128,7 @@ typedef struct verbs_transport {
     trib_transport_counters stats;
     verbs_domain *domain;
     bool owns_domain;
-    bool has_failover;   /* a connection ends at once when its port goes down */
+    bool breaks_at_once; /* a connection ends at once when its port goes down */
     uint32_t peers;      /* that may connect at once */
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
     uint32_t ahead;      /* receive targets in use, see TRIB_RDMA_AHEAD */

@@ -76,7 +76,7 @@ static void watch_ready(trib_reactor *reactor, trib_io *io, unsigned events)
         ibv_ack_async_event(&event);
         if (type == IBV_EVENT_DEVICE_FATAL) {
             lose_port(nic, 0, "has failed");
-        } else if (type == IBV_EVENT_PORT_ERR && nic->transport->has_failover) {
+        } else if (type == IBV_EVENT_PORT_ERR && nic->transport->breaks_at_once) {
             lose_port(nic, port, "is down");
         }
     }

@@ -28,7 +28,7 @@ static trib_status sim_open(trib_reactor *reactor, const trib_transport_config *
     self->base.reactor = reactor;
     self->base.upcalls = upcalls;
     self->node = node;
-    self->silence_ns = config->silence_timeout_ns;
+    self->silence_ns = trib_transport_break_timeout(config);
     node->net->transports++;
     *transport_out = &self->base;
     return TRIB_OK;
@@ -229,6 +229,6 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .context_close = trib_transport_no_context_close, .notifies_devices = trib_transport_notifies_no_devices,      \
     }
 
-const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS);
+const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_BREAKS | TRIB_TRANSPORT_SUBFLOWS);
 static const trib_transport_ops queueing_ops =
-    SIM_OPS(TRIB_TRANSPORT_FAILOVER | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_QUEUES);
+    SIM_OPS(TRIB_TRANSPORT_BREAKS | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_QUEUES);

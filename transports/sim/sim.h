@@ -77,10 +77,14 @@ uint64_t trib_sim_node_bytes_in(const trib_sim_node *node);
 
 /* Nodes reach each other if they are in the same group; all begin in group 0. */
 void trib_sim_node_regroup(trib_sim_node *node, uint32_t group);
+/* Lets nothing leave the node, or nothing reach it. */
+void trib_sim_node_block(trib_sim_node *node, bool out, bool in);
 /* Ends the process there: its connections end, the peers that it reaches see a reset, nobody can connect to it. */
 void trib_sim_node_kill(trib_sim_node *node);
 /* Resets the open connection number index modulo their count. False if there is none. */
 bool trib_sim_net_reset(trib_sim_net *net, uint64_t index);
+/* Forgets one as a gateway does: nothing passes on it any more, and neither end is told. */
+bool trib_sim_net_forget(trib_sim_net *net, uint64_t index);
 
 /* Small disturbances, drawn for each quantum or message. 0: never. */
 typedef struct trib_sim_weather {

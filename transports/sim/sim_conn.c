@@ -154,6 +154,7 @@ static void run_connected(trib_reactor *reactor, trib_sim_work *work)
     }
     trib_counter_add(&end->transport->stats.system_calls, 2);
     if (end->answer != TRIB_OK) {
+        end->base.refused = true;
         trib_sim_end_begin(end, end->answer, "connection refused");
         end->transport->base.upcalls->connected(&end->base, end->answer);
         return;

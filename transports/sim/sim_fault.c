@@ -63,21 +63,38 @@ void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event)
     }
 }
 
-void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
+static void watch_silence(sim_pair *pair)
 {
-    node->group = group;
+    trib_sim *sim = pair->net->sim;
+    trib_sim_clear(sim, &pair->silence);
+    if (!trib_sim_reachable(pair) && silence_of(pair) > 0) {
+        trib_sim_set(sim, &pair->silence, trib_sim_now(sim) + silence_of(pair));
+    }
+}
+
+/* Looks at all connections of a node whose links have changed. */
+static void look_around(const trib_sim_node *node)
+{
     for (sim_pair *pair = node->net->pairs; pair != NULL; pair = pair->next) {
         if (pair->ends[0].node != node && pair->ends[1].node != node) {
             continue;
         }
-        trib_sim_clear(node->net->sim, &pair->silence);
-        if (trib_sim_reachable(pair)) {
-            trib_sim_flow_ready(&pair->flows[0]);
-            trib_sim_flow_ready(&pair->flows[1]);
-        } else if (silence_of(pair) > 0) {
-            trib_sim_set(node->net->sim, &pair->silence, trib_sim_now(node->net->sim) + silence_of(pair));
-        }
+        watch_silence(pair);
+        trib_sim_pair_look(pair);
     }
+}
+
+void trib_sim_node_regroup(trib_sim_node *node, uint32_t group)
+{
+    node->group = group;
+    look_around(node);
+}
+
+void trib_sim_node_block(trib_sim_node *node, bool out, bool in)
+{
+    node->blocks_out = out;
+    node->blocks_in = in;
+    look_around(node);
 }
 
 /* ---- Ends of connections ---- */
@@ -99,23 +116,38 @@ static bool may_be_reset(const sim_pair *pair)
     return is_open(&pair->ends[0]) && is_open(&pair->ends[1]) && trib_sim_reachable(pair);
 }
 
-bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
+/* Finds the open connection number index modulo their count; NULL if there is none. */
+static sim_pair *find_open(const trib_sim_net *net, uint64_t index)
 {
     uint64_t open = 0;
     for (const sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
         open += may_be_reset(pair);
     }
-    if (open == 0) {
-        return false;
+    sim_pair *found = NULL;
+    index = open > 0 ? index % open : 0;
+    for (sim_pair *pair = net->pairs; pair != NULL && found == NULL; pair = pair->next) {
+        found = may_be_reset(pair) && index-- == 0 ? pair : NULL;
     }
-    index %= open;
-    for (sim_pair *pair = net->pairs; pair != NULL; pair = pair->next) {
-        if (may_be_reset(pair) && index-- == 0) {
-            cut_pair(pair);
-            return true;
-        }
+    return found;
+}
+
+bool trib_sim_net_reset(trib_sim_net *net, uint64_t index)
+{
+    sim_pair *pair = find_open(net, index);
+    if (pair != NULL) {
+        cut_pair(pair);
     }
-    return false;
+    return pair != NULL;
+}
+
+bool trib_sim_net_forget(trib_sim_net *net, uint64_t index)
+{
+    sim_pair *pair = find_open(net, index);
+    if (pair != NULL) {
+        pair->forgotten = true;
+        watch_silence(pair);
+    }
+    return pair != NULL;
 }
 
 void trib_sim_node_kill(trib_sim_node *node)

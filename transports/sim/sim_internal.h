@@ -36,6 +36,7 @@ struct trib_sim_node {
     double ingress_byte_ns;
     int64_t ingress_free_ns;
     uint32_t group;
+    bool blocks_out, blocks_in; /* nothing leaves it, or reaches it */
     bool dead;
     uint32_t last_port;
     sim_listener *listeners;
@@ -93,6 +94,7 @@ struct sim_flow {
     uint64_t unsent;      /* bytes that the kernel has and the link has not */
     uint64_t window_used; /* bytes under way, or arrived and unread */
     uint64_t arrived;     /* bytes arrived and unread */
+    uint64_t unheard;     /* of window_used: read, but the acknowledgement does not pass */
     int64_t last_arrival_ns;
     int64_t progress_ns;            /* when something was last sent or read */
     int64_t busy_since_ns, busy_ns; /* since when it has unsent or unread bytes; and how long it had some before */
@@ -149,6 +151,7 @@ struct sim_pair {
     trib_sim_event silence; /* nothing came through for the silence limit */
     int64_t retry_ns;
     uint32_t port;
+    bool forgotten;      /* nothing passes any more */
     uint32_t references; /* ends that are not gone, quanta under way, posts */
     sim_end ends[2];     /* 0 has connected, 1 was accepted */
     sim_flow flows[2];   /* index: the sending end */
@@ -220,7 +223,12 @@ sim_message *trib_sim_message_take(trib_sim_net *net);
 void trib_sim_message_give(trib_sim_net *net, sim_message *message);
 /* The receiving end of the flow learns one latency from now that the sender is gone. */
 void trib_sim_flow_reset(sim_flow *flow);
+/* True if the two ends reach each other, both ways. */
 bool trib_sim_reachable(const sim_pair *pair);
+/* True if what the flow sends passes. */
+bool trib_sim_passes(const sim_flow *flow);
+/* Something that kept the pair's flows from passing has changed. */
+void trib_sim_pair_look(sim_pair *pair);
 int64_t trib_sim_latency(const sim_pair *pair);
 void trib_sim_pair_ref(sim_pair *pair);
 void trib_sim_pair_unref(sim_pair *pair);

@@ -161,9 +161,16 @@ uint64_t trib_sim_node_bytes_in(const trib_sim_node *node)
     return node->machine->bytes_in;
 }
 
+bool trib_sim_passes(const sim_flow *flow)
+{
+    const sim_pair *pair = flow->pair;
+    return !pair->forgotten && pair->ends[0].node->group == pair->ends[1].node->group &&
+           !pair->ends[flow->from].node->blocks_out && !pair->ends[1 - flow->from].node->blocks_in;
+}
+
 bool trib_sim_reachable(const sim_pair *pair)
 {
-    return pair->ends[0].node->group == pair->ends[1].node->group;
+    return trib_sim_passes(&pair->flows[0]) && trib_sim_passes(&pair->flows[1]);
 }
 
 int64_t trib_sim_latency(const sim_pair *pair)
@@ -246,7 +253,7 @@ static bool may_send(const sim_flow *flow)
     bool open = flow->window_used < flow->pair->net->config.window_bytes;
     bool has_data = flow->unsent > 0 && open;
     bool has_end = flow->unsent == 0 && flow->finished && !flow->ended;
-    return !flow->broken && (has_data || has_end) && trib_sim_reachable(flow->pair);
+    return !flow->broken && (has_data || has_end) && trib_sim_passes(flow);
 }
 
 void trib_sim_flow_ready(sim_flow *flow)
@@ -365,6 +372,10 @@ void trib_sim_flow_reset(sim_flow *flow)
 static void acknowledge_bytes(sim_flow *flow, uint32_t bytes)
 {
     trib_assert(flow->window_used >= bytes);
+    if (!trib_sim_passes(&flow->pair->flows[1 - flow->from])) {
+        flow->unheard += bytes;
+        return;
+    }
     flow->window_used -= bytes;
     flow->progress_ns = trib_sim_now(flow->pair->net->sim);
     if (!sim_flow_is_waiting(flow)) {
@@ -374,6 +385,17 @@ static void acknowledge_bytes(sim_flow *flow, uint32_t bytes)
     trib_sim_flow_ready(flow);
     if (sim_is_in_memory(flow->pair)) {
         trib_sim_end_writable(&flow->pair->ends[flow->from]);
+    }
+}
+
+void trib_sim_pair_look(sim_pair *pair)
+{
+    for (unsigned i = 0; i < 2; i++) {
+        sim_flow *flow = &pair->flows[i];
+        const uint64_t unheard = flow->unheard;
+        flow->unheard = 0;
+        unheard > 0 ? acknowledge_bytes(flow, (uint32_t)unheard) : (void)0;
+        trib_sim_flow_ready(flow);
     }
 }
 

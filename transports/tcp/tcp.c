@@ -28,6 +28,7 @@ static trib_status tcp_open(trib_reactor *reactor, const trib_transport_config *
     self->base.reactor = reactor;
     self->base.upcalls = upcalls;
     self->config = *config;
+    self->config.silence_timeout_ns = trib_transport_break_timeout(config);
     uint32_t *bytes = &self->config.send_buffer_bytes;
     if (*bytes == 0) {
         *bytes = SEND_BUFFER_DEFAULT;
@@ -122,7 +123,7 @@ static trib_status tcp_listen(trib_transport *transport, const trib_address *at,
 
 const trib_transport_ops trib_tcp_ops = {
     .name = "tcp",
-    .flags = TRIB_TRANSPORT_QUEUES,
+    .flags = TRIB_TRANSPORT_BREAKS | TRIB_TRANSPORT_SUBFLOWS | TRIB_TRANSPORT_QUEUES,
     .open = tcp_open,
     .close = tcp_close,
     .listen = tcp_listen,

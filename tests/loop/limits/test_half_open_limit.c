@@ -90,18 +90,6 @@ static void links_make_room(void **state)
     scene_close(self);
 }
 
-/* These connections have not even asked for a session. */
-static void sessions_make_room(void **state)
-{
-    (void)state;
-    scene *self = scene_open("127.0.0.2");
-    come(self);
-    unsigned char answer[TRIB_HEADER_SIZE];
-    assert_true(raw_peer_greet_foreign_session(self->host.address, TRIB_WIRE_VERSION - 1, answer));
-    assert_false(host_has_said(&self->host, "too many others have come and not proved the token"));
-    scene_close(self);
-}
-
 /* ---- Strangers of another version, who get an answer and stay ---- */
 
 #define STRANGERS 600
@@ -149,7 +137,6 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_make_room),
-        cmocka_unit_test(sessions_make_room),
         cmocka_unit_test(answered_strangers_make_room),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -293,23 +293,6 @@ static void another_version(void **state)
     bed_close(&self);
 }
 
-/* The same, but the coordinator has two addresses. */
-static void another_version_in_a_session(void **state)
-{
-    (void)state;
-    bed self;
-    unsigned char answer[TRIB_HEADER_SIZE];
-    trib_frame frame;
-    trib_error error = {.text = ""};
-    bed_open_at(&self, 2, "127.0.0.2");
-    assert_true(raw_peer_greet_foreign_session(self.host.address, TRIB_WIRE_VERSION - 1, answer));
-    assert_int_equal(trib_frame_decode(answer, &frame, &error), TRIB_OK);
-    assert_int_equal(frame.type, TRIB_FRAME_BYE);
-    assert_int_equal((int32_t)frame.aux, TRIB_PROTOCOL);
-    await_line(&self, "protocol version 11, this side speaks 12: install the same release");
-    bed_close(&self);
-}
-
 static void a_coordinator_of_another_version(void **state)
 {
     (void)state;
@@ -478,7 +461,6 @@ int main(void)
         cmocka_unit_test(a_sum_of_another_member),
         cmocka_unit_test(a_contribution_to_another_epoch),
         cmocka_unit_test(another_version),
-        cmocka_unit_test(another_version_in_a_session),
         cmocka_unit_test(a_coordinator_of_another_version),
         cmocka_unit_test(second_connections),
         cmocka_unit_test(connections_by_other_networks),

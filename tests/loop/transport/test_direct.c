@@ -107,8 +107,8 @@ static void several_devices_a_machine(void **state)
     direct_close(&self);
 }
 
-/* The connections may fail over to a second RDMA device. */
-static void goes_by_failover(void **state)
+/* The peer has a second RDMA device, too. */
+static void goes_by_two_networks(void **state)
 {
     (void)state;
     direct_shape shape = direct_default_shape();
@@ -227,7 +227,7 @@ int main(void)
         cmocka_unit_test(goes_past_the_host),
         cmocka_unit_test(bytes_for_processors_go_through_the_host),
         cmocka_unit_test(several_devices_a_machine),
-        cmocka_unit_test(goes_by_failover),
+        cmocka_unit_test(goes_by_two_networks),
         cmocka_unit_test(is_refused_without_dmabuf),
         cmocka_unit_test(waits_for_the_device),
         cmocka_unit_test(is_not_taken_back_while_it_is_used),

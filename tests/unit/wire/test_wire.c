@@ -32,6 +32,7 @@ static trib_frame sample(trib_frame_type type)
         .reduce = 0x83,
         .root = 0x91929394u,
         .aux = 0xa1a2a3a4u,
+        .acknowledged = UINT64_C(0xd1d2d3d4d5d6d7d8),
         .contributors = 0xb1b2b3b4u,
         .step = 0xc1c2c3c4u,
         .crc = 0xd1d2d3d4u,
@@ -98,8 +99,8 @@ static void test_fixed_offsets(void **state)
         0,    0,    0xfb, 0xff, 0xff, 0xff, /* size, encoded, priority */
         0x81, 0x82, 0x83, 0,    0x94, 0x93,
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
-        0,    0,    0,    0,    0,    0,
-        0,    0,    0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
+        0xd8, 0xd7, 0xd6, 0xd5, 0xd4, 0xd3,
+        0xd2, 0xd1, 0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
         0xc4, 0xc3, 0xc2, 0xc1, 0xd4, 0xd3,
         0xd2, 0xd1, /* step, crc */
     };
@@ -240,7 +241,7 @@ static void test_epochs(void **state)
     (void)state;
     const trib_frame_type early[] = {TRIB_FRAME_HELLO, TRIB_FRAME_CHALLENGE, TRIB_FRAME_PROOF, TRIB_FRAME_WELCOME,
                                      TRIB_FRAME_BYE,   TRIB_FRAME_JOIN,      TRIB_FRAME_LEAVE, TRIB_FRAME_LOST,
-                                     TRIB_FRAME_PING,  TRIB_FRAME_PONG};
+                                     TRIB_FRAME_PING,  TRIB_FRAME_PONG,      TRIB_FRAME_ACK};
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
         bool may_be_early = false;
         for (size_t i = 0; i < sizeof early / sizeof early[0]; i++) {

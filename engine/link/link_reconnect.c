@@ -1,0 +1,451 @@
+/* link_reconnect.c - see link_reconnect.h. */
+#include "engine/link/link_reconnect.h"
+
+#include <errno.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_cause.h"
+#include "engine/link/link_handshake.h"
+#include "engine/link/link_host.h"
+#include "engine/wire/address_list.h"
+
+#define WAIT_FIRST_NS (5 * INT64_C(1000000)) /* doubles with each attempt */
+#define WAIT_SHARE 64                        /* a wait is at most this part of the peer timeout */
+/* An attempt takes two or three such parts of the peer timeout at most, in turns, until the peer's machine answers; then
+ * the handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. */
+#define ATTEMPT_SHARE 32
+#define HANDSHAKE_SHARE 2
+#define CALL_NS (20 * INT64_C(1000000)) /* the connector mostly comes before a call */
+
+static void call_connector(trib_link *link);
+static void adopt(trib_link *link);
+
+static uint32_t address_count(const trib_link *link)
+{
+    return (uint32_t)trib_address_list_count(link->redial.to.text);
+}
+
+static void arm(trib_link *link, int64_t after_ns)
+{
+    trib_timer_arm(link->host->reactor, &link->redial.timer, trib_now(link->host->reactor) + after_ns);
+}
+
+static int64_t wait_before_next(const trib_link *link)
+{
+    const int64_t most_ns = trib_session_peer_timeout(link->host) / WAIT_SHARE;
+    const uint32_t rounds = link->redial.tries / (link->outgoing ? address_count(link) : 1);
+    const int64_t wait_ns = WAIT_FIRST_NS << (rounds < 10 ? rounds : 10);
+    return wait_ns < most_ns ? wait_ns : most_ns;
+}
+
+static bool is_loss(trib_status status)
+{
+    return status == TRIB_OK || status == TRIB_PEER_LOST || status == TRIB_SYSTEM || status == TRIB_CLOSED ||
+           status == TRIB_TIMEOUT;
+}
+
+/* ---- The connector ---- */
+
+/* True if another attempt follows when this one fails. */
+static bool is_repeated(const trib_link *link)
+{
+    if (link->session.is_established) {
+        return link->redial.survives;
+    }
+    if (!link->outgoing || link->purpose == TRIB_PURPOSE_CALL || link->purpose == TRIB_PURPOSE_PRIORITY) {
+        return false;
+    }
+    return link->purpose != TRIB_PURPOSE_CONTROL || link->redial.tries < address_count(link);
+}
+
+static trib_status try_address(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    trib_transport *transport = link->host->transport;
+    trib_address to;
+    trib_address_list_copy(redial->to.text, redial->address, to.text, sizeof to.text);
+    /* What an address offers may not answer in time. Each second round does without it. */
+    if (redial->tries / address_count(link) % 2 == 1 && !redial->needs_offer) {
+        to.text[strcspn(to.text, "+")] = '\0';
+    }
+    redial->tries++;
+    redial->is_late = false;
+    const trib_status status = transport->ops->connect(transport, &to, link, &link->conn);
+    if (status == TRIB_OK) {
+        link->conn->urgent = link->purpose == TRIB_PURPOSE_PRIORITY;
+        link->busy_seen_ns = 0;
+        if (is_repeated(link)) {
+            arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * (2 + (redial->tries & 1)));
+        }
+    }
+    return status;
+}
+
+void trib_redial_set_addresses(trib_link *link, const trib_address *to)
+{
+    if (strcmp(link->redial.to.text, to->text) != 0) {
+        link->redial.to = *to;
+        link->redial.address = link->redial.refused = 0;
+    }
+}
+
+uint32_t trib_redial_attempt(trib_link *link)
+{
+    if (link->purpose == TRIB_PURPOSE_CALL) {
+        return link->redial.caller != NULL ? link->redial.caller->handshake.attempt : 0;
+    }
+    return link->redial.attempts++ << 1 | link->session.is_established;
+}
+
+void trib_redial_connected(trib_link *link)
+{
+    if (is_repeated(link)) {
+        arm(link, trib_session_peer_timeout(link->host) / HANDSHAKE_SHARE);
+    }
+}
+
+trib_status trib_redial_begin(trib_link *link, const trib_address *to)
+{
+    link->redial.to = *to;
+    trib_link_host *host = link->host;
+    host->reactor->ops->random(host->reactor, (unsigned char *)&link->session.id, sizeof link->session.id);
+    link->session.id |= 1; /* 0 stands for no session */
+    return try_address(link);
+}
+
+/* The next attempt is due, or this one takes too long. */
+static void connect_next(trib_link *link)
+{
+    if (link->conn != NULL) {
+        link->redial.is_late = true;
+        link->conn->transport->ops->conn_close(link->conn, false);
+        return;
+    }
+    const trib_status status = try_address(link);
+    if (status != TRIB_OK) {
+        char why[TRIB_REASON_MAX];
+        snprintf(link->redial.reason, sizeof link->redial.reason, "%s", trib_log_status_reason(status, errno, why));
+        arm(link, wait_before_next(link));
+    }
+}
+
+static void timer_fired(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_link *link = timer->user;
+    if (link->state == TRIB_LINK_CLOSING) {
+        return;
+    }
+    if (link->redial.successor != NULL && link->conn == NULL) {
+        adopt(link);
+    } else if (link->outgoing) {
+        connect_next(link);
+    } else {
+        call_connector(link);
+    }
+}
+
+/* ---- The deadline ---- */
+
+static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_link *link = timer->user;
+    const int64_t timeout_ns = trib_session_peer_timeout(link->host);
+    if (!link->redial.is_excused && trib_timer_stalled_locally(reactor, timer, timeout_ns / 8)) {
+        link->redial.is_excused = true; /* this process stood still, and has not tried in that time */
+        trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns / 4);
+        return;
+    }
+    char text[TRIB_REASON_MAX];
+    snprintf(text, sizeof text, "the connection broke and was not made again in time: %s", link->redial.reason);
+    trib_link_close(link, false, TRIB_PEER_LOST, text);
+}
+
+/* The peer timeout begins with the break. If nothing told of the break, it was noticed some time later. */
+static void arm_deadline(trib_link *link)
+{
+    trib_reactor *reactor = link->host->reactor;
+    const int64_t now_ns = trib_now(reactor), timeout_ns = trib_session_peer_timeout(link->host);
+    const int64_t silent_ns = now_ns - link->last_received_ns;
+    const int64_t passed_ns = silent_ns < 0 ? 0 : silent_ns < timeout_ns / 8 ? silent_ns : timeout_ns / 8;
+    link->redial.is_excused = false;
+    link->deadline.fired = deadline_passed;
+    link->deadline.user = link;
+    trib_timer_arm(reactor, &link->deadline, now_ns + timeout_ns - passed_ns);
+}
+
+/* ---- A connection has ended ---- */
+
+static bool may_go_on(const trib_link *link, trib_status status)
+{
+    if (link->host->is_closed || link->bye || link->has_farewell || !is_loss(status)) {
+        return false;
+    }
+    return is_repeated(link);
+}
+
+/* Notes the end of an attempt. Returns false if nobody can be there any more. */
+static bool note_attempt(trib_link *link, bool refused, const char *reason)
+{
+    trib_link_redial *redial = &link->redial;
+    redial->refused = refused ? redial->refused + 1 : 0;
+    redial->address = (redial->address + 1) % address_count(link);
+    snprintf(redial->reason, sizeof redial->reason, "%s", redial->is_late ? "no answer" : reason);
+    return redial->refused < address_count(link);
+}
+
+static void note_break(trib_link *link, const trib_conn *conn, const char *reason)
+{
+    trib_link_redial *redial = &link->redial;
+    redial->tries = redial->refused = 0;
+    snprintf(redial->reason, sizeof redial->reason, "%s", reason);
+    trib_log(link->host->reactor->logger, TRIB_LOG_WARN, "the connection %s %s broke (%s): it is made again",
+             link->outgoing ? "to" : "from", conn->remote.text, reason);
+    trib_egress_rest(link);
+    arm_deadline(link);
+}
+
+bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status, const char *reason)
+{
+    const bool was_ready = link->state == TRIB_LINK_READY || link->state == TRIB_LINK_LEAVING;
+    if (!may_go_on(link, status)) {
+        return false;
+    }
+    if (!was_ready && !note_attempt(link, conn->refused, reason)) {
+        return false;
+    }
+    link->conn = NULL;
+    link->asks_again = false;
+    if (link->state != TRIB_LINK_RECONNECTING) {
+        trib_link_set_state(link, TRIB_LINK_RECONNECTING);
+    }
+    if (was_ready) {
+        note_break(link, conn, reason);
+    }
+    if (link->redial.successor != NULL) {
+        arm(link, 0);
+    } else if (!link->outgoing) {
+        arm(link, CALL_NS);
+    } else {
+        arm(link, was_ready ? 0 : wait_before_next(link));
+    }
+    return true;
+}
+
+/* ---- Another connection is there ---- */
+
+/* The link carries frames over its new connection. */
+static void go_on(trib_link *link, uint64_t received)
+{
+    trib_link_host *host = link->host;
+    trib_timer_stop(host->reactor, &link->deadline);
+    trib_timer_stop(host->reactor, &link->redial.timer);
+    trib_log(host->reactor->logger, TRIB_LOG_INFO, "the connection %s %s is made again", link->outgoing ? "to" : "from",
+             link->conn->remote.text);
+    trib_counter_add(&host->stats->reconnections, 1);
+    trib_link_set_state(link, link->leaving ? TRIB_LINK_LEAVING : TRIB_LINK_READY);
+    trib_session_resend(link, received);
+    if (link->state == TRIB_LINK_READY) {
+        trib_scheduler_resumed(link);
+    }
+}
+
+trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error *error)
+{
+    if (!trib_session_may_resume(link, received)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "the peer counts frames that were not sent, or has forgotten some");
+    }
+    go_on(link, received);
+    return TRIB_OK;
+}
+
+/* Takes over the connection of the successor, which has proved the token. */
+static void adopt(trib_link *link)
+{
+    trib_link *successor = link->redial.successor;
+    trib_assert(link->conn == NULL && link->state == TRIB_LINK_RECONNECTING);
+    link->redial.successor = NULL;
+    successor->redial.resumes = NULL;
+    const uint64_t received = successor->handshake.received;
+    link->handshake = successor->handshake;
+    link->conn = successor->conn;
+    link->conn->user = link;
+    link->conn->urgent = link->purpose == TRIB_PURPOSE_PRIORITY;
+    link->busy_seen_ns = 0;
+    successor->conn = NULL;
+    trib_link_free(successor);
+    link->last_received_ns = trib_now(link->host->reactor);
+    trib_link_handshake_welcome(link);
+    go_on(link, received);
+}
+
+static trib_link *find_session(const trib_link *candidate, bool outgoing)
+{
+    trib_link *link = candidate->session.id != 0 ? candidate->host->links : NULL;
+    while (link != NULL && (link == candidate || link->session.id != candidate->session.id ||
+                            link->outgoing != outgoing || (!outgoing && !link->session.is_established) ||
+                            link->state == TRIB_LINK_CLOSING || link->purpose == TRIB_PURPOSE_CALL)) {
+        link = link->next;
+    }
+    return link;
+}
+
+/* The peer has lost the connection of a link that this side made. */
+static trib_resume_answer take_call(const trib_link *candidate)
+{
+    trib_link *link = find_session(candidate, true);
+    if (link == NULL || link->peer_reactor != candidate->handshake.reactor) {
+        return TRIB_RESUME_GONE;
+    }
+    const bool is_broken = link->handshake.attempt == candidate->handshake.attempt &&
+                           (link->state == TRIB_LINK_READY || link->state == TRIB_LINK_LEAVING);
+    if (is_broken && link->conn != NULL) {
+        link->conn->transport->ops->conn_close(link->conn, false);
+    } else if (link->state == TRIB_LINK_RECONNECTING && link->conn == NULL) {
+        arm(link, 0);
+    }
+    return TRIB_RESUME_CALLED;
+}
+
+trib_resume_answer trib_redial_take(trib_link *candidate)
+{
+    const trib_handshake *handshake = &candidate->handshake;
+    candidate->session.id = handshake->session;
+    if (handshake->purpose == TRIB_PURPOSE_CALL) {
+        return take_call(candidate);
+    }
+    trib_link *link = find_session(candidate, false);
+    if (link == NULL) {
+        return (handshake->attempt & 1) != 0 ? TRIB_RESUME_GONE : TRIB_RESUME_NEW;
+    }
+    if (handshake->purpose != (uint32_t)link->purpose || handshake->reactor != link->peer_reactor ||
+        handshake->attempt >> 1 <= link->handshake.attempt >> 1 ||
+        !trib_session_may_resume(link, handshake->received) || !link->session.is_kept) {
+        return TRIB_RESUME_STALE;
+    }
+    if (link->redial.successor != NULL) {
+        trib_link *outdated = link->redial.successor;
+        outdated->redial.resumes = NULL;
+        link->redial.successor = NULL;
+        trib_link_close(outdated, false, TRIB_CLOSED, "the peer made a newer connection");
+    }
+    link->redial.successor = candidate;
+    candidate->redial.resumes = link;
+    candidate->proved = true;
+    if (link->conn != NULL) {
+        link->conn->transport->ops->conn_close(link->conn, false); /* its end comes, and then the successor's turn */
+    } else {
+        arm(link, 0);
+    }
+    return TRIB_RESUME_TAKEN;
+}
+
+/* ---- Calls ---- */
+
+static void call_ready(trib_link *call)
+{
+    trib_link_close(call, false, TRIB_OK, "the peer is there");
+}
+
+static trib_status call_header(trib_link *call, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+{
+    (void)call;
+    (void)frame;
+    (void)target;
+    return trib_error_set(error, TRIB_PROTOCOL, "a frame on a connection that only calls");
+}
+
+static trib_status call_received(trib_link *call, const trib_frame *frame, const void *payload, bool in_place,
+                                 trib_error *error)
+{
+    (void)payload;
+    (void)in_place;
+    return call_header(call, frame, NULL, error);
+}
+
+static void call_closed(trib_link *call, trib_status status, const char *reason)
+{
+    (void)status;
+    trib_link *link = call->redial.caller;
+    if (link == NULL) {
+        return;
+    }
+    link->redial.call = call->redial.caller = NULL;
+    if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
+        return;
+    }
+    if (call->has_farewell || call->redial.is_refused) {
+        char text[TRIB_REASON_MAX];
+        snprintf(text, sizeof text, "%s; %s", link->redial.reason,
+                 call->has_farewell ? "its process is another one now" : "its process has gone");
+        trib_link_close(link, false, TRIB_PEER_LOST, text);
+        return;
+    }
+    (void)reason;
+    arm(link, wait_before_next(link));
+}
+
+static const trib_link_upcalls call_upcalls = {
+    .ready = call_ready,
+    .header = call_header,
+    .received = call_received,
+    .closed = call_closed,
+};
+
+static void call_connector(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    const trib_roster *roster = link->host->engine->roster;
+    if (redial->call != NULL) { /* it takes too long */
+        trib_link_close(redial->call, false, TRIB_TIMEOUT, "no answer");
+        return;
+    }
+    if (roster == NULL || link->peer >= roster->member_count) {
+        return; /* the peer's own address is not known */
+    }
+    const trib_address *list = &roster->members[link->peer].addresses[link->peer_reactor];
+    trib_address to;
+    trib_address_list_copy(list->text, redial->tries++ % trib_address_list_count(list->text), to.text, sizeof to.text);
+    trib_link *call = NULL;
+    if (trib_link_connect(link->host, &to, TRIB_PURPOSE_CALL, link->peer, link->peer_reactor, &call_upcalls, NULL,
+                          &call) != TRIB_OK) {
+        arm(link, wait_before_next(link));
+        return;
+    }
+    call->session.id = link->session.id;
+    call->redial.caller = link;
+    redial->call = call;
+    arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * 2);
+}
+
+/* ---- Life ---- */
+
+void trib_redial_open(trib_link *link)
+{
+    link->redial.timer.fired = timer_fired;
+    link->redial.timer.user = link;
+}
+
+void trib_redial_close(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    trib_timer_stop(link->host->reactor, &redial->timer);
+    if (redial->call != NULL) {
+        trib_link *call = redial->call;
+        call->redial.caller = NULL;
+        redial->call = NULL;
+        trib_link_close(call, false, TRIB_OK, "no longer needed");
+    }
+    if (redial->resumes != NULL) {
+        redial->resumes->redial.successor = NULL;
+        redial->resumes = NULL;
+    }
+    if (redial->successor != NULL) {
+        trib_link *successor = redial->successor;
+        successor->redial.resumes = NULL;
+        redial->successor = NULL;
+        trib_link_close(successor, false, TRIB_CLOSED, "the link has ended");
+    }
+}

@@ -1,0 +1,51 @@
+/*
+ * link_reconnect.h - a link whose connection breaks gets another one.
+ *
+ * - The connector of a link connects again, to the addresses of its peer in turns, after waits that grow. It proves the
+ *   token as on the first connection and names the session (link_session.h). Both sides tell how much they have
+ *   received, and send the rest again.
+ * - The acceptor waits for that. Meanwhile it calls: it connects to the connector's own address, so that the two sides
+ *   soon agree that the connection broke, although only one of them may have seen it.
+ * - A link is lost at once if every address of the peer refuses, because the process has gone then, or if a process
+ *   answers that does not know the session. It is lost when the peer timeout has passed since the break.
+ * - A link that has not been READY yet is tried again in the same way, until the deadline of its handshake. A control
+ *   link is not, once each address was tried: its member tries anew.
+ *
+ * A connection that answers is first held by a link of its own, the successor, which ends when the link has taken the
+ * connection over. The earlier connection has had its `closed` before.
+ */
+#ifndef TRIB_ENGINE_LINK_LINK_RECONNECT_H
+#define TRIB_ENGINE_LINK_LINK_RECONNECT_H
+
+#include "engine/link/link.h"
+
+/* Prepares the timer of a new link. */
+void trib_redial_open(trib_link *link);
+/* Ends what searches for a connection of the link, because the link ends. */
+void trib_redial_close(trib_link *link);
+
+/* Begins the first connection of a link. TRIB_SYSTEM with errno, or TRIB_NO_MEMORY: it cannot be tried. */
+TRIB_CHECKED trib_status trib_redial_begin(trib_link *link, const trib_address *to);
+/* The peer has these addresses now. */
+void trib_redial_set_addresses(trib_link *link, const trib_address *to);
+/* The `attempt` that a connector's handshake claims. A call claims that of the connection that broke. */
+uint32_t trib_redial_attempt(trib_link *link);
+/* The link's new connection is there, and the handshake begins. */
+void trib_redial_connected(trib_link *link);
+/* The connection of the link has ended, and nobody ended the link. Returns true if the link goes on without it. */
+TRIB_CHECKED bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status,
+                                              const char *reason);
+/* Another connection of an established link has passed its handshake; the peer has received that many frames. */
+TRIB_CHECKED trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error *error);
+
+/* Acceptor: the candidate has proved the token and names a session. Answers what becomes of it. */
+typedef enum trib_resume_answer {
+    TRIB_RESUME_NEW,    /* the session begins: the candidate is the link */
+    TRIB_RESUME_TAKEN,  /* the candidate is a successor */
+    TRIB_RESUME_CALLED, /* the candidate has called, and its link connects again */
+    TRIB_RESUME_GONE,   /* there is no such session any more */
+    TRIB_RESUME_STALE,  /* the candidate is outdated */
+} trib_resume_answer;
+trib_resume_answer trib_redial_take(trib_link *candidate);
+
+#endif
