@@ -3,7 +3,6 @@ import atexit
 import collections
 import ctypes
 import os
-import socket
 import threading
 
 from . import _abi
@@ -22,11 +21,12 @@ Info = collections.namedtuple('Info', 'rank size server_count summing_count reac
 
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
-    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_callbacks')
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock')
 
-    def __init__(self, engine, handle, owner, value):
+    def __init__(self, engine, handle, owner, value, once=None):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
-        self._error, self._callbacks = None, None
+        self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self._lock = threading.Lock()
 
     def done(self):
         """True if the operation is complete, well or not. Never waits."""
@@ -51,14 +51,19 @@ class Operation:
         return self._value
 
     def _complete(self, status, text):
-        handle, self._handle = self._handle, None
-        if handle is None:
-            return  # another thread was faster
-        if status < 0:
-            self._error = error_of(status, text)
+        with self._lock:
+            if self._handle is None:
+                return  # another thread was faster
+            if status < 0:
+                self._error = error_of(status, text)
+            elif callable(self._value):
+                self._value = self._value(self._handle)  # takes the result out of the engine's memory
+            handle, self._handle = self._handle, None
         self._owner = None
         self._engine._forget(self)
         lib.trib_op_release(handle)
+        if self._once is not None:
+            lib.trib_tensor_release(self._once.handle, None)
 
     def stream_wait(self, stream):
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only)."""
@@ -92,15 +97,18 @@ class Tensor:
         self._reference = ctypes.byref(self._params)
         self._lock = threading.Lock()
 
-    def submit(self, function, source, target, owner, value=None, reduce=SUM, root=0, stream=None, priority=None):
-        """Submits an operation on bare addresses. `owner` keeps their memory alive, `value` is what wait() returns."""
+    def submit(self, function, source, target, owner, value=None, reduce=SUM, root=0, stream=None, priority=None, output_bytes=0,
+               flags=0, is_once=False):
+        """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or a
+        function that makes it of the operation's handle. is_once: the tensor is released when the operation is over."""
         engine, params, handle = self.engine, self._params, ctypes.c_void_p()
         with self._lock:
             params.input, params.output, params.reduce, params.root, params.stream = source, target, reduce, root, stream
             params.has_priority = priority is not None
             params.priority = priority or 0
+            params.output_bytes, params.flags = output_bytes, flags
             engine._submit(function, self._reference, handle)
-        operation = Operation(engine, handle, owner, value)
+        operation = Operation(engine, handle, owner, value, self if is_once else None)
         engine._live.add(operation)
         return operation
 
@@ -128,6 +136,28 @@ class Tensor:
         return buffer
 
 
+class Group:
+    """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use it;
+    ranks are places in the group."""
+
+    def __init__(self, engine, handle):
+        self._engine, self._group = engine, handle.value
+        self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
+        self.turns = {}
+
+    def declare(self, name, dtype, count, priority=0, is_device=False):
+        """As Engine.declare; the name is the group's."""
+        return self._engine.declare(name, dtype, count, priority, is_device, self._group)
+
+    def declare_once(self, name, dtype, count=0, **keywords):
+        """As Engine.declare_once; the name is the group's."""
+        return self._engine.declare_once(name, dtype, count, group=self._group, **keywords)
+
+    def barrier(self):
+        """Waits until all of the group have called it."""
+        self._engine.barrier(self._group)
+
+
 class Engine:
     """A member of a job. Its own threads move the data; the interpreter's lock is not taken on the way.
 
@@ -153,7 +183,6 @@ class Engine:
         self._completions = Completions()
         call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
         self.rank, self.size = config.rank, config.worker_count
-        self._coordinator = (config.coordinator or b'127.0.0.1:0').decode()
         atexit.register(self.close)
 
     def __enter__(self):
@@ -161,6 +190,10 @@ class Engine:
 
     def __exit__(self, *exception):
         self.close()
+
+    def is_open(self):
+        """True until close() was called."""
+        return self._handle is not None
 
     def wait_ready(self):
         """Waits until the job has come together, and raises what kept it from that."""
@@ -212,16 +245,6 @@ class Engine:
             raise error_of(status, '')
         return info
 
-    def own_address(self):
-        """Returns the address by which others reach this machine: the one from which the coordinator is reached."""
-        host, port = self._coordinator.split(',')[0].rsplit(':', 1)
-        try:
-            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-                probe.connect((host, int(port) or 9))
-                return probe.getsockname()[0]
-        except OSError:
-            return '127.0.0.1'
-
     def stats(self):
         """Returns the engine's counters, a trib_stats."""
         stats = _abi.trib_stats(struct_size=ctypes.sizeof(_abi.trib_stats))
@@ -231,35 +254,55 @@ class Engine:
             raise error_of(status, '')
         return stats
 
-    def declare(self, name, dtype, count, priority=0, is_device=False):
-        """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike."""
-        # A name that comes again for another shape gets a tensor of its own, with a number behind the name. Workers that use
-        # names alike number them alike.
-        shapes = self._tensors.setdefault(name, {})
+    def declare(self, name, dtype, count, priority=0, is_device=False, group=None):
+        """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A name
+        that comes again for another shape gets a tensor of its own, with a number behind the name: workers that use names
+        alike number them alike."""
+        shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device)
-        if key in shapes:
-            return shapes[key]
-        encoded = ('%s#%d' % (name, len(shapes)) if shapes else name).encode()
+        if key not in shapes:
+            full = '%s#%d' % (name, len(shapes)) if shapes else name
+            shapes[key] = self.declare_once(full, dtype, count, priority=priority, is_device=is_device, group=group)
+        return shapes[key]
+
+    def declare_once(self, name, dtype, count=0, layout=_abi.TRIB_WHOLE, splits=None, row=1, priority=0, is_device=False, group=None):
+        """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with the
+        n-th of that name on the other workers."""
+        encoded = name.encode()
         if b'\0' in encoded:
             raise ArgumentError('%r: a name must not contain a NUL' % name)
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
-        desc.name, desc.dtype, desc.count, desc.priority = encoded, dtype, count, priority
-        desc.flags = _abi.TRIB_TENSOR_DEVICE if is_device else 0
+        desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = encoded, dtype, count, priority, layout, row
+        desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
+        if splits is not None:
+            listed = (ctypes.c_uint64 * len(splits))(*splits)
+            desc.splits, desc.split_count = ctypes.addressof(listed), len(splits)
         handle = ctypes.c_void_p()
         with self._entered():
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        tensor = shapes[key] = Tensor(self, name, dtype, count, handle, is_device)
-        return tensor
+        return Tensor(self, name, dtype, count, handle, is_device)
 
     def declare_like(self, name, array, priority=0):
         """Declares a tensor of the type and size of an array."""
         buffer = buffer_of(array)
         return self.declare(name, buffer.dtype, buffer.count, priority, buffer.is_device)
 
-    def barrier(self):
-        """Waits until all workers have called it."""
+    def group(self, name, ranks):
+        """Makes a group of workers; each of them calls it, with the same ranks in the same order."""
+        desc = initialised(_abi.trib_group_desc(), lib.trib_group_desc_init)
+        listed = (ctypes.c_int32 * len(ranks))(*ranks)
+        desc.name, desc.ranks, desc.rank_count = name.encode(), ctypes.addressof(listed), len(ranks)
         handle = ctypes.c_void_p()
-        self._submit(lib.trib_barrier, None, handle)
+        with self._entered():
+            call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
+        return Group(self, handle)
+
+    def barrier(self, group=None):
+        """Waits until all workers, or all of a group, have called it."""
+        handle = ctypes.c_void_p()
+        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
+        params.group = group
+        self._submit(lib.trib_barrier, ctypes.byref(params), handle)
         operation = Operation(self, handle, None, None)
         self._live.add(operation)
         operation.wait()

@@ -1,11 +1,5 @@
-"""Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups).
-
-Each set has an engine of its own, which its workers make together."""
-import secrets
-import socket
-
+"""Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups)."""
 from . import job
-from .engine import Engine
 from .errors import ArgumentError, UnsupportedError
 
 
@@ -20,7 +14,7 @@ class ProcessSet:
         self._engine = None
 
     def engine(self):
-        """Returns the engine that carries out the set's collectives; ArgumentError on workers outside it."""
+        """Returns the group of the engine that carries out the set's collectives; ArgumentError on workers outside it."""
         if self._engine is None:
             raise ArgumentError('%r: %s' % (self, 'rank %d does not belong to it' % job.rank() if self.process_set_id is not None
                                             else 'add_process_set() has not been called for it'))
@@ -95,32 +89,9 @@ def add_process_set(process_set):
         raise ArgumentError('%r: a set of these ranks has been added already' % process_set)
     process_set.process_set_id, _next_id = _next_id, _next_id + 1
     _added[process_set.process_set_id] = process_set
-    if ranks == [job.rank()]:
-        process_set._engine = Engine(rank=0, worker_count=1, server_count=0, coordinator=None)
-        process_set._engine.wait_ready()
-        _rendezvous(ranks, process_set.process_set_id)
-        return process_set
-    coordinator, token = _rendezvous(ranks, process_set.process_set_id)
     if process_set.included():
-        process_set._engine = Engine(rank=ranks.index(job.rank()), worker_count=len(ranks), server_count=0, coordinator=coordinator,
-                                     token=token)
-        process_set._engine.wait_ready()
+        process_set._engine = job.engine().group('process_set.%d' % process_set.process_set_id, ranks)
     return process_set
-
-
-def _rendezvous(ranks, number):
-    """Returns the address and the token of a set's engine, which its first rank chooses and all get."""
-    import array
-    text = bytes(128)
-    if job.rank() == ranks[0]:
-        address = job.engine().own_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            chosen = '%s:%d %s' % (address, probe.getsockname()[1], secrets.token_hex(24))
-        text = chosen.encode().ljust(128)
-    data = array.array('B', text)
-    job.engine().declare_like('process_set.%d' % number, data).broadcast(data, ranks[0]).wait()
-    return data.tobytes().decode().split()
 
 
 def remove_process_set(process_set):
@@ -129,20 +100,15 @@ def remove_process_set(process_set):
         return False
     del _added[process_set.process_set_id]
     process_set.process_set_id = None
-    engine, process_set._engine = process_set._engine, None
+    process_set._engine = None
     job.engine().barrier()
-    if engine is not None:
-        engine.close()
     return True
 
 
 def close_all():
     """Ends all sets: the engine that they belong to is going to be closed."""
-    for process_set in list(_added.values()):
-        process_set.process_set_id = None
-        engine, process_set._engine = process_set._engine, None
-        if engine is not None:
-            engine.close()
+    for process_set in _added.values():
+        process_set.process_set_id = process_set._engine = None
     _added.clear()
 
 

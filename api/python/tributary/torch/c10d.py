@@ -1,8 +1,9 @@
 """A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
 
-Each process group has an engine of its own. Its address and a token go through the group's store. Point-to-point
-messages are not supported."""
+The group of all processes has an engine, whose address and token go through the group's store; other groups are groups of that
+engine. Point-to-point messages are not supported."""
 import datetime
+import os
 import secrets
 import socket
 
@@ -123,13 +124,14 @@ class ProcessGroup(dist.ProcessGroup):
 
     def reduce(self, tensors, opts):
         reduce = _reduction(opts)
-        scratch = [contiguous(tensor, 'tensor').clone() for tensor in tensors]
-        handles = [exchange.all_reduce(self._engine, copy, copy, reduce) for copy in scratch]
+        sources = [contiguous(tensor, 'tensor') for tensor in tensors]
+        scratch = [torch.empty_like(source) for source in sources]
+        handles = [exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce) for source, landing in zip(sources, scratch)]
 
         def finish():
             if self._rank == opts.rootRank:
-                for tensor, copy in zip(tensors, scratch):
-                    tensor.detach().copy_(copy)
+                for tensor, landing in zip(tensors, scratch):
+                    tensor.detach().copy_(landing)
 
         return Work(exchange.merged(handles, finish), list(tensors))
 
@@ -137,14 +139,13 @@ class ProcessGroup(dist.ProcessGroup):
         return self._in_place(tensors, lambda tensor: exchange.broadcast(self._engine, tensor, opts.rootRank))
 
     def _gather(self, outputs, source, value):
-        source = contiguous(source, 'input')
-        landings = [output.detach() if output.is_contiguous() else torch.empty_like(source) for output in outputs]
-        handle = exchange.all_gather(self._engine, landings, source)
+        handle = exchange.all_gather(self._engine, contiguous(source, 'input').reshape(-1))
 
         def finish():
-            for output, landing in zip(outputs, landings):
-                if output.data_ptr() != landing.data_ptr():
-                    output.detach().copy_(landing)
+            begin = 0
+            for output, length in zip(outputs, handle.wait()[1]):
+                output.detach().copy_(handle.wait()[0][begin:begin + length].view(output.shape))
+                begin += length
 
         return Work(exchange.merged([handle], finish), value)
 
@@ -156,7 +157,9 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allgather(list(map(list, zip(*outputs))), inputs, opts)
 
     def all_gather_single(self, output, source, opts=None):
-        return self._gather(list(output.view(self._size, -1).unbind(0)), source.reshape(-1), output)
+        if not output.is_contiguous():
+            return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
+        return Work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
 
     _allgather_base = all_gather_single
 
@@ -167,26 +170,36 @@ class ProcessGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def gather(self, outputs, inputs, opts):
-        source = contiguous(inputs[0], 'input')
-        landings = outputs[0] if outputs and self._rank == opts.rootRank else [torch.empty_like(source) for _ in range(self._size)]
-        return self._gather(landings, source, outputs)
+        # Everybody sends to the root, and nobody to anybody else.
+        source = contiguous(inputs[0], 'input').reshape(-1)
+        lengths = [source.numel() if r == opts.rootRank else 0 for r in range(self._size)]
+        handle = exchange.all_to_all(self._engine, source, lengths)
+
+        def finish():
+            if self._rank == opts.rootRank:
+                for output, part in zip(outputs[0], handle.wait()[0].view(self._size, -1)):
+                    output.detach().copy_(part.view(output.shape))
+
+        return Work(exchange.merged([handle], finish), outputs)
 
     def scatter(self, outputs, inputs, opts):
-        output = contiguous(outputs[0], 'output')
-        sources = [contiguous(part, 'input') for part in inputs[0]] if self._rank == opts.rootRank else \
-            [torch.empty_like(output) for _ in range(self._size)]
-        handles = [exchange.broadcast(self._engine, part, opts.rootRank) for part in sources]
-        return Work(exchange.merged(handles, lambda: outputs[0].detach().copy_(sources[self._rank])), outputs)
+        is_root, output = self._rank == opts.rootRank, outputs[0]
+        source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
+        handle = exchange.all_to_all(self._engine, source, [output.numel() if is_root else 0] * self._size)
+        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs)
+
+    def _scatter_sum(self, output, source, opts):
+        landing = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+        handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
+        return handle if landing.data_ptr() == output.data_ptr() else exchange.merged([handle], lambda: output.detach().copy_(landing))
 
     def reduce_scatter(self, outputs, inputs, opts=None):
-        reduce = _reduction(opts)
-        handles = [exchange.reduce_scatter(self._engine, output.detach(), [contiguous(part, 'input') for part in listed], reduce)
+        handles = [self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
                    for output, listed in zip(outputs, inputs)]
         return Work(exchange.merged(handles, lambda: None), outputs)
 
     def reduce_scatter_single(self, output, source, opts=None):
-        parts = list(contiguous(source, 'input').view(self._size, -1).unbind(0))
-        return Work(exchange.reduce_scatter(self._engine, output.detach(), parts, _reduction(opts)), output)
+        return Work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
 
     _reduce_scatter_base = reduce_scatter_single
 
@@ -197,16 +210,22 @@ class ProcessGroup(dist.ProcessGroup):
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
     def alltoall(self, outputs, inputs, opts=None):
-        sources = [contiguous(part, 'input') for part in inputs]
-        return Work(exchange.all_to_all(self._engine, [output.detach() for output in outputs], sources), outputs)
+        source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs])
+        handle = exchange.all_to_all(self._engine, source, [part.numel() for part in inputs])
+
+        def finish():
+            flat, lengths = handle.wait()
+            for output, part in zip(outputs, flat.split(lengths)):
+                output.detach().copy_(part.view(output.shape))
+
+        return Work(exchange.merged([handle], finish), outputs)
 
     def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None):
         source = contiguous(source, 'input')
-        sent = list(source.split(list(input_splits))) if input_splits else list(source.chunk(self._size)) if source.numel() else \
-            [source] * self._size
-        received = list(output.detach().split(list(output_splits))) if output_splits else \
-            list(output.detach().chunk(self._size)) if output.numel() else [output.detach()] * self._size
-        return Work(exchange.all_to_all(self._engine, received, sent), output)
+        row = torch.Size(source.shape[1:]).numel()
+        lengths = list(input_splits) if input_splits else [source.shape[0] // self._size] * self._size
+        handle = exchange.all_to_all(self._engine, source, lengths, row)
+        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output)
 
     alltoall_base = all_to_all_single
 
@@ -223,14 +242,14 @@ class ProcessGroup(dist.ProcessGroup):
     recv = recv_anysource = send
 
     def shutdown(self):
-        self._engine.close()
+        if isinstance(self._engine, Engine):  # other groups are the engine's, and end with it
+            self._engine.close()
 
     abort = shutdown
 
 
-def _own_address(store):
+def _own_address():
     """Returns the address by which the others reach this process, as far as the way to the store tells."""
-    import os
     master = os.environ.get('MASTER_ADDR', '127.0.0.1')
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
@@ -240,10 +259,17 @@ def _own_address(store):
         return '127.0.0.1'
 
 
+_world = {}  # the engine of the group of all processes, under the name 'engine'
+
+
 def _create(opts, _backend_options=None):
     store, rank, size = opts.store, opts.group_rank, opts.group_size
+    ranks = list(opts.global_ranks_in_group) or list(range(size))
+    world = _world.get('engine')
+    if world is not None and world.is_open():
+        return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, size)
     if rank == 0:
-        address = _own_address(store)
+        address = _own_address()
         with socket.socket() as probe:
             probe.bind((address, 0))
             port = probe.getsockname()[1]
@@ -253,6 +279,8 @@ def _create(opts, _backend_options=None):
     engine = Engine(rank=rank, worker_count=size, server_count=0, coordinator=coordinator, token=token,
                     op_timeout_ns=int(timeout.total_seconds() * 1e9))
     engine.wait_ready()
+    if ranks == list(range(int(os.environ.get('WORLD_SIZE', '0')))):
+        _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
 
 

@@ -2,10 +2,12 @@
 
 Each function submits and returns a Handle. A name of None takes one that is counted for each kind, type and size, so
 workers must submit operations without names in the same order."""
+import ctypes
+
 import torch
 
 from .. import _abi
-from .._library import lib
+from .._library import call, lib
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
@@ -43,14 +45,6 @@ def broadcast(engine, tensor, root, name=None, value=None):
     return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
 
 
-def all_gather(engine, outputs, source, name=None, value=None):
-    """outputs[r] = rank r's source. The outputs' sizes may differ, each is the same on all workers."""
-    if source.numel():
-        bits_of(outputs[engine.rank]).copy_(bits_of(source))
-    handles = [broadcast(engine, output, root, name and '%s.%d' % (name, root)) for root, output in enumerate(outputs) if output.numel()]
-    return merged(handles, lambda: outputs if value is None else value)
-
-
 def merged(handles, finish):
     """Returns one handle for several; `finish` makes its result when all are complete."""
     def finish_all():
@@ -61,45 +55,86 @@ def merged(handles, finish):
     return Handle([pair for handle in handles for pair in handle.operations], finish_all)
 
 
-def all_gather_lengths(engine, length, name=None):
-    """Returns every worker's length, by rank. Waits."""
-    lengths = torch.zeros(engine.size, dtype=torch.int64, device='cpu')
-    lengths[engine.rank] = length
-    return all_reduce(engine, lengths, lengths, _abi.TRIB_SUM, name and name + '.lengths').wait().tolist()
+def _once_name(engine, kind, name):
+    """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
+    if name is None:
+        engine.turns[kind] = engine.turns.get(kind, -1) + 1
+        return '%s.%d' % (kind, engine.turns[kind])
+    return name
 
 
-def reduce_scatter(engine, output, sources, reduce, name=None, value=None):
-    """output = reduction of all workers' sources[this rank]. The sources' sizes may differ, each is the same on all workers."""
-    whole = torch.cat([source.reshape(-1) for source in sources])
-    begin = sum(source.numel() for source in sources[:engine.rank])
-    handle = all_reduce(engine, whole, whole, reduce, name)
-
-    def finish():
-        output.view(-1).copy_(whole[begin:begin + output.numel()])
-        return output if value is None else value
-
-    return merged([handle], finish)
+def _on_host(tensor):
+    """Returns a tensor's elements in host memory: GPUs of one machine alone have all-reduce and broadcast of their own."""
+    return tensor.cpu() if tensor.is_cuda else tensor
 
 
-def all_to_all(engine, outputs, sources, name=None, value=None):
-    """outputs[r] = rank r's sources[this rank]. Waits for the table of sizes first."""
-    size, rank = engine.size, engine.rank
-    table = torch.zeros(size * size, dtype=torch.int64, device='cpu')
-    table[rank * size:(rank + 1) * size] = torch.tensor([source.numel() for source in sources], device='cpu')
-    table = all_reduce(engine, table, table, _abi.TRIB_SUM, name and name + '.sizes').wait().view(size, size)
-    totals = table.sum(1).tolist()
-    gathered = [torch.cat([source.reshape(-1) for source in sources]) if r == rank else sources[0].new_empty(total)
-                for r, total in enumerate(totals)]
-    handle = all_gather(engine, gathered, gathered[rank], name)
+def _taken(handle, dtype, lengths):
+    """Returns a tensor with a copy of an operation's result, and the lengths of its slices (so many numbers)."""
+    data, size, counts, count = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_uint64 * lengths)(), ctypes.c_size_t()
+    call(lib.trib_op_output, handle, ctypes.byref(data), ctypes.byref(size))
+    call(lib.trib_op_counts, handle, counts, lengths, ctypes.byref(count))
+    result = torch.empty(size.value, dtype=torch.uint8, device='cpu')
+    if size.value:
+        ctypes.memmove(result.data_ptr(), data, size.value)
+    return result.view(dtype), list(counts)
 
-    def finish():
-        made = []
-        for r in range(size):
-            begin = int(table[r, :rank].sum())
-            part = gathered[r][begin:begin + int(table[r, rank])]
-            if outputs is not None:
-                outputs[r].view(-1).copy_(part)
-            made.append(part)
-        return made if value is None else value
 
-    return merged([handle], finish)
+def all_gather(engine, source, row=1, name=None):
+    """The handle's result: all workers' sources, flat, one behind the other, and their lengths in rows. row: elements that
+    belong together. Type and row must be the same on all workers."""
+    host = _on_host(source)
+    bits = bits_of(host).reshape(-1)
+    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    tensor = engine.declare_once(_once_name(engine, 'all_gather', name), dtype_of(bits), bits.numel(), layout=_abi.TRIB_SLICES, row=scale)
+
+    def value(handle):
+        result, counts = _taken(handle, host.dtype, engine.size)
+        return result.to(source.device), [count // scale for count in counts]
+
+    return Handle([(tensor.submit(lib.trib_all_gather, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                                  is_once=True), None)])
+
+
+def all_gather_into(engine, landing, source):
+    """landing = all workers' sources, one behind the other; they are equally long."""
+    host, flat = _on_host(source), bits_of(_on_host(source)).reshape(-1)
+    target = landing if not landing.is_cuda else torch.empty_like(landing, device='cpu')
+    tensor = engine.declare_once(_once_name(engine, 'all_gather', None), dtype_of(flat), flat.numel(), layout=_abi.TRIB_SLICES)
+    size = target.numel() * target.element_size()
+    operation = tensor.submit(lib.trib_all_gather, flat.data_ptr(), target.data_ptr(), (host, flat, target), output_bytes=size, is_once=True)
+    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))
+
+
+def reduce_scatter(engine, output, source, reduce, row=1, name=None):
+    """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
+    host = _on_host(source)
+    target = output if not output.is_cuda and output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device='cpu')
+    tensor = engine.declare_once(_once_name(engine, 'reduce_scatter', name), dtype_of(host), target.numel(), layout=_abi.TRIB_SLICES, row=row)
+    operation = tensor.submit(lib.trib_reduce_scatter, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, is_once=True)
+    return merged([Handle([(operation, None)])], lambda: output if target is output else output.copy_(target))
+
+
+def all_to_all(engine, source, lengths, row=1, name=None):
+    """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of `source`
+    for each worker."""
+    host = _on_host(source)
+    bits = bits_of(host).reshape(-1)
+    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    tensor = engine.declare_once(_once_name(engine, 'all_to_all', name), dtype_of(bits), layout=_abi.TRIB_PAIRS,
+                                 splits=[length * scale for length in lengths], row=scale)
+
+    def value(handle):
+        result, counts = _taken(handle, host.dtype, engine.size ** 2)
+        return result.to(source.device), [count // scale for count in counts[engine.rank::engine.size]]
+
+    return Handle([(tensor.submit(lib.trib_all_to_all, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                                  is_once=True), None)])
+
+
+def reduce_to(engine, source, landing, root, reduce):
+    """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
+    host = _on_host(source)
+    target = landing if not landing.is_cuda else torch.empty_like(host)
+    tensor = _tensor(engine, 'reduce.%d' % reduce, None, host)
+    operation = tensor.submit(lib.trib_reduce_to, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, root=root)
+    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))

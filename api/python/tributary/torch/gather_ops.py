@@ -7,35 +7,31 @@ from ..process_sets import global_process_set
 from . import exchange
 from .compression import Compression
 from .elements import contiguous
-from .ops import Average, Sum, allreduce, counted_name, reduction_of, scaled
+from .ops import Average, Sum, allreduce, claim_name, counted_name, keep, reduction_of, scaled
 
 _REDUCE = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, 'Min': _abi.TRIB_MIN, 'Max': _abi.TRIB_MAX}
 
 
-def _agreed_shape(engine, tensor, name):
-    """Returns the lengths of the first dimension by rank, after a check that workers agree on everything else."""
-    if tensor.dim() == 0:
-        tensor = tensor.reshape(1)
-    trailing = list(tensor.shape[1:])
-    described = [tensor.shape[0], tensor.dim(), hash(tuple(trailing)) & 0x7fffffff, hash(str(tensor.dtype)) & 0]
-    table = torch.zeros(engine.size, len(described), dtype=torch.int64, device='cpu')
-    table[engine.rank] = torch.tensor(described, device='cpu')
-    exchange.all_reduce(engine, table, table, _abi.TRIB_SUM, name + '.shapes').wait()
-    for rank in range(engine.size):
-        if table[rank, 1:].tolist() != table[engine.rank, 1:].tolist():
-            raise ArgumentError('%s: rank %d has a tensor of %d dimensions, rank %d one of %d, or they differ behind the first: only '
-                                'the first dimension may differ' % (name, rank, table[rank, 1], engine.rank, tensor.dim()))
-    return tensor, table[:, 0].tolist()
+def _rows(tensor):
+    """Returns the number of elements that an index of the first dimension stands for."""
+    return torch.Size(tensor.shape[1:]).numel()
 
 
 def allgather_async(tensor, name=None, process_set=global_process_set):
     """Begins to gather and returns a handle of all workers' tensors, one behind the other along the first dimension, which
     may differ in length."""
-    name = 'allgather.' + (name or counted_name('allgather'))
-    source, lengths = _agreed_shape(process_set.engine(), contiguous(tensor, name), name)
-    output = source.new_empty([sum(lengths), *source.shape[1:]])
-    parts = list(output.split(lengths)) if output.numel() or sum(lengths) else [output] * len(lengths)
-    return exchange.all_gather(process_set.engine(), parts, source, name, value=output)
+    name = claim_name('allgather', name)
+    source = contiguous(tensor, name)
+    if source.dim() == 0:
+        source = source.reshape(1)
+    trailing = list(source.shape[1:])
+    handle = exchange.all_gather(process_set.engine(), source, _rows(source), name)
+
+    def finish():
+        flat, lengths = handle.wait()
+        return flat.reshape([sum(lengths) if _rows(source) else source.shape[0], *trailing])
+
+    return keep(name, exchange.merged([handle], finish))
 
 
 class _Allgather(torch.autograd.Function):
@@ -49,7 +45,8 @@ class _Allgather(torch.autograd.Function):
     def backward(ctx, gradient):
         reduced = allreduce(gradient, op=Average, process_set=ctx.process_set)
         engine = ctx.process_set.engine()
-        begin = sum(exchange.all_gather_lengths(engine, ctx.length)[:engine.rank])
+        lengths = exchange.all_gather(engine, torch.tensor([ctx.length], device='cpu')).wait()[0]
+        begin = int(lengths[:engine.rank].sum())
         return reduced[begin:begin + ctx.length].reshape(ctx.shape), None, None
 
 
@@ -75,51 +72,46 @@ def grouped_allgather(tensors, name=None, process_set=global_process_set):
     return [allgather(tensor, '%s.%d' % (base, index), process_set) for index, tensor in enumerate(tensors)]
 
 
+def _lengths(tensor, splits, size, name):
+    """Returns how many rows go to each worker."""
+    if tensor.dim() == 0:
+        raise ArgumentError('%s: a tensor without dimensions cannot be split' % name)
+    if splits is None:
+        if tensor.shape[0] % size:
+            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, tensor.shape[0], size))
+        return [tensor.shape[0] // size] * size
+    lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
+    if any(not isinstance(length, int) for length in lengths):
+        raise ArgumentError('%s: splits must be integers' % name)
+    if len(lengths) != size or sum(lengths) > tensor.shape[0] or any(length < 0 for length in lengths):
+        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, tensor.shape[0]))
+    return lengths
+
+
 def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
     """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is along the
     first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the lengths received."""
     engine = process_set.engine()
-    size = engine.size
-    name = 'alltoall.' + (name or counted_name('alltoall'))
+    name = claim_name('alltoall', name)
     source = contiguous(tensor, name)
-    if source.dim() == 0:
-        raise ArgumentError('%s: a tensor without dimensions cannot be split' % name)
-    if splits is None:
-        if source.shape[0] % size:
-            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, source.shape[0], size))
-        lengths = [source.shape[0] // size] * size
-    else:
-        lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
-        if any(not isinstance(length, int) for length in lengths):
-            raise ArgumentError('%s: splits must be integers' % name)
-        if len(lengths) != size or sum(lengths) > source.shape[0] or any(length < 0 for length in lengths):
-            raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, source.shape[0]))
-    source, _ = _agreed_shape(engine, source, name)
-    parts = [part.contiguous() for part in source[:sum(lengths)].split(lengths)]
-    handle = exchange.all_to_all(engine, None, parts, name)
+    lengths = _lengths(source, splits, engine.size, name)
+    trailing = list(source.shape[1:])
+    handle = exchange.all_to_all(engine, source[:sum(lengths)], lengths, _rows(source), name)
 
     def finish():
-        row = source[:1].numel() if source.shape[0] else max(1, torch.Size(source.shape[1:]).numel())
-        received = handle.wait()
-        output = torch.cat(received).reshape([-1 if row else sum(lengths), *source.shape[1:]])
-        counts = torch.tensor([part.numel() // max(row, 1) for part in received], dtype=torch.int32, device='cpu')
-        return output if splits is None else (output, counts)
+        flat, received = handle.wait()
+        output = flat.reshape([sum(received), *trailing])
+        return output if splits is None else (output, torch.tensor(received, dtype=torch.int32, device='cpu'))
 
-    return exchange.merged([handle], finish)
+    return keep(name, exchange.merged([handle], finish))
 
 
 class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
-        size = process_set.engine().size
-        if isinstance(splits, torch.Tensor) and splits.is_floating_point():
-            raise ArgumentError('alltoall: splits must be integers')
-        sent = splits if splits is not None else torch.tensor([tensor.shape[0] // size] * size, dtype=torch.int32, device='cpu')
-        if splits is None:
-            if tensor.shape[0] % size:
-                raise ArgumentError('alltoall: %d rows cannot be split evenly among %d workers: give splits' % (tensor.shape[0], size))
-        output, received = alltoall_async(tensor, sent, name, process_set).wait()
+        lengths = _lengths(tensor, splits, process_set.engine().size, 'alltoall.%s' % name)
+        output, received = alltoall_async(tensor, lengths, name, process_set).wait()
         ctx.received = received
         ctx.mark_non_differentiable(received)
         return output, received
@@ -140,7 +132,7 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
     """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's rows."""
     engine = process_set.engine()
     size, rank = engine.size, engine.rank
-    name = 'reducescatter.' + (name or counted_name('reducescatter'))
+    name = claim_name('reducescatter', name)
     op = reduction_of(op)
     if op not in (Average, Sum):
         raise ArgumentError('%s: op must be Average or Sum' % name)
@@ -148,10 +140,9 @@ def reducescatter_async(tensor, name=None, op=Average, process_set=global_proces
         raise ArgumentError('%s: a tensor without dimensions cannot be scattered' % name)
     source = scaled(contiguous(tensor, name), prescale_factor)
     each, more = divmod(source.shape[0], size)
-    parts = list(source.split([each + (r < more) for r in range(size)]))
-    output = torch.empty_like(parts[rank])
-    handle = exchange.reduce_scatter(engine, output, parts, _REDUCE[op], name)
-    return exchange.merged([handle], lambda: scaled(output, postscale_factor))
+    output = source.new_empty([each + (rank < more), *source.shape[1:]])
+    handle = exchange.reduce_scatter(engine, output, source, _REDUCE[op], max(_rows(source), 1), name)
+    return keep(name, exchange.merged([handle], lambda: scaled(output, postscale_factor)))
 
 
 class _Reducescatter(torch.autograd.Function):

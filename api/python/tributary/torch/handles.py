@@ -6,10 +6,11 @@ _unseen = []
 
 
 class Handle:
-    """One collective, or several that belong together. `finish` makes the result of it, once."""
+    """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
+    is the first operation's."""
     __slots__ = ('operations', '_finish', '_result', '_is_finished')
 
-    def __init__(self, operations, finish):
+    def __init__(self, operations, finish=None):
         self.operations, self._finish = operations, finish
         self._result, self._is_finished = None, False
 
@@ -27,7 +28,8 @@ class Handle:
                 else:
                     operation.stream_wait(torch.cuda.current_stream(device).cuda_stream)
                     _unseen.append(operation)
-            self._result, self._is_finished = self._finish(), True
+            self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
+            self._is_finished = True
             self.operations, self._finish = (), None
         return self._result
 
