@@ -29,7 +29,7 @@ TRIB_ERROR_TEXT_SIZE = 384
 
 TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
          'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
-         'words4': ctypes.c_uint64 * 4, 'words6': ctypes.c_uint64 * 6, 'words8': ctypes.c_uint64 * 8,
+         'words1': ctypes.c_uint64 * 1, 'words2': ctypes.c_uint64 * 2, 'words7': ctypes.c_uint64 * 7,
          'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
 
 
@@ -56,7 +56,7 @@ class trib_config(ctypes.Structure):
 class trib_tensor_desc(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; text name; i32 dtype priority; u64 count; pointer shape;
-        u32 dims reserved_32; words6 reserved''')
+        u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count reserved_32; words2 reserved''')
 
 
 class trib_result(ctypes.Structure):
@@ -72,7 +72,7 @@ class trib_op_params(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; pointer tensor input output; i32 reduce root priority;
         bool has_priority; i64 timeout_ns; done_cb done_cb; pointer user stream; u64 bytes; u32 step;
-        i32 kind dtype; u32 reserved_32; words4 reserved''')
+        i32 kind; u64 input_bytes output_bytes; pointer group; i32 dtype; u32 reserved_32; words1 reserved''')
 
 
 # The result of each function, then its arguments. Every function needs them: without them ctypes cuts pointers and

@@ -139,7 +139,7 @@ static void handles_are_null_after_failure(void **state)
 
     trib_op_params params = params_of(declared, &data);
     trib_op *const stale = (trib_op *)(void *)&data, *op = stale;
-    params.flags = 1;
+    params.flags = 1u << 31;
     FAILS(TRIB_INVALID, trib_push_pull(engine, &params, &op, &error));
     assert_null(op);
     op = stale;

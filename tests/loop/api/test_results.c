@@ -7,6 +7,7 @@
 
 #include <cmocka.h>
 
+#include "engine/base/handle.h"
 #include "engine/worker/op.h"
 #include "tests/loop/job.h"
 
@@ -91,7 +92,8 @@ static void later_priority_holds(void **state)
     for (int i = 0; i < 3; i++) {
         float data = 0;
         trib_op *op = job_push_pull(jobs.engines[0], declare(jobs.engines[0], priorities[i]), &data, &data, TRIB_SUM);
-        assert_int_equal(op->priority, priorities[i]);
+        const trib_op *of = trib_handle_find((uintptr_t)op, TRIB_HANDLE_OP);
+        assert_int_equal(of->priority, priorities[i]);
         assert_int_equal(job_wait(op, NULL), TRIB_OK);
     }
     job_close(&jobs);
