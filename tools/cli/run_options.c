@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/cli/options.h"
+#include "tools/cli/run_python.h"
 
 #define REACTORS_MAX 16 /* as TRIB_REACTORS */
 static const char notes_format[] =
@@ -28,7 +29,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
 {
     static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace", NULL};
     uint32_t reactors = 0;
-    int colocate = 0, level = 0;
+    static const char *const packages[] = {"none", "horovod", "byteps", NULL};
+    int colocate = 0, level = 0, package = 0;
     *self = (run_options){.workers = 1, .host = "127.0.0.1"};
     const option_row rows[] = {
         {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "workers: processes with TRIB_RANK 0 to N-1; default 1")},
@@ -44,6 +46,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
                     "each process keeps to its part of the cores, or to one of them if there are too few")},
         {OPTION_CHOICE("--log", &level, levels, "LEVEL", "what the engines write to standard error"),
          .variable = "TRIB_LOG"},
+        {OPTION_CHOICE("--as", &package, packages, "PACKAGE",
+                       "a Python script's imports of it get tributary's package, so that no line has to change")},
         {OPTION_SET("--tag-output", &self->tag_all, "a prefix for the output of rank 0, too")},
     };
     char notes[1024];
@@ -70,5 +74,5 @@ int run_options_parse(run_options *self, int argc, char **argv)
         return 2;
     }
     self->program = optind;
-    return -1;
+    return package == 0 || run_stand_in_for(packages[package]) ? -1 : 1;
 }

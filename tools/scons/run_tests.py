@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the test programs and scripts of one build, each under a deadline, and adds up their cases.
 
-Programs are cmocka's and speak TAP; scripts under tests/process, tests/cluster and tests/rdma print `ok NAME`, `not ok NAME: why`,
+Programs are cmocka's and speak TAP; scripts under tests/process, tests/python, tests/cluster and tests/rdma print `ok NAME`, `not ok NAME: why`,
 `skip NAME: why`. At the end stands `FAILED: PROGRAM: CASE (why)` for each that failed, and last `N passed, N failed, N skipped`.
 """
 import argparse
@@ -130,7 +130,7 @@ def main():
     paths = [p for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
              if os.access(p, os.X_OK) and os.path.isfile(p)]
     if not args.no_scripts:
-        paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/cluster/test_*.py') +
+        paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/python/test_*.py') + glob.glob('tests/cluster/test_*.py') +
                         glob.glob('tests/rdma/test_*.py') + glob.glob('tests/gpu/test_*.py'))
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
     paths = [p for p in paths if not any(n in p for n in args.without)]

@@ -1,0 +1,254 @@
+/* jax.c - operations of an engine as calls in XLA programs: handlers of XLA's foreign function interface, in plain C.
+ *
+ * On processors a handler submits and gives XLA a future, which the completion thread completes: no thread of XLA waits,
+ * and the interpreter is not needed. On a GPU the operation is put between the work of XLA's stream.
+ *
+ * A compiled program may outlive the engine that it was compiled for. So it knows its tensors by numbers in a table,
+ * which are never used again, and not by handles. */
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "native/completion.h"
+#include "native/xla_ffi.h"
+#include "tributary.h"
+
+enum { KIND_PUSH_PULL = 0, KIND_BROADCAST = 1 };
+
+struct entry {
+    trib_engine *engine; /* NULL: the engine has been closed */
+    trib_tensor *tensor;
+};
+
+/* The table of tensors, shared by threads of Python and XLA. */
+static struct {
+    pthread_mutex_t lock;
+    struct entry *entries;
+    uint64_t count, capacity;
+    uint64_t calls, in_place; /* for tests */
+    char *failure;            /* the text of an operation on a GPU that failed, until a call has told it */
+} table = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+struct pending {
+    struct completion completion; /* first */
+    char *failure;                /* why the operation failed, or NULL */
+    const struct xla_api *api;
+    struct xla_future *future;
+};
+
+TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
+TRIB_API void trib_jax_close(const trib_engine *engine);
+TRIB_API uint64_t trib_jax_calls(bool in_place);
+TRIB_API char *trib_jax_failure(void);
+TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
+TRIB_API struct xla_error *trib_jax_device(struct xla_call *call);
+
+/* Adds a tensor and returns its number, counted from 1; 0 when out of memory. */
+uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
+{
+    uint64_t number = 0;
+    pthread_mutex_lock(&table.lock);
+    if (table.count == table.capacity) {
+        uint64_t capacity = table.capacity ? 2 * table.capacity : 64;
+        struct entry *grown = realloc(table.entries, capacity * sizeof *grown);
+        if (grown != NULL) {
+            table.entries = grown;
+            table.capacity = capacity;
+        }
+    }
+    if (table.count < table.capacity) {
+        table.entries[table.count++] = (struct entry){engine, tensor};
+        number = table.count;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return number;
+}
+
+/* Before an engine is destroyed: programs that were compiled for it fail with a text from now on. */
+void trib_jax_close(const trib_engine *engine)
+{
+    pthread_mutex_lock(&table.lock);
+    for (uint64_t i = 0; i < table.count; i++) {
+        if (table.entries[i].engine == engine) {
+            table.entries[i].engine = NULL;
+        }
+    }
+    pthread_mutex_unlock(&table.lock);
+}
+
+/* How many operations XLA has called for, or how many of them in place. */
+uint64_t trib_jax_calls(bool in_place)
+{
+    pthread_mutex_lock(&table.lock);
+    uint64_t calls = in_place ? table.in_place : table.calls;
+    pthread_mutex_unlock(&table.lock);
+    return calls;
+}
+
+static struct xla_error *error_of(const struct xla_api *api, const char *text)
+{
+    struct xla_error_create_args args = {sizeof args, NULL, text, XLA_ERROR_INTERNAL};
+    return api->error_create(&args);
+}
+
+/* Tells XLA, which may go on computing in here. */
+static void complete(struct completion *completion)
+{
+    struct pending *pending = (struct pending *)completion;
+    const struct xla_api *api = pending->api;
+    if (pending->failure == NULL) {
+        struct xla_future_args args = {sizeof args, NULL, pending->future};
+        (void)api->future_set_available(&args);
+    } else {
+        struct xla_future_set_error_args args = {sizeof args, NULL, pending->future, error_of(api, pending->failure)};
+        (void)api->future_set_error(&args);
+    }
+    free(pending->failure);
+    free(pending);
+}
+
+/* Runs on an engine's thread. */
+static void operation_done(const trib_result *result, void *user)
+{
+    struct pending *pending = user;
+    if (result->status != TRIB_OK) {
+        pending->failure = strdup(result->text);
+    }
+    pending->completion.run = complete;
+    completion_post(&pending->completion);
+}
+
+static int64_t attribute(const struct xla_call *call, const char *name)
+{
+    const struct xla_attributes *attributes = &call->attributes;
+    for (int64_t i = 0; i < attributes->count; i++) {
+        if (attributes->names[i]->length == strlen(name) && memcmp(attributes->names[i]->bytes, name, strlen(name)) == 0) {
+            return *(const int64_t *)attributes->scalars[i]->value;
+        }
+    }
+    return 0;
+}
+
+/* XLA asks a handler for its version by a call without arguments. Returns true if this is such a call. */
+static bool answered_metadata(const struct xla_call *call)
+{
+    if (call->extensions == NULL || call->extensions->type != XLA_EXTENSION_METADATA) {
+        return false;
+    }
+    struct xla_metadata *metadata = ((struct xla_metadata_extension *)(void *)call->extensions)->metadata;
+    metadata->api_version.major = XLA_API_MAJOR;
+    metadata->api_version.minor = XLA_API_MINOR;
+    metadata->traits = 0;
+    return true;
+}
+
+/* Runs on an engine's thread: the end of an operation on a GPU, which XLA does not wait for on the host. */
+static void device_operation_done(const trib_result *result, void *user)
+{
+    (void)user;
+    if (result->status != TRIB_OK) {
+        pthread_mutex_lock(&table.lock);
+        if (table.failure == NULL) {
+            table.failure = strdup(result->text);
+        }
+        pthread_mutex_unlock(&table.lock);
+    }
+}
+
+/* Returns the text of an operation on a GPU that failed since the last call, or NULL. The caller frees it. */
+char *trib_jax_failure(void)
+{
+    pthread_mutex_lock(&table.lock);
+    char *failure = table.failure;
+    table.failure = NULL;
+    pthread_mutex_unlock(&table.lock);
+    return failure;
+}
+
+/* Fills the parameters of a call's operation and submits it. Returns NULL, or XLA's error. */
+static struct xla_error *submit(const struct xla_call *call, trib_op_params *params, trib_op **op_out)
+{
+    const struct xla_buffer *input = call->args.buffers[0];
+    const struct xla_buffer *output = call->results.buffers[0];
+    uint64_t number = (uint64_t)attribute(call, "tensor");
+    trib_error error = {.status = TRIB_CLOSED, .text = "the program was compiled for an engine that has been closed: call it "
+                                                      "through a function that is compiled after init()"};
+    /* The lock is held during the call, so that no engine is destroyed meanwhile: it takes microseconds. */
+    pthread_mutex_lock(&table.lock);
+    struct entry entry = number >= 1 && number <= table.count ? table.entries[number - 1] : (struct entry){0};
+    trib_status status = TRIB_CLOSED;
+    if (entry.engine != NULL) {
+        params->tensor = entry.tensor;
+        params->input = input->data;
+        params->output = output->data;
+        params->reduce = (trib_reduce)attribute(call, "reduce");
+        params->root = (int32_t)attribute(call, "root");
+        status = attribute(call, "kind") == KIND_BROADCAST ? trib_broadcast(entry.engine, params, op_out, &error)
+                                                           : trib_push_pull(entry.engine, params, op_out, &error);
+        table.calls++;
+        table.in_place += input->data == output->data;
+    }
+    pthread_mutex_unlock(&table.lock);
+    return status == TRIB_OK ? NULL : error_of(call->api, error.text);
+}
+
+struct xla_error *trib_jax_host(struct xla_call *call)
+{
+    if (answered_metadata(call)) {
+        return NULL;
+    }
+    struct xla_future_args create = {sizeof create, NULL, NULL};
+    struct xla_error *failure = call->api->future_create(&create);
+    if (failure != NULL) {
+        return failure;
+    }
+    struct pending *pending = calloc(1, sizeof *pending);
+    if (pending == NULL) {
+        return error_of(call->api, "out of memory");
+    }
+    pending->api = call->api;
+    pending->future = create.future;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.done_cb = operation_done;
+    params.user = pending;
+    failure = submit(call, &params, NULL);
+    if (failure != NULL) {
+        free(pending);
+        return failure;
+    }
+    call->future = create.future;
+    return NULL;
+}
+
+struct xla_error *trib_jax_device(struct xla_call *call)
+{
+    if (answered_metadata(call)) {
+        return NULL;
+    }
+    char *earlier = trib_jax_failure();
+    if (earlier != NULL) {
+        struct xla_error *error = error_of(call->api, earlier);
+        free(earlier);
+        return error;
+    }
+    struct xla_stream_get_args get = {sizeof get, NULL, call->context, NULL};
+    struct xla_error *failure = call->api->stream_get(&get);
+    if (failure != NULL) {
+        return failure;
+    }
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.stream = get.stream;
+    params.done_cb = device_operation_done;
+    trib_op *op = NULL;
+    failure = submit(call, &params, &op);
+    if (failure != NULL) {
+        return failure;
+    }
+    trib_error error;
+    trib_status status = trib_op_stream_wait(op, get.stream, &error);
+    trib_op_release(op);
+    return status == TRIB_OK ? NULL : error_of(call->api, error.text);
+}

@@ -1,0 +1,166 @@
+/* mxnet.c - operations of an engine in MXNet's dependency engine, in plain C over its C interface (MXEnginePushAsyncND).
+ *
+ * MXNet starts an operation when its array is ready, and makes readers of the array wait until it is complete. No thread
+ * of MXNet waits, and the interpreter is not needed. An error cannot be given to MXNet from C: the first text is kept, and
+ * Python raises it at the next call. */
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "native/completion.h"
+#include "tributary.h"
+
+/* MXNet's CallbackOnComplete, which is passed by address and must be copied. */
+struct on_complete {
+    void (*callback)(void *engine, void *param, const void *error);
+    void *engine, *param;
+};
+
+struct mx_context {
+    int32_t type, id;
+};
+
+typedef int push_async_function(void *function, void *param, void *deleter, const void *context, void **read, int read_count,
+                                void **changed, int changed_count, const void *property, int priority, const char *name, bool wait);
+
+struct operation {
+    struct completion completion; /* first */
+    trib_engine *engine;
+    trib_op_params params;
+    bool is_broadcast;
+    struct on_complete complete;
+    void *array;
+};
+
+static struct {
+    push_async_function *push_async;
+    int (*get_data)(void *array, void **data);
+    int major; /* of MXNet: 2 and newer pass one callback more */
+    pthread_mutex_t lock;
+    char *failure; /* until Python has raised it */
+} mxnet = {.lock = PTHREAD_MUTEX_INITIALIZER};
+
+TRIB_API int trib_mxnet_init(const char *path, int major);
+TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority);
+TRIB_API char *trib_mxnet_failure(void);
+
+static void note_failure(const char *text)
+{
+    pthread_mutex_lock(&mxnet.lock);
+    if (mxnet.failure == NULL) {
+        mxnet.failure = strdup(text);
+    }
+    pthread_mutex_unlock(&mxnet.lock);
+}
+
+/* Returns the text of an operation that failed since the last call, or NULL. The caller frees it. */
+char *trib_mxnet_failure(void)
+{
+    pthread_mutex_lock(&mxnet.lock);
+    char *failure = mxnet.failure;
+    mxnet.failure = NULL;
+    pthread_mutex_unlock(&mxnet.lock);
+    return failure;
+}
+
+/* Finds MXNet's functions in its library, which the process has loaded. Returns 0, or -1. */
+int trib_mxnet_init(const char *path, int major)
+{
+    void *library = dlopen(path, RTLD_NOW | RTLD_NOLOAD);
+    if (library == NULL) {
+        return -1;
+    }
+    void *push = dlsym(library, "MXEnginePushAsyncND");
+    void *data = dlsym(library, "MXNDArrayGetData");
+    memcpy(&mxnet.push_async, &push, sizeof push);
+    memcpy(&mxnet.get_data, &data, sizeof data);
+    mxnet.major = major;
+    return push != NULL && data != NULL ? 0 : -1;
+}
+
+/* Tells MXNet, which may go on computing in here. */
+static void complete(struct completion *completion)
+{
+    struct operation *operation = (struct operation *)completion;
+    struct on_complete callback = operation->complete;
+    free(operation);
+    callback.callback(callback.engine, callback.param, NULL);
+}
+
+/* Runs on an engine's thread. */
+static void operation_done(const trib_result *result, void *user)
+{
+    struct operation *operation = user;
+    if (result->status != TRIB_OK) {
+        note_failure(result->text);
+    }
+    operation->completion.run = complete;
+    completion_post(&operation->completion);
+}
+
+/* MXNet: the array is ready. */
+static void start(struct operation *operation, const struct on_complete *callback)
+{
+    operation->complete = *callback;
+    void *data = NULL;
+    trib_error error = {.text = "MXNet does not tell where an array lies"};
+    trib_status status = mxnet.get_data(operation->array, &data) == 0 ? TRIB_OK : TRIB_SYSTEM;
+    operation->params.input = data;
+    operation->params.output = data;
+    if (status == TRIB_OK) {
+        status = operation->is_broadcast ? trib_broadcast(operation->engine, &operation->params, NULL, &error)
+                                         : trib_push_pull(operation->engine, &operation->params, NULL, &error);
+    }
+    if (status != TRIB_OK) {
+        note_failure(error.text);
+        complete(&operation->completion);
+    }
+}
+
+static void start_in_1(void *context, void *callback, void *param)
+{
+    (void)context;
+    start(param, callback);
+}
+
+static void start_in_2(void *context, void *on_start, void *callback, void *param)
+{
+    (void)context;
+    (void)on_start;
+    start(param, callback);
+}
+
+/* Puts an operation on an array, in place, into MXNet's engine. root: below 0 for a reduction. Returns 0, or not 0. */
+int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority)
+{
+    struct operation *operation = calloc(1, sizeof *operation);
+    if (operation == NULL) {
+        return -1;
+    }
+    operation->engine = engine;
+    operation->array = array;
+    operation->is_broadcast = root >= 0;
+    trib_op_params_init(&operation->params, sizeof operation->params);
+    operation->params.tensor = tensor;
+    operation->params.reduce = (trib_reduce)reduce;
+    operation->params.root = root;
+    operation->params.priority = priority;
+    operation->params.has_priority = true;
+    operation->params.done_cb = operation_done;
+    operation->params.user = operation;
+    struct mx_context context = {1, 0}; /* processors */
+    union {
+        void (*in_1)(void *, void *, void *);
+        void (*in_2)(void *, void *, void *, void *);
+        void *address;
+    } function;
+    if (mxnet.major == 1) {
+        function.in_1 = start_in_1;
+    } else {
+        function.in_2 = start_in_2;
+    }
+    return mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority, "tributary", false);
+}

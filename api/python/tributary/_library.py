@@ -1,0 +1,76 @@
+"""Finds and loads the shared library, and turns its statuses into exceptions."""
+import ctypes
+import os
+
+from . import _abi, errors
+
+_NAME = 'libtributary.so.0'
+
+
+def _load():
+    here = os.path.dirname(os.path.abspath(__file__))
+    tree = os.path.dirname(os.path.dirname(os.path.dirname(here)))
+    named = os.environ.get('TRIBUTARY_LIBRARY')
+    # A package that was installed brings the library; a package in the source tree uses the build beside it.
+    places = [named] if named else [os.path.join(here, 'lib', _NAME), _NAME, os.path.join(tree, 'build', 'release', _NAME)]
+    problems = []
+    for place in places:
+        try:
+            # CDLL releases the interpreter's lock in each call; PyDLL would keep it while a call waits.
+            return ctypes.CDLL(place)
+        except OSError as problem:
+            problems.append(str(problem))
+    raise ImportError('tributary: the shared library cannot be loaded: %s. Install the wheel, build the tree with scons, or '
+                      'name the file in TRIBUTARY_LIBRARY' % '; '.join(problems))
+
+
+lib = _load()
+
+
+def beside(name):
+    """Returns the path of a native part of a binding, which lies beside the library."""
+    here = os.path.dirname(os.path.abspath(__file__))
+    places = [os.path.dirname(os.path.realpath(lib._name))] if os.path.sep in lib._name else []
+    places += [os.path.join(here, 'lib'), os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(here))), 'build', 'release')]
+    for place in places:
+        if os.path.exists(os.path.join(place, name)):
+            return os.path.join(place, name)
+    raise ImportError('tributary: %s is not in %s: install the wheel, or build the tree with scons' % (name, ', '.join(places)))
+
+
+for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
+    try:
+        _entry = getattr(lib, _function)
+    except AttributeError:
+        raise ImportError('tributary: %s has no %s: the library and this package are of different versions'
+                          % (lib._name, _function)) from None
+    _entry.restype, _entry.argtypes = _result, _arguments
+
+_CLASSES = {
+    _abi.TRIB_INVALID: errors.ArgumentError,
+    _abi.TRIB_MISMATCH: errors.MismatchError,
+    _abi.TRIB_UNSUPPORTED: errors.UnsupportedError,
+}
+
+
+def error_of(status, text):
+    """Returns the exception that stands for a status."""
+    kind = _CLASSES.get(status, errors.JobLostError if status <= _abi.TRIB_PEER_LOST else errors.TributaryError)
+    if isinstance(text, bytes):
+        text = text.decode(errors='replace')
+    return kind(text or lib.trib_status_text(status).decode(), status, lib.trib_status_name(status).decode())
+
+
+def call(function, *arguments):
+    """Calls a function whose last parameter is a trib_error, and raises what it returns if that is an error."""
+    error = _abi.trib_error()
+    status = function(*arguments, ctypes.byref(error))
+    if status < 0:
+        raise error_of(status, error.text)
+    return status
+
+
+def initialised(struct, initialise):
+    """Fills a struct with the library's defaults and returns it."""
+    initialise(ctypes.byref(struct), ctypes.sizeof(struct))
+    return struct

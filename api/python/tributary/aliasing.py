@@ -1,0 +1,27 @@
+"""Makes modules of another package resolve to this one's: horovod.torch to tributary.torch, and so on."""
+import importlib
+import importlib.abc
+import importlib.machinery
+import sys
+
+
+class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
+    def __init__(self, package):
+        self._prefix = package + '.'
+
+    def find_spec(self, name, path=None, target=None):
+        if not name.startswith(self._prefix):
+            return None
+        return importlib.machinery.ModuleSpec(name, self, is_package=True)
+
+    def create_module(self, spec):
+        return importlib.import_module('tributary.' + spec.name[len(self._prefix):])
+
+    def exec_module(self, module):
+        """The module has been executed under its own name."""
+
+
+def install(package, path):
+    """Lets imports of `package`'s modules find the modules of that name here."""
+    del path[:]  # nothing of it lies on disk
+    sys.meta_path.insert(0, _Finder(package))

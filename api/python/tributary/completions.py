@@ -1,0 +1,51 @@
+"""Completes futures of operations: one thread that waits for them, started when the first future is asked for."""
+import concurrent.futures
+import threading
+
+
+class Completions:
+    def __init__(self):
+        self._condition = threading.Condition()
+        self._waiting, self._thread, self._is_stopping = [], None, False
+
+    def future_of(self, operation):
+        future = concurrent.futures.Future()
+        future.set_running_or_notify_cancel()  # an operation that runs is not ended by dropping its future
+        with self._condition:
+            self._waiting.append((operation, future))
+            if self._thread is None:
+                # A daemon: the interpreter waits for other threads before it closes engines.
+                self._thread = threading.Thread(target=self._run, name='tributary futures', daemon=True)
+                self._thread.start()
+            self._condition.notify()
+        return future
+
+    def stop(self):
+        """Ends the thread when the futures asked for are complete."""
+        with self._condition:
+            thread, self._is_stopping = self._thread, True
+            self._condition.notify()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+
+    def _run(self):
+        while True:
+            with self._condition:
+                while not self._waiting:
+                    if self._is_stopping:
+                        return
+                    self._condition.wait()
+                waiting = list(self._waiting)
+            # The oldest is waited for; of the others it is seen every few milliseconds whether they were faster.
+            try:
+                waiting[0][0].wait(0.005)
+            except Exception:  # the future gets it below
+                pass
+            finished = [pair for pair in waiting if pair[0].done()]
+            with self._condition:
+                self._waiting = [pair for pair in self._waiting if pair not in finished]
+            for operation, future in finished:
+                try:
+                    future.set_result(operation.wait())
+                except Exception as problem:
+                    future.set_exception(problem)

@@ -1,0 +1,316 @@
+"""The engine as Python sees it: tensors, operations, waits that Ctrl-C interrupts, futures and coroutines."""
+import atexit
+import collections
+import ctypes
+import os
+import threading
+
+from . import _abi
+from ._library import call, error_of, initialised, lib
+from .buffers import buffer_of
+from .completions import Completions
+from .errors import ArgumentError, NotInitializedError
+
+SUM, AVG, MIN, MAX = _abi.TRIB_SUM, _abi.TRIB_AVG, _abi.TRIB_MIN, _abi.TRIB_MAX
+
+# A wait returns so often to the interpreter, which then runs handlers of signals, such as Ctrl-C's.
+_SLICE_NS = 200_000_000
+
+Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
+
+
+class Operation:
+    """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock')
+
+    def __init__(self, engine, handle, owner, value, once=None):
+        self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
+        self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self._lock = threading.Lock()
+
+    def done(self):
+        """True if the operation is complete, well or not. Never waits."""
+        return self._handle is None or lib.trib_op_status(self._handle) != _abi.TRIB_PENDING
+
+    def wait(self, timeout=None):
+        """Waits at most `timeout` seconds (None: until the operation's own deadline) and returns the value that belongs
+        to the operation, as a rule its output. Raises TimeoutError, or the operation's error."""
+        left = None if timeout is None else int(timeout * 1e9)
+        while self._handle is not None:
+            part = _SLICE_NS if left is None else max(0, min(_SLICE_NS, left))
+            error = _abi.trib_error()
+            status = lib.trib_op_wait(self._handle, part, ctypes.byref(error))
+            if lib.trib_op_status(self._handle) != _abi.TRIB_PENDING:
+                self._complete(status, error.text)
+            elif left is not None:
+                left -= part
+                if left <= 0:
+                    raise TimeoutError('the operation is not complete after %g s' % timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _complete(self, status, text):
+        with self._lock:
+            if self._handle is None:
+                return  # another thread was faster
+            if status < 0:
+                self._error = error_of(status, text)
+            elif callable(self._value):
+                self._value = self._value(self._handle)  # takes the result out of the engine's memory
+            handle, self._handle = self._handle, None
+        self._owner = None
+        self._engine._forget(self)
+        lib.trib_op_release(handle)
+        if self._once is not None:
+            lib.trib_tensor_release(self._once.handle, None)
+
+    def stream_wait(self, stream):
+        """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only)."""
+        if self._handle is not None:
+            call(lib.trib_op_stream_wait, self._handle, ctypes.c_void_p(stream))
+
+    def cancel(self):
+        """Asks that the operation end soon, with TRIB_CANCELLED, on every worker."""
+        if self._handle is not None:
+            lib.trib_op_cancel(self._handle)
+
+    def future(self):
+        """Returns a concurrent.futures.Future of the value. A thread of the package completes it."""
+        return self._engine._completions.future_of(self)
+
+    def __await__(self):
+        import asyncio
+        return asyncio.wrap_future(self.future()).__await__()
+
+
+class Tensor:
+    """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
+    __slots__ = ('engine', 'name', 'dtype', 'count', 'handle', 'is_device', '_params', '_reference', '_lock')
+
+    def __init__(self, engine, name, dtype, count, handle, is_device):
+        self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
+        self.handle, self.is_device = handle, is_device
+        # Parameters are kept, so that an operation changes no more than it has to.
+        self._params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
+        self._params.tensor = handle
+        self._reference = ctypes.byref(self._params)
+        self._lock = threading.Lock()
+
+    def submit(self, function, source, target, owner, value=None, reduce=SUM, root=0, stream=None, priority=None, output_bytes=0,
+               flags=0, is_once=False):
+        """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or a
+        function that makes it of the operation's handle. is_once: the tensor is released when the operation is over."""
+        engine, params, handle = self.engine, self._params, ctypes.c_void_p()
+        with self._lock:
+            params.input, params.output, params.reduce, params.root, params.stream = source, target, reduce, root, stream
+            params.has_priority = priority is not None
+            params.priority = priority or 0
+            params.output_bytes, params.flags = output_bytes, flags
+            engine._submit(function, self._reference, handle)
+        operation = Operation(engine, handle, owner, value, self if is_once else None)
+        engine._live.add(operation)
+        return operation
+
+    def push_pull(self, array, output=None, reduce=AVG):
+        """Returns the operation that reduces the array over all workers, in place unless there is an output."""
+        return self._on_arrays(lib.trib_push_pull, array, output, reduce=reduce)
+
+    def broadcast(self, array, root=0):
+        """Returns the operation that gives the root's array to all workers, in place."""
+        return self._on_arrays(lib.trib_broadcast, array, None, root=root)
+
+    def _on_arrays(self, function, array, output, **fields):
+        source = self._checked(buffer_of(array))
+        target = source if output is None else self._checked(buffer_of(output))
+        if not target.writable:
+            raise ArgumentError('%s: the output is read-only' % self.name)
+        return self.submit(function, source.address, target.address, (source.owner, target.owner),
+                           array if output is None else output, **fields)
+
+    def _checked(self, buffer):
+        if (buffer.dtype, buffer.count, buffer.is_device) != (self.dtype, self.count, self.is_device):
+            raise ArgumentError('%s was declared with %d elements of %s; the array has %d of %s' % (
+                self.name, self.count, lib.trib_dtype_name(self.dtype).decode(), buffer.count,
+                lib.trib_dtype_name(buffer.dtype).decode()))
+        return buffer
+
+
+class Group:
+    """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use it;
+    ranks are places in the group."""
+
+    def __init__(self, engine, handle):
+        self._engine, self._group = engine, handle.value
+        self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
+        self.turns = {}
+
+    def declare(self, name, dtype, count, priority=0, is_device=False):
+        """As Engine.declare; the name is the group's."""
+        return self._engine.declare(name, dtype, count, priority, is_device, self._group)
+
+    def declare_once(self, name, dtype, count=0, **keywords):
+        """As Engine.declare_once; the name is the group's."""
+        return self._engine.declare_once(name, dtype, count, group=self._group, **keywords)
+
+    def barrier(self):
+        """Waits until all of the group have called it."""
+        self._engine.barrier(self._group)
+
+
+class Engine:
+    """A member of a job. Its own threads move the data; the interpreter's lock is not taken on the way.
+
+    The environment describes the job (docs/operating.md); `settings` are fields of trib_config that come instead of it.
+    Methods may be called from any thread, but not in a forked child. close() before the interpreter ends: it is
+    registered with atexit."""
+
+    def __init__(self, **settings):
+        # Strings in config point into the environment. Nothing may change it before create has copied them.
+        config = initialised(_abi.trib_config(), lib.trib_config_init)
+        call(lib.trib_config_from_env, ctypes.byref(config))
+        kept = []  # encoded strings, alive until the call
+        for name, value in settings.items():
+            if name not in {field for field, *_ in config._fields_}:
+                raise ArgumentError('there is no setting %s' % name)
+            kept.append(value.encode() if isinstance(value, str) else value)
+            setattr(config, name, kept[-1])
+        self._handle = ctypes.c_void_p()
+        self._lock = threading.Lock()  # no thread may be inside a call when the engine is destroyed
+        self._process = os.getpid()
+        self._tensors, self._live = {}, set()
+        self.turns = {}  # how often a binding has used each kind of operation without a name
+        self._completions = Completions()
+        call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
+        self.rank, self.size = config.rank, config.worker_count
+        atexit.register(self.close)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *exception):
+        self.close()
+
+    def is_open(self):
+        """True until close() was called."""
+        return self._handle is not None
+
+    def wait_ready(self):
+        """Waits until the job has come together, and raises what kept it from that."""
+        while True:
+            with self._entered():
+                error = _abi.trib_error()
+                status = lib.trib_engine_wait_ready(self._handle, _SLICE_NS, ctypes.byref(error))
+            if status == _abi.TRIB_OK:
+                return
+            if status != _abi.TRIB_TIMEOUT:
+                raise error_of(status, error.text)
+
+    def close(self):
+        """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""
+        if os.getpid() != self._process or self._handle is None:
+            return  # a forked child has none of the engine's threads, and the lock may be held for ever
+        for operation in list(self._live):
+            try:
+                operation.wait()
+            except Exception:  # nobody asked for it any more
+                pass
+        self._completions.stop()
+        with self._lock:
+            handle, self._handle = self._handle, None
+            if handle is not None:
+                lib.trib_engine_destroy(handle)
+        atexit.unregister(self.close)
+
+    def _entered(self):
+        if os.getpid() != self._process:
+            raise NotInitializedError('the engine belongs to the process that this one was forked from')
+        if self._handle is None:
+            raise NotInitializedError('the engine has been closed')
+        return self._lock
+
+    def _submit(self, function, params, handle):
+        with self._entered():
+            call(function, self._handle, params, ctypes.byref(handle))
+
+    def _forget(self, operation):
+        self._live.discard(operation)
+
+    def info(self):
+        """Returns what the engine knows of the job."""
+        info = _abi.trib_engine_info(struct_size=ctypes.sizeof(_abi.trib_engine_info))
+        with self._entered():
+            status = lib.trib_engine_get_info(self._handle, ctypes.byref(info))
+        if status < 0:
+            raise error_of(status, '')
+        return info
+
+    def stats(self):
+        """Returns the engine's counters, a trib_stats."""
+        stats = _abi.trib_stats(struct_size=ctypes.sizeof(_abi.trib_stats))
+        with self._entered():
+            status = lib.trib_engine_get_stats(self._handle, ctypes.byref(stats))
+        if status < 0:
+            raise error_of(status, '')
+        return stats
+
+    def declare(self, name, dtype, count, priority=0, is_device=False, group=None):
+        """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A name
+        that comes again for another shape gets a tensor of its own, with a number behind the name: workers that use names
+        alike number them alike."""
+        shapes = self._tensors.setdefault((name, group), {})
+        key = (dtype, count, is_device)
+        if key not in shapes:
+            full = '%s#%d' % (name, len(shapes)) if shapes else name
+            shapes[key] = self.declare_once(full, dtype, count, priority=priority, is_device=is_device, group=group)
+        return shapes[key]
+
+    def declare_once(self, name, dtype, count=0, layout=_abi.TRIB_WHOLE, splits=None, row=1, priority=0, is_device=False, group=None):
+        """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with the
+        n-th of that name on the other workers."""
+        encoded = name.encode()
+        if b'\0' in encoded:
+            raise ArgumentError('%r: a name must not contain a NUL' % name)
+        desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
+        desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = encoded, dtype, count, priority, layout, row
+        desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
+        if splits is not None:
+            listed = (ctypes.c_uint64 * len(splits))(*splits)
+            desc.splits, desc.split_count = ctypes.addressof(listed), len(splits)
+        handle = ctypes.c_void_p()
+        with self._entered():
+            call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
+        return Tensor(self, name, dtype, count, handle, is_device)
+
+    def declare_like(self, name, array, priority=0):
+        """Declares a tensor of the type and size of an array."""
+        buffer = buffer_of(array)
+        return self.declare(name, buffer.dtype, buffer.count, priority, buffer.is_device)
+
+    def group(self, name, ranks):
+        """Makes a group of workers; each of them calls it, with the same ranks in the same order."""
+        desc = initialised(_abi.trib_group_desc(), lib.trib_group_desc_init)
+        listed = (ctypes.c_int32 * len(ranks))(*ranks)
+        desc.name, desc.ranks, desc.rank_count = name.encode(), ctypes.addressof(listed), len(ranks)
+        handle = ctypes.c_void_p()
+        with self._entered():
+            call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
+        return Group(self, handle)
+
+    def barrier(self, group=None):
+        """Waits until all workers, or all of a group, have called it."""
+        handle = ctypes.c_void_p()
+        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
+        params.group = group
+        self._submit(lib.trib_barrier, ctypes.byref(params), handle)
+        operation = Operation(self, handle, None, None)
+        self._live.add(operation)
+        operation.wait()
+
+    def trace_start(self):
+        with self._entered():
+            call(lib.trib_trace_start, self._handle, 0)
+
+    def trace_write(self, path):
+        with self._entered():
+            call(lib.trib_trace_write, self._handle, os.fsencode(path))

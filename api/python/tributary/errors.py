@@ -1,0 +1,30 @@
+"""The exceptions of the package. All are RuntimeErrors, as in the libraries whose scripts run over this one."""
+
+
+class TributaryError(RuntimeError):
+    """An engine's error. `status` is the number of the C API, `status_name` its name; the text says what happened, which
+    tensor and peer it concerns, and what to do."""
+
+    def __init__(self, text, status=0, status_name=''):
+        super().__init__('%s: %s' % (status_name, text) if status_name else text)
+        self.status, self.status_name = status, status_name
+
+
+class NotInitializedError(TributaryError, ValueError):
+    """A call came before init() or after shutdown()."""
+
+
+class ArgumentError(TributaryError, ValueError):
+    """An argument cannot be right on any worker."""
+
+
+class MismatchError(TributaryError):
+    """Workers disagree about a tensor or an operation. All of them get this error; the job goes on."""
+
+
+class JobLostError(TributaryError):
+    """A member was lost or has left, so the job is over for this engine. Elastic training catches it and begins anew."""
+
+
+class UnsupportedError(TributaryError, NotImplementedError):
+    """This build, machine or framework cannot do it."""

@@ -1,0 +1,182 @@
+"""Reductions and broadcasts of JAX's arrays: primitives that XLA's programs call (native/jax.c).
+
+The same program must run on all workers. Names belong to places in a program: where none is given they are counted as the
+program is traced, so workers must trace the same functions in the same order."""
+import atexit
+import ctypes
+import itertools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from .. import _abi, job
+from .._library import beside, lib
+from ..buffers import DTYPES
+from ..errors import ArgumentError, TributaryError
+
+Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
+_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
+_PUSH_PULL, _BROADCAST = 0, 1
+
+_native = ctypes.CDLL(beside('libtributary-jax.so'))
+_native.trib_jax_add.argtypes, _native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+_native.trib_jax_close.argtypes, _native.trib_jax_close.restype = [ctypes.c_void_p], None
+_native.trib_jax_calls.argtypes, _native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
+_native.trib_jax_failure.argtypes, _native.trib_jax_failure.restype = [], ctypes.c_void_p
+jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(_native.trib_jax_host), platform='cpu')
+jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(_native.trib_jax_device), platform='CUDA')
+
+_numbers = {}  # name, type and count of a tensor -> its number in the native table
+_counters = {}
+
+
+def init(**settings):
+    """Joins the job of the launcher's environment, and waits until all are there."""
+    job.init(**settings)
+    atexit.register(shutdown)  # before the engine's own, as it was registered later: XLA may still run
+
+
+def shutdown():
+    """Waits for what XLA computes, and leaves the job."""
+    if not job.is_initialized():
+        return
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except Exception:  # its owner sees the error
+            pass
+    _native.trib_jax_close(job.engine()._handle)
+    job.shutdown()
+    _numbers.clear()
+    _counters.clear()
+
+
+def _number_of(name, aval, priority, is_device):
+    """Returns the number of a tensor in the native table, which is declared when a program is lowered."""
+    dtype = DTYPES.get(str(aval.dtype))
+    if dtype is None:
+        raise ArgumentError('%s: elements of %s cannot be summed' % (name, aval.dtype))
+    count = int(np.prod(aval.shape, dtype=np.int64))
+    engine, key = job.engine(), (name, dtype, count, is_device)
+    if key not in _numbers:
+        tensor = engine.declare(name, dtype, count, priority, is_device)
+        _numbers[key] = _native.trib_jax_add(engine._handle, tensor.handle)
+    return _numbers[key]
+
+
+_exchange = core.Primitive('tributary')
+_exchange.def_impl(lambda value, **parameters: jax.jit(lambda x: _exchange.bind(x, **parameters))(value))
+_exchange.def_abstract_eval(lambda value, **_parameters: value)
+
+
+def _lowering(target, is_device):
+    def lower(context, value, *, kind, name, op, root, priority):
+        aval, = context.avals_in
+        number = _number_of(name, aval, priority, is_device)
+        rule = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0}, has_side_effect=True)
+        return rule(context, value, tensor=np.int64(number), kind=np.int64(kind), reduce=np.int64(_REDUCTIONS.get(op, 0)),
+                    root=np.int64(root))
+    return lower
+
+
+mlir.register_lowering(_exchange, _lowering('tributary', False), platform='cpu')
+mlir.register_lowering(_exchange, _lowering('tributary_device', True), platform='cuda')
+
+
+def _transpose(cotangent, value, *, kind, name, op, root, priority):
+    if op in (Min, Max):
+        raise ArgumentError('%s: a minimum or maximum over workers has no gradient' % name)
+    if kind == _PUSH_PULL:
+        return [_exchange.bind(cotangent, kind=kind, name=name + '.gradient', op=op, root=root, priority=priority)]
+    total = _exchange.bind(cotangent, kind=_PUSH_PULL, name=name + '.gradient', op=Sum, root=-1, priority=priority)
+    return [total if job.rank() == root else jnp.zeros_like(total)]
+
+
+# Sums and broadcasts are linear, so their derivative is the same operation on tangents.
+ad.deflinear2(_exchange, lambda cotangent, value, **parameters: _transpose(cotangent, value, **parameters))
+
+
+def _batch(values, axes, **parameters):
+    # An operation on elements: a batch is one larger array.
+    return _exchange.bind(values[0], **parameters), axes[0]
+
+
+batching.primitive_batchers[_exchange] = _batch
+
+
+def _named(tree, name, kind):
+    """Returns pairs of name and leaf of a pytree, and its structure."""
+    leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
+    if name is None:
+        name = '%s.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
+    return [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
+
+
+def _apply(tree, name, kind, op, root, prefix):
+    pairs, structure = _named(tree, name, prefix)
+    results = []
+    for index, (full, leaf) in enumerate(pairs):
+        leaf = jnp.asarray(leaf)
+        if str(leaf.dtype) not in DTYPES:
+            raise ArgumentError('%s: elements of %s cannot be summed' % (full, leaf.dtype))
+        if not isinstance(leaf, jax.core.Tracer) and leaf.devices().pop().platform == 'cpu':
+            results.append(_begin(full, leaf, kind, op, root, -index))
+        else:
+            results.append(_exchange.bind(leaf, kind=kind, name=full, op=op, root=root, priority=-index))
+    return jax.tree_util.tree_unflatten(structure, [result() if callable(result) else result for result in results])
+
+
+def _begin(name, leaf, kind, op, root, priority):
+    """Outside of programs: submits at once, and returns a function that waits and returns the array."""
+    memory = np.array(leaf)
+    tensor = job.engine().declare(name, DTYPES[str(leaf.dtype)], memory.size, priority)
+    address = memory.__array_interface__['data'][0]
+    function = lib.trib_broadcast if kind == _BROADCAST else lib.trib_push_pull
+    operation = tensor.submit(function, address, address, memory, memory, reduce=_REDUCTIONS.get(op, 0), root=max(root, 0))
+    return lambda: jnp.asarray(operation.wait())
+
+
+def allreduce(tree, op=Average, name=None):
+    """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min or Max. Average and Sum
+    can be differentiated; all of them work under jit and vmap."""
+    if op not in _REDUCTIONS:
+        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max' % (op,))
+    return _apply(tree, name, _PUSH_PULL, op, -1, 'allreduce')
+
+
+def push_pull(tree, average=True, name=None):
+    """BytePS's name for allreduce."""
+    return allreduce(tree, Average if average else Sum, name)
+
+
+def broadcast(tree, root_rank=0, name=None):
+    """Returns the root's arrays on every worker; a pytree gives a pytree."""
+    if not 0 <= root_rank < job.size():
+        raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
+    return _apply(tree, name, _BROADCAST, None, root_rank, 'broadcast')
+
+
+def check():
+    """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread: the
+    next operation raises the error, or this call, after block_until_ready()."""
+    address = _native.trib_jax_failure()
+    if address:
+        text = ctypes.string_at(address)
+        ctypes.CDLL(None).free(ctypes.c_void_p(address))
+        raise TributaryError(text.decode(errors='replace'))
+
+
+def barrier():
+    """Waits until all workers have called it."""
+    check()
+    job.engine().barrier()
+
+
+def calls(in_place=False):
+    """How many operations XLA's programs have called for, or how many of those in place."""
+    return _native.trib_jax_calls(in_place)
+
+

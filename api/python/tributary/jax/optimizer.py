@@ -1,0 +1,30 @@
+"""Transformations of gradients in the form that optax chains, and the start of training."""
+import collections
+
+from .ops import Average, allreduce, broadcast
+
+GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
+
+
+def allreduce_gradients(op=Average, name='gradients'):
+    """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(), optax.adam(...))."""
+    def init(_parameters):
+        return ()
+
+    def update(gradients, state, parameters=None):
+        return allreduce(gradients, op, name), state
+
+    return GradientTransformation(init, update)
+
+
+def DistributedOptimizer(optimizer, op=Average, name='gradients'):
+    """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
+    def update(gradients, state, parameters=None, **extra):
+        return optimizer.update(allreduce(gradients, op, name), state, parameters, **extra)
+
+    return GradientTransformation(optimizer.init, update)
+
+
+def broadcast_parameters(parameters, root_rank=0):
+    """Returns the root's parameters on every worker."""
+    return broadcast(parameters, root_rank, 'parameters')

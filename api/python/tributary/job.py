@@ -1,0 +1,172 @@
+"""The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export them."""
+import contextlib
+import os
+import threading
+import time
+
+from . import _abi
+from .engine import Engine
+from .errors import ArgumentError, JobLostError, NotInitializedError
+
+_lock = threading.Lock()
+_engine = None
+_generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
+
+
+def init(comm=None, process_sets=None, **settings):
+    """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
+    A second call does nothing until shutdown() was called. comm must be None. process_sets: a list of
+    ProcessSet to be added, or "dynamic"; settings are fields of trib_config."""
+    global _engine, _generation
+    if comm:
+        raise ArgumentError('init() takes no communicator: the launcher says who belongs to the job')
+    with _lock:
+        if _engine is not None:
+            return
+        _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
+        _generation += 1
+    for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
+        from .process_sets import add_process_set
+        add_process_set(process_set)
+
+
+# So long may other workers take to leave the last job when this one begins the next.
+_REJOIN_SECONDS = 30
+
+
+def _join(settings, deadline):
+    """Returns an engine that has joined. A worker that begins anew may come while others still leave the last job, and is
+    rejected until they have."""
+    while True:
+        made = Engine(**settings)
+        try:
+            made.wait_ready()
+            return made
+        except JobLostError as problem:
+            made.close()
+            if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
+                raise
+            time.sleep(0.05)
+        except BaseException:
+            made.close()
+            raise
+
+
+def shutdown():
+    """Leaves the job. init() may be called again afterwards."""
+    global _engine
+    with _lock:
+        gone, _engine = _engine, None
+    if gone is not None:
+        from .process_sets import close_all
+        close_all()
+        gone.close()
+
+
+def is_initialized():
+    """True between init() and shutdown()."""
+    return _engine is not None
+
+
+def engine():
+    """Returns the process's engine; NotInitializedError before init()."""
+    if _engine is None:
+        raise NotInitializedError('tributary has not been initialized: call init() first')
+    return _engine
+
+
+def generation():
+    """Returns a number that changes with each init()."""
+    return _generation
+
+
+def rank():
+    """This worker's number in the job, from 0."""
+    return engine().rank
+
+
+def size():
+    """How many workers the job has."""
+    return engine().size
+
+
+def local_rank():
+    """This worker's number among those of its machine, from 0."""
+    return engine().info().local_rank
+
+
+def local_size():
+    """How many workers this machine has."""
+    return engine().info().local_size
+
+
+def cross_rank():
+    """The number of this worker's machine among those that have a worker of its local rank."""
+    return engine().info().cross_rank
+
+
+def cross_size():
+    """How many machines have a worker of this local rank."""
+    return engine().info().cross_size
+
+
+def is_homogeneous():
+    """True if every machine has the same number of workers."""
+    return size() == local_size() * cross_size()
+
+
+def start_timeline(file_path, mark_cycles=False):
+    """Records what the engine does from now on, until stop_timeline(). mark_cycles is taken and has no meaning here."""
+    global _timeline
+    engine().trace_start()
+    _timeline = file_path
+
+
+def stop_timeline():
+    """Writes the recording to start_timeline's file. `tributary trace --chrome` makes Chrome's format of it."""
+    global _timeline
+    if _timeline is not None:
+        engine().trace_write(_timeline)
+        _timeline = None
+
+
+_timeline = None
+
+
+# Horovod's questions about what it was built with. Scripts ask them to find out what works.
+
+
+def gloo_built():
+    """True: sums over sockets between CPUs are there, whatever was built."""
+    return True
+
+
+gloo_enabled = mpi_threads_supported = gloo_built
+
+
+def cuda_built():
+    """True where this process's engine sums in the memory of a GPU."""
+    return os.environ.get('TRIB_DEVICE') == 'cuda'
+
+
+def nccl_built():
+    """1 where NCCL sums inside a machine, else 0."""
+    return int(cuda_built())
+
+
+def mpi_built():
+    """False, as for the other libraries that are not used."""
+    return False
+
+
+mpi_enabled = ddl_built = ccl_built = rocm_built = mpi_built
+
+
+@contextlib.contextmanager
+def initialized(**settings):
+    """init() on entry, shutdown() on exit."""
+    init(**settings)
+    try:
+        yield engine()
+    finally:
+        shutdown()

@@ -1,0 +1,97 @@
+"""Callbacks for fit(), with Horovod's names."""
+import keras
+import numpy as np
+
+from .. import job
+from ..engine import AVG
+
+
+class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
+    """Gives all workers the root's variables, of the model and its optimizer, before the first batch ends."""
+
+    def __init__(self, root_rank, device='', local_variables=None):
+        super().__init__()
+        self.root_rank, self._is_done = root_rank, False
+
+    def on_train_begin(self, logs=None):
+        from .core import broadcast_variables
+        if not self._is_done:
+            broadcast_variables(self.model.variables, self.root_rank)
+
+    def on_train_batch_end(self, batch, logs=None):
+        from .core import broadcast_variables
+        if not self._is_done:  # the optimizer has its variables now
+            broadcast_variables(self.model.optimizer.variables, self.root_rank)
+            self._is_done = True
+
+
+class MetricAverageCallback(keras.callbacks.Callback):
+    """Replaces the metrics of an epoch by their mean over all workers. It must come before callbacks that look at them."""
+
+    def __init__(self, device=''):
+        super().__init__()
+
+    def on_epoch_end(self, epoch, logs=None):
+        if not logs:
+            return
+        names = sorted(logs)
+        values = np.array([float(logs[name]) for name in names])
+        tensor = job.engine().declare_like('keras.metrics.%d' % len(names), values)
+        logs.update(zip(names, tensor.push_pull(values, reduce=AVG).wait().tolist()))
+
+
+class LearningRateScheduleCallback(keras.callbacks.Callback):
+    """Multiplies the initial learning rate by `multiplier`, a number or a function of the epoch, from start_epoch to
+    end_epoch. staircase: once an epoch, else with every batch, which needs steps_per_epoch."""
+
+    def __init__(self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, momentum_correction=True,
+                 steps_per_epoch=None):
+        super().__init__()
+        self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
+        self.staircase, self.steps_per_epoch, self._epoch = staircase and callable(multiplier) or not callable(multiplier), steps_per_epoch, 0
+
+    def _adjust(self, epoch):
+        if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
+            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+
+    def on_epoch_begin(self, epoch, logs=None):
+        self._epoch = epoch
+        self._adjust(epoch)
+
+    def on_train_batch_begin(self, batch, logs=None):
+        steps = self.steps_per_epoch or self.params.get('steps')
+        if not self.staircase and steps:
+            self._adjust(self._epoch + batch / steps)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if logs is not None:
+            logs['lr'] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+
+
+class LearningRateWarmupCallback(LearningRateScheduleCallback):
+    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs (Goyal et al., 2017)."""
+
+    def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
+        def multiplier(epoch):
+            return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
+
+        super().__init__(initial_lr, multiplier, end_epoch=warmup_epochs, staircase=False, steps_per_epoch=steps_per_epoch)
+        self.verbose, self.warmup_epochs = verbose, warmup_epochs
+
+    def on_epoch_end(self, epoch, logs=None):
+        super().on_epoch_end(epoch, logs)
+        if epoch == self.warmup_epochs - 1 and self.verbose and job.rank() == 0:
+            print('Epoch %d: finished gradual learning rate warmup to %g.' % (epoch + 1, self.initial_lr))
+
+
+class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
+    """Saves the best model, on the first worker only."""
+
+    def __init__(self, filepath=None, monitor='val_loss', verbose=0, save_weights_only=False, mode='auto', save_freq='epoch'):
+        super().__init__(filepath or 'best.keras', monitor=monitor, verbose=verbose, save_best_only=True, save_weights_only=save_weights_only,
+                         mode=mode, save_freq=save_freq)
+
+    def on_epoch_end(self, epoch, logs=None):
+        if job.rank() == 0:
+            super().on_epoch_end(epoch, logs)

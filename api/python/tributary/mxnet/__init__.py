@@ -1,0 +1,15 @@
+"""Tributary for MXNet 1.9 and 2.0, with the names of BytePS and Horovod:
+
+    import tributary.mxnet as bps          # or: as hvd
+    bps.init()
+    trainer = bps.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1})
+
+Or, in place of an import: gluon.Trainer(..., kvstore=tributary.mxnet.KVStore()).
+"""
+from ..errors import (ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError)
+from ..job import cross_rank, cross_size, gloo_built, is_initialized, local_rank, local_size, mpi_built, nccl_built, rank, size
+from .ops import (Average, Max, Min, Sum, allreduce, allreduce_, broadcast, broadcast_, byteps_declare_tensor, byteps_push_pull, init,
+                  push_pull, shutdown)
+from .training import DistributedOptimizer, DistributedTrainer, KVStore, broadcast_parameters
+
+HorovodInternalError = JobLostError

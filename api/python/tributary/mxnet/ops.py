@@ -1,0 +1,119 @@
+"""Collectives on MXNet's arrays, in its dependency engine: a call returns at once, and a read of the array waits."""
+import atexit
+import ctypes
+import itertools
+
+import mxnet as mx
+import numpy as np
+from mxnet.libinfo import find_lib_path
+
+from .. import _abi, job
+from .._library import beside
+from ..buffers import DTYPES
+from ..errors import ArgumentError, TributaryError
+
+Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
+_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
+MAJOR = int(mx.__version__.split('.')[0])
+_counters = {}
+
+_native = ctypes.CDLL(beside('libtributary-mxnet.so'))
+_native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
+_native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3
+_native.trib_mxnet_failure.argtypes, _native.trib_mxnet_failure.restype = [], ctypes.c_void_p
+if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
+    raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
+
+
+def init(comm=None, process_sets=None, **settings):
+    """Joins the job of the launcher's environment, and waits until all are there."""
+    job.init(comm, process_sets, **settings)
+    atexit.register(shutdown)
+
+
+def shutdown():
+    """Waits for what MXNet computes, and leaves the job."""
+    if job.is_initialized():
+        (mx.nd if MAJOR == 1 else mx.npx).waitall()
+        job.shutdown()
+        _counters.clear()
+
+
+def check():
+    """Raises the error of an operation that has failed: MXNet itself does not learn of it."""
+    address = _native.trib_mxnet_failure()
+    if address:
+        text = ctypes.string_at(address)
+        ctypes.CDLL(None).free(ctypes.c_void_p(address))
+        raise TributaryError(text.decode(errors='replace'))
+
+
+def exchange(array, name, reduce=0, root=-1, priority=0):
+    """Puts an operation on an array, in place, into MXNet's engine."""
+    check()
+    if array.context.device_type != 'cpu':
+        raise ArgumentError('%s: arrays on a GPU are not supported: use mx.cpu()' % name)
+    kind = np.dtype(array.dtype).name
+    if kind not in DTYPES:
+        raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
+    engine = job.engine()
+    tensor = engine.declare(name, DTYPES[kind], array.size, priority)
+    if _native.trib_mxnet_submit(engine._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
+        raise TributaryError('%s: MXNet did not take the operation' % name)
+
+
+def _named(name, kind):
+    return '%s.%s' % (kind, name if name is not None else 'noname.%d' % next(_counters.setdefault(kind, itertools.count())))
+
+
+def _reduction(op, average):
+    op = op or (Average if average is None or average else Sum)
+    if op not in _REDUCTIONS:
+        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max' % (op,))
+    return _REDUCTIONS[op]
+
+
+def allreduce_(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None):
+    """Reduces an array over all workers, in place, and returns it."""
+    if prescale_factor != 1.0:
+        tensor *= prescale_factor
+    exchange(tensor, _named(name, 'allreduce'), _reduction(op, average), priority=priority)
+    if postscale_factor != 1.0:
+        tensor *= postscale_factor
+    return tensor
+
+
+def allreduce(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None):
+    """Returns the reduction of all workers' arrays."""
+    return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, process_set, op)
+
+
+def byteps_push_pull(tensor, version=0, priority=0, name=None, is_average=True):
+    """BytePS's name for allreduce_()."""
+    exchange(tensor, _named(name, 'byteps'), _REDUCTIONS[Average if is_average else Sum], priority=priority)
+
+
+def push_pull(tensor, name=None, is_average=True):
+    """Returns the sum or mean of all workers' arrays."""
+    copy = tensor.copy()
+    byteps_push_pull(copy, name=name, is_average=is_average)
+    return copy
+
+
+def byteps_declare_tensor(name, **compression):
+    """Does nothing: a tensor is declared at its first operation, which knows its size. Compressors are not supported yet."""
+    if compression:
+        raise ArgumentError('%s: compression (%s) is not supported yet' % (name, ', '.join(compression)))
+
+
+def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):
+    """Replaces an array's elements by the root's and returns it."""
+    if not 0 <= root_rank < job.size():
+        raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
+    exchange(tensor, _named(name, 'broadcast'), root=root_rank, priority=priority)
+    return tensor
+
+
+def broadcast(tensor, root_rank, name=None, priority=0, process_set=None):
+    """Returns the root's array on every worker."""
+    return broadcast_(tensor.copy(), root_rank, name, priority)

@@ -1,0 +1,120 @@
+"""Optimizer, trainer and key-value store of MXNet whose gradients are summed over all workers."""
+import mxnet as mx
+
+from .. import job
+from ..errors import ArgumentError
+from .ops import Average, Sum, broadcast_, exchange, _REDUCTIONS
+
+
+class DistributedOptimizer(mx.optimizer.Optimizer):
+    """Averages each gradient over all workers before the optimizer's own update."""
+
+    def __init__(self, optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set=None):
+        self._optimizer = optimizer
+
+    def __getattr__(self, name):
+        return getattr(self._optimizer, name)
+
+    def create_state_multi_precision(self, index, weight):
+        return self._optimizer.create_state_multi_precision(index, weight)
+
+    def _average(self, index, gradient):
+        for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
+            exchange(grad, 'gradient.%s' % i, _REDUCTIONS[Average], priority=-i if isinstance(i, int) else 0)
+
+    def update(self, index, weight, grad, state):
+        self._average(index, grad)
+        self._optimizer.update(index, weight, grad, state)
+
+    def update_multi_precision(self, index, weight, grad, state):
+        self._average(index, grad)
+        self._optimizer.update_multi_precision(index, weight, grad, state)
+
+    def set_learning_rate(self, lr):
+        self._optimizer.set_learning_rate(lr)
+
+    def set_lr_mult(self, args_lr_mult):
+        self._optimizer.set_lr_mult(args_lr_mult)
+
+    def set_wd_mult(self, args_wd_mult):
+        self._optimizer.set_wd_mult(args_wd_mult)
+
+
+class DistributedTrainer(mx.gluon.Trainer):
+    """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's parameters."""
+
+    def __init__(self, params, optimizer, optimizer_params=None, root_rank=0, compression_params=None, prefix=None, **_unused):
+        if compression_params:
+            raise ArgumentError('compression_params is not supported yet')
+        # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
+        super().__init__(params, optimizer, optimizer_params, kvstore=None)
+        self._scale /= job.size()
+        self._root_rank, self._prefix, self._has_broadcast = root_rank, prefix or '', False
+
+    def _broadcast_once(self):
+        if not self._has_broadcast:
+            for index, parameter in enumerate(self._params):
+                for value in parameter.list_data()[:1]:
+                    broadcast_(value, self._root_rank, '%sparameter.%d' % (self._prefix, index))
+            self._has_broadcast = True
+
+    def _allreduce_grads(self):
+        self._broadcast_once()
+        for index, parameter in enumerate(self._params):
+            if parameter.grad_req != 'null':
+                exchange(parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), _REDUCTIONS[Sum], priority=-index)
+
+
+def broadcast_parameters(params, root_rank=0, prefix=None):
+    """Gives all workers the root's parameters: a dict of arrays or of gluon Parameters that are initialized."""
+    for name, parameter in sorted(params.items()):
+        if isinstance(parameter, mx.gluon.parameter.Parameter):
+            parameter = parameter.data()
+        broadcast_(parameter, root_rank, '%sparameter.%s' % (prefix or '', name))
+
+
+if hasattr(mx.kvstore, 'KVStoreBase'):
+    @mx.kvstore.KVStoreBase.register
+    class KVStore(mx.kvstore.KVStoreBase):
+        """A key-value store for gluon.Trainer(kvstore=KVStore()). Pass an instance: by a name MXNet trains alone, and does
+        not say so."""
+
+        def __init__(self):
+            super().__init__()
+
+        def broadcast(self, key, value, out, priority=0):
+            """Gives all workers the first worker's value."""
+            first = value[0] if isinstance(value, list) else value
+            broadcast_(first, 0, 'key.%s' % key, priority)
+            self._copy(first, out)
+
+        def pushpull(self, key, value, out=None, priority=0):
+            """Sums a value over all workers."""
+            first = value[0] if isinstance(value, list) else value
+            exchange(first, 'pushpull.%s' % key, _REDUCTIONS[Sum], priority=priority)
+            self._copy(first, out)
+
+        @staticmethod
+        def _copy(first, out):
+            for target in out if isinstance(out, list) else [] if out is None else [out]:
+                if target is not first:
+                    first.copyto(target)
+
+        @staticmethod
+        def is_capable(capability):
+            """False: the optimizer runs in the workers."""
+            return False
+
+        @property
+        def type(self):
+            return 'dist_tributary'
+
+        @property
+        def rank(self):
+            return job.rank()
+
+        @property
+        def num_workers(self):
+            return job.size()
+else:
+    KVStore = None

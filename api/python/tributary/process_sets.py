@@ -1,0 +1,118 @@
+"""Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups)."""
+from . import job
+from .errors import ArgumentError, UnsupportedError
+
+
+class ProcessSet:
+    """A set of ranks. add_process_set(), or init(process_sets=...), makes it usable, on all workers alike."""
+
+    def __init__(self, ranks):
+        self.ranks = sorted(int(rank) for rank in ranks)
+        if len(set(self.ranks)) != len(self.ranks):
+            raise ArgumentError('process set %s: a rank stands twice in it' % self.ranks)
+        self.process_set_id = None
+        self._engine = None
+
+    def engine(self):
+        """Returns the group of the engine that carries out the set's collectives; ArgumentError on workers outside it."""
+        if self._engine is None:
+            raise ArgumentError('%r: %s' % (self, 'rank %d does not belong to it' % job.rank() if self.process_set_id is not None
+                                            else 'add_process_set() has not been called for it'))
+        return self._engine
+
+    def root(self, rank):
+        """Returns the number that a rank of the job has in the set."""
+        if rank not in self.ranks:
+            raise ArgumentError('%r: root_rank %d does not belong to it' % (self, rank))
+        return self.ranks.index(rank)
+
+    def size(self):
+        """How many workers belong to it; None before it was added."""
+        return None if self.process_set_id is None else len(self.ranks)
+
+    def rank(self):
+        """This worker's number in the set; -1 if it does not belong to it, None before it was added."""
+        if self.process_set_id is None:
+            return None
+        return self.ranks.index(job.rank()) if self.included() else -1
+
+    def included(self):
+        """True if this worker belongs to the set; None before it was added."""
+        return None if self.process_set_id is None else job.rank() in self.ranks
+
+    def __repr__(self):
+        return 'ProcessSet(process_set_id=%s, ranks=%s)' % (self.process_set_id, self.ranks)
+
+
+class _GlobalProcessSet(ProcessSet):
+    """All workers of the job."""
+
+    def __init__(self):
+        super().__init__([])
+        self.process_set_id = 0
+
+    def engine(self):
+        return job.engine()
+
+    def root(self, rank):
+        if not 0 <= rank < job.size():
+            raise ArgumentError('root_rank %d is not one of the %d workers' % (rank, job.size()))
+        return rank
+
+    def size(self):
+        return job.size()
+
+    def rank(self):
+        return job.rank()
+
+    def included(self):
+        return True
+
+
+global_process_set = _GlobalProcessSet()
+_added = {}
+_next_id = 1
+
+
+def add_process_set(process_set):
+    """Makes a set usable. All workers of the job call it, with the same ranks, in the same order. Takes a ProcessSet or a
+    list of ranks, and returns the ProcessSet."""
+    global _next_id
+    if not isinstance(process_set, ProcessSet):
+        process_set = ProcessSet(process_set)
+    if process_set.process_set_id is not None:
+        raise ArgumentError('%r has been added already' % process_set)
+    ranks = process_set.ranks
+    if not ranks or ranks[0] < 0 or ranks[-1] >= job.size():
+        raise ArgumentError('%r: ranks must be 0 to %d, and at least one' % (process_set, job.size() - 1))
+    if any(known.ranks == ranks for known in _added.values()) or ranks == list(range(job.size())):
+        raise ArgumentError('%r: a set of these ranks has been added already' % process_set)
+    process_set.process_set_id, _next_id = _next_id, _next_id + 1
+    _added[process_set.process_set_id] = process_set
+    if process_set.included():
+        process_set._engine = job.engine().group('process_set.%d' % process_set.process_set_id, ranks)
+    return process_set
+
+
+def remove_process_set(process_set):
+    """Ends a set. All workers call it. Returns False for one that was not added, and for the global one."""
+    if process_set.process_set_id not in _added:
+        return False
+    del _added[process_set.process_set_id]
+    process_set.process_set_id = None
+    process_set._engine = None
+    job.engine().barrier()
+    return True
+
+
+def close_all():
+    """Ends all sets: the engine that they belong to is going to be closed."""
+    for process_set in _added.values():
+        process_set.process_set_id = process_set._engine = None
+    _added.clear()
+
+
+def require_global(process_set):
+    """Raises UnsupportedError for any other set than the global one."""
+    if process_set is not global_process_set and process_set is not None:
+        raise UnsupportedError('%r: this binding has no operations of a part of the workers' % (process_set,))

@@ -1,0 +1,92 @@
+"""Tributary for PyTorch, with the names of Horovod and BytePS:
+
+    import tributary.torch as hvd          # or: as bps
+    hvd.init()
+    optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+    hvd.broadcast_parameters(model.state_dict(), root_rank=0)
+
+tributary.torch.c10d is a backend for torch.distributed, tributary.torch.hooks a communication hook for its DDP.
+"""
+from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
+from ..job import (
+                   ccl_built,
+                   cross_rank,
+                   cross_size,
+                   cuda_built,
+                   ddl_built,
+                   gloo_built,
+                   gloo_enabled,
+                   init,
+                   is_homogeneous,
+                   is_initialized,
+                   local_rank,
+                   local_size,
+                   mpi_built,
+                   mpi_enabled,
+                   mpi_threads_supported,
+                   nccl_built,
+                   rank,
+                   rocm_built,
+                   shutdown,
+                   size,
+                   start_timeline,
+                   stop_timeline,
+)
+from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from .byteps_ops import (
+                   byteps_push_pull,
+                   byteps_torch_set_num_grads,
+                   declare,
+                   get_pushpull_speed,
+                   push_pull,
+                   push_pull_async,
+                   push_pull_async_inplace,
+                   push_pull_group_sync_inplace,
+                   push_pull_inplace,
+                   resume,
+                   suspend,
+)
+from .compression import Compression
+from .cross_barrier import CrossBarrier
+from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
+from .gather_ops import (
+                   allgather,
+                   allgather_async,
+                   alltoall,
+                   alltoall_async,
+                   grouped_allgather,
+                   grouped_allgather_async,
+                   grouped_reducescatter,
+                   grouped_reducescatter_async,
+                   reducescatter,
+                   reducescatter_async,
+)
+from .handles import poll, synchronize
+from .ops import (
+                   Adasum,
+                   Average,
+                   Max,
+                   Min,
+                   Product,
+                   Sum,
+                   allreduce,
+                   allreduce_,
+                   allreduce_async,
+                   allreduce_async_,
+                   barrier,
+                   broadcast,
+                   broadcast_,
+                   broadcast_async,
+                   broadcast_async_,
+                   grouped_allreduce,
+                   grouped_allreduce_,
+                   grouped_allreduce_async,
+                   grouped_allreduce_async_,
+)
+from .optimizer import DistributedOptimizer
+from .parallel import DistributedDataParallel
+from .sparse import sparse_allreduce_async
+from .sync_batch_norm import SyncBatchNorm
+
+# Horovod's name for the error after which a job begins anew.
+HorovodInternalError = JobLostError

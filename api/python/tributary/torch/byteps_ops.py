@@ -1,0 +1,82 @@
+"""The names under which BytePS has the same collectives. Arguments that have no meaning here are taken and not used."""
+from .. import job
+from ..errors import ArgumentError
+from .compression import Compression
+from .ops import Average, Sum, allreduce, counted_name, submit_allreduce
+
+
+def _name(name):
+    return 'byteps.' + (name or counted_name('push_pull'))
+
+
+def push_pull_async(tensor, average=True, name=None, version=0, priority=0):
+    """Begins a sum or mean into a new tensor and returns its handle."""
+    return submit_allreduce(tensor, tensor.detach().clone(), _name(name), Average if average else Sum, priority=priority)
+
+
+def push_pull_async_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """Begins a sum or mean in place and returns its handle."""
+    return submit_allreduce(tensor, tensor.detach(), _name(name), Average if average else Sum, priority=priority)
+
+
+byteps_push_pull = push_pull_async_inplace
+
+
+def push_pull(tensor, average=True, name=None, version=0, priority=0, compression=Compression.none):
+    """Returns the sum or mean of all workers' tensors; differentiable."""
+    return allreduce(tensor, op=Average if average else Sum, name=name, compression=compression)
+
+
+def push_pull_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """Replaces a tensor by the sum or mean of all workers' and returns it."""
+    push_pull_async_inplace(tensor, average, name, version, priority).wait()
+    return tensor
+
+
+_group = {'expected': 0, 'done': 0}
+
+
+def byteps_torch_set_num_grads(num_grads):
+    """How many gradients a step has, for push_pull_group_sync_inplace()."""
+    _group['expected'], _group['done'] = num_grads, 0
+    return 0
+
+
+def push_pull_group_sync_inplace(tensor, average=True, name=None, version=0, priority=0):
+    """Begins a mean in place; returns its handle and how many gradients of the step have been given."""
+    handle = push_pull_async_inplace(tensor, average, name, version, priority)
+    _group['done'] += 1
+    count = _group['done']
+    if count == _group['expected']:
+        _group['done'] = 0
+    return handle, count
+
+
+def declare(name):
+    """Does nothing: a tensor is declared at its first operation, which knows its size."""
+    if not name:
+        raise ArgumentError('declare() needs a name')
+
+
+def get_pushpull_speed():
+    """Returns the time in seconds and the MB pushed and pulled for each second since the last call, as BytePS does."""
+    import time
+    stats, now = job.engine().stats(), time.time()
+    moved = stats.bytes_pushed + stats.bytes_pulled
+    before, _speed['last'] = _speed.get('last', (now, moved)), (now, moved)
+    return now, (moved - before[1]) / 1e6 / max(now - before[0], 1e-9)
+
+
+_speed = {}
+
+
+def suspend():
+    """Leaves the job; resume() joins it again, with other counts if need be."""
+    job.shutdown()
+
+
+def resume(num_workers, num_servers, global_rank, context=None):
+    """Joins the job again as rank global_rank of num_workers, with num_servers servers."""
+    job.init(rank=global_rank, worker_count=num_workers, server_count=num_servers)
+
+

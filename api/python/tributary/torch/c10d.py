@@ -1,0 +1,287 @@
+"""A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
+
+The group of all processes has an engine, whose address and token go through the group's store; other groups are groups of that
+engine. Point-to-point messages are not supported."""
+import datetime
+import os
+import secrets
+import socket
+
+import torch
+import torch.distributed as dist
+
+from .. import _abi
+from ..engine import Engine
+from ..errors import UnsupportedError
+from . import exchange
+from .elements import contiguous
+
+_REDUCTIONS = [(dist.ReduceOp.SUM, _abi.TRIB_SUM), (dist.ReduceOp.AVG, _abi.TRIB_AVG), (dist.ReduceOp.MIN, _abi.TRIB_MIN),
+               (dist.ReduceOp.MAX, _abi.TRIB_MAX)]
+
+
+def _reduction(opts):
+    op = getattr(opts, 'reduceOp', opts)
+    if op is None:
+        return _abi.TRIB_SUM
+    for known, reduce in _REDUCTIONS:  # a ReduceOp does not hash as its constants do
+        if op == known:
+            return reduce
+    raise UnsupportedError('tributary: %s is not supported' % op)
+
+
+class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
+    """One collective under way."""
+
+    def __init__(self, handle, value):
+        super().__init__()
+        self._handle, self._value, self._future, self._exception = handle, value, None, None
+
+    def wait(self, timeout=None):
+        try:
+            self._handle.wait()
+        except RuntimeError as problem:
+            self._exception = problem
+            raise
+        return True
+
+    def synchronize(self):
+        self.wait()
+
+    def is_completed(self):
+        return self._handle.done()
+
+    def is_success(self):
+        return self._handle.done() and self._exception is None
+
+    def exception(self):
+        return self._exception
+
+    def result(self):
+        return self._value
+
+    def get_future(self):
+        if self._future is None:
+            self._future = future = torch.futures.Future()
+            operations = self._handle.operations
+
+            def complete(_unused=None):
+                try:
+                    self._handle.wait()
+                    future.set_result(self._value)
+                except RuntimeError as problem:
+                    self._exception = problem
+                    future.set_exception(problem)
+
+            if not operations or operations[0][1] is not None:
+                complete()  # on a GPU the stream waits, not a thread
+            else:
+                left = [len(operations)]
+
+                def count(_unused):
+                    left[0] -= 1
+                    if left[0] == 0:
+                        complete()
+
+                for operation, _ in operations:
+                    operation.future().add_done_callback(count)
+        return self._future
+
+
+class ProcessGroup(dist.ProcessGroup):
+    """A process group whose collectives an engine carries out."""
+
+    def __init__(self, engine, rank, size):
+        super().__init__(rank, size)
+        self._engine, self._rank, self._size = engine, rank, size
+
+    def getBackendName(self):
+        return 'tributary'
+
+    def size(self):
+        return self._size
+
+    def rank(self):
+        return self._rank
+
+    def _in_place(self, tensors, begin):
+        """Runs a collective on tensors in place; what is not contiguous goes through a copy."""
+        copies = [contiguous(tensor, 'tensor') for tensor in tensors]
+        handles = [begin(copy) for copy in copies]
+
+        def finish():
+            for tensor, copy in zip(tensors, copies):
+                if tensor.data_ptr() != copy.data_ptr():
+                    tensor.detach().copy_(copy)
+
+        return Work(exchange.merged(handles, finish), list(tensors))
+
+    def allreduce(self, tensors, opts=None):
+        reduce = _reduction(opts)
+        return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors, opts):
+        reduce = _reduction(opts)
+        sources = [contiguous(tensor, 'tensor') for tensor in tensors]
+        scratch = [torch.empty_like(source) for source in sources]
+        handles = [exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce) for source, landing in zip(sources, scratch)]
+
+        def finish():
+            if self._rank == opts.rootRank:
+                for tensor, landing in zip(tensors, scratch):
+                    tensor.detach().copy_(landing)
+
+        return Work(exchange.merged(handles, finish), list(tensors))
+
+    def broadcast(self, tensors, opts):
+        return self._in_place(tensors, lambda tensor: exchange.broadcast(self._engine, tensor, opts.rootRank))
+
+    def _gather(self, outputs, source, value):
+        handle = exchange.all_gather(self._engine, contiguous(source, 'input').reshape(-1))
+
+        def finish():
+            begin = 0
+            for output, length in zip(outputs, handle.wait()[1]):
+                output.detach().copy_(handle.wait()[0][begin:begin + length].view(output.shape))
+                begin += length
+
+        return Work(exchange.merged([handle], finish), value)
+
+    def allgather(self, outputs, inputs, opts=None):
+        works = [self._gather(listed, source, outputs) for listed, source in zip(outputs, inputs)]
+        return works[0] if len(works) == 1 else Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+
+    def allgather_coalesced(self, outputs, inputs, opts=None):
+        return self.allgather(list(map(list, zip(*outputs))), inputs, opts)
+
+    def all_gather_single(self, output, source, opts=None):
+        if not output.is_contiguous():
+            return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
+        return Work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
+
+    _allgather_base = all_gather_single
+
+    def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
+        works = [self.all_gather_single(output, source) for output, source in zip(outputs, inputs)]
+        return Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def gather(self, outputs, inputs, opts):
+        # Everybody sends to the root, and nobody to anybody else.
+        source = contiguous(inputs[0], 'input').reshape(-1)
+        lengths = [source.numel() if r == opts.rootRank else 0 for r in range(self._size)]
+        handle = exchange.all_to_all(self._engine, source, lengths)
+
+        def finish():
+            if self._rank == opts.rootRank:
+                for output, part in zip(outputs[0], handle.wait()[0].view(self._size, -1)):
+                    output.detach().copy_(part.view(output.shape))
+
+        return Work(exchange.merged([handle], finish), outputs)
+
+    def scatter(self, outputs, inputs, opts):
+        is_root, output = self._rank == opts.rootRank, outputs[0]
+        source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
+        handle = exchange.all_to_all(self._engine, source, [output.numel() if is_root else 0] * self._size)
+        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs)
+
+    def _scatter_sum(self, output, source, opts):
+        landing = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+        handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
+        return handle if landing.data_ptr() == output.data_ptr() else exchange.merged([handle], lambda: output.detach().copy_(landing))
+
+    def reduce_scatter(self, outputs, inputs, opts=None):
+        handles = [self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
+                   for output, listed in zip(outputs, inputs)]
+        return Work(exchange.merged(handles, lambda: None), outputs)
+
+    def reduce_scatter_single(self, output, source, opts=None):
+        return Work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
+
+    _reduce_scatter_base = reduce_scatter_single
+
+    def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
+        works = [self.reduce_scatter_single(output, source, opts) for output, source in zip(outputs, inputs)]
+        return Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall(self, outputs, inputs, opts=None):
+        source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs])
+        handle = exchange.all_to_all(self._engine, source, [part.numel() for part in inputs])
+
+        def finish():
+            flat, lengths = handle.wait()
+            for output, part in zip(outputs, flat.split(lengths)):
+                output.detach().copy_(part.view(output.shape))
+
+        return Work(exchange.merged([handle], finish), outputs)
+
+    def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None):
+        source = contiguous(source, 'input')
+        row = torch.Size(source.shape[1:]).numel()
+        lengths = list(input_splits) if input_splits else [source.shape[0] // self._size] * self._size
+        handle = exchange.all_to_all(self._engine, source, lengths, row)
+        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output)
+
+    alltoall_base = all_to_all_single
+
+    def barrier(self, opts=None):
+        flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
+        return Work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
+
+    def monitored_barrier(self, timeout=None, wait_all_ranks=False):
+        self.barrier().wait()
+
+    def send(self, *_unused, **_also_unused):
+        raise UnsupportedError('tributary: send() is not supported: a process group of gloo can do it beside this one')
+
+    recv = recv_anysource = send
+
+    def shutdown(self):
+        if isinstance(self._engine, Engine):  # other groups are the engine's, and end with it
+            self._engine.close()
+
+    abort = shutdown
+
+
+def _own_address():
+    """Returns the address by which the others reach this process, as far as the way to the store tells."""
+    master = os.environ.get('MASTER_ADDR', '127.0.0.1')
+    try:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            probe.connect((master, 9))
+            return probe.getsockname()[0]
+    except OSError:
+        return '127.0.0.1'
+
+
+_world = {}  # the engine of the group of all processes, under the name 'engine'
+
+
+def _create(opts, _backend_options=None):
+    store, rank, size = opts.store, opts.group_rank, opts.group_size
+    ranks = list(opts.global_ranks_in_group) or list(range(size))
+    world = _world.get('engine')
+    if world is not None and world.is_open():
+        return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, size)
+    if rank == 0:
+        address = _own_address()
+        with socket.socket() as probe:
+            probe.bind((address, 0))
+            port = probe.getsockname()[1]
+        store.set('tributary', '%s:%d %s' % (address, port, secrets.token_hex(32)))
+    coordinator, token = store.get('tributary').decode().split()
+    timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
+    engine = Engine(rank=rank, worker_count=size, server_count=0, coordinator=coordinator, token=token,
+                    op_timeout_ns=int(timeout.total_seconds() * 1e9))
+    engine.wait_ready()
+    if ranks == list(range(int(os.environ.get('WORLD_SIZE', '0')))):
+        _world['engine'] = engine
+    return ProcessGroup(engine, rank, size)
+
+
+dist.Backend.register_backend('tributary', _create, extended_api=True, devices=['cpu', 'cuda'])

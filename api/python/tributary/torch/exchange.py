@@ -1,0 +1,140 @@
+"""Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
+
+Each function submits and returns a Handle. A name of None takes one that is counted for each kind, type and size, so
+workers must submit operations without names in the same order."""
+import ctypes
+
+import torch
+
+from .. import _abi
+from .._library import call, lib
+from .elements import bits_of, dtype_of, stream_of
+from .handles import Handle
+
+# Operations without a name share this many tensors of each kind, type and size, so that they overlap without growing in number.
+_SLOTS = 16
+
+
+def _tensor(engine, kind, name, source, priority=0, count=None):
+    dtype, count = dtype_of(source, name or kind), source.numel() if count is None else count
+    if name is None:
+        key = (kind, dtype, count, source.is_cuda)
+        turn = engine.turns[key] = engine.turns.get(key, -1) + 1
+        name = '%s.%d.%d.%d' % (kind, dtype, count, turn % _SLOTS)
+    return engine.declare(name, dtype, count, priority, source.is_cuda)
+
+
+def _device(tensor):
+    return tensor.device if tensor.is_cuda else None
+
+
+def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=None):
+    """landing = reduction of all workers' sources. They may be the same tensor."""
+    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority)
+    operation = tensor.submit(lib.trib_push_pull, source.data_ptr(), landing.data_ptr(), (source, landing), reduce=reduce,
+                              stream=stream_of(source), priority=priority)
+    return Handle([(operation, _device(source))], lambda: landing if value is None else value)
+
+
+def broadcast(engine, tensor, root, name=None, value=None):
+    """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
+    flat = bits_of(tensor)
+    declared = _tensor(engine, 'broadcast', name, flat)
+    operation = declared.submit(lib.trib_broadcast, flat.data_ptr(), flat.data_ptr(), (tensor, flat), root=root,
+                                stream=stream_of(tensor))
+    return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
+
+
+def merged(handles, finish):
+    """Returns one handle for several; `finish` makes its result when all are complete."""
+    def finish_all():
+        for handle in handles:
+            handle.wait()
+        return finish()
+
+    return Handle([pair for handle in handles for pair in handle.operations], finish_all)
+
+
+def _once_name(engine, kind, name):
+    """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
+    if name is None:
+        engine.turns[kind] = engine.turns.get(kind, -1) + 1
+        return '%s.%d' % (kind, engine.turns[kind])
+    return name
+
+
+def _on_host(tensor):
+    """Returns a tensor's elements in host memory: GPUs of one machine alone have all-reduce and broadcast of their own."""
+    return tensor.cpu() if tensor.is_cuda else tensor
+
+
+def _taken(handle, dtype, lengths):
+    """Returns a tensor with a copy of an operation's result, and the lengths of its slices (so many numbers)."""
+    data, size, counts, count = ctypes.c_void_p(), ctypes.c_uint64(), (ctypes.c_uint64 * lengths)(), ctypes.c_size_t()
+    call(lib.trib_op_output, handle, ctypes.byref(data), ctypes.byref(size))
+    call(lib.trib_op_counts, handle, counts, lengths, ctypes.byref(count))
+    result = torch.empty(size.value, dtype=torch.uint8, device='cpu')
+    if size.value:
+        ctypes.memmove(result.data_ptr(), data, size.value)
+    return result.view(dtype), list(counts)
+
+
+def all_gather(engine, source, row=1, name=None):
+    """The handle's result: all workers' sources, flat, one behind the other, and their lengths in rows. row: elements that
+    belong together. Type and row must be the same on all workers."""
+    host = _on_host(source)
+    bits = bits_of(host).reshape(-1)
+    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    tensor = engine.declare_once(_once_name(engine, 'all_gather', name), dtype_of(bits), bits.numel(), layout=_abi.TRIB_SLICES, row=scale)
+
+    def value(handle):
+        result, counts = _taken(handle, host.dtype, engine.size)
+        return result.to(source.device), [count // scale for count in counts]
+
+    return Handle([(tensor.submit(lib.trib_all_gather, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                                  is_once=True), None)])
+
+
+def all_gather_into(engine, landing, source):
+    """landing = all workers' sources, one behind the other; they are equally long."""
+    host, flat = _on_host(source), bits_of(_on_host(source)).reshape(-1)
+    target = landing if not landing.is_cuda else torch.empty_like(landing, device='cpu')
+    tensor = engine.declare_once(_once_name(engine, 'all_gather', None), dtype_of(flat), flat.numel(), layout=_abi.TRIB_SLICES)
+    size = target.numel() * target.element_size()
+    operation = tensor.submit(lib.trib_all_gather, flat.data_ptr(), target.data_ptr(), (host, flat, target), output_bytes=size, is_once=True)
+    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))
+
+
+def reduce_scatter(engine, output, source, reduce, row=1, name=None):
+    """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
+    host = _on_host(source)
+    target = output if not output.is_cuda and output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device='cpu')
+    tensor = engine.declare_once(_once_name(engine, 'reduce_scatter', name), dtype_of(host), target.numel(), layout=_abi.TRIB_SLICES, row=row)
+    operation = tensor.submit(lib.trib_reduce_scatter, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, is_once=True)
+    return merged([Handle([(operation, None)])], lambda: output if target is output else output.copy_(target))
+
+
+def all_to_all(engine, source, lengths, row=1, name=None):
+    """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of `source`
+    for each worker."""
+    host = _on_host(source)
+    bits = bits_of(host).reshape(-1)
+    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    tensor = engine.declare_once(_once_name(engine, 'all_to_all', name), dtype_of(bits), layout=_abi.TRIB_PAIRS,
+                                 splits=[length * scale for length in lengths], row=scale)
+
+    def value(handle):
+        result, counts = _taken(handle, host.dtype, engine.size ** 2)
+        return result.to(source.device), [count // scale for count in counts[engine.rank::engine.size]]
+
+    return Handle([(tensor.submit(lib.trib_all_to_all, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                                  is_once=True), None)])
+
+
+def reduce_to(engine, source, landing, root, reduce):
+    """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
+    host = _on_host(source)
+    target = landing if not landing.is_cuda else torch.empty_like(host)
+    tensor = _tensor(engine, 'reduce.%d' % reduce, None, host)
+    operation = tensor.submit(lib.trib_reduce_to, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, root=root)
+    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))

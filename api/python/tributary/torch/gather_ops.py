@@ -1,0 +1,181 @@
+"""Horovod's collectives whose results differ in size from what a worker gives: allgather, alltoall, reducescatter."""
+import torch
+
+from .. import _abi
+from ..errors import ArgumentError
+from ..process_sets import global_process_set
+from . import exchange
+from .compression import Compression
+from .elements import contiguous
+from .ops import Average, Sum, allreduce, claim_name, counted_name, keep, reduction_of, scaled
+
+_REDUCE = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, 'Min': _abi.TRIB_MIN, 'Max': _abi.TRIB_MAX}
+
+
+def _rows(tensor):
+    """Returns the number of elements that an index of the first dimension stands for."""
+    return torch.Size(tensor.shape[1:]).numel()
+
+
+def allgather_async(tensor, name=None, process_set=global_process_set):
+    """Begins to gather and returns a handle of all workers' tensors, one behind the other along the first dimension, which
+    may differ in length."""
+    name = claim_name('allgather', name)
+    source = contiguous(tensor, name)
+    if source.dim() == 0:
+        source = source.reshape(1)
+    trailing = list(source.shape[1:])
+    handle = exchange.all_gather(process_set.engine(), source, _rows(source), name)
+
+    def finish():
+        flat, lengths = handle.wait()
+        return flat.reshape([sum(lengths) if _rows(source) else source.shape[0], *trailing])
+
+    return keep(name, exchange.merged([handle], finish))
+
+
+class _Allgather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, process_set):
+        ctx.length, ctx.process_set = tensor.shape[0] if tensor.dim() else 1, process_set
+        ctx.shape = tensor.shape
+        return allgather_async(tensor, name, process_set).wait()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        reduced = allreduce(gradient, op=Average, process_set=ctx.process_set)
+        engine = ctx.process_set.engine()
+        lengths = exchange.all_gather(engine, torch.tensor([ctx.length], device='cpu')).wait()[0]
+        begin = int(lengths[:engine.rank].sum())
+        return reduced[begin:begin + ctx.length].reshape(ctx.shape), None, None
+
+
+def allgather(tensor, name=None, process_set=global_process_set):
+    """Returns all workers' tensors, one behind the other along the first dimension; differentiable."""
+    return _Allgather.apply(tensor, name, process_set)
+
+
+def _grouped(begin, tensors, name, kind, **arguments):
+    base = name or counted_name(kind)
+    handles = [begin(tensor, name='%s.%d' % (base, index), **arguments) for index, tensor in enumerate(tensors)]
+    return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
+
+
+def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+    """Begins to gather several tensors and returns one handle."""
+    return _grouped(allgather_async, tensors, name, 'grouped_allgather', process_set=process_set)
+
+
+def grouped_allgather(tensors, name=None, process_set=global_process_set):
+    """Returns the gathered tensors of a list; differentiable."""
+    base = name or counted_name('grouped_allgather')
+    return [allgather(tensor, '%s.%d' % (base, index), process_set) for index, tensor in enumerate(tensors)]
+
+
+def _lengths(tensor, splits, size, name):
+    """Returns how many rows go to each worker."""
+    if tensor.dim() == 0:
+        raise ArgumentError('%s: a tensor without dimensions cannot be split' % name)
+    if splits is None:
+        if tensor.shape[0] % size:
+            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, tensor.shape[0], size))
+        return [tensor.shape[0] // size] * size
+    lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
+    if any(not isinstance(length, int) for length in lengths):
+        raise ArgumentError('%s: splits must be integers' % name)
+    if len(lengths) != size or sum(lengths) > tensor.shape[0] or any(length < 0 for length in lengths):
+        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, tensor.shape[0]))
+    return lengths
+
+
+def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
+    """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is along the
+    first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the lengths received."""
+    engine = process_set.engine()
+    name = claim_name('alltoall', name)
+    source = contiguous(tensor, name)
+    lengths = _lengths(source, splits, engine.size, name)
+    trailing = list(source.shape[1:])
+    handle = exchange.all_to_all(engine, source[:sum(lengths)], lengths, _rows(source), name)
+
+    def finish():
+        flat, received = handle.wait()
+        output = flat.reshape([sum(received), *trailing])
+        return output if splits is None else (output, torch.tensor(received, dtype=torch.int32, device='cpu'))
+
+    return keep(name, exchange.merged([handle], finish))
+
+
+class _Alltoall(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, splits, name, process_set):
+        ctx.process_set = process_set
+        lengths = _lengths(tensor, splits, process_set.engine().size, 'alltoall.%s' % name)
+        output, received = alltoall_async(tensor, lengths, name, process_set).wait()
+        ctx.received = received
+        ctx.mark_non_differentiable(received)
+        return output, received
+
+    @staticmethod
+    def backward(ctx, gradient, _unused):
+        back, _ = alltoall_async(gradient, ctx.received, None, ctx.process_set).wait()
+        return back, None, None, None
+
+
+def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
+    """Returns what all workers have for this one; differentiable. With splits a pair of it and the lengths received."""
+    output, received = _Alltoall.apply(tensor, splits, name, process_set)
+    return output if splits is None else (output, received)
+
+
+def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
+    """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's rows."""
+    engine = process_set.engine()
+    size, rank = engine.size, engine.rank
+    name = claim_name('reducescatter', name)
+    op = reduction_of(op)
+    if op not in (Average, Sum):
+        raise ArgumentError('%s: op must be Average or Sum' % name)
+    if tensor.dim() == 0:
+        raise ArgumentError('%s: a tensor without dimensions cannot be scattered' % name)
+    source = scaled(contiguous(tensor, name), prescale_factor)
+    each, more = divmod(source.shape[0], size)
+    output = source.new_empty([each + (rank < more), *source.shape[1:]])
+    handle = exchange.reduce_scatter(engine, output, source, _REDUCE[op], max(_rows(source), 1), name)
+    return keep(name, exchange.merged([handle], lambda: scaled(output, postscale_factor)))
+
+
+class _Reducescatter(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, op, process_set, prescale, postscale):
+        ctx.op, ctx.process_set, ctx.factor = op, process_set, prescale * postscale
+        return reducescatter_async(tensor, name, op, process_set, prescale, postscale).wait()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        if ctx.op == Sum:
+            gradient = gradient * ctx.process_set.engine().size
+        return scaled(allgather(gradient, process_set=ctx.process_set), ctx.factor), None, None, None, None, None
+
+
+def reducescatter(tensor, name=None, compression=Compression.none, op=Average, process_set=global_process_set, prescale_factor=1.0,
+                  postscale_factor=1.0):
+    """Returns this worker's part of the reduction along the first dimension; differentiable."""
+    compressed, context = compression.compress(tensor)
+    return compression.decompress(_Reducescatter.apply(compressed, name, reduction_of(op), process_set, prescale_factor,
+                                                       postscale_factor), context)
+
+
+def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
+                                postscale_factor=1.0):
+    """Begins the reductions of several tensors and returns one handle."""
+    return _grouped(reducescatter_async, tensors, name, 'grouped_reducescatter', op=op, process_set=process_set,
+                    prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+
+
+def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
+                          prescale_factor=1.0, postscale_factor=1.0):
+    """Returns this worker's parts of the reductions of several tensors; differentiable."""
+    base = name or counted_name('grouped_reducescatter')
+    return [reducescatter(tensor, '%s.%d' % (base, index), compression, op, process_set, prescale_factor, postscale_factor)
+            for index, tensor in enumerate(tensors)]

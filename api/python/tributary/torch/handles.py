@@ -1,0 +1,53 @@
+"""Handles of operations under way, as poll() and synchronize() take them."""
+import torch
+
+# Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
+_unseen = []
+
+
+class Handle:
+    """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
+    is the first operation's."""
+    __slots__ = ('operations', '_finish', '_result', '_is_finished')
+
+    def __init__(self, operations, finish=None):
+        self.operations, self._finish = operations, finish
+        self._result, self._is_finished = None, False
+
+    def done(self):
+        """True if the operations are complete."""
+        return all(operation.done() for operation, _ in self.operations)
+
+    def wait(self):
+        """Waits and returns the result: tensors on GPUs are waited for by the current stream, others by this thread."""
+        if not self._is_finished:
+            raise_unseen()
+            for operation, device in self.operations:
+                if device is None:
+                    operation.wait()
+                else:
+                    operation.stream_wait(torch.cuda.current_stream(device).cuda_stream)
+                    _unseen.append(operation)
+            self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
+            self._is_finished = True
+            self.operations, self._finish = (), None
+        return self._result
+
+
+def raise_unseen():
+    """Raises the error of an operation that a stream waited for, if one failed."""
+    pending = []
+    finished = [operation for operation in _unseen if operation.done() or pending.append(operation)]
+    _unseen[:] = pending
+    for operation in finished:
+        operation.wait()
+
+
+def poll(handle):
+    """True if the operation of a handle is complete: synchronize() would not wait."""
+    return handle.done()
+
+
+def synchronize(handle):
+    """Waits until the operation of a handle is complete and returns its output. Raises the operation's error."""
+    return handle.wait()

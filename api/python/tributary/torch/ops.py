@@ -1,0 +1,221 @@
+"""Collectives on PyTorch's tensors, with Horovod's names and arguments. BytePS's names are in byteps_ops.py.
+
+Every worker calls the same operations. Names decide which belong together; an operation without one is counted, so
+workers must call those in the same order. In place: functions whose name ends with an underscore."""
+import itertools
+
+import torch
+
+from .. import _abi, job
+from ..errors import ArgumentError, UnsupportedError
+from ..process_sets import global_process_set
+from . import exchange
+from .compression import Compression
+from .elements import contiguous
+
+Average, Sum, Adasum, Min, Max, Product = 'Average', 'Sum', 'Adasum', 'Min', 'Max', 'Product'
+_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
+
+_counters = {}
+_counters_generation = 0
+
+
+def counted_name(kind):
+    """Returns the name of an operation that the caller did not name. Counting begins anew with each init()."""
+    global _counters_generation
+    if _counters_generation != job.generation():
+        _counters.clear()
+        _counters_generation = job.generation()
+    return '%s.noname.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
+
+
+_in_flight = {}  # handles by name, of operations that may be under way
+
+
+def claim_name(kind, name):
+    """Returns the full name of an operation. Raises ArgumentError if the caller's name is that of one that is under way."""
+    if name is None:
+        return '%s.%s' % (kind, counted_name(kind))
+    full = '%s.%s' % (kind, name)
+    earlier = _in_flight.get(full)
+    if earlier is not None and not earlier.done():
+        raise ArgumentError('duplicate name %s: an operation of that name is under way: wait for it, or choose another name' % full)
+    return full
+
+
+def keep(name, handle):
+    """Remembers the handle of an operation that is under way, by its name, and returns it."""
+    _in_flight[name] = handle
+    return handle
+
+
+def reduction_of(op, average=None):
+    """Returns the reduction that `op`, or the older argument `average`, stands for."""
+    if op is not None and average is not None:
+        raise ArgumentError('op and average say the same: give only one of them')
+    if op is None:
+        return Average if average is None or average else Sum
+    if op == Adasum:
+        raise UnsupportedError('Adasum is not supported: use op=Average')
+    if op not in _REDUCTIONS:
+        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max, Product' % (op,))
+    return op
+
+
+def scaled(tensor, factor):
+    """Returns tensor * factor, computed wider and rounded once to the tensor's type."""
+    if factor == 1.0:
+        return tensor
+    wide = torch.float64 if not tensor.is_floating_point() or tensor.dtype == torch.float64 else torch.float32
+    return (tensor.to(wide) * factor).to(tensor.dtype)
+
+
+def submit_allreduce(tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set):
+    """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
+    source = scaled(contiguous(tensor, name), prescale)
+    landing = output if output.is_contiguous() else torch.empty_like(source)
+    handle = exchange.all_reduce(process_set.engine(), source, landing, _REDUCTIONS[op], name, priority)
+    if landing is not output or postscale != 1.0:
+        handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
+    return keep(name, handle)
+
+
+def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                    process_set=global_process_set):
+    """Begins a reduction into a new tensor and returns its handle."""
+    return submit_allreduce(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
+                            claim_name('allreduce', name), reduction_of(op, average),
+                            prescale_factor, postscale_factor, process_set=process_set)
+
+
+def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                     process_set=global_process_set):
+    """Begins a reduction in place and returns its handle."""
+    return submit_allreduce(tensor, tensor.detach(), claim_name('allreduce', name), reduction_of(op, average),
+                            prescale_factor, postscale_factor, process_set=process_set)
+
+
+class _Allreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, name, arguments):
+        ctx.arguments = arguments
+        return allreduce_async(tensor, name=name, **arguments).wait()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        return allreduce(gradient, **ctx.arguments), None, None
+
+
+def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
+              postscale_factor=1.0, process_set=global_process_set):
+    """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min or Max."""
+    compressed, context = compression.compress(tensor)
+    arguments = dict(op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                     process_set=process_set)
+    return compression.decompress(_Allreduce.apply(compressed, name, arguments), context)
+
+
+def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+               process_set=global_process_set):
+    """Reduces a tensor over all workers, in place, and returns it."""
+    allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+    return tensor
+
+
+def _grouped(begin, tensors, name, kind, arguments):
+    base = name or counted_name(kind)
+    handles = [begin(tensor, name='%s.%d' % (base, index), **arguments) for index, tensor in enumerate(tensors)]
+    return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
+
+
+def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                            process_set=global_process_set):
+    """Begins the reductions of several tensors into new ones and returns one handle."""
+    return _grouped(allreduce_async, tensors, name, 'grouped_allreduce', dict(
+        op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set))
+
+
+def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                             process_set=global_process_set):
+    """Begins the reductions of several tensors in place and returns one handle."""
+    return _grouped(allreduce_async_, tensors, name, 'grouped_allreduce', dict(
+        op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set))
+
+
+class _GroupedAllreduce(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, name, arguments, *tensors):
+        ctx.arguments = arguments
+        return tuple(grouped_allreduce_async(list(tensors), name=name, **arguments).wait())
+
+    @staticmethod
+    def backward(ctx, *gradients):
+        return (None, None, *grouped_allreduce(list(gradients), **ctx.arguments))
+
+
+def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
+                      postscale_factor=1.0, process_set=global_process_set):
+    """Returns the reductions of several tensors; differentiable."""
+    pairs = [compression.compress(tensor) for tensor in tensors]
+    arguments = dict(op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor,
+                     process_set=process_set)
+    reduced = _GroupedAllreduce.apply(name, arguments, *(compressed for compressed, _ in pairs))
+    return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs)]
+
+
+def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
+                       process_set=global_process_set):
+    """Reduces several tensors in place and returns them."""
+    grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
+    return tensors
+
+
+def submit_broadcast(tensor, output, root_rank, name, process_set):
+    """Submits a broadcast; `output` gets the root's elements, and is what the handle's wait() returns."""
+    root, engine = process_set.root(root_rank), process_set.engine()
+    landing = output if output.is_contiguous() else torch.empty_like(contiguous(tensor, name))
+    if job.rank() == root_rank and landing.data_ptr() != tensor.data_ptr():
+        landing.copy_(tensor)
+    handle = exchange.broadcast(engine, landing, root, name)
+    if landing is not output:
+        handle = exchange.merged([handle], lambda: output.copy_(landing))
+    return keep(name, handle)
+
+
+def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+    """Begins a broadcast into a new tensor and returns its handle."""
+    return submit_broadcast(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format), root_rank,
+                            claim_name('broadcast', name), process_set)
+
+
+def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
+    """Begins a broadcast in place and returns its handle."""
+    return submit_broadcast(tensor, tensor.detach(), root_rank, claim_name('broadcast', name), process_set)
+
+
+class _Broadcast(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, tensor, root_rank, name, process_set):
+        ctx.root_rank, ctx.process_set = root_rank, process_set
+        return broadcast_async(tensor, root_rank, name, process_set).wait()
+
+    @staticmethod
+    def backward(ctx, gradient):
+        reduced = allreduce(gradient, op=Average, process_set=ctx.process_set)
+        return (reduced if job.rank() == ctx.root_rank else reduced * 0), None, None, None
+
+
+def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
+    """Returns the root's tensor on every worker; differentiable."""
+    return _Broadcast.apply(tensor, root_rank, name, process_set)
+
+
+def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
+    """Replaces a tensor's elements by the root's and returns it."""
+    broadcast_async_(tensor, root_rank, name, process_set).wait()
+    return tensor
+
+
+def barrier(process_set=global_process_set):
+    """Waits until all workers have called it."""
+    process_set.engine().barrier()

@@ -1,0 +1,237 @@
+"""DistributedOptimizer: sums each gradient while the backward pass computes the next ones (Horovod's and BytePS's)."""
+import contextlib
+import warnings
+
+import torch
+
+from .. import job
+from ..errors import ArgumentError
+from ..process_sets import global_process_set
+from .compression import Compression
+from .ops import Adasum, Average, Sum, reduction_of, submit_allreduce
+from .sparse import sparse_allreduce_async
+
+
+def find_duplicates(listed):
+    """Returns the elements that stand in a list more than once."""
+    seen = set()
+    return {element for element in listed if element in seen or seen.add(element)}
+
+
+def _named(optimizer, named_parameters):
+    """Returns pairs of name and parameter for every parameter of the optimizer."""
+    owned = [parameter for group in optimizer.param_groups for parameter in group['params']]
+    if named_parameters is None:
+        return [('allreduce.noname.%d.%d' % (g, i), parameter) for g, group in enumerate(optimizer.param_groups)
+                for i, parameter in enumerate(group['params'])]
+    named = list(named_parameters)
+    if any(not isinstance(pair, tuple) for pair in named):
+        raise ArgumentError('named_parameters: a sequence of tuples (name, parameter), usually model.named_parameters()')
+    duplicates = find_duplicates([name for name, _ in named])
+    if duplicates:
+        raise ArgumentError('named_parameters: names stand more than once: %s' % ', '.join(sorted(duplicates)))
+    unnamed = {id(parameter) for parameter in owned} - {id(parameter) for _, parameter in named}
+    if unnamed:
+        raise ArgumentError('named_parameters lacks %d parameters of the optimizer: pass model.named_parameters() of all models'
+                            % len(unnamed))
+    mine = {id(parameter) for parameter in owned}
+    return [(name, parameter) for name, parameter in named if id(parameter) in mine]
+
+
+class _Exchange:
+    """Sums the gradients of one optimizer. The hook of each parameter submits its gradient when the backward pass has
+    made it; finish() waits for all."""
+    counts = {}  # how many optimizers have used a name, for each init()
+    generation = 0
+
+    def __init__(self, named, compression, passes, op, predivide, groups, sparse_as_dense, process_set=global_process_set):
+        if _Exchange.generation != job.generation():
+            _Exchange.counts, _Exchange.generation = {}, job.generation()
+        self.compression, self.passes, self.op = compression, passes, op
+        self.process_set, self.prescale = process_set, 1.0 / predivide
+        # Sum and not Average where the division happens in two halves, one before and one after the sum.
+        self.wire_op, self.postscale = (op, 1.0) if predivide == 1.0 else (Sum, predivide / (process_set.size() or 1))
+        self.sparse_as_dense = sparse_as_dense
+        self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
+        self.group_of, self.group_ready = {}, {}
+        for index, (name, parameter) in enumerate(named):
+            # Two models of one process may have parameters of one name; their gradients must not meet.
+            use = _Exchange.counts[name] = _Exchange.counts.get(name, -1) + 1
+            self.names[parameter] = 'gradient.' + (name if use == 0 else '%s#%d' % (name, use))
+            self.order[parameter] = index
+            self.delays[parameter] = passes
+        for number, group in enumerate(groups):
+            for parameter in group:
+                self.group_of[parameter] = (number, list(group))
+        self.is_member = process_set.included()
+        for _, parameter in named:
+            if parameter.requires_grad and self.is_member:
+                self._watch(parameter)
+
+    def _watch(self, parameter):
+        if hasattr(parameter, 'register_post_accumulate_grad_hook'):
+            self.hooks.append(parameter.register_post_accumulate_grad_hook(self._gradient_is_made))
+        else:  # before PyTorch 2.1: the node that accumulates, which lives as long as something refers to it
+            node = parameter.expand_as(parameter).grad_fn.next_functions[0][0]
+            self.hooks.append(node.register_hook(lambda *_unused, p=parameter: self._gradient_is_made(p)))
+            self.hooks.append(node)
+
+    def _gradient_is_made(self, parameter):
+        if parameter in self.handles:
+            raise RuntimeError('%s: its gradient was computed again before step() or synchronize(): with several backward passes a '
+                               'step give backward_passes_per_step' % self.names[parameter])
+        self.delays[parameter] -= 1
+        if self.delays[parameter] == 0:
+            self._ready(parameter)
+
+    def _ready(self, parameter):
+        if parameter not in self.group_of:
+            self._submit(parameter)
+            return
+        number, group = self.group_of[parameter]
+        ready = self.group_ready.setdefault(number, set())
+        ready.add(parameter)
+        if len(ready) == len(group):  # grouped gradients leave together
+            del self.group_ready[number]
+            for member in group:
+                self._submit(member)
+
+    def _submit(self, parameter):
+        if parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)  # unused on this worker; others may have used it
+        gradient = parameter.grad
+        if gradient.is_sparse and not self.sparse_as_dense:
+            self.handles[parameter] = (sparse_allreduce_async(gradient, self.names[parameter], self.op, self.process_set), None, None)
+            return
+        if gradient.is_sparse:
+            gradient = parameter.grad = gradient.to_dense()
+        compressed, context = self.compression.compress(gradient)
+        handle = submit_allreduce(compressed, compressed.detach(), self.names[parameter], self.wire_op, self.prescale,
+                                  self.postscale, -self.order[parameter], self.process_set)
+        self.handles[parameter] = (handle, compressed, context)
+
+    def finish(self):
+        """Submits what no hook has submitted, waits for all gradients and puts the sums in their places."""
+        if not self.is_member:
+            return  # this worker trains alone
+        for group in list(self.group_ready.values()):
+            for parameter in group:
+                if parameter not in self.handles:
+                    self._submit(parameter)
+        self.group_ready.clear()
+        for parameter in self.names:
+            if parameter.requires_grad and parameter not in self.handles:
+                self._submit(parameter)
+        try:
+            while self.handles:
+                self.finish_one(next(iter(self.handles)))
+        finally:
+            self.handles.clear()
+
+    def finish_one(self, parameter):
+        """Waits for one parameter's gradient and puts its sum in its place."""
+        handle, compressed, context = self.handles.pop(parameter)
+        result = handle.wait()
+        self.delays[parameter] = self.passes
+        if compressed is None:
+            parameter.grad = result  # sparse: other indices than this worker's may be in it
+            return
+        restored = self.compression.decompress(compressed, context)
+        if restored is not parameter.grad:
+            parameter.grad.copy_(restored)
+
+    def set_passes(self, passes):
+        self.passes = passes
+        for parameter in self.delays:
+            self.delays[parameter] = passes
+
+
+class _DistributedOptimizer(torch.optim.Optimizer):
+    """What the class that DistributedOptimizer() makes adds to the optimizer's own."""
+
+    def set_backward_passes_per_step(self, passes):
+        """How many backward passes are accumulated before a gradient is sent."""
+        self._exchange.set_passes(passes)
+
+    def synchronize(self):
+        """Waits for the sums of all gradients. step() does so itself; call it before clipping, and step() inside
+        skip_synchronize() then."""
+        self._exchange.finish()
+        self._is_synchronized = True
+
+    @contextlib.contextmanager
+    def skip_synchronize(self):
+        """Inside, step() does not wait for gradients: synchronize() was called before."""
+        self._should_synchronize = False
+        try:
+            yield
+        finally:
+            self._should_synchronize = True
+
+    def step(self, closure=None):
+        """Waits for the gradients' sums and updates the parameters."""
+        if self._should_synchronize:
+            if self._is_synchronized:
+                warnings.warn('optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
+                              'gradients are summed a second time', stacklevel=2)
+            self.synchronize()
+        self._is_synchronized = False
+        return super(self.__class__, self).step(closure)
+
+    def zero_grad(self, *arguments, **keywords):
+        """Clears the gradients. None may be under way."""
+        if self._exchange.handles:
+            raise RuntimeError('zero_grad() was called between backward() and step() or synchronize(): a sum would be lost')
+        return super(self.__class__, self).zero_grad(*arguments, **keywords)
+
+
+def _checked_groups(named, num_groups, groups):
+    parameters = [parameter for _, parameter in named if parameter.requires_grad]
+    if num_groups:
+        warnings.warn('num_groups is Horovod\'s older argument: use groups', DeprecationWarning, stacklevel=3)
+        groups = groups or num_groups
+    if groups is None:
+        return []
+    if isinstance(groups, list):
+        known, seen = {id(parameter) for parameter in parameters}, set()
+        for parameter in (parameter for group in groups for parameter in group):
+            if id(parameter) not in known or id(parameter) in seen:
+                raise ArgumentError('groups: lists of parameters of the optimizer, each in one list at most')
+            seen.add(id(parameter))
+        return groups
+    if not isinstance(groups, int) or groups < 0:
+        raise ArgumentError('groups: a number, or a list of lists of parameters')
+    size = -(-len(parameters) // groups) if groups else 0
+    return [parameters[i:i + size] for i in range(0, len(parameters), size)] if groups else []
+
+
+def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1, op=Average,
+                         gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False,
+                         process_set=global_process_set):
+    """Returns an optimizer that updates parameters with the reduction of all workers' gradients.
+
+    optimizer                 any optimizer of PyTorch; the result is of a class derived from its class
+    named_parameters          model.named_parameters(); names must be the same on all workers
+    compression               Compression.none, .fp16 or .bf16
+    backward_passes_per_step  passes that are accumulated before a gradient is sent
+    op                        Average or Sum
+    gradient_predivide_factor with Average: gradients are divided by it before and by size/factor after the sum
+    groups                    a number, or lists of parameters that are sent together
+    sparse_as_dense           makes sparse gradients dense before they are sent; else indices and values are gathered
+    """
+    if op == Adasum:
+        reduction_of(op)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ArgumentError('gradient_predivide_factor needs op=Average')
+    if backward_passes_per_step < 1:
+        raise ArgumentError('backward_passes_per_step must be at least 1')
+    named = _named(optimizer, named_parameters)
+    grouped = _checked_groups(named, num_groups, groups)
+    kind = type(optimizer.__class__.__name__, (optimizer.__class__,), dict(_DistributedOptimizer.__dict__))
+    made = kind.__new__(kind)
+    made.__dict__.update(optimizer.__dict__)
+    made._exchange = _Exchange(named, compression, backward_passes_per_step, reduction_of(op), gradient_predivide_factor, grouped,
+                               sparse_as_dense, process_set)
+    made._parameter_names = {parameter: name for name, parameter in named}
+    made._is_synchronized, made._should_synchronize = False, True
+    return made

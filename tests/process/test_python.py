@@ -1,0 +1,128 @@
+#!/usr/bin/env python3
+"""The Python package without a framework: its declarations match the header, arrays are summed and errors are exceptions. Prints
+`ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""
+import ctypes
+import os
+import re
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
+import python_bed  # noqa: E402
+from cases import run_cases  # noqa: E402
+
+PROGRAM = '''
+import array, asyncio, os, sys
+import tributary
+tributary.init()
+engine, rank, size = tributary.engine(), tributary.rank(), tributary.size()
+values = array.array('d', [float(rank), 1.0, -2.0 * rank])
+tensor = engine.declare_like('values', values)
+assert tensor.push_pull(values, reduce=tributary.SUM).wait() is values
+assert values.tolist() == [sum(range(size)), size, -2.0 * sum(range(size))], values
+
+async def one(operation):
+    return await operation
+
+async def several():
+    arrays = [array.array('i', [rank + i]) for i in range(20)]
+    tensors = [engine.declare_like('async %d' % i, a) for i, a in enumerate(arrays)]
+    results = await asyncio.gather(*(one(t.push_pull(a, reduce=tributary.MAX)) for t, a in zip(tensors, arrays)))
+    assert [r[0] for r in results] == [size - 1 + i for i in range(20)]
+
+asyncio.run(several())
+print('sums are right')
+'''
+
+
+def layout_is_the_headers():
+    sys.path.insert(0, python_bed.SOURCE + '/api/python/tributary')
+    import _abi
+    expected = {name: value for name, value in vars(_abi).items() if name.startswith('TRIB_') and isinstance(value, int)}
+    for name, struct in vars(_abi).items():
+        if isinstance(struct, type) and issubclass(struct, ctypes.Structure) and struct is not ctypes.Structure:
+            expected['sizeof(%s)' % name] = ctypes.sizeof(struct)
+            expected.update(('offsetof(%s, %s)' % (name, field), getattr(struct, field).offset) for field, *_ in struct._fields_)
+    with tempfile.TemporaryDirectory() as folder:
+        with open(folder + '/print.c', 'w', encoding='ascii') as file:
+            file.write('#include <stddef.h>\n#include <stdio.h>\n#include <tributary.h>\nint main(void) {\n')
+            file.writelines('printf("%%lld\\n", (long long)(%s));\n' % expression for expression in expected)
+            file.write('}\n')
+        subprocess.run(['gcc', '-I', python_bed.SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'], check=True)
+        actual = dict(zip(expected, map(int, subprocess.check_output([folder + '/print'], text=True).split())))
+    assert actual == expected, {name: (actual[name], expected[name]) for name in expected if actual[name] != expected[name]}
+    with open(python_bed.SOURCE + '/api/tributary.h', encoding='ascii') as file:
+        declared = set(re.findall(r'^TRIB_API [^;{]*?\b(trib_\w+)\(', file.read(), re.M))
+    assert declared == set(_abi.FUNCTIONS), declared ^ set(_abi.FUNCTIONS)
+
+
+def the_file_is_what_the_header_says():
+    python_bed.run([sys.executable, python_bed.SOURCE + '/tools/dev/pyabi.py', '--check'], os.environ)
+
+
+def arrays_are_summed():
+    for workers in (1, 3):
+        output = python_bed.run_workers(sys.executable, workers, '-c', PROGRAM)
+        assert output.count('sums are right') == workers, output[-1500:]
+
+
+ERRORS = '''
+import array, os
+import tributary
+try:
+    tributary.rank()
+except tributary.NotInitializedError as problem:
+    assert 'init()' in str(problem)
+tributary.init()
+engine, rank = tributary.engine(), tributary.rank()
+for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'), (lambda: engine.declare('nul\\0', 0, 1), 'NUL'),
+                    (lambda: engine.declare_like('text', 'text'), 'str is no array'),
+                    (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('Q')), 'type Q'),
+                    (lambda: engine.declare('short', 0, 4).push_pull(array.array('f', [1.0])), 'declared with 4'),
+                    (lambda: tributary.Engine(no_such_setting=1), 'no_such_setting')):
+    try:
+        call()
+    except tributary.ArgumentError as problem:
+        assert words in str(problem), problem
+    else:
+        raise AssertionError(words)
+try:
+    engine.declare('differs', 0, 4 + rank).push_pull(array.array('f', [1.0] * (4 + rank))).wait()
+except tributary.MismatchError as problem:
+    assert 'differs' in str(problem), problem
+else:
+    raise AssertionError('workers disagreed, and nothing was raised')
+child = os.fork()
+if child == 0:
+    try:
+        engine.barrier()
+    except tributary.NotInitializedError:
+        os._exit(7)
+    os._exit(1)
+assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+engine.barrier()
+tributary.shutdown()
+tributary.shutdown()
+print('errors are right')
+'''
+
+
+def errors_are_exceptions():
+    output = python_bed.run_workers(sys.executable, 2, '-c', ERRORS)
+    assert output.count('errors are right') == 2, output[-1500:]
+
+
+def main():
+    if os.path.basename(python_bed.BUILD) != 'release':
+        print('skip python: a library with a sanitizer cannot be loaded into Python')
+        return 77
+    return run_cases([('layout', layout_is_the_headers), ('generated', the_file_is_what_the_header_says), ('arrays', arrays_are_summed),
+                      ('errors', errors_are_exceptions)])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by itself."""
+import torch
+import torch.distributed as dist
+import tributary.torch.c10d  # noqa: F401
+
+
+def collectives(rank, size):
+    values = [torch.arange(6.) + 10 * r for r in range(size)]
+    tensor = values[rank].clone()
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor, sum(values))
+    for op, expected in ((dist.ReduceOp.MIN, values[0]), (dist.ReduceOp.MAX, values[-1])):
+        tensor = values[rank].clone()
+        dist.all_reduce(tensor, op)
+        assert torch.equal(tensor, expected)
+    tensor = values[rank].clone()
+    dist.broadcast(tensor, size - 1)
+    assert torch.equal(tensor, values[-1])
+    gathered = [torch.empty(6) for _ in range(size)]
+    dist.all_gather(gathered, values[rank])
+    assert all(torch.equal(a, b) for a, b in zip(gathered, values))
+    flat = torch.empty(6 * size)
+    dist.all_gather_into_tensor(flat, values[rank])
+    assert torch.equal(flat, torch.cat(values))
+    tensor = values[rank].clone()
+    dist.reduce(tensor, size - 1)
+    assert rank != size - 1 or torch.equal(tensor, sum(values))
+    part = torch.empty(6)
+    dist.reduce_scatter_tensor(part, torch.cat(values))
+    assert torch.equal(part, values[rank] * size)
+    dist.scatter(part, values if rank == 0 else None, 0)
+    assert torch.equal(part, values[rank])
+    listed = [torch.empty(6) for _ in range(size)] if rank == 0 else None
+    dist.gather(values[rank], listed, 0)
+    assert listed is None or all(torch.equal(a, b) for a, b in zip(listed, values))
+    received = torch.empty(size)
+    dist.all_to_all_single(received, torch.arange(float(size)) + 10 * rank)
+    assert received.tolist() == [rank + 10. * r for r in range(size)]
+    objects = [None] * size
+    dist.all_gather_object(objects, {'rank': rank})
+    assert objects == [{'rank': r} for r in range(size)]
+    dist.barrier()
+
+
+def groups(rank, size):
+    group = dist.new_group(list(range(size - 1)) or [0])
+    if rank < max(size - 1, 1):
+        tensor = torch.ones(3)
+        dist.all_reduce(tensor, group=group)
+        assert torch.equal(tensor, torch.full((3,), float(max(size - 1, 1))))
+    dist.barrier()
+
+
+def data_parallel(rank, size):
+    def trained(parallel, inputs):
+        optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+        for step in range(8):
+            optimizer.zero_grad()
+            for batch in inputs(step):
+                torch.nn.functional.mse_loss(parallel(batch), batch[:, :4]).div(len(inputs(step))).backward()
+            optimizer.step()
+        return torch.cat([parameter.detach().flatten() for parameter in parallel.parameters()])
+
+    def batch(step, of):
+        return torch.randn(8, 16, generator=torch.Generator().manual_seed(100 * step + of))
+
+    def model():
+        torch.manual_seed(0)
+        return torch.nn.Sequential(torch.nn.Linear(16, 16), torch.nn.Tanh(), torch.nn.Linear(16, 4))
+
+    expected = trained(model(), lambda step: [batch(step, r) for r in range(size)])
+    got = trained(torch.nn.parallel.DistributedDataParallel(model()), lambda step: [batch(step, rank)])
+    assert torch.allclose(got, expected, atol=1e-5)
+    least, most = got.clone(), got.clone()
+    dist.all_reduce(least, dist.ReduceOp.MIN)
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    assert torch.equal(least, most)
+
+
+def refusals(rank, size):
+    for call in (lambda: dist.send(torch.ones(1), (rank + 1) % size), lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT)):
+        try:
+            call()
+        except (NotImplementedError, ValueError, RuntimeError):
+            continue
+        raise AssertionError('it was not refused')
+
+
+if __name__ == '__main__':
+    dist.init_process_group('tributary')
+    for case in (collectives, groups, data_parallel, refusals):
+        case(dist.get_rank(), dist.get_world_size())
+        print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
+    dist.destroy_process_group()

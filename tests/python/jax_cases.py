@@ -1,0 +1,104 @@
+"""Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
+import jax
+import jax.numpy as jnp
+import numpy as np
+import tributary
+import tributary.jax as trib
+from tributary.jax import ops
+
+
+def of(rank, shape, dtype=jnp.float32):
+    return jnp.asarray(np.random.default_rng(rank).integers(0, 5, shape), dtype)
+
+
+def total(shape, dtype=jnp.float32):
+    return sum(of(rank, shape, dtype) for rank in range(trib.size()))
+
+
+def reductions(rank, size):
+    for dtype in (jnp.float32, jnp.float16, jnp.bfloat16, jnp.int32, jnp.int8):
+        for shape in ((), (7,), (3, 5), (0, 2)):
+            for function in (lambda x: trib.allreduce(x, trib.Sum), jax.jit(lambda x: trib.allreduce(x, trib.Sum))):
+                assert (function(of(rank, shape, dtype)) == total(shape, dtype)).all(), (dtype, shape)
+    least = jax.jit(lambda x: trib.allreduce(x, trib.Min))(of(rank, (50,)))
+    assert (least == jnp.stack([of(r, (50,)) for r in range(size)]).min(0)).all()
+    tree = {'a': of(rank, (4,)), 'b': [of(rank, (2, 2)), of(rank, ())]}
+    summed = trib.allreduce(tree, trib.Sum)
+    assert (summed['a'] == total((4,))).all() and (summed['b'][0] == total((2, 2))).all() and summed['b'][1] == total(())
+    root = jax.jit(lambda x: trib.broadcast(x, size - 1))(of(rank, (9,)))
+    assert (root == of(size - 1, (9,))).all()
+
+
+def transformed(rank, size):
+    gradient = jax.jit(jax.grad(lambda x: (trib.allreduce(x, trib.Sum) ** 2).sum()))(of(rank, (6,)))
+    assert (gradient == 2 * size * total((6,))).all(), gradient
+    mapped = jax.jit(jax.vmap(lambda x: trib.allreduce(x, trib.Sum)))(of(rank, (4, 3)))
+    assert (mapped == total((4, 3))).all()
+
+
+def many_at_once(rank, size):
+    before = ops.calls()
+    results = jax.jit(lambda xs: [trib.allreduce(x, trib.Sum) for x in xs])([of(rank, (100 + i,)) for i in range(40)])
+    for i, result in enumerate(results):
+        assert (result == total((100 + i,))).all()
+    assert ops.calls() == before + 40
+
+
+def trains(rank, size):
+    parameters = {'w': jax.random.normal(jax.random.key(rank), (16, 4)), 'b': jnp.zeros(4)}
+    parameters = trib.broadcast_parameters(parameters)
+    alone = parameters
+
+    def batch(step, of_rank):
+        return jax.random.normal(jax.random.key(1000 * step + of_rank), (8, 16))
+
+    def loss(p, x):
+        return ((x @ p['w'] + p['b'] - jnp.abs(x[:, :4])) ** 2).mean()
+
+    def updated(p, gradients):
+        return jax.tree.map(lambda value, gradient: value - 0.05 * gradient, p, gradients)
+
+    reduce = trib.allreduce_gradients()
+    step = jax.jit(lambda p, x: updated(p, reduce.update(jax.grad(loss)(p, x), ())[0]))
+    for i in range(10):
+        parameters = step(parameters, batch(i, rank))
+        gradients = [jax.grad(loss)(alone, batch(i, r)) for r in range(size)]
+        alone = updated(alone, jax.tree.map(lambda *parts: sum(parts) / size, *gradients))
+    assert jax.tree.all(jax.tree.map(lambda a, b: jnp.allclose(a, b, atol=1e-5), parameters, alone))
+    least, most = trib.allreduce(parameters, trib.Min), trib.allreduce(parameters, trib.Max)
+    assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), least, most))
+
+
+def errors(rank, size):
+    if size > 1:
+        try:
+            jax.block_until_ready(jax.jit(lambda x: trib.allreduce(x, name='differs'))(jnp.ones(3 + rank)))
+            trib.check()  # a GPU's stream goes on, and tells no one
+        except Exception as problem:
+            assert 'differs' in str(problem), problem
+        else:
+            raise AssertionError('workers disagreed, and nothing was raised')
+    program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
+    assert (program(of(rank, (4,))) == total((4,))).all()
+    trib.barrier()
+    trib.shutdown()
+    trib.init()
+    try:
+        jax.block_until_ready(program(of(rank, (4,))))
+    except Exception as problem:
+        assert 'has been closed' in str(problem), problem
+    else:
+        raise AssertionError('a program of the last job ran')
+    assert (trib.allreduce(of(rank, (4,)), trib.Sum) == total((4,))).all()
+    try:
+        trib.allreduce(jnp.ones(3, jnp.complex64))
+    except tributary.ArgumentError as problem:
+        assert 'complex64' in str(problem)
+
+
+if __name__ == '__main__':
+    trib.init()
+    for case in (reductions, transformed, many_at_once, trains, errors):
+        case(trib.rank(), trib.size())
+        print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
+    trib.shutdown()

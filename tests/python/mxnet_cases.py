@@ -1,0 +1,97 @@
+"""Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
+import warnings
+
+warnings.simplefilter('ignore')
+import mxnet as mx  # noqa: E402
+import numpy as np  # noqa: E402
+from mxnet import autograd, gluon, nd  # noqa: E402
+
+import tributary  # noqa: E402
+import tributary.mxnet as trib  # noqa: E402
+from tributary.mxnet import ops  # noqa: E402
+
+
+def of(rank, shape, dtype='float32'):
+    return np.random.RandomState(rank).randint(0, 5, shape).astype(dtype)
+
+
+def total(shape, dtype='float32'):
+    return sum(of(rank, shape, 'float64') for rank in range(trib.size())).astype(dtype)
+
+
+def reductions(rank, size):
+    for dtype in ('float32', 'float64', 'float16', 'int32', 'int64', 'int8', 'uint8'):
+        for shape in ((7,), (3, 5)):
+            got = trib.allreduce(nd.array(of(rank, shape), dtype=dtype), op=trib.Sum).asnumpy()
+            assert np.array_equal(got, total(shape, dtype)), (dtype, shape)
+    assert np.array_equal(trib.broadcast(nd.array(of(rank, (9,))), size - 1).asnumpy(), of(size - 1, (9,)))
+    arrays = [nd.array(of(rank, (100 + i,))) for i in range(30)]
+    for i, array in enumerate(arrays):
+        trib.byteps_push_pull(array, name='many.%d' % i, is_average=False, priority=-i)
+    for i, array in enumerate(arrays):
+        assert np.array_equal(array.asnumpy(), total((100 + i,)))
+
+
+def network(seed):
+    mx.random.seed(seed)
+    net = gluon.nn.HybridSequential()
+    net.add(gluon.nn.Dense(16, activation='tanh', in_units=16), gluon.nn.Dense(4, in_units=16))
+    net.initialize(mx.init.Xavier())
+    return net
+
+
+def parameters(net):
+    return np.concatenate([parameter.data().asnumpy().ravel() for parameter in net.collect_params().values()])
+
+
+def batch(step, rank):
+    return nd.array(np.random.RandomState(100 * step + rank).normal(size=(8, 16)))
+
+
+def loss(net, x):
+    return ((net(x) - x[:, :4].abs()) ** 2).mean(axis=1)
+
+
+def trains(rank, size):
+    alone = network(0)
+    trainer = gluon.Trainer(alone.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
+    for step in range(6):
+        with autograd.record():
+            value = nd.concat(*[loss(alone, batch(step, r)) for r in range(size)], dim=0)
+        value.backward()
+        trainer.step(8 * size)
+    for make in (lambda net: trib.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}),
+                 lambda net: gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=trib.KVStore(),
+                                           update_on_kvstore=False)):
+        net = network(rank)
+        trib.broadcast_parameters({str(i): p for i, p in enumerate(net.collect_params().values())})
+        trainer = make(net)
+        is_own = isinstance(trainer, trib.DistributedTrainer)
+        for step in range(6):
+            with autograd.record():
+                value = loss(net, batch(step, rank))
+            value.backward()
+            trainer.step(8 if is_own else 8 * size)
+        assert np.allclose(parameters(net), parameters(alone), atol=1e-5)
+        least = trib.allreduce(nd.array(parameters(net)), op=trib.Min).asnumpy()
+        assert np.array_equal(least, trib.allreduce(nd.array(parameters(net)), op=trib.Max).asnumpy())
+
+
+def errors(rank, size):
+    if size > 1:
+        trib.allreduce(nd.ones((3 + rank,)), name='differs').wait_to_read()
+        try:
+            ops.check()
+        except tributary.TributaryError as problem:
+            assert 'differs' in str(problem), problem
+        else:
+            raise AssertionError('workers disagreed, and nothing was raised')
+    assert np.array_equal(trib.allreduce(nd.ones((4,)), op=trib.Sum).asnumpy(), np.full(4, size, 'float32'))
+
+
+if __name__ == '__main__':
+    trib.init()
+    for case in (reductions, trains, errors):
+        case(trib.rank(), trib.size())
+        print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
+    trib.shutdown()

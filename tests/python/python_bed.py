@@ -1,0 +1,48 @@
+"""Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers assert."""
+import os
+import subprocess
+import sys
+
+SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.join(SOURCE, 'tests'))
+import python_frameworks  # noqa: E402
+
+BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
+LIBRARY = BUILD + '/libtributary.so.0'
+FOLDER = os.environ.get('TRIB_FRAMEWORKS', os.path.join(SOURCE, 'build', 'frameworks'))
+TIMEOUT = 240  # seconds; ends a test that hangs
+FOREIGN = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_', 'BYTEPS_', 'HOROVOD_', 'TORCHELASTIC_')
+
+
+def environment(*path, **more):
+    """An environment with this build's library, and without a launcher's variables."""
+    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
+    return dict(env, TRIBUTARY_LIBRARY=LIBRARY, PYTHONPATH=os.pathsep.join((SOURCE + '/api/python',) + path), PYTHONUNBUFFERED='1',
+                OMP_NUM_THREADS='1', **more)
+
+
+def run(command, env, statuses=(0,)):
+    """Runs a command and returns its output; its exit status must be one of those."""
+    result = subprocess.run(command, env=env, timeout=TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+                            errors='replace')
+    assert result.returncode in statuses, (result.returncode, result.stdout[-2500:])
+    return result.stdout
+
+
+def run_workers(python, count, program, *arguments, options=(), statuses=(0,), path=(), **more):
+    """Runs a program as so many workers of a job and returns their output."""
+    command = [BUILD + '/tributary', 'run', '-n', str(count), *options, '--', python, program, *arguments]
+    return run(command, environment(*path, **more), statuses)
+
+
+def interpreter(framework):
+    """Returns the interpreter that has a framework: this one, or that of an environment made for tests. None and the reason
+    where there is none."""
+    if os.path.basename(BUILD) != 'release':
+        return None, 'a library with a sanitizer cannot be loaded into Python'
+    if subprocess.run([sys.executable, '-c', 'import ' + framework], stderr=subprocess.DEVNULL).returncode == 0:
+        return sys.executable, ''
+    try:
+        return python_frameworks.make(framework, FOLDER), ''
+    except (OSError, subprocess.CalledProcessError) as problem:
+        return None, '%s cannot be installed: %s' % (framework, problem)

@@ -1,0 +1,117 @@
+"""Cases of tributary.tensorflow that every worker of a job runs. Each compares with what a worker computes by itself."""
+import os
+
+os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+import numpy as np  # noqa: E402
+import tensorflow as tf  # noqa: E402
+import tributary  # noqa: E402
+import tributary.tensorflow as trib  # noqa: E402
+from tributary.tensorflow import ops  # noqa: E402
+
+
+def of(rank, shape, dtype=tf.float32):
+    return tf.cast(np.random.default_rng(rank).integers(0, 5, shape), dtype)
+
+
+def total(shape, dtype=tf.float32):
+    return sum(of(rank, shape, tf.float64) for rank in range(trib.size()))
+
+
+def summed(x):
+    return trib.allreduce(x, op=trib.Sum)
+
+
+def reductions(rank, size):
+    for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint8):
+        for shape in ((), (7,), (3, 5), (0, 2)):
+            for function in (summed, tf.function(summed)):
+                assert np.array_equal(tf.cast(function(of(rank, shape, dtype)), tf.float64), total(shape)), (dtype, shape)
+    least = trib.allreduce(of(rank, (50,)), op=trib.Min)
+    assert np.array_equal(least, np.min([of(r, (50,)) for r in range(size)], 0))
+    assert np.array_equal(trib.broadcast(of(rank, (9,)), size - 1), of(size - 1, (9,)))
+    assert trib.broadcast_object({'rank': rank}, size - 1) == {'rank': size - 1}
+
+
+def independent_in_any_order(rank, size):
+    """Eight sums in one function, which ranks begin in opposite order: none waits for another."""
+    @tf.function
+    def function(values):
+        order = range(8) if rank % 2 else reversed(range(8))
+        results = {i: trib.allreduce(values[i], op=trib.Sum, name='independent.%d' % i) for i in order}
+        return [results[i] for i in range(8)]
+    for i, result in enumerate(function([of(rank, (10 + i,)) for i in range(8)])):
+        assert np.array_equal(result, total((10 + i,)))
+    before = ops.calls(), ops.calls(True)
+    function([of(rank, (10 + i,)) for i in range(8)])
+    assert ops.calls() == before[0] + 8
+
+
+def trains(rank, size):
+    def batch(step, of_rank):
+        return tf.constant(np.random.default_rng(1000 * step + of_rank).normal(size=(8, 16)), tf.float32)
+
+    def variables(seed):
+        generator = np.random.default_rng(seed)
+        return [tf.Variable(generator.normal(size=(16, 4)), dtype=tf.float32), tf.Variable(tf.zeros(4))]
+
+    def loss(w, b, x):
+        return tf.reduce_mean((x @ w + b - tf.abs(x[:, :4])) ** 2)
+
+    mine, alone = variables(rank), variables(0)
+    trib.broadcast_variables(mine, 0)
+
+    @tf.function
+    def step(x):
+        with tf.GradientTape() as tape:
+            value = loss(*mine, x)
+        tape = trib.DistributedGradientTape(tape)
+        for variable, gradient in zip(mine, tape.gradient(value, mine)):
+            variable.assign_sub(0.05 * gradient)
+
+    for i in range(10):
+        step(batch(i, rank))
+        gradients = []
+        for r in range(size):
+            with tf.GradientTape() as tape:
+                value = loss(*alone, batch(i, r))
+            gradients.append(tape.gradient(value, alone))
+        for variable, *parts in zip(alone, *gradients):
+            variable.assign_sub(0.05 * sum(parts) / size)
+    for a, b in zip(mine, alone):
+        assert np.allclose(a, b, atol=1e-5)
+        assert np.array_equal(trib.allreduce(a.value(), op=trib.Min), trib.allreduce(a.value(), op=trib.Max))
+
+
+def gradients_flow(rank, size):
+    x = tf.Variable(of(rank, (6,)))
+    with tf.GradientTape() as tape:
+        value = tf.reduce_sum(trib.allreduce(x, op=trib.Sum) ** 2)
+    assert np.array_equal(tape.gradient(value, x), 2 * size * total((6,)))
+
+
+def errors(rank, size):
+    if size > 1:
+        try:
+            trib.allreduce(tf.ones(3 + rank), name='differs')
+        except tf.errors.OpError as problem:
+            assert 'differs' in str(problem), problem
+        else:
+            raise AssertionError('workers disagreed, and nothing was raised')
+    trib.barrier()
+    trib.shutdown()
+    try:
+        trib.allreduce(tf.ones(3))
+    except tributary.NotInitializedError:
+        pass
+    else:
+        raise AssertionError('it ran without a job')
+    trib.init()
+    assert np.array_equal(trib.allreduce(of(rank, (4,)), op=trib.Sum), total((4,)))
+
+
+if __name__ == '__main__':
+    trib.init()
+    for case in (reductions, independent_in_any_order, trains, gradients_flow, errors):
+        case(trib.rank(), trib.size())
+        print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
+    trib.shutdown()

@@ -1,0 +1,31 @@
+#!/usr/bin/env python3
+"""tributary.mxnet with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
+with 77.
+"""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import python_bed  # noqa: E402
+from cases import run_cases  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+
+
+def all_cases(python, workers, *options):
+    output = python_bed.run_workers(python, workers, HERE + '/mxnet_cases.py', options=options)
+    assert output.count('is right') == 3 * workers, output[-1500:]
+
+
+def main():
+    python, reason = python_bed.interpreter('mxnet')
+    if python is None:
+        print('skip mxnet: ' + reason)
+        return 77
+    return run_cases([('alone', lambda: all_cases(python, 1)), ('two_workers', lambda: all_cases(python, 2)),
+                      ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1'))])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,56 @@
+#!/usr/bin/env python3
+"""tributary.torch and its torch.distributed backend, with workers on this machine's processors. Prints `ok NAME` / `not ok NAME:
+why`, or one `skip NAME: why` and exits with 77.
+"""
+import os
+import sys
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+import python_bed  # noqa: E402
+from cases import run_cases  # noqa: E402
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+CASES = ('reductions', 'in_place_and_strided', 'scaling', 'many_at_once', 'gathers', 'sparse', 'gradients_flow',
+         'optimizer_equals_one_process', 'accumulation_and_unused', 'wrong_use_is_told', 'batch_norm_over_all', 'parallel_module',
+         'sets', 'begins_anew')
+
+
+def all_cases(python, workers, *options):
+    def case():
+        output = python_bed.run_workers(python, workers, HERE + '/torch_cases.py', *CASES, options=options)
+        for name in CASES:
+            assert output.count('%s is right' % name) == workers, (name, output[-1500:])
+    return case
+
+
+def backend(python):
+    command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '3', HERE + '/c10d_cases.py']
+    output = python_bed.run(command, python_bed.environment())
+    assert output.count('is right') == 12, output[-1500:]
+
+
+def horovod_and_byteps_names(python):
+    for name in 'horovod', 'byteps':
+        program = 'import %s.torch as x, tributary.torch as y; assert x is y; x.init(); print("alias", x.rank())' % name
+        output = python_bed.run_workers(python, 2, '-c', program, options=('--as', name))
+        assert output.count('alias') == 2, output
+
+
+def digits_example(python):
+    output = python_bed.run_workers(python, 2, python_bed.SOURCE + '/examples/torch_digits.py', '--epochs', '3')
+    assert 'accuracy' in output, output[-800:]
+
+
+def main():
+    python, reason = python_bed.interpreter('torch')
+    if python is None:
+        print('skip torch: ' + reason)
+        return 77
+    return run_cases([('alone', all_cases(python, 1)), ('two_workers', all_cases(python, 2)), ('three_and_a_server', all_cases(python, 3, '-s', '1')),
+                      ('backend', lambda: backend(python)), ('alias', lambda: horovod_and_byteps_names(python)),
+                      ('digits', lambda: digits_example(python))])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,283 @@
+"""Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself, from
+the inputs of all ranks, which are made from seeds."""
+import os
+import sys
+
+import torch
+import tributary
+import tributary.torch as trib
+
+FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+# Where the tensors are: the GPUs of the device tests, or processors.
+DEVICE = os.environ.get('TRIB_DEVICE', 'none').replace('none', 'cpu')
+SHAPES = ((), (1,), (17,), (3, 5, 7), (0, 4), (70001,))
+
+
+def tensor_of(rank, shape, dtype, seed=0):
+    """The tensor of a rank. Values are small integers, so that every sum is exact in every type."""
+    generator = torch.Generator('cpu').manual_seed(1000 * seed + rank)
+    return torch.randint(0, 5, shape, generator=generator, device='cpu').to(dtype).to(DEVICE)
+
+
+def of_all(shape, dtype, seed=0):
+    return torch.stack([tensor_of(rank, shape, dtype, seed) for rank in range(trib.size())])
+
+
+def mine(shape, dtype, seed=0):
+    return tensor_of(trib.rank(), shape, dtype, seed)
+
+
+def raises(kind, call, *words):
+    try:
+        call()
+    except kind as problem:
+        assert all(word in str(problem) for word in words), (words, str(problem))
+        return
+    raise AssertionError('no %s was raised' % kind.__name__)
+
+
+def same_on_all(tensor):
+    flat = tensor.detach().flatten().clone()
+    return torch.equal(trib.allreduce(flat, op=trib.Min), trib.allreduce(flat, op=trib.Max))
+
+
+def reductions():
+    for dtype in FLOATS + INTEGERS:
+        for shape in SHAPES:
+            whole, wide = of_all(shape, dtype), of_all(shape, dtype).double()
+            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Sum), wide.sum(0).to(dtype)), (dtype, shape)
+            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Min), whole.amin(0) if whole.numel() else mine(shape, dtype))
+            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Max), whole.amax(0) if whole.numel() else mine(shape, dtype))
+        if dtype in FLOATS:
+            expected = (of_all((17,), dtype).double().sum(0) / trib.size()).to(dtype)
+            assert torch.equal(trib.allreduce(mine((17,), dtype)), expected)
+
+
+def in_place_and_strided():
+    for tensor in (torch.zeros(6, 4), torch.zeros(4, 6).t(), torch.zeros(12, 4)[::2], torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+        tensor.copy_(tensor_of(trib.rank(), tensor.shape, tensor.dtype))
+        expected = of_all(tensor.shape, tensor.dtype).sum(0)
+        assert trib.allreduce_(tensor, op=trib.Sum) is tensor and torch.equal(tensor, expected)
+        tensor.copy_(tensor_of(trib.rank(), tensor.shape, tensor.dtype))
+        trib.broadcast_(tensor, trib.size() - 1)
+        assert torch.equal(tensor, tensor_of(trib.size() - 1, tensor.shape, tensor.dtype))
+
+
+def scaling():
+    # The scaled values are not whole: the reference rounds where the operation rounds, before the sum and after it.
+    for dtype in FLOATS:
+        parts = [(tensor_of(rank, (50,), dtype).float() * 0.5).to(dtype) for rank in range(trib.size())]
+        expected = (sum(part.double() for part in parts).to(dtype).float() * 4.0).to(dtype)
+        assert torch.equal(trib.allreduce(mine((50,), dtype), op=trib.Sum, prescale_factor=0.5, postscale_factor=4.0), expected), dtype
+
+
+def many_at_once():
+    handles = [trib.allreduce_async(mine((100 + i,), torch.float32, i), name='many.%d' % i, op=trib.Sum) for i in range(50)]
+    if trib.rank() % 2:
+        handles.reverse()  # names decide, not the order of waiting
+    results = [trib.synchronize(handle) for handle in handles]
+    assert all(trib.poll(handle) for handle in handles)
+    for i, result in enumerate(reversed(results) if trib.rank() % 2 else results):
+        assert torch.equal(result, of_all((100 + i,), torch.float32, i).sum(0))
+    tensors = [mine((i,), torch.float64, i) for i in range(1, 9)]
+    for i, result in enumerate(trib.grouped_allreduce(tensors, op=trib.Sum), 1):
+        assert torch.equal(result, of_all((i,), torch.float64, i).sum(0))
+
+
+def gathers():
+    size, rank = trib.size(), trib.rank()
+    for dtype in (torch.float32, torch.int64, torch.bool, torch.int16):
+        part = lambda r: tensor_of(r, (r % 3 + 1, 4), dtype)  # noqa: E731
+        assert torch.equal(trib.allgather(part(rank)), torch.cat([part(r) for r in range(size)])), dtype
+    assert trib.allgather_object({'rank': rank, 'text': 'x' * rank}) == [{'rank': r, 'text': 'x' * r} for r in range(size)]
+    splits = torch.tensor([(rank + r) % 3 for r in range(size)])
+    sent = torch.arange(int(splits.sum())) + 100 * rank
+    received, counts = trib.alltoall(sent, splits)
+    expected = []
+    for r in range(size):
+        lengths = [(r + other) % 3 for other in range(size)]
+        begin = sum(lengths[:rank])
+        expected.append(torch.arange(begin, begin + lengths[rank]) + 100 * r)
+    assert torch.equal(received, torch.cat(expected)) and counts.tolist() == [len(part) for part in expected]
+    rows = 2 * size + 1  # the first worker gets one row more
+    whole = of_all((rows, 3), torch.float32).sum(0)
+    begin = 2 * rank + min(rank, 1)
+    assert torch.equal(trib.reducescatter(mine((rows, 3), torch.float32), op=trib.Sum), whole[begin:begin + 2 + (rank == 0)])
+
+
+def sparse():
+    dense = mine((8, 3), torch.float32)
+    handle = trib.sparse_allreduce_async(dense.to_sparse(1), op=trib.Sum)
+    assert torch.equal(handle().to_dense(), of_all((8, 3), torch.float32).sum(0))
+
+
+def gradients_flow():
+    tensor = torch.ones(5, requires_grad=True)
+    trib.allreduce(tensor, op=trib.Sum).sum().backward()
+    assert torch.equal(tensor.grad, torch.full((5,), float(trib.size())))
+    tensor = torch.ones(trib.rank() + 1, 2, requires_grad=True)
+    trib.allgather(tensor).sum().backward()
+    assert torch.equal(tensor.grad, torch.ones(trib.rank() + 1, 2))
+
+
+def digits_model():
+    return torch.nn.Sequential(torch.nn.Linear(16, 32), torch.nn.ReLU(), torch.nn.Linear(32, 4))
+
+
+def batches(count, rows=8):
+    """The batches of all ranks: a list by step of a list by rank."""
+    generator = torch.Generator('cpu').manual_seed(7)
+    return [[torch.randn(rows, 16, generator=generator, device='cpu').to(DEVICE) for _ in range(trib.size())] for _ in range(count)]
+
+
+def loss_of(model, batch):
+    return torch.nn.functional.mse_loss(model(batch), batch[:, :4].abs())
+
+
+def trained_alone(make_optimizer, steps):
+    """The parameters that one process gets from the batches of all ranks, whose gradients it averages itself."""
+    torch.manual_seed(3)
+    model = digits_model()
+    optimizer = make_optimizer(model)
+    for step in batches(steps):
+        optimizer.zero_grad()
+        for batch in step:
+            (loss_of(model, batch) / trib.size()).backward()
+        optimizer.step()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+OPTIMIZERS = (lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+              lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))
+
+
+def train(wrap, make_optimizer, steps=12):
+    torch.manual_seed(3 if trib.rank() == 0 else 4)  # others begin with other values, and get rank 0's
+    model = digits_model()
+    optimizer = make_optimizer(model)
+    trib.broadcast_parameters(model.state_dict(), root_rank=0)
+    trib.broadcast_optimizer_state(optimizer, root_rank=0)
+    optimizer = wrap(model, optimizer)
+    for step in batches(steps):
+        optimizer.zero_grad()
+        loss_of(model, step[trib.rank()]).backward()
+        optimizer.step()
+    getattr(optimizer, 'flush', lambda: None)()
+    return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
+
+
+def optimizer_equals_one_process():
+    for make in OPTIMIZERS:
+        expected = trained_alone(make, 12)
+        for options in ({}, {'groups': 2}, {'gradient_predivide_factor': 2.0}):
+            got = train(lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters(), **options), make)
+            assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), options
+        got = train(trib.CrossBarrier, make)
+        assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
+    got = train(lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters(), compression=trib.Compression.fp16),
+                OPTIMIZERS[0])
+    assert same_on_all(got)
+
+
+def accumulation_and_unused():
+    torch.manual_seed(trib.rank())
+    model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
+    optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2)
+    trib.broadcast_parameters(model.state_dict(), root_rank=0)
+    for step in range(4):
+        optimizer.zero_grad()
+        for _ in range(2):
+            model[0](torch.ones(2, 4) * (trib.rank() + 1)).sum().backward()
+        if trib.rank() == 0 and step % 2:  # only one worker uses the second layer, in some steps
+            for _ in range(2):
+                model[1](torch.ones(2, 4)).sum().backward()
+        optimizer.step()
+        assert torch.equal(model[0].weight.grad, torch.full((4, 4), 4.0 * sum(r + 1 for r in range(trib.size())) / trib.size()))
+        assert torch.equal(model[1].weight.grad, torch.full((4, 4), 4.0 / trib.size() if step % 2 else 0.0))
+    assert same_on_all(torch.cat([parameter.flatten() for parameter in model.parameters()]))
+
+
+def wrong_use_is_told():
+    model = digits_model()
+    raises(ValueError, lambda: trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), [('a', next(model.parameters()))]), 'lacks')
+    optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    batch = torch.ones(2, 16)
+    loss_of(model, batch).backward()
+    raises(RuntimeError, lambda: loss_of(model, batch).backward(), 'backward_passes_per_step')
+    raises(RuntimeError, optimizer.zero_grad, 'a sum would be lost')
+    optimizer.step()
+    raises(ValueError, lambda: trib.allreduce(torch.ones(3, dtype=torch.complex64)), 'complex64')
+    raises(ValueError, lambda: trib.broadcast(torch.ones(3), trib.size()), 'root_rank')
+    raises(NotImplementedError, lambda: trib.allreduce(torch.ones(3), op=trib.Adasum), 'Adasum')
+    raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
+    if trib.size() > 1:
+        raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
+    assert torch.equal(trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size())))  # the job goes on
+
+
+def batch_norm_over_all():
+    torch.manual_seed(0)
+    inputs = [torch.randn(4 + rank, 3, 5) for rank in range(trib.size())]
+    reference, mine_ = torch.nn.BatchNorm1d(3), trib.SyncBatchNorm(3)
+    whole = torch.cat(inputs).requires_grad_()
+    own = inputs[trib.rank()].clone().requires_grad_()
+    begin = sum(len(part) for part in inputs[:trib.rank()])
+    expected, got = reference(whole), mine_(own)
+    assert torch.allclose(got, expected[begin:begin + len(own)], atol=1e-5)
+    (expected ** 3).sum().backward()
+    (got ** 3).sum().backward()
+    assert torch.allclose(own.grad, whole.grad[begin:begin + len(own)], atol=1e-3)
+    assert torch.allclose(mine_.running_var, reference.running_var, atol=1e-5) and torch.allclose(mine_.running_mean, reference.running_mean, atol=1e-5)
+
+
+def parallel_module():
+    torch.manual_seed(trib.rank())
+    model = torch.nn.Sequential(torch.nn.Linear(16, 8), torch.nn.BatchNorm1d(8), torch.nn.Linear(8, 4))
+    parallel = trib.DistributedDataParallel(model)
+    optimizer = torch.optim.SGD(parallel.parameters(), lr=0.1)
+    for step in batches(6):
+        with parallel.no_sync():
+            loss_of(parallel, step[trib.rank()]).backward()
+        loss_of(parallel, step[trib.rank()]).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    assert same_on_all(torch.cat([parameter.flatten() for parameter in model.parameters()]))
+
+
+def sets():
+    size, rank = trib.size(), trib.rank()
+    even = trib.add_process_set(range(0, size, 2))
+    alone = trib.add_process_set([size - 1]) if size > 1 and size != 1 else None
+    if rank % 2 == 0:
+        total = trib.allreduce(torch.ones(4) * rank, op=trib.Sum, process_set=even)
+        assert torch.equal(total, torch.full((4,), float(sum(range(0, size, 2))))), total
+        assert even.rank() == rank // 2 and even.included()
+    else:
+        raises(ValueError, lambda: trib.allreduce(torch.ones(4), process_set=even), 'does not belong')
+    assert trib.remove_process_set(even)
+    assert alone is None or trib.remove_process_set(alone)
+
+
+def begins_anew():
+    for _ in range(4):
+        assert torch.equal(trib.allreduce(torch.ones(4), op=trib.Sum), torch.full((4,), float(trib.size())))
+        trib.barrier()
+        trib.shutdown()
+        raises(ValueError, trib.rank, 'init()')
+        trib.init()
+
+
+CASES = [reductions, in_place_and_strided, scaling, many_at_once, gathers, sparse, gradients_flow, optimizer_equals_one_process,
+         accumulation_and_unused, wrong_use_is_told, batch_norm_over_all, parallel_module, sets, begins_anew]
+
+if __name__ == '__main__':
+    if DEVICE == 'cuda':
+        torch.cuda.set_device(int(os.environ.get('TRIB_LOCAL_RANK', '0')) % torch.cuda.device_count())
+    torch.set_default_device(DEVICE)
+    trib.init()
+    for case in CASES:
+        if case.__name__ in sys.argv[1:]:
+            case()
+            print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
+    trib.shutdown()
