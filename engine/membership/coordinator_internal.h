@@ -1,6 +1,6 @@
 /*
  * coordinator_internal.h - declarations that the files of the coordinator share: coordinator.c (links and life),
- * coordinator_join.c (gathering), tensor_registry.c (tensors). All functions are called on core 0.
+ * coordinator_join.c (gathering), tensor_registry.c and tensor_placement.c (tensors). All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_INTERNAL_H
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H
@@ -141,6 +141,20 @@ void trib_registry_member_left(trib_coordinator *self);
 /* A worker has left: tensors that lack its declaration for their placement will never have it. */
 void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
+/* The number of workers that share the tensor. */
+static inline uint32_t trib_registry_sharers(const trib_coordinator *self, const trib_registry_entry *entry)
+{
+    return entry->group == NULL ? self->worker_count : entry->group->ranks->count;
+}
+/* Marks the tensor as one that nothing can be done with; the caller tells the workers. */
+void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status,
+                            const char *text);
+
+/* ---- tensor_placement.c ---- */
+/* Deals out the tensor's partitions. Returns false if memory runs out. A tensor that is too large becomes bad. */
+TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry);
+TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry,
+                                                     uint32_t rank);
 
 /* ---- tensor_numbers.c ---- */
 /* *number_out is TRIB_TENSORS_MAX if there is none left. Returns false if memory runs out. */

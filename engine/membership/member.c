@@ -1,194 +1,22 @@
 /*
- * member.c - joins the job through the coordinator, declares tensors, answers heartbeats, and learns of losses.
+ * member.c - a member's control link: watches the coordinator, answers its heartbeats, takes its frames, and leaves.
  *
- * Processes start in any order, so the member retries the control link until the roster has arrived. After that, the
- * end of the control link is the end of the job.
+ * The end of the control link is the end of the job, once the roster has arrived.
  */
-#include "engine/membership/member.h"
+#include "engine/membership/member_internal.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
-#include "engine/link/link_reconnect.h"
-#include "engine/membership/coordinator.h"
-#include "engine/membership/job_settings.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
-#define RETRY_NS (100 * INT64_C(1000000))
-#define VERDICT_NS (2 * INT64_C(1000000000))
+/* ---- The way to the coordinator ---- */
 
-struct trib_member {
-    trib_core *core;
-    trib_link *link;          /* NULL: not connected */
-    trib_address coordinator; /* its addresses, as they were found last */
-    bool has_tried;
-    trib_timer retry, join_deadline, watch;
-    bool joined;
-    bool has_begun; /* the roster was sent to this member, so the job is lost if the roster does not arrive */
-    bool leaving;
-    bool stalled_locally; /* this process was stopped before the last check of the coordinator */
-    bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
-    char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
-};
-
-static const trib_link_upcalls member_upcalls;
-
-/* ---- Joining ---- */
-
-const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size)
-{
-    const trib_member *self = engine->member;
-    char missing[200] = "";
-    if (engine->coordinator != NULL) {
-        trib_coordinator_list_missing(engine->coordinator, missing, sizeof missing);
-    }
-    if (engine->roster != NULL || (engine->coordinator != NULL && missing[0] == '\0')) {
-        snprintf(text, size, "everybody is there, and connections are being made");
-    } else if (engine->coordinator != NULL) {
-        snprintf(text, size, "missing %s", missing);
-    } else if (self->link != NULL && trib_link_is_up(self->link)) {
-        snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
-    } else {
-        snprintf(text, size, "the coordinator at %s is not reached: %.150s", engine->coordinator_address,
-                 self->last_problem);
-    }
-    return text;
-}
-
-void trib_member_note_awaited(trib_engine *engine)
-{
-    char text[TRIB_AWAITED_SIZE];
-    (void)trib_member_awaited(engine, text, sizeof text);
-    pthread_mutex_lock(&engine->mutex);
-    memcpy(engine->awaited, text, sizeof text);
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-static void member_ready(trib_link *link)
-{
-    trib_member *member = link->user;
-    trib_engine *engine = member->core->engine;
-    if (member->leaving) {
-        trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
-        return;
-    }
-    unsigned char payload[4096];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
-    trib_member_info info;
-    trib_member_describe(engine, &info);
-    trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
-    trib_put_u32(&writer, (uint32_t)engine->config.server_count);
-    trib_member_info_put(&writer, &info);
-    const trib_job_settings settings = trib_job_settings_of(&engine->config);
-    trib_job_settings_put(&writer, &settings);
-    trib_assert(!writer.overflow);
-    /* A server with a configured number asks for that number. */
-    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
-    trib_link_send_copy(link, frame, payload, writer.size);
-    trib_member_note_awaited(engine);
-}
-
-/* The coordinator is not reached. Its name may have other addresses by now. */
-static void look_up_coordinator(trib_member *member)
-{
-    const trib_env *env = &member->core->engine->env;
-    trib_address found;
-    if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
-        member->coordinator = found;
-        if (member->link != NULL) {
-            trib_redial_set_addresses(member->link, &found);
-        }
-    }
-}
-
-static void try_to_connect(trib_reactor *reactor, trib_timer *timer)
-{
-    (void)reactor;
-    trib_member *member = timer->user;
-    trib_engine *engine = member->core->engine;
-    if (member->link != NULL || member->leaving) {
-        return;
-    }
-    if (member->has_tried) {
-        look_up_coordinator(member);
-    }
-    member->has_tried = true;
-    errno = 0;
-    trib_status status = trib_link_connect(&member->core->host, &member->coordinator, TRIB_PURPOSE_CONTROL,
-                                           TRIB_NO_MEMBER, 0, &member_upcalls, member, &member->link);
-    if (status != TRIB_OK) {
-        char why[TRIB_REASON_MAX];
-        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
-        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + RETRY_NS);
-        trib_member_note_awaited(engine);
-    }
-}
-
-static void join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
-{
-    trib_member *member = timer->user;
-    trib_engine *engine = member->core->engine;
-    const int64_t join_timeout_ns = engine->config.join_timeout_ns;
-    const bool reached = member->link != NULL && trib_link_is_up(member->link);
-    if (trib_join_notice_is_due(join_timeout_ns, &member->noticed)) {
-        if (!reached) {
-            trib_log(reactor->logger, TRIB_LOG_WARN,
-                     "the coordinator at %s is not reached yet (%.200s); it is tried until %.0f s "
-                     "have passed",
-                     engine->coordinator_address, member->last_problem, (double)join_timeout_ns / 1e9);
-        }
-        trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
-        return;
-    }
-    if (reached && !member->join_extended) {
-        /* The coordinator's own deadline is about to pass, and its verdict will name the missing members. */
-        member->join_extended = true;
-        trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
-        return;
-    }
-    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
-    if (!reached) {
-        int64_t shortage_ns = 0;
-        const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
-        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s%s%s",
-                 engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
-                 shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem,
-                 engine->coordinator != NULL ? "" : "; ", engine->coordinator != NULL ? "" : engine->coordinator_source,
-                 engine->coordinator != NULL ? "" : " must say where rank 0 runs, on all members");
-    } else {
-        snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
-                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
-    }
-    const trib_cause cause =
-        trib_cause_about(TRIB_JOIN_FAILED, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
-    trib_job_end(engine, &cause);
-}
-
-/* All members have joined, but NCCL may wait for ever for a rank that it cannot reach. */
-static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
-{
-    (void)reactor;
-    const trib_member *member = timer->user;
-    trib_engine *engine = member->core->engine;
-    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
-        char text[TRIB_ERROR_TEXT_SIZE];
-        snprintf(text, sizeof text,
-                 "all members are there, but the GPUs of this machine did not form a group within %.1f s more "
-                 "(NCCL_DEBUG=INFO says what NCCL waits for)",
-                 (double)engine->config.join_timeout_ns / 1e9);
-        const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, engine->member_id, text);
-        trib_job_end(engine, &cause);
-    }
-}
-
-static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
+void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
     const trib_roster *roster = member->core->engine->roster;
@@ -203,7 +31,7 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
     }
     if (member->link->state == TRIB_LINK_RECONNECTING) {
-        look_up_coordinator(member);
+        trib_member_look_up_coordinator(member);
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
     if (silence_ns >= roster->peer_timeout_ns && judges) {
@@ -217,60 +45,6 @@ static void watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     trib_timer_arm(reactor, timer,
                    trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, member->link->last_received_ns,
                                         roster->peer_timeout_ns));
-}
-
-static trib_status take_roster(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
-{
-    trib_engine *engine = member->core->engine;
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_roster *roster = NULL;
-    trib_status status = member->joined ? trib_error_set(error, TRIB_PROTOCOL, "a second roster")
-                                        : trib_roster_get(&reader, &roster, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    trib_assert(roster != NULL);
-    bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
-    bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
-    if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {
-        free(roster);
-        return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
-    }
-    if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK) {
-        free(roster);
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
-    }
-    member->joined = true;
-    engine->member_id = frame->root;
-    /* The declarations below carry the epoch. The other cores get it by their posts. */
-    member->core->host.epoch = roster->epoch;
-    trib_timer_stop(member->core->reactor, &member->join_deadline);
-    if (engine->device != NULL && engine->config.local_size > 1) {
-        member->join_deadline.fired = group_deadline_passed;
-        trib_timer_arm(member->core->reactor, &member->join_deadline,
-                       trib_now(member->core->reactor) + engine->config.join_timeout_ns);
-    }
-    trib_engine_publish(engine, roster);
-    trib_member_note_awaited(engine);
-    trib_tracer_joined(engine);
-    member->watch.fired = watch_coordinator;
-    member->watch.user = member;
-    trib_timer_arm(member->core->reactor, &member->watch,
-                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
-    pthread_mutex_lock(&engine->mutex);
-    uint32_t count = engine->tensor_count;
-    pthread_mutex_unlock(&engine->mutex);
-    trib_member_ask_groups(engine);
-    for (uint32_t tag = 0; tag < count && worker; tag++) {
-        pthread_mutex_lock(&engine->mutex);
-        trib_tensor *tensor = engine->tensors[tag];
-        pthread_mutex_unlock(&engine->mutex);
-        trib_member_declare(member->core->reactor, &tensor->declare_post);
-        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
-            trib_member_tensor_ended(tensor);
-        }
-    }
-    return TRIB_OK;
 }
 
 trib_link *trib_member_link(const trib_member *member)
@@ -297,7 +71,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
-    /* Tensors are declared once each, in the order in which callers did so. take_roster declares the tensors that were
+    /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the tensors that were
      * made before the roster came. */
     if (!member->joined || member->link == NULL || tensor->is_declared || tensor->waits_for_group) {
         return;
@@ -376,7 +150,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     bool joined = member->joined;
     switch (frame->type) {
     case TRIB_FRAME_ROSTER:
-        return take_roster(member, frame, payload, error);
+        return trib_member_take_roster(member, frame, payload, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
@@ -448,12 +222,12 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     } else {
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);
         trib_member_note_awaited(core->engine);
-        trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + RETRY_NS);
+        trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + TRIB_MEMBER_RETRY_NS);
     }
 }
 
-static const trib_link_upcalls member_upcalls = {
-    .ready = member_ready,
+const trib_link_upcalls trib_member_upcalls = {
+    .ready = trib_member_link_ready,
     .header = member_header,
     .received = member_received,
     .closed = member_closed,
@@ -471,9 +245,9 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     core->engine->member = member;
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");
     snprintf(member->coordinator.text, sizeof member->coordinator.text, "%s", core->engine->coordinator_address);
-    member->retry.fired = try_to_connect;
+    member->retry.fired = trib_member_try_to_connect;
     member->retry.user = member;
-    member->join_deadline.fired = join_deadline_passed;
+    member->join_deadline.fired = trib_member_join_deadline_passed;
     member->join_deadline.user = member;
     int64_t now_ns = trib_now(core->reactor);
     trib_timer_arm(core->reactor, &member->retry, now_ns);

@@ -1,5 +1,5 @@
 /*
- * tensor_registry.c - the tensors of the job: their declarations, and the owners of their partitions.
+ * tensor_registry.c - the tensors of the job, from their first declaration to their last release.
  *
  * The first worker that declares a name defines the tensor, whose partitions are dealt out then. If another worker
  * disagrees, the tensor becomes bad for all workers.
@@ -9,29 +9,9 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/coordinator_internal.h"
-#include "engine/membership/rebalance.h"
-#include "engine/link/egress.h"
 #include "engine/link/link_cause.h"
-#include "engine/worker/op.h"
-#include "engine/cluster/tensor_owners.h"
-
-/* What a DECLARE says, but for its splits. */
-typedef struct trib_declaration {
-    char name[TRIB_TENSOR_NAME_MAX + 1];
-    trib_dtype dtype;
-    uint64_t count, row;
-    trib_layout layout;
-    uint32_t split_count, local_size;
-    uint8_t dims;
-    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
-    trib_group_entry *group;
-} trib_declaration;
-
-static void make_key(const trib_declaration *what, char *text, size_t size)
-{
-    snprintf(text, size, "%u/%s", what->group == NULL ? 0 : what->group->ranks->id, what->name);
-}
+#include "engine/membership/rebalance.h"
+#include "engine/membership/tensor_declaration.h"
 
 static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
@@ -44,7 +24,8 @@ static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, u
     trib_link_send_cause(self->slots[rank].link, frame, &cause);
 }
 
-static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status, const char *text)
+void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status,
+                            const char *text)
 {
     entry->bad = true;
     entry->bad_status = status;
@@ -53,12 +34,7 @@ static void mark_bad(const trib_coordinator *self, trib_registry_entry *entry, t
              "tensor \"%s\": %s", entry->name, text);
 }
 
-/* The number of workers that share the tensor, and a worker's place among them. */
-static uint32_t sharers_of(const trib_coordinator *self, const trib_registry_entry *entry)
-{
-    return entry->group == NULL ? self->worker_count : entry->group->ranks->count;
-}
-
+/* A worker's place among those that share the tensor. */
 static uint32_t place_of(const trib_registry_entry *entry, uint32_t rank)
 {
     return entry->group == NULL ? rank : trib_rank_set_index(entry->group->ranks, rank);
@@ -106,7 +82,7 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
         return NULL;
     }
     snprintf(entry->name, sizeof entry->name, "%s", what->name);
-    make_key(what, entry->table_key, sizeof entry->table_key);
+    trib_declaration_key(what, entry->table_key, sizeof entry->table_key);
     entry->dtype = what->dtype;
     entry->count = what->count;
     entry->local_size = what->local_size;
@@ -115,7 +91,7 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     entry->row = what->row;
     entry->first_rank = rank;
     entry->tags = malloc(self->worker_count * sizeof *entry->tags);
-    entry->counts = calloc(trib_cut_slices(what->layout, sharers_of(self, entry)), sizeof *entry->counts);
+    entry->counts = calloc(trib_cut_slices(what->layout, trib_registry_sharers(self, entry)), sizeof *entry->counts);
     if (entry->tags == NULL || entry->counts == NULL || !trib_number_take(self, &entry->id)) {
         free_entry(entry);
         return NULL;
@@ -129,178 +105,18 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     return entry;
 }
 
-/* ---- Placement ---- */
-
-/* A slice is summed or handed out by the worker that it belongs to or goes to, if that one sums at all: then it crosses
- * the network once. *is_bound is false if the slice may be anywhere. */
-static trib_place_owner slice_owner(const trib_coordinator *self, const trib_registry_entry *entry, uint32_t slice,
-                                    uint32_t turn, bool *is_bound)
-{
-    const uint32_t place = entry->layout == TRIB_PAIRS ? slice % sharers_of(self, entry) : slice;
-    const uint32_t rank = entry->group == NULL ? place : entry->group->ranks->ranks[place];
-    const trib_member_info *info = &self->roster->members[rank];
-    *is_bound = entry->layout != TRIB_WHOLE && info->sums;
-    return (trib_place_owner){.member = (uint16_t)rank, .reactor = (uint16_t)(turn % info->reactors)};
-}
-
-static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
-{
-    const trib_cut *cut = entry->cut;
-    entry->owners = malloc((cut->partition_count > 0 ? cut->partition_count : 1) * sizeof *entry->owners);
-    if (entry->owners == NULL) {
-        return false;
-    }
-    trib_dealer *dealer = entry->group != NULL && entry->group->dealer != NULL ? entry->group->dealer : self->dealer;
-    trib_dealer_begin(dealer, cut->bytes, cut->partition_bytes);
-    for (uint32_t i = 0; i < cut->partition_count; i++) {
-        bool is_bound = false;
-        const uint32_t slice = trib_cut_find(cut, i);
-        entry->owners[i] = slice_owner(self, entry, slice, slice + i - cut->slices[slice].first, &is_bound);
-        if (!is_bound) {
-            entry->owners[i] = trib_dealer_next(dealer, trib_cut_size(cut, i));
-        }
-    }
-    entry->partition_count = cut->partition_count;
-    entry->partition_bytes = cut->partition_bytes;
-    return true;
-}
-
-/* Returns false if memory runs out. A tensor that is too large becomes bad. */
-static bool place(trib_coordinator *self, trib_registry_entry *entry)
-{
-    trib_cut *cut =
-        trib_cut_create(entry->layout, sharers_of(self, entry), entry->counts, trib_dtype_size(entry->dtype));
-    if (cut == NULL) {
-        return false;
-    }
-    if (cut->bytes > TRIB_TENSOR_BYTES_MAX || cut->slice_count > TRIB_PARTITIONS_MAX ||
-        (size_t)cut->slice_count * 8 > TRIB_PAYLOAD_MAX / 2) {
-        free(cut);
-        mark_bad(self, entry, TRIB_MISMATCH, "its slices are too many, or have more than 2^44 bytes together");
-        return true;
-    }
-    const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
-    trib_cut_into(cut, is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes)
-                               : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size));
-    entry->cut = cut;
-    return deal_partitions(self, entry);
-}
-
-static trib_status send_declared(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
-{
-    const uint32_t slices = entry->cut->slice_count;
-    size_t size = trib_owners_size(entry->partition_count) + (size_t)slices * 8;
-    unsigned char *payload = malloc(size);
-    if (payload == NULL) {
-        return TRIB_NO_MEMORY;
-    }
-    trib_writer writer = {.data = payload, .capacity = size};
-    trib_owners_put(&writer, entry->partition_bytes, entry->partition_count, entry->owners);
-    for (uint32_t i = 0; i < slices; i++) {
-        trib_put_u64(&writer, entry->counts[i]);
-    }
-    trib_assert(!writer.overflow);
-    trib_frame frame = {.type = TRIB_FRAME_DECLARED,
-                        .tensor = entry->tags[rank],
-                        .aux = entry->id,
-                        .round = entry->id < TRIB_TENSORS_MAX ? self->numbers[entry->id].round_base : 0};
-    trib_link_send_copy(self->slots[rank].link, frame, payload, size);
-    free(payload);
-    return TRIB_OK;
-}
-
-/* Writes "float32[10]" or "float32[2x5]", followed by the layout, the row, and the place of a tensor on devices. */
-static void describe(char *text, size_t size, const trib_declaration *what)
-{
-    static const char *const layouts[] = {"", " in slices", " in pairs"};
-    if (what->layout == TRIB_WHOLE || what->dims > 0) {
-        trib_tensor_describe(text, size, what->dtype, what->count, what->dims, what->shape);
-    } else {
-        snprintf(text, size, "%s", trib_dtype_name(what->dtype));
-    }
-    int length = (int)strlen(text);
-    length += snprintf(text + length, size - (size_t)length, "%s", layouts[what->layout]);
-    if (what->row > 1) {
-        length += snprintf(text + length, size - (size_t)length, " of rows of %llu", (unsigned long long)what->row);
-    }
-    if (what->local_size > 0) {
-        snprintf(text + length, size - (size_t)length, " on devices, %u a machine", what->local_size);
-    }
-}
-
-static bool is_same_but_shape(const trib_registry_entry *entry, const trib_declaration *what)
-{
-    return entry->dtype == what->dtype && entry->local_size == what->local_size && entry->layout == what->layout &&
-           entry->row == what->row && (entry->layout != TRIB_WHOLE || entry->count == what->count);
-}
-
-/* Shapes are compared only if both are given. Slices may have different lengths, which is their first dimension. */
-static bool is_same(const trib_registry_entry *entry, const trib_declaration *what)
-{
-    const uint32_t first = entry->layout == TRIB_WHOLE ? 0 : 1;
-    bool same = is_same_but_shape(entry, what);
-    if (entry->dims > 0 && what->dims > 0) {
-        same = same && entry->dims == what->dims;
-        for (uint32_t i = first; same && i < what->dims; i++) {
-            same = entry->shape[i] == what->shape[i];
-        }
-    }
-    return same;
-}
-
 static void disagree(trib_coordinator *self, trib_registry_entry *entry, const trib_declaration *what, uint32_t rank)
 {
-    char one[TRIB_TENSOR_TEXT_SIZE + 64], other[TRIB_TENSOR_TEXT_SIZE + 64], text[TRIB_ERROR_TEXT_SIZE];
-    /* Shapes are part of the texts if they are all that differs. */
-    const bool is_shape = is_same_but_shape(entry, what);
-    trib_declaration first = {.dtype = entry->dtype,
-                              .count = entry->count,
-                              .layout = entry->layout,
-                              .row = entry->row,
-                              .local_size = entry->local_size,
-                              .dims = is_shape ? entry->dims : 0};
-    trib_declaration second = *what;
-    memcpy(first.shape, entry->shape, sizeof first.shape);
-    second.dims = is_shape ? what->dims : 0;
-    describe(one, sizeof one, &first);
-    describe(other, sizeof other, &second);
-    snprintf(text, sizeof text, "%s declared it as %s, %s as %s",
-             trib_roster_name(self->roster, is_shape ? entry->shape_rank : entry->first_rank), one,
-             trib_roster_name(self->roster, rank), other);
-    mark_bad(self, entry, TRIB_MISMATCH, text);
-}
-
-/* Reads the declaration but for its splits, which the reader has next. */
-static bool read_declaration(const trib_coordinator *self, const trib_frame *frame, trib_reader *reader,
-                             trib_declaration *what)
-{
-    trib_get_text(reader, what->name, sizeof what->name);
-    what->dtype = (trib_dtype)trib_get_u8(reader);
-    what->count = trib_get_u64(reader);
-    what->layout = (trib_layout)trib_get_u8(reader);
-    what->row = trib_get_u64(reader);
-    what->dims = trib_get_u8(reader);
-    for (uint32_t i = 0; i < what->dims && i < TRIB_TENSOR_DIMS_MAX; i++) {
-        what->shape[i] = trib_get_u64(reader);
-    }
-    what->split_count = trib_get_u32(reader);
-    what->local_size = frame->root;
-    what->group = trib_groups_find(self, frame->group);
-    const size_t element = trib_dtype_size(what->dtype);
-    const uint32_t sharers = what->group == NULL ? self->worker_count : what->group->ranks->count;
-    return !reader->failed && element != 0 && what->dims <= TRIB_TENSOR_DIMS_MAX &&
-           what->count <= TRIB_TENSOR_BYTES_MAX / element && what->local_size <= self->worker_count &&
-           (what->local_size == 0 || self->worker_count % what->local_size == 0) &&
-           (unsigned)what->layout <= TRIB_PAIRS && what->row > 0 && (frame->group == 0 || what->group != NULL) &&
-           (what->layout == TRIB_WHOLE || what->local_size == 0) &&
-           what->split_count == (what->layout == TRIB_PAIRS ? sharers : 0);
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_declaration_compare(self, entry, what, rank, text, sizeof text);
+    trib_registry_mark_bad(self, entry, TRIB_MISMATCH, text);
 }
 
 /* Takes the lengths of the worker's slices. */
 static void take_counts(const trib_coordinator *self, trib_registry_entry *entry, const trib_declaration *what,
                         uint32_t at, trib_reader *reader)
 {
-    const uint32_t n = sharers_of(self, entry);
+    const uint32_t n = trib_registry_sharers(self, entry);
     for (uint32_t i = 0; i < what->split_count; i++) {
         const uint64_t count = trib_get_u64(reader);
         if (entry->layout == TRIB_PAIRS) {
@@ -315,9 +131,9 @@ static void take_counts(const trib_coordinator *self, trib_registry_entry *entry
 /* Answers a declaration. A whole tensor is placed when the first worker declares it, any other one when all have. */
 static trib_status answer(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
-    const bool is_complete = entry->declared_count == sharers_of(self, entry);
+    const bool is_complete = entry->declared_count == trib_registry_sharers(self, entry);
     if (!entry->bad && entry->cut == NULL && (entry->layout == TRIB_WHOLE || is_complete)) {
-        if (!place(self, entry)) {
+        if (!trib_registry_place(self, entry)) {
             return TRIB_NO_MEMORY;
         }
     }
@@ -325,7 +141,7 @@ static trib_status answer(trib_coordinator *self, trib_registry_entry *entry, ui
     const bool to_all = entry->layout != TRIB_WHOLE && is_complete;
     for (uint32_t i = 0; i < self->worker_count && status == TRIB_OK && !entry->bad && entry->cut != NULL; i++) {
         if ((to_all || i == rank) && entry->tags[i] < TRIB_TAG_RELEASED && self->slots[i].link != NULL) {
-            status = send_declared(self, entry, i);
+            status = trib_registry_send_declared(self, entry, i);
         }
     }
     return status;
@@ -350,7 +166,7 @@ static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint3
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text, "%s left the job without declaring it", trib_roster_name(self->roster, rank));
-    mark_bad(self, entry, TRIB_PEER_LEFT, text);
+    trib_registry_mark_bad(self, entry, TRIB_PEER_LEFT, text);
     tell_bad(self, entry, false, rank);
 }
 
@@ -396,50 +212,33 @@ static trib_registry_entry *find_undeclared(const trib_coordinator *self, const 
     return entry;
 }
 
-/* The splits are all that the reader has left. */
-static trib_status check_end(const trib_reader *reader, uint32_t split_count, trib_error *error)
-{
-    trib_reader rest = *reader;
-    const size_t size = (size_t)split_count * sizeof(uint64_t);
-    rest.failed = rest.failed || rest.left < size;
-    rest.left -= rest.failed ? rest.left : size;
-    return trib_get_end(&rest, "DECLARE", error);
-}
-
 trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     trib_declaration what = {.dtype = TRIB_FLOAT32};
-    const bool is_possible = read_declaration(self, frame, &reader, &what);
-    const trib_status form = check_end(&reader, what.split_count, error);
-    if (form != TRIB_OK) {
-        return form;
-    }
-    if (!is_possible || rank >= self->worker_count ||
-        (what.group != NULL && trib_rank_set_index(what.group->ranks, rank) == TRIB_RANK_ABSENT)) {
-        return trib_error_set(error, TRIB_PROTOCOL,
-                              "DECLARE of what cannot be: type %d, %llu elements, member %u, %u local ranks",
-                              (int)what.dtype, (unsigned long long)what.count, rank, what.local_size);
+    trib_status status = trib_declaration_read(self, rank, frame, &reader, &what, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     char key[TRIB_TENSOR_NAME_MAX + 12];
-    make_key(&what, key, sizeof key);
+    trib_declaration_key(&what, key, sizeof key);
     trib_registry_entry *entry = find_undeclared(self, key, rank);
     if (entry == NULL) {
         entry = new_entry(self, &what, rank);
         if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
-            mark_bad(self, entry, TRIB_MISMATCH, "the job has as many tensors as it can have");
+            trib_registry_mark_bad(self, entry, TRIB_MISMATCH, "the job has as many tensors as it can have");
         }
     }
     if (entry == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", what.name);
     }
     const bool was_bad = entry->bad && entry->declared_count > 0;
-    trib_status status = note_tag(self, entry, rank, frame->tensor, error);
+    status = note_tag(self, entry, rank, frame->tensor, error);
     if (status != TRIB_OK) {
         return status;
     }
-    if (!entry->bad && !is_same(entry, &what)) {
+    if (!entry->bad && !trib_declaration_is_same(entry, &what)) {
         disagree(self, entry, &what, rank);
     }
     if (entry->dims == 0 && what.dims > 0) {
@@ -468,7 +267,7 @@ void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)
 
 static bool is_over(const trib_coordinator *self, const trib_registry_entry *entry)
 {
-    const uint32_t sharers = sharers_of(self, entry);
+    const uint32_t sharers = trib_registry_sharers(self, entry);
     if (self->workers_left == 0 || entry->released_count == sharers) {
         return entry->released_count == sharers;
     }

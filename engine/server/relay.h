@@ -66,6 +66,7 @@ void trib_relay_stalled(trib_core *core, const trib_contribution *what, const tr
  * told apart. */
 bool trib_relay_is_report(const trib_core *core, const trib_frame *frame);
 
+/* ---- relay_answer.c ---- */
 /* Both take frames from an owner that carry TRIB_COLLECTIVE_PARTIAL. */
 TRIB_CHECKED trib_status trib_relay_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                            trib_error *error);

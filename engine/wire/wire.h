@@ -62,7 +62,7 @@
     X(GROUP_RANKS, TRIB_PAYLOAD_MAX)                                                                                   \
     X(GROUP_KNOWN, 0)                                                                                                  \
     X(GROUP_MADE, 0)                                                                                                   \
-    X(GROUP_BAD, 1024)                                                                                      \
+    X(GROUP_BAD, 1024)                                                                                                 \
     /* ACK: the sender is there, and has received as many frames as `acknowledged` says */                             \
     X(ACK, 0)
 

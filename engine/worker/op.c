@@ -223,9 +223,7 @@ static void shorten(const char *name, char text[NAME_SHOWN_MAX])
         memcpy(text, name, length + 1);
         return;
     }
-    memcpy(text, name, part);
-    memcpy(text + part, "...", 3);
-    memcpy(text + part + 3, name + length - part, part + 1);
+    snprintf(text, NAME_SHOWN_MAX, "%.*s...%s", (int)part, name, name + length - part);
 }
 
 void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)

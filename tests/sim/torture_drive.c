@@ -1,11 +1,8 @@
-/* torture_drive.c - the workers of a tortured job: they declare, submit, cancel, and check results. */
+/* torture_drive.c - the workers of a tortured job: they declare, submit, cancel, and leave. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "tests/sim/torture_internal.h"
-
-#define POISON 0xc3
-#define SPARE 16
 
 static void submit_more(driver *self);
 
@@ -16,54 +13,6 @@ attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
         return &self->crowd[index - plan->tensor_count];
     }
     return &self->attempts[index][plan->tensors[index].stays >> self->rank & 1 ? 0 : round % SLOTS];
-}
-
-static size_t size_of(const attempt *what)
-{
-    const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor);
-    return torture_total(&tensor, what->run->plan->job.workers) * trib_dtype_size(tensor.dtype);
-}
-
-static void fill(attempt *what)
-{
-    const torture_plan *plan = what->run->plan;
-    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
-    const uint32_t rank = what->driver->rank;
-    torture_fill(&tensor, what->tensor, what->round, rank, torture_given(&tensor, plan->job.workers, rank),
-                 torture_input(what));
-}
-
-/* The buffers are the caller's again. A late read of the input adds nonsense, and a late write to the output is
- * detected. */
-static void poison(attempt *what)
-{
-    memset(what->input, 0x5a, size_of(what));
-    memset(what->output, POISON, size_of(what));
-    what->poisoned = true;
-}
-
-static void check_output(const attempt *what)
-{
-    const size_t size = what->poisoned ? size_of(what) : 0;
-    for (size_t i = 0; i < size; i++) {
-        if (what->output[i] != POISON) {
-            torture_broken(what->run, "rank %u, tensor %u, round %u: byte %zu was written after its callback had run",
-                           what->driver->rank, what->tensor, what->round, i);
-            return;
-        }
-    }
-}
-
-void torture_drive_check_outputs(run *self)
-{
-    const torture_plan *plan = self->plan;
-    for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
-        for (uint32_t i = 0; i < plan->tensor_count + plan->crowd; i++) {
-            for (uint32_t slot = 0; slot < SLOTS; slot++) {
-                check_output(torture_attempt(&self->drivers[rank], i, slot));
-            }
-        }
-    }
 }
 
 static void on_done(const trib_result *result, void *user)
@@ -77,7 +26,7 @@ static void on_done(const trib_result *result, void *user)
         return;
     }
     torture_judge(what, result);
-    poison(what);
+    torture_buffers_give_back(what);
     what->busy = false;
     what->done_ns = trib_sim_now(self->job->sim);
     *(what->tensor < self->plan->tensor_count ? &mine->in_flight : &mine->crowd_in_flight) -= 1;
@@ -91,47 +40,6 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
     trib_op_cancel(what->op);
     trib_op_release(what->op);
     what->op = NULL;
-}
-
-/* ---- Streams ---- */
-
-static void stream_fills(attempt *what)
-{
-    if (what->busy) {
-        fill(what);
-    }
-    trib_host_stream_open(what->stream);
-}
-
-static void ready_fired(trib_sim *sim, trib_sim_event *event)
-{
-    (void)sim;
-    stream_fills((attempt *)((char *)event - offsetof(attempt, ready)));
-}
-
-static void stream_end(attempt *what)
-{
-    if (what->stream != NULL) {
-        trib_sim_clear(what->run->job->sim, &what->ready);
-        trib_host_stream_open(what->stream);
-        trib_host_stream_free(what->stream);
-        what->stream = NULL;
-    }
-}
-
-/* Returns true if a stream fills the input later. The engine must not read it before. */
-static bool stream_begin(driver *self, attempt *what)
-{
-    const torture_plan *plan = self->run->plan;
-    stream_end(what);
-    if (!torture_tensor_of(plan, what->tensor).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
-        return false;
-    }
-    trib_sim *sim = self->run->job->sim;
-    what->stream = trib_host_stream_create(false);
-    what->ready.fired = ready_fired;
-    trib_sim_set(sim, &what->ready, trib_sim_now(sim) + (int64_t)trib_sim_draw_below(&self->stream, 3 * MS));
-    return true;
 }
 
 /* ---- Operations ---- */
@@ -166,7 +74,7 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
     if (tensor.exchange != TORTURE_WHOLE) {
-        return torture_submit_other(engine, &tensor, size_of(what), params, op_out, error);
+        return torture_submit_other(engine, &tensor, torture_buffers_size(what), params, op_out, error);
     }
     const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {
@@ -210,11 +118,7 @@ static void begin(driver *self, uint32_t index)
     what->round = self->next_round[index];
     what->callbacks = 0;
     what->busy = true;
-    check_output(what);
-    what->poisoned = false;
-    if (!stream_begin(self, what)) {
-        fill(what);
-    }
+    torture_buffers_begin(what);
     if (is_reborn(self, index)) {
         release_last(self, index);
     }
@@ -410,22 +314,15 @@ static int64_t device_takes_ns(void *user, int32_t machine, int32_t rank)
 static void open_attempt(driver *mine, attempt *what, uint32_t index)
 {
     *what = (attempt){.run = mine->run, .driver = mine, .tensor = index};
-    const size_t size = size_of(what);
-    what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
-    const bool in_place =
-        mine->run->plan->in_place && torture_tensor_of(mine->run->plan, index).exchange != TORTURE_PAIRS;
-    what->input = in_place ? what->output : malloc(size + SPARE);
+    torture_buffers_open(what);
 }
 
 static void close_attempt(attempt *what)
 {
     trib_sim_clear(what->run->job->sim, &what->cancel);
-    stream_end(what);
+    torture_stream_end(what);
     trib_op_release(what->op);
-    if (what->input != what->output) {
-        free(what->input);
-    }
-    free(what->output);
+    torture_buffers_close(what);
 }
 
 void torture_drive_open(run *self)

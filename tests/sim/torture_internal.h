@@ -1,5 +1,5 @@
-/* torture_internal.h - a run of torture.h: torture_run.c (faults, final checks), torture_drive.c (the workers), and
- * torture_judge.c, torture_blame.c, torture_watch.c (checks during the run). */
+/* torture_internal.h - a run of torture.h: torture_run.c (faults, final checks), torture_drive.c (the workers),
+ * torture_buffers.c (what they read and write), and torture_judge.c, torture_blame.c, torture_watch.c (checks during the run). */
 #ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 #define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 
@@ -144,9 +144,22 @@ unsigned char *torture_output(const attempt *what);
 void torture_drive_last(run *self);
 /* Returns how many operations the worker still has handles of. */
 uint32_t torture_drive_handles(const driver *self);
-/* Checks that no buffer was written after it had been given back. */
-void torture_drive_check_outputs(run *self);
 void torture_drive_close(run *self);
+
+/* ---- torture_buffers.c ---- */
+
+void torture_buffers_open(attempt *what);
+void torture_buffers_close(attempt *what);
+/* Bytes of all slices of the operation's tensor. */
+size_t torture_buffers_size(const attempt *what);
+/* Fills the input, or makes a stream that fills it later. The engine must not read it before. */
+void torture_buffers_begin(attempt *what);
+/* The operation is over: the buffers are the caller's again. */
+void torture_buffers_give_back(attempt *what);
+/* Frees the operation's stream, if there is one. */
+void torture_stream_end(attempt *what);
+/* Checks that no output was written after it had been given back. */
+void torture_buffers_check(run *self);
 
 /* ---- torture_stutter.c ---- */
 

@@ -413,7 +413,7 @@ static void finish(run *self)
     }
     self->verdict.steps = trib_sim_steps(job->sim);
     self->verdict.virtual_ns = trib_sim_now(job->sim);
-    torture_drive_check_outputs(self);
+    torture_buffers_check(self);
     torture_drive_close(self);
     torture_watch_closed(self);
     self->verdict.checks[TORTURE_CHECK_CLOSED]++;

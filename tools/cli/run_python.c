@@ -45,7 +45,9 @@ bool run_stand_in_for(const char *package)
                                     before != NULL ? ":" : "", before != NULL ? before : "");
         return length < (int)sizeof path && setenv("PYTHONPATH", path, 1) == 0;
     }
-    fprintf(stderr, "tributary run: --as %s: the Python package is not beside %s: use the command of the wheel, or of a build\n",
-            package, folder);
+    fprintf(
+        stderr,
+        "tributary run: --as %s: the Python package is not beside %s: use the command of the wheel, or of a build\n",
+        package, folder);
     return false;
 }

@@ -123,7 +123,8 @@ static int64_t attribute(const struct xla_call *call, const char *name)
 {
     const struct xla_attributes *attributes = &call->attributes;
     for (int64_t i = 0; i < attributes->count; i++) {
-        if (attributes->names[i]->length == strlen(name) && memcmp(attributes->names[i]->bytes, name, strlen(name)) == 0) {
+        if (attributes->names[i]->length == strlen(name) &&
+            memcmp(attributes->names[i]->bytes, name, strlen(name)) == 0) {
             return *(const int64_t *)attributes->scalars[i]->value;
         }
     }
@@ -166,14 +167,15 @@ char *trib_jax_failure(void)
     return failure;
 }
 
-/* Fills the parameters of a call's operation and submits it. Returns NULL, or XLA's error. */
-static struct xla_error *submit(const struct xla_call *call, trib_op_params *params, trib_op **op_out)
+/* Fills the parameters of a call's operation and submits it. */
+static trib_status submit(const struct xla_call *call, trib_op_params *params, trib_op **op_out, trib_error *error)
 {
     const struct xla_buffer *input = call->args.buffers[0];
     const struct xla_buffer *output = call->results.buffers[0];
     uint64_t number = (uint64_t)attribute(call, "tensor");
-    trib_error error = {.status = TRIB_CLOSED, .text = "the program was compiled for an engine that has been closed: call it "
-                                                      "through a function that is compiled after init()"};
+    *error = (trib_error){.status = TRIB_CLOSED,
+                          .text = "the program was compiled for an engine that has been closed: call it "
+                                  "through a function that is compiled after init()"};
     /* The lock is held during the call, so that no engine is destroyed meanwhile: it takes microseconds. */
     pthread_mutex_lock(&table.lock);
     struct entry entry = number >= 1 && number <= table.count ? table.entries[number - 1] : (struct entry){0};
@@ -184,13 +186,13 @@ static struct xla_error *submit(const struct xla_call *call, trib_op_params *par
         params->output = output->data;
         params->reduce = (trib_reduce)attribute(call, "reduce");
         params->root = (int32_t)attribute(call, "root");
-        status = attribute(call, "kind") == KIND_BROADCAST ? trib_broadcast(entry.engine, params, op_out, &error)
-                                                           : trib_push_pull(entry.engine, params, op_out, &error);
+        status = attribute(call, "kind") == KIND_BROADCAST ? trib_broadcast(entry.engine, params, op_out, error)
+                                                           : trib_push_pull(entry.engine, params, op_out, error);
         table.calls++;
         table.in_place += input->data == output->data;
     }
     pthread_mutex_unlock(&table.lock);
-    return status == TRIB_OK ? NULL : error_of(call->api, error.text);
+    return status;
 }
 
 struct xla_error *trib_jax_host(struct xla_call *call)
@@ -213,10 +215,10 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     trib_op_params_init(&params, sizeof params);
     params.done_cb = operation_done;
     params.user = pending;
-    failure = submit(call, &params, NULL);
-    if (failure != NULL) {
+    trib_error error;
+    if (submit(call, &params, NULL, &error) != TRIB_OK) {
         free(pending);
-        return failure;
+        return error_of(call->api, error.text);
     }
     call->future = create.future;
     return NULL;
@@ -243,12 +245,12 @@ struct xla_error *trib_jax_device(struct xla_call *call)
     params.stream = get.stream;
     params.done_cb = device_operation_done;
     trib_op *op = NULL;
-    failure = submit(call, &params, &op);
-    if (failure != NULL) {
-        return failure;
-    }
     trib_error error;
-    trib_status status = trib_op_stream_wait(op, get.stream, &error);
+    trib_status status = submit(call, &params, &op, &error);
+    if (status != TRIB_OK) {
+        return error_of(call->api, error.text);
+    }
+    status = trib_op_stream_wait(op, get.stream, &error);
     trib_op_release(op);
     return status == TRIB_OK ? NULL : error_of(call->api, error.text);
 }

@@ -23,8 +23,9 @@ struct mx_context {
     int32_t type, id;
 };
 
-typedef int push_async_function(void *function, void *param, void *deleter, const void *context, void **read, int read_count,
-                                void **changed, int changed_count, const void *property, int priority, const char *name, bool wait);
+typedef int push_async_function(void *function, void *param, void *deleter, const void *context, void **read,
+                                int read_count, void **changed, int changed_count, const void *property, int priority,
+                                const char *name, bool wait);
 
 struct operation {
     struct completion completion; /* first */
@@ -162,5 +163,6 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
     } else {
         function.in_2 = start_in_2;
     }
-    return mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority, "tributary", false);
+    return mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority,
+                            "tributary", false);
 }

@@ -63,9 +63,9 @@ uint64_t trib_tensorflow_calls(bool in_place)
 /* TensorFlow's numbers of types; -1 for those that cannot be summed. */
 static int dtype_of(int type)
 {
-    static const int DTYPES[] = {[1] = TRIB_FLOAT32 + 1, [2] = TRIB_FLOAT64 + 1, [3] = TRIB_INT32 + 1, [4] = TRIB_UINT8 + 1,
-                                 [6] = TRIB_INT8 + 1,    [9] = TRIB_INT64 + 1,   [10] = TRIB_UINT8 + 1, [14] = TRIB_BFLOAT16 + 1,
-                                 [19] = TRIB_FLOAT16 + 1};
+    static const int DTYPES[] = {[1] = TRIB_FLOAT32 + 1, [2] = TRIB_FLOAT64 + 1,   [3] = TRIB_INT32 + 1,
+                                 [4] = TRIB_UINT8 + 1,   [6] = TRIB_INT8 + 1,      [9] = TRIB_INT64 + 1,
+                                 [10] = TRIB_UINT8 + 1,  [14] = TRIB_BFLOAT16 + 1, [19] = TRIB_FLOAT16 + 1};
     return type >= 0 && type < (int)(sizeof DTYPES / sizeof DTYPES[0]) ? DTYPES[type] - 1 : -1;
 }
 
@@ -75,10 +75,12 @@ static void *create(TF_OpKernelConstruction *context)
     TF_Status *status = TF_NewStatus();
     if (kernel == NULL) {
         TF_SetStatus(status, TF_CODE_INTERNAL, "out of memory");
-    } else {
-        pthread_mutex_init(&kernel->lock, NULL);
-        TF_OpKernelConstruction_GetAttrString(context, "tensor_name", kernel->name, sizeof kernel->name - 1, status);
+        TF_OpKernelConstruction_Failure(context, status);
+        TF_DeleteStatus(status);
+        return NULL;
     }
+    pthread_mutex_init(&kernel->lock, NULL);
+    TF_OpKernelConstruction_GetAttrString(context, "tensor_name", kernel->name, sizeof kernel->name - 1, status);
     static const struct {
         const char *name;
         size_t offset;
@@ -158,7 +160,8 @@ static bool take_buffers(struct operation *operation, TF_Status *status)
     operation->input = NULL;
     int candidate = 0;
     int forwarded = -1;
-    operation->output = TF_ForwardInputOrAllocateOutput(operation->context, &candidate, 1, 0, dims, dim_count, &forwarded, status);
+    operation->output =
+        TF_ForwardInputOrAllocateOutput(operation->context, &candidate, 1, 0, dims, dim_count, &forwarded, status);
     if (TF_GetCode(status) == 0 && forwarded < 0) {
         TF_GetInput(operation->context, 0, &operation->input, status);
     }

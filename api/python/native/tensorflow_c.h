@@ -40,16 +40,15 @@ void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext *context, int ind
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext *context, int index, TF_ShapeHandle *handle,
                                        TF_Status *status);
 
-TF_KernelBuilder *TF_NewAsyncKernelBuilder(const char *op, const char *device,
-                                           void *(*create)(TF_OpKernelConstruction *),
-                                           void (*compute)(void *, TF_OpKernelContext *,
-                                                           TF_AsyncOpKernelDoneCallback *),
-                                           void (*destroy)(void *));
+TF_KernelBuilder *
+TF_NewAsyncKernelBuilder(const char *op, const char *device, void *(*create)(TF_OpKernelConstruction *),
+                         void (*compute)(void *, TF_OpKernelContext *, TF_AsyncOpKernelDoneCallback *),
+                         void (*destroy)(void *));
 void TF_RegisterKernelBuilder(const char *name, TF_KernelBuilder *builder, TF_Status *status);
 void TF_OpKernelConstruction_GetAttrInt64(TF_OpKernelConstruction *context, const char *name, int64_t *value,
                                           TF_Status *status);
-void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction *context, const char *name, char *value,
-                                           size_t room, TF_Status *status);
+void TF_OpKernelConstruction_GetAttrString(TF_OpKernelConstruction *context, const char *name, char *value, size_t room,
+                                           TF_Status *status);
 void TF_OpKernelConstruction_Failure(TF_OpKernelConstruction *context, TF_Status *status);
 void TF_OpKernelContext_Failure(TF_OpKernelContext *context, TF_Status *status);
 void TF_GetInput(TF_OpKernelContext *context, int index, TF_Tensor **tensor, TF_Status *status);

@@ -1,0 +1,43 @@
+/* member_internal.h - declarations that the files of the member share: member.c (control link and life), member_join.c
+ * (joining). All functions are called on core 0. */
+#ifndef TRIB_ENGINE_MEMBER_INTERNAL_H
+#define TRIB_ENGINE_MEMBER_INTERNAL_H
+
+#include "engine/membership/member.h"
+
+#define TRIB_MEMBER_RETRY_NS (100 * INT64_C(1000000)) /* between attempts to reach the coordinator */
+
+struct trib_member {
+    trib_core *core;
+    trib_link *link;          /* NULL: not connected */
+    trib_address coordinator; /* its addresses, as they were found last */
+    bool has_tried;
+    trib_timer retry, join_deadline, watch;
+    bool joined;
+    bool has_begun; /* the roster was sent to this member, so the job is lost if the roster does not arrive */
+    bool leaving;
+    bool stalled_locally; /* this process was stopped before the last check of the coordinator */
+    bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
+    char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
+    bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
+};
+
+/* ---- member.c ---- */
+/* The upcalls of the control link. */
+extern const trib_link_upcalls trib_member_upcalls;
+/* Runs when the watch timer fires, from the arrival of the roster on. */
+void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer);
+
+/* ---- member_join.c ---- */
+/* Runs when the retry timer fires. */
+void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
+/* Runs when the join_deadline timer fires. */
+void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
+/* The coordinator is not reached. Its name may have other addresses by now. */
+void trib_member_look_up_coordinator(trib_member *member);
+/* The control link is up: sends JOIN. */
+void trib_member_link_ready(trib_link *link);
+TRIB_CHECKED trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
+                                                 trib_error *error);
+
+#endif

@@ -1,0 +1,219 @@
+/*
+ * member_join.c - a member's way into the job: reaches the coordinator, sends JOIN, and takes the roster.
+ *
+ * Processes start in any order, so the member retries the control link until the roster has arrived.
+ */
+#include <errno.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_reconnect.h"
+#include "engine/membership/coordinator.h"
+#include "engine/membership/job_settings.h"
+#include "engine/membership/member_internal.h"
+#include "engine/tracer/tracer.h"
+#include "engine/worker/worker.h"
+
+#define VERDICT_NS (2 * INT64_C(1000000000))
+
+const char *trib_member_awaited(const trib_engine *engine, char *text, size_t size)
+{
+    const trib_member *self = engine->member;
+    char missing[200] = "";
+    if (engine->coordinator != NULL) {
+        trib_coordinator_list_missing(engine->coordinator, missing, sizeof missing);
+    }
+    if (engine->roster != NULL || (engine->coordinator != NULL && missing[0] == '\0')) {
+        snprintf(text, size, "everybody is there, and connections are being made");
+    } else if (engine->coordinator != NULL) {
+        snprintf(text, size, "missing %s", missing);
+    } else if (self->link != NULL && trib_link_is_up(self->link)) {
+        snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
+    } else {
+        snprintf(text, size, "the coordinator at %s is not reached: %.150s", engine->coordinator_address,
+                 self->last_problem);
+    }
+    return text;
+}
+
+void trib_member_note_awaited(trib_engine *engine)
+{
+    char text[TRIB_AWAITED_SIZE];
+    (void)trib_member_awaited(engine, text, sizeof text);
+    pthread_mutex_lock(&engine->mutex);
+    memcpy(engine->awaited, text, sizeof text);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_member_link_ready(trib_link *link)
+{
+    trib_member *member = link->user;
+    trib_engine *engine = member->core->engine;
+    if (member->leaving) {
+        trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
+        return;
+    }
+    unsigned char payload[4096];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_member_info info;
+    trib_member_describe(engine, &info);
+    trib_put_u32(&writer, (uint32_t)engine->config.worker_count);
+    trib_put_u32(&writer, (uint32_t)engine->config.server_count);
+    trib_member_info_put(&writer, &info);
+    const trib_job_settings settings = trib_job_settings_of(&engine->config);
+    trib_job_settings_put(&writer, &settings);
+    trib_assert(!writer.overflow);
+    /* A server with a configured number asks for that number. */
+    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
+    trib_link_send_copy(link, frame, payload, writer.size);
+    trib_member_note_awaited(engine);
+}
+
+void trib_member_look_up_coordinator(trib_member *member)
+{
+    const trib_env *env = &member->core->engine->env;
+    trib_address found;
+    if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
+        member->coordinator = found;
+        if (member->link != NULL) {
+            trib_redial_set_addresses(member->link, &found);
+        }
+    }
+}
+
+void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (member->link != NULL || member->leaving) {
+        return;
+    }
+    if (member->has_tried) {
+        trib_member_look_up_coordinator(member);
+    }
+    member->has_tried = true;
+    errno = 0;
+    trib_status status = trib_link_connect(&member->core->host, &member->coordinator, TRIB_PURPOSE_CONTROL,
+                                           TRIB_NO_MEMBER, 0, &trib_member_upcalls, member, &member->link);
+    if (status != TRIB_OK) {
+        char why[TRIB_REASON_MAX];
+        snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
+        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + TRIB_MEMBER_RETRY_NS);
+        trib_member_note_awaited(engine);
+    }
+}
+
+void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    const int64_t join_timeout_ns = engine->config.join_timeout_ns;
+    const bool reached = member->link != NULL && trib_link_is_up(member->link);
+    if (trib_join_notice_is_due(join_timeout_ns, &member->noticed)) {
+        if (!reached) {
+            trib_log(reactor->logger, TRIB_LOG_WARN,
+                     "the coordinator at %s is not reached yet (%.200s); it is tried until %.0f s "
+                     "have passed",
+                     engine->coordinator_address, member->last_problem, (double)join_timeout_ns / 1e9);
+        }
+        trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns - TRIB_JOIN_NOTICE_NS);
+        return;
+    }
+    if (reached && !member->join_extended) {
+        /* The coordinator's own deadline is about to pass, and its verdict will name the missing members. */
+        member->join_extended = true;
+        trib_timer_arm(reactor, timer, trib_now(reactor) + VERDICT_NS);
+        return;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE], why[TRIB_REASON_MAX];
+    if (!reached) {
+        int64_t shortage_ns = 0;
+        const int shortage = engine->coordinator != NULL ? trib_reactor_find_shortage(reactor, &shortage_ns) : 0;
+        snprintf(text, sizeof text, "could not reach the coordinator at %s (transport %s) within %.1f s: %.200s%s%s%s",
+                 engine->coordinator_address, engine->config.transport, (double)engine->config.join_timeout_ns / 1e9,
+                 shortage != 0 ? trib_log_reason(shortage, why) : member->last_problem,
+                 engine->coordinator != NULL ? "" : "; ", engine->coordinator != NULL ? "" : engine->coordinator_source,
+                 engine->coordinator != NULL ? "" : " must say where rank 0 runs, on all members");
+    } else {
+        snprintf(text, sizeof text, "reached the coordinator at %s, but the job did not come together within %.1f s",
+                 engine->coordinator_address, (double)engine->config.join_timeout_ns / 1e9);
+    }
+    const trib_cause cause =
+        trib_cause_about(TRIB_JOIN_FAILED, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
+    trib_job_end(engine, &cause);
+}
+
+/* All members have joined, but NCCL may wait for ever for a rank that it cannot reach. */
+static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    const trib_member *member = timer->user;
+    trib_engine *engine = member->core->engine;
+    if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text,
+                 "all members are there, but the GPUs of this machine did not form a group within %.1f s more "
+                 "(NCCL_DEBUG=INFO says what NCCL waits for)",
+                 (double)engine->config.join_timeout_ns / 1e9);
+        const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, engine->member_id, text);
+        trib_job_end(engine, &cause);
+    }
+}
+
+trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
+                                    trib_error *error)
+{
+    trib_engine *engine = member->core->engine;
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_roster *roster = NULL;
+    trib_status status = member->joined ? trib_error_set(error, TRIB_PROTOCOL, "a second roster")
+                                        : trib_roster_get(&reader, &roster, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_assert(roster != NULL);
+    bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {
+        free(roster);
+        return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
+    }
+    if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK) {
+        free(roster);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
+    }
+    member->joined = true;
+    engine->member_id = frame->root;
+    /* The declarations below carry the epoch. The other cores get it by their posts. */
+    member->core->host.epoch = roster->epoch;
+    trib_timer_stop(member->core->reactor, &member->join_deadline);
+    if (engine->device != NULL && engine->config.local_size > 1) {
+        member->join_deadline.fired = group_deadline_passed;
+        trib_timer_arm(member->core->reactor, &member->join_deadline,
+                       trib_now(member->core->reactor) + engine->config.join_timeout_ns);
+    }
+    trib_engine_publish(engine, roster);
+    trib_member_note_awaited(engine);
+    trib_tracer_joined(engine);
+    member->watch.fired = trib_member_watch_coordinator;
+    member->watch.user = member;
+    trib_timer_arm(member->core->reactor, &member->watch,
+                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t count = engine->tensor_count;
+    pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
+    for (uint32_t tag = 0; tag < count && worker; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = engine->tensors[tag];
+        pthread_mutex_unlock(&engine->mutex);
+        trib_member_declare(member->core->reactor, &tensor->declare_post);
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
+            trib_member_tensor_ended(tensor);
+        }
+    }
+    return TRIB_OK;
+}

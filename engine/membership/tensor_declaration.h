@@ -1,0 +1,30 @@
+/* tensor_declaration.h - what a worker's DECLARE says of a tensor. */
+#ifndef TRIB_ENGINE_TENSOR_DECLARATION_H
+#define TRIB_ENGINE_TENSOR_DECLARATION_H
+
+#include "engine/membership/coordinator_internal.h"
+
+/* What a DECLARE says, but for its splits. */
+typedef struct trib_declaration {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_dtype dtype;
+    uint64_t count, row;
+    trib_layout layout;
+    uint32_t split_count, local_size;
+    uint8_t dims;
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    trib_group_entry *group;
+} trib_declaration;
+
+/* Reads the rank's declaration but for its splits, which the reader has next: they are all that it has left. */
+TRIB_CHECKED trib_status trib_declaration_read(const trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                               trib_reader *reader, trib_declaration *what, trib_error *error);
+/* Writes the name after the number of its group, which is the tensor's table_key. */
+void trib_declaration_key(const trib_declaration *what, char *text, size_t size);
+/* Returns true if the declaration is about a tensor like the entry's. Shapes are compared only if both are given. */
+bool trib_declaration_is_same(const trib_registry_entry *entry, const trib_declaration *what);
+/* Writes who declared the tensor as what: the entry's first worker, and the rank whose declaration differs. */
+void trib_declaration_compare(const trib_coordinator *self, const trib_registry_entry *entry,
+                              const trib_declaration *what, uint32_t rank, char *text, size_t size);
+
+#endif
