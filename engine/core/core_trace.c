@@ -2,14 +2,13 @@
 #include "engine/core/core_trace.h"
 
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
-                        uint32_t value)
+                        uint32_t value, int64_t at_ns)
 {
-    const int64_t now_ns = trib_now_fast(core->reactor);
     if (kind == TRIB_TRACE_SUM_ARRIVE || kind == TRIB_TRACE_NEAR_ARRIVE) {
-        core->engine->hooks->data_began(core, now_ns);
+        core->engine->hooks->data_began(core, at_ns);
     }
     trib_trace_record record = {
-        .at_ns = now_ns,
+        .at_ns = at_ns,
         .tensor = what->tensor,
         .partition = what->partition,
         .round = what->round,

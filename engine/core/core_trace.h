@@ -12,13 +12,13 @@ static inline bool trib_trace_on(const trib_core *core)
 
 /* Called only while tracing is on. */
 void trib_trace_sum_put(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
-                        uint32_t value);
+                        uint32_t value, int64_t at_ns);
 
 static inline void trib_trace_sum(trib_core *core, trib_trace_kind kind, const trib_contribution *what, uint32_t peer,
                                   uint32_t value)
 {
     if (trib_trace_on(core)) {
-        trib_trace_sum_put(core, kind, what, peer, value);
+        trib_trace_sum_put(core, kind, what, peer, value, trib_now_fast(core->reactor));
     }
 }
 

@@ -399,6 +399,7 @@ static void transport_sent(trib_conn *conn, trib_send *send, trib_status status)
     trib_send_record *out = trib_container_of(send, trib_send_record, send);
     trib_link *link = out->link;
     const uint32_t payload_size = send->payload_size;
+    out->sent_ns = trib_now_fast(link->host->reactor);
     trib_link_take_back(link, out);
     if (!out->is_counted) {
         trib_link_send_finish(out, status);

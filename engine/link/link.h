@@ -282,6 +282,7 @@ struct trib_send_record {
     struct trib_self_lease **held; /* see trib_link_send_held */
     trib_send_record *next;
     uint64_t number;   /* of a counted frame: the number of frames counted before it */
+    int64_t sent_ns;   /* when the transport gave it back, before `done` is called */
     bool is_counted;   /* the session keeps the frame until the peer has acknowledged it (link_session.h) */
     bool takes_credit; /* false for ACK, which is no sign of a busy link */
     bool is_out;       /* the transport has the frame */

@@ -201,8 +201,11 @@ static void entry_recycle(trib_sum_entry *entry)
 static void sum_sent(trib_send_record *out, trib_status status)
 {
     trib_sum_entry *entry = out->context;
-    if (status == TRIB_OK && !out->link->is_self) {
-        trib_server_trace_chunk(entry->sum, TRIB_TRACE_SUM_SENT, &entry->what, out->link->peer, out->send.payload_size);
+    if (status == TRIB_OK && !out->link->is_self && trib_trace_on(entry->sum->core)) {
+        /* The time at which it left: this is the acknowledgement, which may come for many sums at once. */
+        const bool is_near = trib_server_sum_is_near(entry->sum);
+        trib_trace_sum_put(entry->sum->core, is_near ? TRIB_TRACE_SUM_SENT + TRIB_TRACE_NEAR : TRIB_TRACE_SUM_SENT,
+                           &entry->what, out->link->peer, out->send.payload_size, out->sent_ns);
     }
     entry_recycle(entry);
 }
