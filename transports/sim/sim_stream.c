@@ -203,7 +203,7 @@ static void deliver_message(sim_end *end, sim_message *message)
     flow->head = message->next;
     flow->tail = flow->head != NULL ? flow->tail : NULL;
     void *buffer = message->target.buffer;
-    if (message->payload != NULL && !is_void(net, buffer)) {
+    if (message->payload_size > 0 && message->payload != NULL && !is_void(net, buffer)) {
         memcpy(buffer, message->payload, message->payload_size);
     }
     end->header_got = end->payload_got = 0;
