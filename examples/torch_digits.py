@@ -5,6 +5,7 @@
 
 It learns to read the handwritten digits of examples/digits/digits.csv, and says how many it reads right that it has not seen.
 """
+
 import argparse
 import os
 
@@ -23,7 +24,9 @@ def load(path):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--epochs', type=int, default=20)
-    parser.add_argument('--data', default=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'digits', 'digits.csv'))
+    parser.add_argument(
+        '--data', default=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'digits', 'digits.csv')
+    )
     arguments = parser.parse_args()
 
     hvd.init()

@@ -7,6 +7,7 @@ PyTorch's wheel wants several GB of CUDA's libraries to be imported. None of the
 builds empty ones in their place: a function that fails for each name that the wheel's libraries do not define themselves.
 An environment that is complete is left as it is.
 """
+
 import collections
 import os
 import re
@@ -16,8 +17,21 @@ import sys
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 # What pip is asked for: first what comes without its dependencies, then what is needed of them.
 FRAMEWORKS = {
-    'torch': (['torch==2.15.0'], ['filelock', 'typing-extensions', 'sympy', 'networkx', 'jinja2', 'fsspec', 'numpy', 'setuptools',
-                                  'cloudpickle', 'keras']),
+    'torch': (
+        ['torch==2.15.0'],
+        [
+            'filelock',
+            'typing-extensions',
+            'sympy',
+            'networkx',
+            'jinja2',
+            'fsspec',
+            'numpy',
+            'setuptools',
+            'cloudpickle',
+            'keras',
+        ],
+    ),
     'jax': ([], ['jax==0.10.2', 'jaxlib==0.10.2', 'optax', 'keras']),
     'tensorflow': ([], ['tensorflow-cpu==2.21.0']),
     'mxnet': ([], ['mxnet==1.9.1', 'numpy==1.23.5']),
@@ -64,17 +78,32 @@ def make_stubs(folder):
     plain = {name for name in libraries.wanted if '@' not in name and name not in libraries.defined}
     plain = {name for name in plain if re.match(r'(cu|nccl|nvrtc|nvshmem|nvtx|nvJit|__cuda)', name)}
     for name in libraries.missing():
-        nodes = {version: sorted(symbol.split('@')[0] for symbol in libraries.wanted if symbol.endswith('@' + version))
-                 for version in sorted(libraries.versions.get(name, ()))}
+        nodes = {
+            version: sorted(symbol.split('@')[0] for symbol in libraries.wanted if symbol.endswith('@' + version))
+            for version in sorted(libraries.versions.get(name, ()))
+        }
         symbols = sorted(set().union(*nodes.values(), plain))
         plain = set()  # one library is enough for names without a version
         source, script = os.path.join(folder, name + '.c'), os.path.join(folder, name + '.map')
         with open(source, 'w', encoding='ascii') as file:
             file.writelines('long %s(void) { return %d; }\n' % (symbol, NO_DEVICE) for symbol in symbols)
         with open(script, 'w', encoding='ascii') as file:
-            file.writelines('%s { global: %s };\n' % (version, ' '.join(symbol + ';' for symbol in listed) or '*;')
-                            for version, listed in nodes.items())
-        command = ['gcc', '-shared', '-fPIC', '-O1', '-fno-builtin', '-w', '-Wl,-soname,' + name, '-o', os.path.join(folder, name), source]
+            file.writelines(
+                '%s { global: %s };\n' % (version, ' '.join(symbol + ';' for symbol in listed) or '*;')
+                for version, listed in nodes.items()
+            )
+        command = [
+            'gcc',
+            '-shared',
+            '-fPIC',
+            '-O1',
+            '-fno-builtin',
+            '-w',
+            '-Wl,-soname,' + name,
+            '-o',
+            os.path.join(folder, name),
+            source,
+        ]
         subprocess.run(command + (['-Wl,--version-script=' + script] if nodes else []), check=True)
         os.remove(source)
         os.remove(script)
@@ -94,7 +123,11 @@ def make(framework, folder):
         subprocess.run(pip + ['--no-deps'] + alone, check=True)
     subprocess.run(pip + rest, check=True)
     if framework == 'torch':
-        make_stubs(os.path.join(read(python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))').strip(), 'torch', 'lib'))
+        make_stubs(
+            os.path.join(
+                read(python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))').strip(), 'torch', 'lib'
+            )
+        )
     subprocess.run([python, '-c', 'import %s' % framework], check=True)
     with open(complete, 'w', encoding='ascii') as file:
         file.write(stamp)

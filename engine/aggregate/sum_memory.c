@@ -146,6 +146,21 @@ static sum_block *make_block(trib_summation *self, uint8_t size_class)
     return block;
 }
 
+/* Adds a sixteenth to the blocks. How many are out depends on when workers acknowledge their sums, so the next peak is
+ * often a little higher; it shall not allocate in the middle of a job. Without memory there are fewer. */
+static void make_spares(trib_summation *self, uint8_t size_class)
+{
+    for (uint32_t i = self->blocks.count / 16; i > 0; i--) {
+        sum_block *block = make_block(self, size_class);
+        if (block == NULL) {
+            return;
+        }
+        block->is_free = true;
+        block->next = self->free_blocks[size_class];
+        self->free_blocks[size_class] = block;
+    }
+}
+
 sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width)
 {
     trib_assert(width < TRIB_SUM_WIDTHS);
@@ -157,6 +172,9 @@ sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_
         block->is_free = false;
     } else {
         block = make_block(self, size_class);
+        if (block != NULL) {
+            make_spares(self, size_class);
+        }
     }
     self->blocks_out += block != NULL;
     return block;

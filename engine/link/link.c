@@ -158,6 +158,32 @@ static bool may_send_now(const trib_link *link, const trib_send_record *out)
     return link->is_self || (link->conn != NULL && (!out->is_counted || link->state == TRIB_LINK_READY));
 }
 
+/* Adds several records to the empty pool. How many are in use depends on when acknowledgements come, so the next peak is
+ * often a little higher; it shall not allocate in the middle of a job. Without memory there are fewer, or none. */
+static void add_records(trib_link_host *host)
+{
+    for (uint32_t i = host->out_count / 8 + 4; i > 0; i--) {
+        trib_send_record *out = trib_link_zalloc(host, sizeof *out);
+        if (out == NULL) {
+            return;
+        }
+        host->out_count++;
+        out->next = host->free_outs;
+        host->free_outs = out;
+    }
+}
+
+/* Takes a record from the pool. NULL: out of memory. */
+static trib_send_record *take_record(trib_link_host *host)
+{
+    if (host->free_outs == NULL) {
+        add_records(host);
+    }
+    trib_send_record *out = host->free_outs;
+    host->free_outs = out != NULL ? out->next : NULL;
+    return out;
+}
+
 trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
                                 void (*done)(trib_send_record *, trib_status), void *context, trib_self_lease **held)
 {
@@ -170,14 +196,9 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     if (is_counted && frame->type != TRIB_FRAME_BYE && trib_link_connections(trib_link_main(link)) > 1) {
         trib_session_tell_of_others(link);
     }
-    trib_send_record *out = host->free_outs;
-    if (out != NULL) {
-        host->free_outs = out->next;
-    } else {
-        out = trib_link_zalloc(host, sizeof *out);
-        if (out == NULL) {
-            return TRIB_NO_MEMORY;
-        }
+    trib_send_record *out = take_record(host);
+    if (out == NULL) {
+        return TRIB_NO_MEMORY;
     }
     out->send.next = NULL;
     out->link = link;

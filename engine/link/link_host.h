@@ -38,6 +38,7 @@ struct trib_link_host {
     trib_scheduler scheduler;
     uint32_t push_credit, pull_credit; /* bytes */
     trib_send_record *free_outs;       /* records for reuse */
+    uint32_t out_count;                /* records in all */
     trib_self_leases leases;
     trib_link_stats *loads; /* by member id; NULL: nothing is counted */
 

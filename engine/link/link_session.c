@@ -87,13 +87,19 @@ static void ack_due(trib_reactor *reactor, trib_timer *timer)
 {
     (void)reactor;
     trib_link *link = timer->user;
-    if (link->session.told != link->session.received) {
+    if (link->session.told == link->session.received) {
+        return;
+    }
+    if (link->session.told == link->session.told_before) {
         trib_session_acknowledge(link);
+    } else {
+        trib_session_await_ack(link); /* frames go the other way, and the next one may tell of the rest */
     }
 }
 
 void trib_session_await_ack(trib_link *link)
 {
+    link->session.told_before = link->session.told;
     trib_timer_arm(link->host->reactor, &link->session.ack, trib_now_fast(link->host->reactor) + ACK_NS);
 }
 

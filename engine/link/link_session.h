@@ -35,6 +35,7 @@ typedef struct trib_link_session {
     uint64_t sent, acknowledged;
     uint64_t received;
     uint64_t told;                         /* of those, as the peer knows */
+    uint64_t told_before;                  /* told when the timer was armed */
     uint32_t untold_bytes;                 /* bytes of frames that the peer does not know to be received */
     int64_t last_sent_ns;                  /* time of the last frame that was given to the transport */
     struct trib_send_record *first, *last; /* kept frames, oldest first (utlist.h) */

@@ -15,11 +15,10 @@
 
 /* Owned by core 0: what was reported, and what was seen since. */
 struct trib_load_report {
-    int64_t at_ns;           /* time of the last look */
-    int64_t elapsed_ns;      /* time not reported yet, without pauses */
-    uint64_t new_bytes;      /* bytes not reported yet, at the last look */
-    bool is_on_its_way;      /* the transport still holds the payload */
-    trib_send_record *spare; /* put into the pool of records with the first report; NULL afterwards */
+    int64_t at_ns;      /* time of the last look */
+    int64_t elapsed_ns; /* time not reported yet, without pauses */
+    uint64_t new_bytes; /* bytes not reported yet, at the last look */
+    bool is_on_its_way; /* the link still keeps the payload */
     unsigned char payload[HEAD_BYTES + TRIB_RATE_MEMBERS_MAX * ENTRY_BYTES];
     struct {
         uint64_t bytes, busy_ns; /* counts at the last report */
@@ -42,7 +41,6 @@ trib_status trib_load_report_open(trib_core *core)
             trib_core_zalloc(core, sizeof *core->load_report + count * sizeof core->load_report->peers[0]);
         if (core->load_report != NULL) {
             core->load_report->at_ns = trib_now(core->reactor);
-            core->load_report->spare = trib_core_zalloc(core, sizeof(trib_send_record)); /* may be NULL */
         }
     }
     const bool is_whole = core->host.loads != NULL && (core->reactor->index != 0 || core->load_report != NULL);
@@ -55,9 +53,6 @@ trib_status trib_load_report_open(trib_core *core)
 void trib_load_report_close(trib_core *core)
 {
     free(core->host.loads);
-    if (core->load_report != NULL) {
-        free(core->load_report->spare);
-    }
     free(core->load_report);
     core->host.loads = NULL;
     core->load_report = NULL;
@@ -123,17 +118,6 @@ static uint32_t put_new(const trib_core *core, trib_writer *writer)
     return count;
 }
 
-/* Adds a record to the pool. The pool has grown to what the core needs, and a report needs one more. */
-static void add_spare(trib_core *core)
-{
-    trib_send_record *out = core->load_report->spare;
-    core->load_report->spare = NULL;
-    if (out != NULL) {
-        out->next = core->host.free_outs;
-        core->host.free_outs = out;
-    }
-}
-
 static void report_sent(trib_send_record *out, trib_status status)
 {
     (void)status;
@@ -161,7 +145,6 @@ void trib_load_report_send(trib_core *core)
     trib_assert(!head.overflow && !entries.overflow);
     report->elapsed_ns = 0;
     report->new_bytes = 0;
-    add_spare(core);
     const trib_frame frame = {.type = TRIB_FRAME_LOADS, .payload_size = (uint32_t)(head.size + entries.size)};
     report->is_on_its_way = trib_link_send(link, &frame, report->payload, report_sent, report) == TRIB_OK;
 }

@@ -100,7 +100,7 @@ def options_are_named():
                          (['bench', '--sizes', '4K,'], '--sizes 4K,: must be'),
                          (['bench', '-n', '0'], 'tributary bench: -n 0: must be a number from 1 to 256 (tributary bench --help)'),
                          (['bench', '-n', '2', '-s', '-1'], 'tributary bench: -s -1: must be'),
-                         (['bench', '--op', 'none'], '--op none: must be push_pull or broadcast'),
+                         (['bench', '--op', 'none'], '--op none: must be push_pull, all_reduce, broadcast'),
                          (['replay', '--priorities', '--no-priorities', 'file'], '--no-priorities excludes --priorities'),
                          (['bench', '-s', '2'], 'tributary bench: -s 2: goes with -n'),
                          (['run', '--reactors', '17', '--', 'true'], '--reactors 17: must be a number from 0 to 16'),

@@ -2,6 +2,7 @@
 """The Python package without a framework: its declarations match the header, arrays are summed and errors are exceptions. Prints
 `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
+
 import ctypes
 import os
 import re
@@ -42,19 +43,28 @@ print('sums are right')
 def layout_is_the_headers():
     sys.path.insert(0, python_bed.SOURCE + '/api/python/tributary')
     import _abi
-    expected = {name: value for name, value in vars(_abi).items() if name.startswith('TRIB_') and isinstance(value, int)}
+
+    expected = {
+        name: value for name, value in vars(_abi).items() if name.startswith('TRIB_') and isinstance(value, int)
+    }
     for name, struct in vars(_abi).items():
         if isinstance(struct, type) and issubclass(struct, ctypes.Structure) and struct is not ctypes.Structure:
             expected['sizeof(%s)' % name] = ctypes.sizeof(struct)
-            expected.update(('offsetof(%s, %s)' % (name, field), getattr(struct, field).offset) for field, *_ in struct._fields_)
+            expected.update(
+                ('offsetof(%s, %s)' % (name, field), getattr(struct, field).offset) for field, *_ in struct._fields_
+            )
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/print.c', 'w', encoding='ascii') as file:
             file.write('#include <stddef.h>\n#include <stdio.h>\n#include <tributary.h>\nint main(void) {\n')
             file.writelines('printf("%%lld\\n", (long long)(%s));\n' % expression for expression in expected)
             file.write('}\n')
-        subprocess.run(['gcc', '-I', python_bed.SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'], check=True)
+        subprocess.run(
+            ['gcc', '-I', python_bed.SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'], check=True
+        )
         actual = dict(zip(expected, map(int, subprocess.check_output([folder + '/print'], text=True).split())))
-    assert actual == expected, {name: (actual[name], expected[name]) for name in expected if actual[name] != expected[name]}
+    assert actual == expected, {
+        name: (actual[name], expected[name]) for name in expected if actual[name] != expected[name]
+    }
     with open(python_bed.SOURCE + '/api/tributary.h', encoding='ascii') as file:
         declared = set(re.findall(r'^TRIB_API [^;{]*?\b(trib_\w+)\(', file.read(), re.M))
     assert declared == set(_abi.FUNCTIONS), declared ^ set(_abi.FUNCTIONS)
@@ -120,8 +130,14 @@ def main():
     if os.path.basename(python_bed.BUILD) != 'release':
         print('skip python: a library with a sanitizer cannot be loaded into Python')
         return 77
-    return run_cases([('layout', layout_is_the_headers), ('generated', the_file_is_what_the_header_says), ('arrays', arrays_are_summed),
-                      ('errors', errors_are_exceptions)])
+    return run_cases(
+        [
+            ('layout', layout_is_the_headers),
+            ('generated', the_file_is_what_the_header_says),
+            ('arrays', arrays_are_summed),
+            ('errors', errors_are_exceptions),
+        ]
+    )
 
 
 if __name__ == '__main__':

@@ -59,7 +59,7 @@ def refuses(folder):
 def tells_failures(folder):
     """A job that cannot start ends the scene with its own error text, and the status is not 0."""
     status, _, errors = suite(folder, '--scenes', 'tcp:2', '--sizes', '4K', '--systems', 'tributary', '--set', 'TRIB_CHUNK_BYTES=5')
-    assert status == 1 and 'chunk_bytes 5' in errors, (status, errors)
+    assert status == 1 and 'TRIB_CHUNK_BYTES="5"' in errors, (status, errors)
 
 
 def main():

@@ -1,11 +1,12 @@
 """Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by itself."""
+
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d  # noqa: F401
 
 
 def collectives(rank, size):
-    values = [torch.arange(6.) + 10 * r for r in range(size)]
+    values = [torch.arange(6.0) + 10 * r for r in range(size)]
     tensor = values[rank].clone()
     dist.all_reduce(tensor)
     assert torch.equal(tensor, sum(values))
@@ -35,7 +36,7 @@ def collectives(rank, size):
     assert listed is None or all(torch.equal(a, b) for a, b in zip(listed, values))
     received = torch.empty(size)
     dist.all_to_all_single(received, torch.arange(float(size)) + 10 * rank)
-    assert received.tolist() == [rank + 10. * r for r in range(size)]
+    assert received.tolist() == [rank + 10.0 * r for r in range(size)]
     objects = [None] * size
     dist.all_gather_object(objects, {'rank': rank})
     assert objects == [{'rank': r} for r in range(size)]
@@ -78,7 +79,10 @@ def data_parallel(rank, size):
 
 
 def refusals(rank, size):
-    for call in (lambda: dist.send(torch.ones(1), (rank + 1) % size), lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT)):
+    for call in (
+        lambda: dist.send(torch.ones(1), (rank + 1) % size),
+        lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT),
+    ):
         try:
             call()
         except (NotImplementedError, ValueError, RuntimeError):

@@ -1,4 +1,5 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -24,7 +25,9 @@ def reductions(rank, size):
     assert (least == jnp.stack([of(r, (50,)) for r in range(size)]).min(0)).all()
     tree = {'a': of(rank, (4,)), 'b': [of(rank, (2, 2)), of(rank, ())]}
     summed = trib.allreduce(tree, trib.Sum)
-    assert (summed['a'] == total((4,))).all() and (summed['b'][0] == total((2, 2))).all() and summed['b'][1] == total(())
+    assert (
+        (summed['a'] == total((4,))).all() and (summed['b'][0] == total((2, 2))).all() and summed['b'][1] == total(())
+    )
     root = jax.jit(lambda x: trib.broadcast(x, size - 1))(of(rank, (9,)))
     assert (root == of(size - 1, (9,))).all()
 

@@ -1,5 +1,6 @@
 """Keras on the backend of KERAS_BACKEND: every worker fits a model, and all end with the parameters of one process that fits on
 whole batches."""
+
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -21,8 +22,15 @@ def main():
     x = np.random.default_rng(5).normal(size=(steps, size, rows, 16)).astype('float32')
     mine = x[:, rank].reshape(-1, 16)
     model = model_of(rank, trib.DistributedOptimizer)
-    history = model.fit(mine, np.abs(mine[:, :4]), batch_size=rows, epochs=2, shuffle=False, verbose=0,
-                        callbacks=[trib.callbacks.BroadcastGlobalVariablesCallback(0), trib.callbacks.MetricAverageCallback()])
+    history = model.fit(
+        mine,
+        np.abs(mine[:, :4]),
+        batch_size=rows,
+        epochs=2,
+        shuffle=False,
+        verbose=0,
+        callbacks=[trib.callbacks.BroadcastGlobalVariablesCallback(0), trib.callbacks.MetricAverageCallback()],
+    )
     whole = x.reshape(-1, 16)
     alone = model_of(0, lambda optimizer: optimizer)
     expected = alone.fit(whole, np.abs(whole[:, :4]), batch_size=rows * size, epochs=2, shuffle=False, verbose=0)

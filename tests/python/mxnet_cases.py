@@ -1,4 +1,5 @@
 """Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
+
 import warnings
 
 warnings.simplefilter('ignore')
@@ -60,9 +61,12 @@ def trains(rank, size):
             value = nd.concat(*[loss(alone, batch(step, r)) for r in range(size)], dim=0)
         value.backward()
         trainer.step(8 * size)
-    for make in (lambda net: trib.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}),
-                 lambda net: gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=trib.KVStore(),
-                                           update_on_kvstore=False)):
+    for make in (
+        lambda net: trib.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}),
+        lambda net: gluon.Trainer(
+            net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=trib.KVStore(), update_on_kvstore=False
+        ),
+    ):
         net = network(rank)
         trib.broadcast_parameters({str(i): p for i, p in enumerate(net.collect_params().values())})
         trainer = make(net)

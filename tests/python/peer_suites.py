@@ -8,6 +8,7 @@ the first worker are printed, and the names of what failed; the exit status is 1
 library is part of this tree. Needs the environment that tests/python_frameworks.py makes, and pytest, pytest-timeout, mock,
 parameterized, packaging and psutil in it, which are installed.
 """
+
 import argparse
 import os
 import re
@@ -67,19 +68,40 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/peer_plugin.py', 'w', encoding='ascii') as file:
             file.write(PLUGIN)
-        command = [python_bed.BUILD + '/tributary', 'run', '-n', str(arguments.n), '--as', arguments.library, '--', python, '-c', WORKER,
-                   folder, str(TEST_TIMEOUT), os.path.join(arguments.folder, 'test', 'parallel', arguments.tests), '-k', arguments.k]
-        subprocess.run(command, env=python_bed.environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        command = [
+            python_bed.BUILD + '/tributary',
+            'run',
+            '-n',
+            str(arguments.n),
+            '--as',
+            arguments.library,
+            '--',
+            python,
+            '-c',
+            WORKER,
+            folder,
+            str(TEST_TIMEOUT),
+            os.path.join(arguments.folder, 'test', 'parallel', arguments.tests),
+            '-k',
+            arguments.k,
+        ]
+        subprocess.run(
+            command, env=python_bed.environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         with open(folder + '/0.log', encoding='utf-8', errors='replace') as file:
             text = file.read()
     results = re.findall(r'::(\w+) (PASSED|FAILED|SKIPPED|ERROR)', text)
-    counts = {kind: sum(1 for _, result in results if result == kind) for kind in ('PASSED', 'FAILED', 'SKIPPED', 'ERROR')}
+    counts = {
+        kind: sum(1 for _, result in results if result == kind) for kind in ('PASSED', 'FAILED', 'SKIPPED', 'ERROR')
+    }
     for name, kind in results:
         if kind in ('FAILED', 'ERROR'):
             print('%s %s' % (kind.lower(), name))
     for line in sorted(set(re.findall(r'^E   .*', text, re.M)))[:30]:
         print(line[:200])
-    print('%d passed, %d failed, %d skipped' % (counts['PASSED'], counts['FAILED'] + counts['ERROR'], counts['SKIPPED']))
+    print(
+        '%d passed, %d failed, %d skipped' % (counts['PASSED'], counts['FAILED'] + counts['ERROR'], counts['SKIPPED'])
+    )
     return 1 if counts['FAILED'] + counts['ERROR'] else 0
 
 

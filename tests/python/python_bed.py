@@ -1,4 +1,5 @@
 """Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers assert."""
+
 import os
 import subprocess
 import sys
@@ -16,15 +17,26 @@ FOREIGN = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_', 'BYTEPS_', 'HOR
 
 def environment(*path, **more):
     """An environment with this build's library, and without a launcher's variables."""
-    env = {k: v for k, v in os.environ.items() if not k.startswith(FOREIGN) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
-    return dict(env, TRIBUTARY_LIBRARY=LIBRARY, PYTHONPATH=os.pathsep.join((SOURCE + '/api/python',) + path), PYTHONUNBUFFERED='1',
-                OMP_NUM_THREADS='1', **more)
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(FOREIGN) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')
+    }
+    return dict(
+        env,
+        TRIBUTARY_LIBRARY=LIBRARY,
+        PYTHONPATH=os.pathsep.join((SOURCE + '/api/python',) + path),
+        PYTHONUNBUFFERED='1',
+        OMP_NUM_THREADS='1',
+        **more,
+    )
 
 
 def run(command, env, statuses=(0,)):
     """Runs a command and returns its output; its exit status must be one of those."""
-    result = subprocess.run(command, env=env, timeout=TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                            errors='replace')
+    result = subprocess.run(
+        command, env=env, timeout=TIMEOUT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
+    )
     assert result.returncode in statuses, (result.returncode, result.stdout[-2500:])
     return result.stdout
 

@@ -1,4 +1,5 @@
 """Cases of tributary.tensorflow that every worker of a job runs. Each compares with what a worker computes by itself."""
+
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -25,7 +26,10 @@ def reductions(rank, size):
     for dtype in (tf.float32, tf.float64, tf.float16, tf.bfloat16, tf.int32, tf.int64, tf.uint8):
         for shape in ((), (7,), (3, 5), (0, 2)):
             for function in (summed, tf.function(summed)):
-                assert np.array_equal(tf.cast(function(of(rank, shape, dtype)), tf.float64), total(shape)), (dtype, shape)
+                assert np.array_equal(tf.cast(function(of(rank, shape, dtype)), tf.float64), total(shape)), (
+                    dtype,
+                    shape,
+                )
     least = trib.allreduce(of(rank, (50,)), op=trib.Min)
     assert np.array_equal(least, np.min([of(r, (50,)) for r in range(size)], 0))
     assert np.array_equal(trib.broadcast(of(rank, (9,)), size - 1), of(size - 1, (9,)))
@@ -34,11 +38,13 @@ def reductions(rank, size):
 
 def independent_in_any_order(rank, size):
     """Eight sums in one function, which ranks begin in opposite order: none waits for another."""
+
     @tf.function
     def function(values):
         order = range(8) if rank % 2 else reversed(range(8))
         results = {i: trib.allreduce(values[i], op=trib.Sum, name='independent.%d' % i) for i in order}
         return [results[i] for i in range(8)]
+
     for i, result in enumerate(function([of(rank, (10 + i,)) for i in range(8)])):
         assert np.array_equal(result, total((10 + i,)))
     before = ops.calls(), ops.calls(True)

@@ -2,6 +2,7 @@
 """tributary.jax with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
 with 77.
 """
+
 import os
 import subprocess
 import sys
@@ -28,25 +29,64 @@ LAYOUT = {
     'xla_stream_get_args': ('XLA_FFI_Stream_Get_Args', {'context': 'ctx', 'stream': 'stream'}),
     'xla_future_args': ('XLA_FFI_Future_Create_Args', {'future': 'future'}),
     'xla_future_set_error_args': ('XLA_FFI_Future_SetError_Args', {'future': 'future', 'error': 'error'}),
-    'xla_api': ('XLA_FFI_Api', {'error_create': 'XLA_FFI_Error_Create', 'stream_get': 'XLA_FFI_Stream_Get',
-                                'future_create': 'XLA_FFI_Future_Create', 'future_set_available': 'XLA_FFI_Future_SetAvailable',
-                                'future_set_error': 'XLA_FFI_Future_SetError'}),
-    'xla_call': ('XLA_FFI_CallFrame', {'extensions': 'extension_start', 'api': 'api', 'context': 'ctx', 'stage': 'stage', 'args': 'args',
-                                       'results': 'rets', 'attributes': 'attrs', 'future': 'future'}),
+    'xla_api': (
+        'XLA_FFI_Api',
+        {
+            'error_create': 'XLA_FFI_Error_Create',
+            'stream_get': 'XLA_FFI_Stream_Get',
+            'future_create': 'XLA_FFI_Future_Create',
+            'future_set_available': 'XLA_FFI_Future_SetAvailable',
+            'future_set_error': 'XLA_FFI_Future_SetError',
+        },
+    ),
+    'xla_call': (
+        'XLA_FFI_CallFrame',
+        {
+            'extensions': 'extension_start',
+            'api': 'api',
+            'context': 'ctx',
+            'stage': 'stage',
+            'args': 'args',
+            'results': 'rets',
+            'attributes': 'attrs',
+            'future': 'future',
+        },
+    ),
 }
 
 
 def layout_is_xlas(python):
-    include = subprocess.run([python, '-c', 'import jax; print(jax.ffi.include_dir())'], capture_output=True, text=True, check=True).stdout
-    lines = ['#include <stddef.h>', '#include "native/xla_ffi.h"', '#include "xla/ffi/api/c_api.h"', 'int main(void) { return 0; }']
+    include = subprocess.run(
+        [python, '-c', 'import jax; print(jax.ffi.include_dir())'], capture_output=True, text=True, check=True
+    ).stdout
+    lines = [
+        '#include <stddef.h>',
+        '#include "native/xla_ffi.h"',
+        '#include "xla/ffi/api/c_api.h"',
+        'int main(void) { return 0; }',
+    ]
     for ours, (theirs, fields) in LAYOUT.items():
         for mine, other in fields.items():
-            lines.append('_Static_assert(offsetof(struct %s, %s) == offsetof(%s, %s), "%s.%s");' % (ours, mine, theirs, other, ours, mine))
+            lines.append(
+                '_Static_assert(offsetof(struct %s, %s) == offsetof(%s, %s), "%s.%s");'
+                % (ours, mine, theirs, other, ours, mine)
+            )
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/layout.c', 'w', encoding='ascii') as file:
             file.write('\n'.join(lines) + '\n')
-        python_bed.run(['gcc', '-std=gnu11', '-I', python_bed.SOURCE + '/api/python', '-I', include.strip(), '-fsyntax-only', folder + '/layout.c'],
-                       os.environ)
+        python_bed.run(
+            [
+                'gcc',
+                '-std=gnu11',
+                '-I',
+                python_bed.SOURCE + '/api/python',
+                '-I',
+                include.strip(),
+                '-fsyntax-only',
+                folder + '/layout.c',
+            ],
+            os.environ,
+        )
 
 
 def all_cases(python, workers, *options):
@@ -59,8 +99,14 @@ def main():
     if python is None:
         print('skip jax: ' + reason)
         return 77
-    return run_cases([('layout', lambda: layout_is_xlas(python)), ('alone', lambda: all_cases(python, 1)),
-                      ('two_workers', lambda: all_cases(python, 2)), ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1'))])
+    return run_cases(
+        [
+            ('layout', lambda: layout_is_xlas(python)),
+            ('alone', lambda: all_cases(python, 1)),
+            ('two_workers', lambda: all_cases(python, 2)),
+            ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ]
+    )
 
 
 if __name__ == '__main__':

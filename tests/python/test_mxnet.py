@@ -2,6 +2,7 @@
 """tributary.mxnet with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
 with 77.
 """
+
 import os
 import sys
 
@@ -23,8 +24,13 @@ def main():
     if python is None:
         print('skip mxnet: ' + reason)
         return 77
-    return run_cases([('alone', lambda: all_cases(python, 1)), ('two_workers', lambda: all_cases(python, 2)),
-                      ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1'))])
+    return run_cases(
+        [
+            ('alone', lambda: all_cases(python, 1)),
+            ('two_workers', lambda: all_cases(python, 2)),
+            ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ]
+    )
 
 
 if __name__ == '__main__':

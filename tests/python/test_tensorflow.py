@@ -2,6 +2,7 @@
 """tributary.tensorflow and tributary.keras with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one
 `skip NAME: why` and exits with 77.
 """
+
 import os
 import sys
 import tempfile
@@ -21,7 +22,9 @@ def all_cases(python, workers, *options):
 
 def keras(python, backend, workers):
     with tempfile.TemporaryDirectory() as folder:
-        output = python_bed.run_workers(python, workers, HERE + '/keras_cases.py', KERAS_BACKEND=backend, SCRATCH=folder, JAX_PLATFORMS='cpu')
+        output = python_bed.run_workers(
+            python, workers, HERE + '/keras_cases.py', KERAS_BACKEND=backend, SCRATCH=folder, JAX_PLATFORMS='cpu'
+        )
     assert output.count('keras on %s is right' % backend) == workers, output[-1500:]
 
 
@@ -30,8 +33,12 @@ def main():
     if python is None:
         print('skip tensorflow: ' + reason)
         return 77
-    cases = [('alone', lambda: all_cases(python, 1)), ('two_workers', lambda: all_cases(python, 2)),
-             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')), ('keras', lambda: keras(python, 'tensorflow', 2))]
+    cases = [
+        ('alone', lambda: all_cases(python, 1)),
+        ('two_workers', lambda: all_cases(python, 2)),
+        ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ('keras', lambda: keras(python, 'tensorflow', 2)),
+    ]
     for backend in 'jax', 'torch':
         other, reason = python_bed.interpreter(backend)
         if other is None:

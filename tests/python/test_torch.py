@@ -2,6 +2,7 @@
 """tributary.torch and its torch.distributed backend, with workers on this machine's processors. Prints `ok NAME` / `not ok NAME:
 why`, or one `skip NAME: why` and exits with 77.
 """
+
 import os
 import sys
 
@@ -11,9 +12,22 @@ import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-CASES = ('reductions', 'in_place_and_strided', 'scaling', 'many_at_once', 'gathers', 'sparse', 'gradients_flow',
-         'optimizer_equals_one_process', 'accumulation_and_unused', 'wrong_use_is_told', 'batch_norm_over_all', 'parallel_module',
-         'sets', 'begins_anew')
+CASES = (
+    'reductions',
+    'in_place_and_strided',
+    'scaling',
+    'many_at_once',
+    'gathers',
+    'sparse',
+    'gradients_flow',
+    'optimizer_equals_one_process',
+    'accumulation_and_unused',
+    'wrong_use_is_told',
+    'batch_norm_over_all',
+    'parallel_module',
+    'sets',
+    'begins_anew',
+)
 
 
 def all_cases(python, workers, *options):
@@ -21,6 +35,7 @@ def all_cases(python, workers, *options):
         output = python_bed.run_workers(python, workers, HERE + '/torch_cases.py', *CASES, options=options)
         for name in CASES:
             assert output.count('%s is right' % name) == workers, (name, output[-1500:])
+
     return case
 
 
@@ -47,9 +62,16 @@ def main():
     if python is None:
         print('skip torch: ' + reason)
         return 77
-    return run_cases([('alone', all_cases(python, 1)), ('two_workers', all_cases(python, 2)), ('three_and_a_server', all_cases(python, 3, '-s', '1')),
-                      ('backend', lambda: backend(python)), ('alias', lambda: horovod_and_byteps_names(python)),
-                      ('digits', lambda: digits_example(python))])
+    return run_cases(
+        [
+            ('alone', all_cases(python, 1)),
+            ('two_workers', all_cases(python, 2)),
+            ('three_and_a_server', all_cases(python, 3, '-s', '1')),
+            ('backend', lambda: backend(python)),
+            ('alias', lambda: horovod_and_byteps_names(python)),
+            ('digits', lambda: digits_example(python)),
+        ]
+    )
 
 
 if __name__ == '__main__':

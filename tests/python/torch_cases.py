@@ -1,5 +1,6 @@
 """Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself, from
 the inputs of all ranks, which are made from seeds."""
+
 import os
 import sys
 
@@ -47,15 +48,24 @@ def reductions():
         for shape in SHAPES:
             whole, wide = of_all(shape, dtype), of_all(shape, dtype).double()
             assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Sum), wide.sum(0).to(dtype)), (dtype, shape)
-            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Min), whole.amin(0) if whole.numel() else mine(shape, dtype))
-            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Max), whole.amax(0) if whole.numel() else mine(shape, dtype))
+            assert torch.equal(
+                trib.allreduce(mine(shape, dtype), op=trib.Min), whole.amin(0) if whole.numel() else mine(shape, dtype)
+            )
+            assert torch.equal(
+                trib.allreduce(mine(shape, dtype), op=trib.Max), whole.amax(0) if whole.numel() else mine(shape, dtype)
+            )
         if dtype in FLOATS:
             expected = (of_all((17,), dtype).double().sum(0) / trib.size()).to(dtype)
             assert torch.equal(trib.allreduce(mine((17,), dtype)), expected)
 
 
 def in_place_and_strided():
-    for tensor in (torch.zeros(6, 4), torch.zeros(4, 6).t(), torch.zeros(12, 4)[::2], torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last)):
+    for tensor in (
+        torch.zeros(6, 4),
+        torch.zeros(4, 6).t(),
+        torch.zeros(12, 4)[::2],
+        torch.zeros(2, 3, 4, 5).to(memory_format=torch.channels_last),
+    ):
         tensor.copy_(tensor_of(trib.rank(), tensor.shape, tensor.dtype))
         expected = of_all(tensor.shape, tensor.dtype).sum(0)
         assert trib.allreduce_(tensor, op=trib.Sum) is tensor and torch.equal(tensor, expected)
@@ -69,11 +79,15 @@ def scaling():
     for dtype in FLOATS:
         parts = [(tensor_of(rank, (50,), dtype).float() * 0.5).to(dtype) for rank in range(trib.size())]
         expected = (sum(part.double() for part in parts).to(dtype).float() * 4.0).to(dtype)
-        assert torch.equal(trib.allreduce(mine((50,), dtype), op=trib.Sum, prescale_factor=0.5, postscale_factor=4.0), expected), dtype
+        assert torch.equal(
+            trib.allreduce(mine((50,), dtype), op=trib.Sum, prescale_factor=0.5, postscale_factor=4.0), expected
+        ), dtype
 
 
 def many_at_once():
-    handles = [trib.allreduce_async(mine((100 + i,), torch.float32, i), name='many.%d' % i, op=trib.Sum) for i in range(50)]
+    handles = [
+        trib.allreduce_async(mine((100 + i,), torch.float32, i), name='many.%d' % i, op=trib.Sum) for i in range(50)
+    ]
     if trib.rank() % 2:
         handles.reverse()  # names decide, not the order of waiting
     results = [trib.synchronize(handle) for handle in handles]
@@ -90,7 +104,9 @@ def gathers():
     for dtype in (torch.float32, torch.int64, torch.bool, torch.int16):
         part = lambda r: tensor_of(r, (r % 3 + 1, 4), dtype)  # noqa: E731
         assert torch.equal(trib.allgather(part(rank)), torch.cat([part(r) for r in range(size)])), dtype
-    assert trib.allgather_object({'rank': rank, 'text': 'x' * rank}) == [{'rank': r, 'text': 'x' * r} for r in range(size)]
+    assert trib.allgather_object({'rank': rank, 'text': 'x' * rank}) == [
+        {'rank': r, 'text': 'x' * r} for r in range(size)
+    ]
     splits = torch.tensor([(rank + r) % 3 for r in range(size)])
     sent = torch.arange(int(splits.sum())) + 100 * rank
     received, counts = trib.alltoall(sent, splits)
@@ -103,7 +119,9 @@ def gathers():
     rows = 2 * size + 1  # the first worker gets one row more
     whole = of_all((rows, 3), torch.float32).sum(0)
     begin = 2 * rank + min(rank, 1)
-    assert torch.equal(trib.reducescatter(mine((rows, 3), torch.float32), op=trib.Sum), whole[begin:begin + 2 + (rank == 0)])
+    assert torch.equal(
+        trib.reducescatter(mine((rows, 3), torch.float32), op=trib.Sum), whole[begin : begin + 2 + (rank == 0)]
+    )
 
 
 def sparse():
@@ -128,7 +146,10 @@ def digits_model():
 def batches(count, rows=8):
     """The batches of all ranks: a list by step of a list by rank."""
     generator = torch.Generator('cpu').manual_seed(7)
-    return [[torch.randn(rows, 16, generator=generator, device='cpu').to(DEVICE) for _ in range(trib.size())] for _ in range(count)]
+    return [
+        [torch.randn(rows, 16, generator=generator, device='cpu').to(DEVICE) for _ in range(trib.size())]
+        for _ in range(count)
+    ]
 
 
 def loss_of(model, batch):
@@ -148,8 +169,10 @@ def trained_alone(make_optimizer, steps):
     return torch.cat([parameter.detach().flatten() for parameter in model.parameters()])
 
 
-OPTIMIZERS = (lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
-              lambda model: torch.optim.AdamW(model.parameters(), lr=0.01))
+OPTIMIZERS = (
+    lambda model: torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9),
+    lambda model: torch.optim.AdamW(model.parameters(), lr=0.01),
+)
 
 
 def train(wrap, make_optimizer, steps=12):
@@ -171,19 +194,27 @@ def optimizer_equals_one_process():
     for make in OPTIMIZERS:
         expected = trained_alone(make, 12)
         for options in ({}, {'groups': 2}, {'gradient_predivide_factor': 2.0}):
-            got = train(lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters(), **options), make)
+            got = train(
+                lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters(), **options), make
+            )
             assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5), options
         got = train(trib.CrossBarrier, make)
         assert same_on_all(got) and torch.allclose(got, expected, rtol=1e-4, atol=1e-5)
-    got = train(lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters(), compression=trib.Compression.fp16),
-                OPTIMIZERS[0])
+    got = train(
+        lambda model, optimizer: trib.DistributedOptimizer(
+            optimizer, model.named_parameters(), compression=trib.Compression.fp16
+        ),
+        OPTIMIZERS[0],
+    )
     assert same_on_all(got)
 
 
 def accumulation_and_unused():
     torch.manual_seed(trib.rank())
     model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
-    optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2)
+    optimizer = trib.DistributedOptimizer(
+        torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters(), backward_passes_per_step=2
+    )
     trib.broadcast_parameters(model.state_dict(), root_rank=0)
     for step in range(4):
         optimizer.zero_grad()
@@ -193,14 +224,20 @@ def accumulation_and_unused():
             for _ in range(2):
                 model[1](torch.ones(2, 4)).sum().backward()
         optimizer.step()
-        assert torch.equal(model[0].weight.grad, torch.full((4, 4), 4.0 * sum(r + 1 for r in range(trib.size())) / trib.size()))
+        assert torch.equal(
+            model[0].weight.grad, torch.full((4, 4), 4.0 * sum(r + 1 for r in range(trib.size())) / trib.size())
+        )
         assert torch.equal(model[1].weight.grad, torch.full((4, 4), 4.0 / trib.size() if step % 2 else 0.0))
     assert same_on_all(torch.cat([parameter.flatten() for parameter in model.parameters()]))
 
 
 def wrong_use_is_told():
     model = digits_model()
-    raises(ValueError, lambda: trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), [('a', next(model.parameters()))]), 'lacks')
+    raises(
+        ValueError,
+        lambda: trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=1), [('a', next(model.parameters()))]),
+        'lacks',
+    )
     optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
     batch = torch.ones(2, 16)
     loss_of(model, batch).backward()
@@ -213,7 +250,9 @@ def wrong_use_is_told():
     raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
     if trib.size() > 1:
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
-    assert torch.equal(trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size())))  # the job goes on
+    assert torch.equal(
+        trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size()))
+    )  # the job goes on
 
 
 def batch_norm_over_all():
@@ -222,13 +261,15 @@ def batch_norm_over_all():
     reference, mine_ = torch.nn.BatchNorm1d(3), trib.SyncBatchNorm(3)
     whole = torch.cat(inputs).requires_grad_()
     own = inputs[trib.rank()].clone().requires_grad_()
-    begin = sum(len(part) for part in inputs[:trib.rank()])
+    begin = sum(len(part) for part in inputs[: trib.rank()])
     expected, got = reference(whole), mine_(own)
-    assert torch.allclose(got, expected[begin:begin + len(own)], atol=1e-5)
-    (expected ** 3).sum().backward()
-    (got ** 3).sum().backward()
-    assert torch.allclose(own.grad, whole.grad[begin:begin + len(own)], atol=1e-3)
-    assert torch.allclose(mine_.running_var, reference.running_var, atol=1e-5) and torch.allclose(mine_.running_mean, reference.running_mean, atol=1e-5)
+    assert torch.allclose(got, expected[begin : begin + len(own)], atol=1e-5)
+    (expected**3).sum().backward()
+    (got**3).sum().backward()
+    assert torch.allclose(own.grad, whole.grad[begin : begin + len(own)], atol=1e-3)
+    assert torch.allclose(mine_.running_var, reference.running_var, atol=1e-5) and torch.allclose(
+        mine_.running_mean, reference.running_mean, atol=1e-5
+    )
 
 
 def parallel_module():
@@ -268,8 +309,22 @@ def begins_anew():
         trib.init()
 
 
-CASES = [reductions, in_place_and_strided, scaling, many_at_once, gathers, sparse, gradients_flow, optimizer_equals_one_process,
-         accumulation_and_unused, wrong_use_is_told, batch_norm_over_all, parallel_module, sets, begins_anew]
+CASES = [
+    reductions,
+    in_place_and_strided,
+    scaling,
+    many_at_once,
+    gathers,
+    sparse,
+    gradients_flow,
+    optimizer_equals_one_process,
+    accumulation_and_unused,
+    wrong_use_is_told,
+    batch_norm_over_all,
+    parallel_module,
+    sets,
+    begins_anew,
+]
 
 if __name__ == '__main__':
     if DEVICE == 'cuda':

@@ -19,49 +19,18 @@ REGISTERED = BUILD + '/tests/test_registered'
 DIRECT = [BUILD + '/tests/test_direct', BUILD + '/tests/test_direct_ends']
 DATA = 'examples/digits/digits.csv'
 
-# Every job's name comes before its output, and its status after. The jobs that break the guest come last.
-JOBS = r'''
+# Every job's name comes before its output, and its status after.
+MARKS = r'''
 began() { echo "== $1"; }
 ended() { echo "== status $?"; }
+'''
+
+JOBS = MARKS + r'''
 digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data digits.csv; }
-
-# Waits for a member's end. A process cannot end if the kernel holds one of its connections; its last output must do.
-ending() {
-    i=0
-    while grep -hs '^State:' /proc/$1/task/*/status | grep -qv Z; do
-        sleep 0.1; i=$((i+1)); [ $i -lt 450 ] || { status=kept; return; }
-    done
-    wait $1; status=$?
-}
-
-# lose VICTIM COMMAND: runs a job with named members, of which one is lost in the middle. Prints how the others end.
-port=12000
-lose() {
-    port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=3 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
-    export TRIB_COORDINATOR=$RDMA_IP:$port
-    rm -f rank0 # or the output of the previous job would be read
-    ./tributary server > server0 2>&1 & server0=$!
-    ./tributary server > server1 2>&1 & server1=$!
-    TRIB_RANK=0 ./digits --epochs 50 --data digits.csv > rank0 2>&1 & rank0=$!
-    TRIB_RANK=1 ./digits --epochs 50 --data digits.csv > rank1 2>&1 & rank1=$!
-    i=0; until grep -qs '^epoch' rank0; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || { cat rank0; return 9; }; done
-    victim=; [ $1 = nobody ] || eval victim=\$$1
-    at=$(cut -d. -f1 /proc/uptime)
-    eval "$2"
-    echo "lost pid $victim"
-    for name in server0 server1 rank0 rank1; do
-        [ $name = $1 ] && continue
-        eval pid=\$$name; ending $pid
-        echo "member $name: status $status, after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(tail -n 1 $name)"
-    done
-    [ -z "$victim" ] || { kill -9 $victim; wait $victim; }
-    unset TRIB_WORKERS TRIB_SERVERS TRIB_TOKEN TRIB_PEER_TIMEOUT TRIB_LISTEN TRIB_COORDINATOR TRIB_LOG
-    return 0
-}
 
 # chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
 # before the server's command line.
+port=12000
 chosen() {
     port=$((port + 1))
     export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
@@ -87,12 +56,61 @@ began digits_longer_over_tcp; epochs=@EPOCHS@ TRIB_TRANSPORT=tcp digits -s 1; en
 began no_address_of_a_device; TRIB_JOIN_TIMEOUT=2 digits; ended
 began too_little_memory_may_be_locked
 (ulimit -l 64; su -s /bin/sh nobody -c "./tributary run -n 1 -s 1 --host $RDMA_IP -- ./digits --data digits.csv"); ended
+rdma link delete $RDMA_DEV
+began no_device; digits; ended
+'''
+
+# These jobs have a guest of their own, and the one that breaks it comes last.
+LOSSES = MARKS + r'''
+now() { cut -d. -f1 /proc/uptime; }
+
+lives() { grep -hs '^State:' /proc/$1/task/*/status | grep -qv Z; }
+
+# ends NAME...: prints how and when each member ends, which all of them do at the same time. A process cannot end if the
+# kernel holds one of its connections; its last output must do.
+ends() {
+    left="$*"
+    while [ -n "$left" ]; do
+        running=
+        for name in $left; do
+            eval pid=\$$name
+            if ! lives $pid; then wait $pid; status=$?
+            elif [ $(now) -ge $((at + 45)) ]; then status=kept
+            else running="$running $name"; continue; fi
+            echo "member $name: status $status, after $(($(now) - at)) s: $(tail -n 1 $name)"
+        done
+        left=$running; sleep 0.2
+    done
+}
+
+# lose VICTIM COMMAND: runs a job with named members, of which one is lost in the middle. Prints how the others end.
+port=12000
+lose() {
+    port=$((port + 1))
+    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=6 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
+    export TRIB_COORDINATOR=$RDMA_IP:$port
+    rm -f rank0 # or the output of the previous job would be read
+    ./tributary server > server0 2>&1 & server0=$!
+    ./tributary server > server1 2>&1 & server1=$!
+    TRIB_RANK=0 ./digits --epochs 10 --data digits.csv > rank0 2>&1 & rank0=$!
+    TRIB_RANK=1 ./digits --epochs 10 --data digits.csv > rank1 2>&1 & rank1=$!
+    until grep -qs '^epoch' rank0; do
+        sleep 0.1; kill -0 $rank0 2> /dev/null || { tail -n 5 server0 server1 rank0 rank1; return 9; }
+    done
+    victim=; [ $1 = nobody ] || eval victim=\$$1
+    at=$(now)
+    eval "$2"
+    echo "lost pid $victim"
+    ends $(echo server0 server1 rank0 rank1 | sed "s/$1//")
+    [ -z "$victim" ] || { kill -9 $victim; wait $victim; }
+    unset TRIB_WORKERS TRIB_SERVERS TRIB_TOKEN TRIB_PEER_TIMEOUT TRIB_LISTEN TRIB_COORDINATOR TRIB_LOG
+    return 0
+}
+
+export TRIB_TRANSPORT=rdma
 began server_killed; lose server1 'kill -KILL $victim'; ended
 began worker_killed; lose rank1 'kill -KILL $victim'; ended
 began server_stopped; lose server1 'kill -STOP $victim'; ended
-rdma link delete $RDMA_DEV
-began no_device; digits; ended
-rdma link add $RDMA_DEV type rxe netdev $RDMA_LINK
 began network_lost; lose nobody 'ip link set $RDMA_LINK down'; ended
 '''
 
@@ -210,16 +228,16 @@ def parts(output):
     return {name: (status, '\n'.join(lines)) for name, (status, lines) in found.items()}
 
 
-@functools.lru_cache(maxsize=1)
-def all_jobs():
+@functools.lru_cache(maxsize=2)
+def all_of(jobs):
     """Runs the jobs once. An error that ends the run early appears in every case's output."""
-    _, output = guest(JOBS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--file', DATA + '=t/digits.csv', programs=TOOLS)
+    _, output = guest(jobs.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--file', DATA + '=t/digits.csv', programs=TOOLS)
     return parts(output), output
 
 
-def job(name):
+def job(name, among=JOBS):
     built_with_rdma()
-    jobs, output = all_jobs()
+    jobs, output = all_of(among)
     assert name in jobs and jobs[name][0] is not None, 'the job did not finish\n%s' % output[-3000:]
     return jobs[name]
 
@@ -312,13 +330,13 @@ def a_rail_is_gone():
 
 def lost(name, victim):
     """Checks that each remaining member ends in time and names the loss."""
-    status, output = job(name)
+    status, output = job(name, LOSSES)
     pid = re.search(r'^lost pid (\d*)', output, re.M)
     assert status == 0 and pid, 'status %d\n%s' % (status, output)
     ends = re.findall(r'^member (\w+): status (\w+), after (\d+) s: (.*)$', output, re.M)
     assert len(ends) == (3 if victim else 4), output
     for member, end, seconds, words in ends:
-        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_jobs()[1]), '%s: status %s\n%s' % (member, end, output)
+        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_of(LOSSES)[1]), '%s: status %s\n%s' % (member, end, output)
         assert end == 'kept' or int(seconds) < 40, '%s ended after %s s\n%s' % (member, seconds, output)
         named = ':%s)' % pid.group(1) in words if victim else re.search('lost the connection|no sign of life', words)
         assert named, '%s does not say what was lost (pid %s): %s' % (member, pid.group(1), words)

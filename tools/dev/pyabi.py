@@ -7,6 +7,7 @@ compiler computes.
   tools/dev/pyabi.py           writes the file
   tools/dev/pyabi.py --check   writes nothing; fails if the file is not what would be written
 """
+
 import argparse
 import pathlib
 import re
@@ -15,9 +16,21 @@ import sys
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HEADER = ROOT / 'api' / 'tributary.h'
 TARGET = ROOT / 'api' / 'python' / 'tributary' / '_abi.py'
-SCALARS = {'bool': 'c_bool', 'char': 'c_char', 'int': 'c_int', 'int32_t': 'c_int32', 'uint32_t': 'c_uint32', 'int64_t': 'c_int64',
-           'uint64_t': 'c_uint64', 'uint8_t': 'c_uint8', 'uint16_t': 'c_uint16', 'int16_t': 'c_int16', 'size_t': 'c_size_t',
-           'float': 'c_float', 'double': 'c_double'}
+SCALARS = {
+    'bool': 'c_bool',
+    'char': 'c_char',
+    'int': 'c_int',
+    'int32_t': 'c_int32',
+    'uint32_t': 'c_uint32',
+    'int64_t': 'c_int64',
+    'uint64_t': 'c_uint64',
+    'uint8_t': 'c_uint8',
+    'uint16_t': 'c_uint16',
+    'int16_t': 'c_int16',
+    'size_t': 'c_size_t',
+    'float': 'c_float',
+    'double': 'c_double',
+}
 
 
 class HeaderError(Exception):
@@ -58,13 +71,17 @@ class Header:
         return int(text, 0)
 
     def _read_types(self, body):
-        for kind, members, name in re.findall(r'typedef\s+(enum|struct)\s+\w+\s*\{(.*?)\}\s*(\w+)\s*;', body, flags=re.S):
+        for kind, members, name in re.findall(
+            r'typedef\s+(enum|struct)\s+\w+\s*\{(.*?)\}\s*(\w+)\s*;', body, flags=re.S
+        ):
             if kind == 'enum':
                 self.enums.add(name)
                 for constant, value in re.findall(r'(TRIB_\w+)\s*=\s*([^,]+?)\s*(?:,|$)', members.strip(), flags=re.S):
                     self.constants[constant] = self.number(value)
             else:
-                self.structs[name] = [field for line in members.split(';') if line.strip() for field in self._fields(line)]
+                self.structs[name] = [
+                    field for line in members.split(';') if line.strip() for field in self._fields(line)
+                ]
         for result, name, arguments in re.findall(r'typedef\s+([\w\s*]+?)\(\s*\*\s*(\w+)\s*\)\s*\(([^)]*)\)\s*;', body):
             self.callbacks[name] = (result.strip(), self._arguments(arguments))
 
@@ -80,10 +97,16 @@ class Header:
     @staticmethod
     def _arguments(text):
         arguments = [' '.join(argument.split()) for argument in text.split(',')]
-        return [] if arguments == ['void'] else [re.sub(r'\s*\w+$', '', a) if not a.endswith('*') else a for a in arguments]
+        return (
+            []
+            if arguments == ['void']
+            else [re.sub(r'\s*\w+$', '', a) if not a.endswith('*') else a for a in arguments]
+        )
 
     def _read_functions(self, body):
-        for result, name, arguments in re.findall(r'TRIB_API\s+(?:TRIB_CHECKED\s+)?([\w\s*]+?)\s*\b(trib_\w+)\(([^;{]*?)\)\s*;', body, flags=re.S):
+        for result, name, arguments in re.findall(
+            r'TRIB_API\s+(?:TRIB_CHECKED\s+)?([\w\s*]+?)\s*\b(trib_\w+)\(([^;{]*?)\)\s*;', body, flags=re.S
+        ):
             self.functions[name] = (' '.join(result.split()), self._arguments(arguments))
 
     def ctype(self, text, is_argument=False):
@@ -105,13 +128,18 @@ class Header:
 
 
 def render(header):
-    lines = ['"""The public header as ctypes declarations. Made by tools/dev/pyabi.py from api/tributary.h: do not edit."""',
-             '# ruff: noqa',
-             'from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16, c_int32, c_int64,',
-             '                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)', '']
+    lines = [
+        '"""The public header as ctypes declarations. Made by tools/dev/pyabi.py from api/tributary.h: do not edit."""',
+        '# ruff: noqa',
+        'from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16, c_int32, c_int64,',
+        '                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)',
+        '',
+    ]
     lines += ['%s = %d' % item for item in header.constants.items()]
     for name, (result, arguments) in header.callbacks.items():
-        types = [header.ctype(result)] + ['c_char_p' if header.ctype(a) == 'c_char_p' else header.ctype(a, True) for a in arguments]
+        types = [header.ctype(result)] + [
+            'c_char_p' if header.ctype(a) == 'c_char_p' else header.ctype(a, True) for a in arguments
+        ]
         lines += ['', '%s = CFUNCTYPE(%s)' % (name, ', '.join(types))]
     for name, fields in header.structs.items():
         lines += ['', '', 'class %s(Structure):' % name, '    __slots__ = ()', '    _fields_ = [']

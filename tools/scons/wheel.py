@@ -3,6 +3,7 @@
 
 The wheel needs no compiler and no package of the system. It is made with the standard library alone.
 """
+
 import argparse
 import base64
 import glob
@@ -47,8 +48,11 @@ def collect(build, version, scratch):
     pairs, binaries, others = [], [], {}
     for folder, _, files in os.walk(SOURCE):
         if '__pycache__' not in folder:
-            pairs += [(os.path.join(os.path.relpath(folder, 'api/python'), name), os.path.join(folder, name))
-                      for name in files if name.endswith(('.py', '.pyi', '.typed'))]
+            pairs += [
+                (os.path.join(os.path.relpath(folder, 'api/python'), name), os.path.join(folder, name))
+                for name in files
+                if name.endswith(('.py', '.pyi', '.typed'))
+            ]
     wanted = {'libtributary.so.0': build + '/dist/libtributary.so.' + version, 'tributary': build + '/tributary'}
     for pattern in '/libtributary-*.so.0', '/libtributary-*.so':  # modules, native parts of bindings
         wanted.update((os.path.basename(path), path) for path in glob.glob(build + pattern))
@@ -70,9 +74,14 @@ def collect(build, version, scratch):
 
 def write(target, version, pairs, tag):
     info = 'tributary-%s.dist-info/' % version
-    texts = {info + 'METADATA': METADATA.format(version=version), info + 'WHEEL': WHEEL.format(tag=tag), info + 'entry_points.txt': ENTRY_POINTS}
+    texts = {
+        info + 'METADATA': METADATA.format(version=version),
+        info + 'WHEEL': WHEEL.format(tag=tag),
+        info + 'entry_points.txt': ENTRY_POINTS,
+    }
     record = []
     with zipfile.ZipFile(target, 'w', zipfile.ZIP_DEFLATED) as wheel:
+
         def add(name, data, mode):
             entry = zipfile.ZipInfo(name, (2020, 1, 1, 0, 0, 0))
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, (0o100000 | mode) << 16

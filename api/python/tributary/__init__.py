@@ -7,27 +7,52 @@
 
 The bindings of frameworks are packages inside: tributary.torch and others, with the names of Horovod and BytePS.
 """
+
 from ._library import lib as _lib
 from .engine import AVG, MAX, MIN, SUM, Engine, Operation, Tensor
 from .errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from .job import (
-                  cross_rank,
-                  cross_size,
-                  engine,
-                  init,
-                  is_homogeneous,
-                  is_initialized,
-                  local_rank,
-                  local_size,
-                  rank,
-                  shutdown,
-                  size,
-                  start_timeline,
-                  stop_timeline,
+    cross_rank,
+    cross_size,
+    engine,
+    init,
+    is_homogeneous,
+    is_initialized,
+    local_rank,
+    local_size,
+    rank,
+    shutdown,
+    size,
+    start_timeline,
+    stop_timeline,
 )
 
 __version__ = _lib.trib_version().decode()
-__all__ = ['AVG', 'MAX', 'MIN', 'SUM', 'ArgumentError', 'Engine', 'JobLostError', 'MismatchError', 'NotInitializedError',
-           'Operation', 'Tensor', 'TributaryError', 'UnsupportedError', 'cross_rank', 'cross_size', 'engine', 'init',
-           'is_homogeneous', 'is_initialized', 'local_rank', 'local_size', 'rank', 'shutdown', 'size', 'start_timeline',
-           'stop_timeline']
+__all__ = [
+    'AVG',
+    'MAX',
+    'MIN',
+    'SUM',
+    'ArgumentError',
+    'Engine',
+    'JobLostError',
+    'MismatchError',
+    'NotInitializedError',
+    'Operation',
+    'Tensor',
+    'TributaryError',
+    'UnsupportedError',
+    'cross_rank',
+    'cross_size',
+    'engine',
+    'init',
+    'is_homogeneous',
+    'is_initialized',
+    'local_rank',
+    'local_size',
+    'rank',
+    'shutdown',
+    'size',
+    'start_timeline',
+    'stop_timeline',
+]

@@ -1,4 +1,5 @@
 """Finds and loads the shared library, and turns its statuses into exceptions."""
+
 import ctypes
 import os
 
@@ -12,7 +13,9 @@ def _load():
     tree = os.path.dirname(os.path.dirname(os.path.dirname(here)))
     named = os.environ.get('TRIBUTARY_LIBRARY')
     # A package that was installed brings the library; a package in the source tree uses the build beside it.
-    places = [named] if named else [os.path.join(here, 'lib', _NAME), _NAME, os.path.join(tree, 'build', 'release', _NAME)]
+    places = (
+        [named] if named else [os.path.join(here, 'lib', _NAME), _NAME, os.path.join(tree, 'build', 'release', _NAME)]
+    )
     problems = []
     for place in places:
         try:
@@ -20,8 +23,10 @@ def _load():
             return ctypes.CDLL(place)
         except OSError as problem:
             problems.append(str(problem))
-    raise ImportError('tributary: the shared library cannot be loaded: %s. Install the wheel, build the tree with scons, or '
-                      'name the file in TRIBUTARY_LIBRARY' % '; '.join(problems))
+    raise ImportError(
+        'tributary: the shared library cannot be loaded: %s. Install the wheel, build the tree with scons, or '
+        'name the file in TRIBUTARY_LIBRARY' % '; '.join(problems)
+    )
 
 
 lib = _load()
@@ -31,19 +36,25 @@ def beside(name):
     """Returns the path of a native part of a binding, which lies beside the library."""
     here = os.path.dirname(os.path.abspath(__file__))
     places = [os.path.dirname(os.path.realpath(lib._name))] if os.path.sep in lib._name else []
-    places += [os.path.join(here, 'lib'), os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(here))), 'build', 'release')]
+    places += [
+        os.path.join(here, 'lib'),
+        os.path.join(os.path.dirname(os.path.dirname(os.path.dirname(here))), 'build', 'release'),
+    ]
     for place in places:
         if os.path.exists(os.path.join(place, name)):
             return os.path.join(place, name)
-    raise ImportError('tributary: %s is not in %s: install the wheel, or build the tree with scons' % (name, ', '.join(places)))
+    raise ImportError(
+        'tributary: %s is not in %s: install the wheel, or build the tree with scons' % (name, ', '.join(places))
+    )
 
 
 for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
     try:
         _entry = getattr(lib, _function)
     except AttributeError:
-        raise ImportError('tributary: %s has no %s: the library and this package are of different versions'
-                          % (lib._name, _function)) from None
+        raise ImportError(
+            'tributary: %s has no %s: the library and this package are of different versions' % (lib._name, _function)
+        ) from None
     _entry.restype, _entry.argtypes = _result, _arguments
 
 _CLASSES = {

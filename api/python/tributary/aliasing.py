@@ -1,4 +1,5 @@
 """Makes modules of another package resolve to this one's: horovod.torch to tributary.torch, and so on."""
+
 import importlib
 import importlib.abc
 import importlib.machinery
@@ -15,7 +16,7 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
-        return importlib.import_module('tributary.' + spec.name[len(self._prefix):])
+        return importlib.import_module('tributary.' + spec.name[len(self._prefix) :])
 
     def exec_module(self, module):
         """The module has been executed under its own name."""

@@ -1,4 +1,5 @@
 """Says where the elements of an array lie: arrays of numpy, the array module, DLPack and CUDA's array interface."""
+
 import collections
 import ctypes
 
@@ -8,22 +9,63 @@ from .errors import ArgumentError
 # address: of the first element; count: elements; owner: keeps the memory alive; is_device: memory of a GPU
 Buffer = collections.namedtuple('Buffer', 'address dtype count owner is_device writable')
 
-DTYPES = {'float32': _abi.TRIB_FLOAT32, 'float64': _abi.TRIB_FLOAT64, 'float16': _abi.TRIB_FLOAT16,
-          'bfloat16': _abi.TRIB_BFLOAT16, 'int8': _abi.TRIB_INT8, 'uint8': _abi.TRIB_UINT8, 'int32': _abi.TRIB_INT32,
-          'int64': _abi.TRIB_INT64}
-_FORMATS = {'f': 'float32', 'd': 'float64', 'e': 'float16', 'b': 'int8', 'B': 'uint8', 'i': 'int32', 'l': 'int64', 'q': 'int64'}
-_TYPESTRINGS = {'f4': 'float32', 'f8': 'float64', 'f2': 'float16', 'i1': 'int8', 'u1': 'uint8', 'i4': 'int32', 'i8': 'int64'}
-_DLPACK = {(0, 8): 'int8', (0, 32): 'int32', (0, 64): 'int64', (1, 8): 'uint8', (2, 16): 'float16', (2, 32): 'float32',
-           (2, 64): 'float64', (4, 16): 'bfloat16'}
+DTYPES = {
+    'float32': _abi.TRIB_FLOAT32,
+    'float64': _abi.TRIB_FLOAT64,
+    'float16': _abi.TRIB_FLOAT16,
+    'bfloat16': _abi.TRIB_BFLOAT16,
+    'int8': _abi.TRIB_INT8,
+    'uint8': _abi.TRIB_UINT8,
+    'int32': _abi.TRIB_INT32,
+    'int64': _abi.TRIB_INT64,
+}
+_FORMATS = {
+    'f': 'float32',
+    'd': 'float64',
+    'e': 'float16',
+    'b': 'int8',
+    'B': 'uint8',
+    'i': 'int32',
+    'l': 'int64',
+    'q': 'int64',
+}
+_TYPESTRINGS = {
+    'f4': 'float32',
+    'f8': 'float64',
+    'f2': 'float16',
+    'i1': 'int8',
+    'u1': 'uint8',
+    'i4': 'int32',
+    'i8': 'int64',
+}
+_DLPACK = {
+    (0, 8): 'int8',
+    (0, 32): 'int32',
+    (0, 64): 'int64',
+    (1, 8): 'uint8',
+    (2, 16): 'float16',
+    (2, 32): 'float32',
+    (2, 64): 'float64',
+    (4, 16): 'bfloat16',
+}
 _DLPACK_HOST, _DLPACK_CUDA = (1, 3), (2, 13)  # kCPU, kCUDAHost; kCUDA, kCUDAManaged
 
 
 class _DLTensor(ctypes.Structure):
     """DLPack's DLTensor, the first member of a DLManagedTensor."""
-    _fields_ = [('data', ctypes.c_void_p), ('device_type', ctypes.c_int32), ('device_id', ctypes.c_int32),
-                ('ndim', ctypes.c_int32), ('code', ctypes.c_uint8), ('bits', ctypes.c_uint8), ('lanes', ctypes.c_uint16),
-                ('shape', ctypes.POINTER(ctypes.c_int64)), ('strides', ctypes.POINTER(ctypes.c_int64)),
-                ('byte_offset', ctypes.c_uint64)]
+
+    _fields_ = [
+        ('data', ctypes.c_void_p),
+        ('device_type', ctypes.c_int32),
+        ('device_id', ctypes.c_int32),
+        ('ndim', ctypes.c_int32),
+        ('code', ctypes.c_uint8),
+        ('bits', ctypes.c_uint8),
+        ('lanes', ctypes.c_uint16),
+        ('shape', ctypes.POINTER(ctypes.c_int64)),
+        ('strides', ctypes.POINTER(ctypes.c_int64)),
+        ('byte_offset', ctypes.c_uint64),
+    ]
 
 
 def buffer_of(array):
@@ -57,7 +99,9 @@ def _of_dlpack(array):
     tensor = _DLTensor.from_address(pointer(capsule, b'dltensor'))
     kind = _DLPACK.get((tensor.code, tensor.bits))
     if kind is None or tensor.lanes != 1:
-        raise ArgumentError('elements of DLPack type %d, %d bits, %d lanes cannot be summed' % (tensor.code, tensor.bits, tensor.lanes))
+        raise ArgumentError(
+            'elements of DLPack type %d, %d bits, %d lanes cannot be summed' % (tensor.code, tensor.bits, tensor.lanes)
+        )
     if tensor.device_type not in _DLPACK_HOST + _DLPACK_CUDA:
         raise ArgumentError('memory of DLPack device type %d cannot be reached' % tensor.device_type)
     count, expected = 1, 1
@@ -66,15 +110,23 @@ def _of_dlpack(array):
             raise ArgumentError('the array is not contiguous: pass a contiguous copy')
         expected *= tensor.shape[axis]
         count *= tensor.shape[axis]
-    return Buffer((tensor.data or 0) + tensor.byte_offset, DTYPES[kind], count, (array, capsule),
-                  tensor.device_type in _DLPACK_CUDA, True)
+    return Buffer(
+        (tensor.data or 0) + tensor.byte_offset,
+        DTYPES[kind],
+        count,
+        (array, capsule),
+        tensor.device_type in _DLPACK_CUDA,
+        True,
+    )
 
 
 def _of_memoryview(array):
     try:
         view = memoryview(array)
     except TypeError:
-        raise ArgumentError('%s is no array: it has neither a buffer, an array interface nor DLPack' % type(array).__name__) from None
+        raise ArgumentError(
+            '%s is no array: it has neither a buffer, an array interface nor DLPack' % type(array).__name__
+        ) from None
     if view.format not in _FORMATS:
         raise ArgumentError('elements of type %s cannot be summed' % view.format)
     if not view.c_contiguous:
@@ -83,5 +135,11 @@ def _of_memoryview(array):
         memory = (ctypes.c_char * view.nbytes).from_buffer_copy(view)
     else:
         memory = (ctypes.c_char * view.nbytes).from_buffer(view)
-    return Buffer(ctypes.addressof(memory), DTYPES[_FORMATS[view.format]], view.nbytes // view.itemsize, (memory, array), False,
-                  not view.readonly)
+    return Buffer(
+        ctypes.addressof(memory),
+        DTYPES[_FORMATS[view.format]],
+        view.nbytes // view.itemsize,
+        (memory, array),
+        False,
+        not view.readonly,
+    )

@@ -1,4 +1,5 @@
 """Completes futures of operations: one thread that waits for them, started when the first future is asked for."""
+
 import concurrent.futures
 import threading
 

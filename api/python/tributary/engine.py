@@ -1,4 +1,5 @@
 """The engine as Python sees it: tensors, operations, waits that Ctrl-C interrupts, futures and coroutines."""
+
 import atexit
 import collections
 import ctypes
@@ -21,6 +22,7 @@ Info = collections.namedtuple('Info', 'rank size server_count summing_count reac
 
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
+
     __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock')
 
     def __init__(self, engine, handle, owner, value, once=None):
@@ -81,11 +83,13 @@ class Operation:
 
     def __await__(self):
         import asyncio
+
         return asyncio.wrap_future(self.future()).__await__()
 
 
 class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
+
     __slots__ = ('engine', 'name', 'dtype', 'count', 'handle', 'is_device', '_params', '_reference', '_lock')
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
@@ -97,13 +101,32 @@ class Tensor:
         self._reference = ctypes.byref(self._params)
         self._lock = threading.Lock()
 
-    def submit(self, function, source, target, owner, value=None, reduce=SUM, root=0, stream=None, priority=None, output_bytes=0,
-               flags=0, is_once=False):
+    def submit(
+        self,
+        function,
+        source,
+        target,
+        owner,
+        value=None,
+        reduce=SUM,
+        root=0,
+        stream=None,
+        priority=None,
+        output_bytes=0,
+        flags=0,
+        is_once=False,
+    ):
         """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or a
         function that makes it of the operation's handle. is_once: the tensor is released when the operation is over."""
         engine, params, handle = self.engine, self._params, ctypes.c_void_p()
         with self._lock:
-            params.input, params.output, params.reduce, params.root, params.stream = source, target, reduce, root, stream
+            params.input, params.output, params.reduce, params.root, params.stream = (
+                source,
+                target,
+                reduce,
+                root,
+                stream,
+            )
             params.has_priority = priority is not None
             params.priority = priority or 0
             params.output_bytes, params.flags = output_bytes, flags
@@ -125,14 +148,27 @@ class Tensor:
         target = source if output is None else self._checked(buffer_of(output))
         if not target.writable:
             raise ArgumentError('%s: the output is read-only' % self.name)
-        return self.submit(function, source.address, target.address, (source.owner, target.owner),
-                           array if output is None else output, **fields)
+        return self.submit(
+            function,
+            source.address,
+            target.address,
+            (source.owner, target.owner),
+            array if output is None else output,
+            **fields,
+        )
 
     def _checked(self, buffer):
         if (buffer.dtype, buffer.count, buffer.is_device) != (self.dtype, self.count, self.is_device):
-            raise ArgumentError('%s was declared with %d elements of %s; the array has %d of %s' % (
-                self.name, self.count, lib.trib_dtype_name(self.dtype).decode(), buffer.count,
-                lib.trib_dtype_name(buffer.dtype).decode()))
+            raise ArgumentError(
+                '%s was declared with %d elements of %s; the array has %d of %s'
+                % (
+                    self.name,
+                    self.count,
+                    lib.trib_dtype_name(self.dtype).decode(),
+                    buffer.count,
+                    lib.trib_dtype_name(buffer.dtype).decode(),
+                )
+            )
         return buffer
 
 
@@ -265,14 +301,23 @@ class Engine:
             shapes[key] = self.declare_once(full, dtype, count, priority=priority, is_device=is_device, group=group)
         return shapes[key]
 
-    def declare_once(self, name, dtype, count=0, layout=_abi.TRIB_WHOLE, splits=None, row=1, priority=0, is_device=False, group=None):
+    def declare_once(
+        self, name, dtype, count=0, layout=_abi.TRIB_WHOLE, splits=None, row=1, priority=0, is_device=False, group=None
+    ):
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with the
         n-th of that name on the other workers."""
         encoded = name.encode()
         if b'\0' in encoded:
             raise ArgumentError('%r: a name must not contain a NUL' % name)
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
-        desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = encoded, dtype, count, priority, layout, row
+        desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
+            encoded,
+            dtype,
+            count,
+            priority,
+            layout,
+            row,
+        )
         desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
         if splits is not None:
             listed = (ctypes.c_uint64 * len(splits))(*splits)

@@ -1,4 +1,5 @@
 """The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export them."""
+
 import contextlib
 import os
 import threading
@@ -27,6 +28,7 @@ def init(comm=None, process_sets=None, **settings):
         _generation += 1
     for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
         from .process_sets import add_process_set
+
         add_process_set(process_set)
 
 
@@ -59,6 +61,7 @@ def shutdown():
         gone, _engine = _engine, None
     if gone is not None:
         from .process_sets import close_all
+
         close_all()
         gone.close()
 

@@ -1,4 +1,5 @@
 """Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups)."""
+
 from . import job
 from .errors import ArgumentError, UnsupportedError
 
@@ -16,8 +17,15 @@ class ProcessSet:
     def engine(self):
         """Returns the group of the engine that carries out the set's collectives; ArgumentError on workers outside it."""
         if self._engine is None:
-            raise ArgumentError('%r: %s' % (self, 'rank %d does not belong to it' % job.rank() if self.process_set_id is not None
-                                            else 'add_process_set() has not been called for it'))
+            raise ArgumentError(
+                '%r: %s'
+                % (
+                    self,
+                    'rank %d does not belong to it' % job.rank()
+                    if self.process_set_id is not None
+                    else 'add_process_set() has not been called for it',
+                )
+            )
         return self._engine
 
     def root(self, rank):

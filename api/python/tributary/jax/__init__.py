@@ -1,10 +1,11 @@
 """Tributary for JAX: reductions in programs that jit, grad and vmap transform.
 
-    import tributary.jax as trib
-    trib.init()
-    gradients = trib.allreduce(gradients)                   # an array or a pytree, under jit or not
-    optimizer = optax.chain(trib.allreduce_gradients(), optax.adam(1e-3))
+import tributary.jax as trib
+trib.init()
+gradients = trib.allreduce(gradients)                   # an array or a pytree, under jit or not
+optimizer = optax.chain(trib.allreduce_gradients(), optax.adam(1e-3))
 """
+
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import cross_rank, cross_size, is_homogeneous, is_initialized, local_rank, local_size, rank, size
 from .ops import Average, Max, Min, Sum, allreduce, barrier, broadcast, check, init, push_pull, shutdown

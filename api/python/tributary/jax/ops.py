@@ -2,6 +2,7 @@
 
 The same program must run on all workers. Names belong to places in a program: where none is given they are counted as the
 program is traced, so workers must trace the same functions in the same order."""
+
 import atexit
 import ctypes
 import itertools
@@ -74,11 +75,18 @@ _exchange.def_abstract_eval(lambda value, **_parameters: value)
 
 def _lowering(target, is_device):
     def lower(context, value, *, kind, name, op, root, priority):
-        aval, = context.avals_in
+        (aval,) = context.avals_in
         number = _number_of(name, aval, priority, is_device)
         rule = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0}, has_side_effect=True)
-        return rule(context, value, tensor=np.int64(number), kind=np.int64(kind), reduce=np.int64(_REDUCTIONS.get(op, 0)),
-                    root=np.int64(root))
+        return rule(
+            context,
+            value,
+            tensor=np.int64(number),
+            kind=np.int64(kind),
+            reduce=np.int64(_REDUCTIONS.get(op, 0)),
+            root=np.int64(root),
+        )
+
     return lower
 
 
@@ -135,7 +143,9 @@ def _begin(name, leaf, kind, op, root, priority):
     tensor = job.engine().declare(name, DTYPES[str(leaf.dtype)], memory.size, priority)
     address = memory.__array_interface__['data'][0]
     function = lib.trib_broadcast if kind == _BROADCAST else lib.trib_push_pull
-    operation = tensor.submit(function, address, address, memory, memory, reduce=_REDUCTIONS.get(op, 0), root=max(root, 0))
+    operation = tensor.submit(
+        function, address, address, memory, memory, reduce=_REDUCTIONS.get(op, 0), root=max(root, 0)
+    )
     return lambda: jnp.asarray(operation.wait())
 
 
@@ -178,5 +188,3 @@ def barrier():
 def calls(in_place=False):
     """How many operations XLA's programs have called for, or how many of those in place."""
     return _native.trib_jax_calls(in_place)
-
-

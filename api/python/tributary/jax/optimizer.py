@@ -1,4 +1,5 @@
 """Transformations of gradients in the form that optax chains, and the start of training."""
+
 import collections
 
 from .ops import Average, allreduce, broadcast
@@ -8,6 +9,7 @@ GradientTransformation = collections.namedtuple('GradientTransformation', 'init 
 
 def allreduce_gradients(op=Average, name='gradients'):
     """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(), optax.adam(...))."""
+
     def init(_parameters):
         return ()
 
@@ -19,6 +21,7 @@ def allreduce_gradients(op=Average, name='gradients'):
 
 def DistributedOptimizer(optimizer, op=Average, name='gradients'):
     """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
+
     def update(gradients, state, parameters=None, **extra):
         return optimizer.update(allreduce(gradients, op, name), state, parameters, **extra)
 

@@ -1,4 +1,5 @@
 """Callbacks for fit(), with Horovod's names."""
+
 import keras
 import numpy as np
 
@@ -15,11 +16,13 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def on_train_begin(self, logs=None):
         from .core import broadcast_variables
+
         if not self._is_done:
             broadcast_variables(self.model.variables, self.root_rank)
 
     def on_train_batch_end(self, batch, logs=None):
         from .core import broadcast_variables
+
         if not self._is_done:  # the optimizer has its variables now
             broadcast_variables(self.model.optimizer.variables, self.root_rank)
             self._is_done = True
@@ -44,12 +47,24 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Multiplies the initial learning rate by `multiplier`, a number or a function of the epoch, from start_epoch to
     end_epoch. staircase: once an epoch, else with every batch, which needs steps_per_epoch."""
 
-    def __init__(self, initial_lr, multiplier, start_epoch=0, end_epoch=None, staircase=True, momentum_correction=True,
-                 steps_per_epoch=None):
+    def __init__(
+        self,
+        initial_lr,
+        multiplier,
+        start_epoch=0,
+        end_epoch=None,
+        staircase=True,
+        momentum_correction=True,
+        steps_per_epoch=None,
+    ):
         super().__init__()
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
-        self.staircase, self.steps_per_epoch, self._epoch = staircase and callable(multiplier) or not callable(multiplier), steps_per_epoch, 0
+        self.staircase, self.steps_per_epoch, self._epoch = (
+            staircase and callable(multiplier) or not callable(multiplier),
+            steps_per_epoch,
+            0,
+        )
 
     def _adjust(self, epoch):
         if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
@@ -76,7 +91,9 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
         def multiplier(epoch):
             return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
 
-        super().__init__(initial_lr, multiplier, end_epoch=warmup_epochs, staircase=False, steps_per_epoch=steps_per_epoch)
+        super().__init__(
+            initial_lr, multiplier, end_epoch=warmup_epochs, staircase=False, steps_per_epoch=steps_per_epoch
+        )
         self.verbose, self.warmup_epochs = verbose, warmup_epochs
 
     def on_epoch_end(self, epoch, logs=None):
@@ -88,9 +105,18 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Saves the best model, on the first worker only."""
 
-    def __init__(self, filepath=None, monitor='val_loss', verbose=0, save_weights_only=False, mode='auto', save_freq='epoch'):
-        super().__init__(filepath or 'best.keras', monitor=monitor, verbose=verbose, save_best_only=True, save_weights_only=save_weights_only,
-                         mode=mode, save_freq=save_freq)
+    def __init__(
+        self, filepath=None, monitor='val_loss', verbose=0, save_weights_only=False, mode='auto', save_freq='epoch'
+    ):
+        super().__init__(
+            filepath or 'best.keras',
+            monitor=monitor,
+            verbose=verbose,
+            save_best_only=True,
+            save_weights_only=save_weights_only,
+            mode=mode,
+            save_freq=save_freq,
+        )
 
     def on_epoch_end(self, epoch, logs=None):
         if job.rank() == 0:

@@ -1,4 +1,5 @@
 """What the binding of Keras has beside its callbacks. The backend's own binding does the sums."""
+
 import keras
 import numpy as np
 
@@ -16,6 +17,7 @@ elif _backend == 'jax':
 
     class Compression:
         """The compressors that arguments named `compression` take."""
+
         none = None
 
     def reduce_gradients(gradients, op=Average, compression=None):
@@ -26,13 +28,24 @@ else:
 
     def reduce_gradients(gradients, op=Average, compression=Compression.none):
         pairs = [compression.compress(gradient) for gradient in gradients]
-        handles = [_torch_ops.submit_allreduce(tensor, tensor.detach(), 'gradient.%d' % index, op, priority=-index)
-                   for index, (tensor, _) in enumerate(pairs)]
+        handles = [
+            _torch_ops.submit_allreduce(tensor, tensor.detach(), 'gradient.%d' % index, op, priority=-index)
+            for index, (tensor, _) in enumerate(pairs)
+        ]
         return [compression.decompress(handle.wait(), context) for handle, (_, context) in zip(handles, pairs)]
 
 
-def DistributedOptimizer(optimizer, name=None, device_dense='', device_sparse='', compression=Compression.none, sparse_as_dense=False,
-                         gradient_predivide_factor=1.0, op=Average, **_unused):
+def DistributedOptimizer(
+    optimizer,
+    name=None,
+    device_dense='',
+    device_sparse='',
+    compression=Compression.none,
+    sparse_as_dense=False,
+    gradient_predivide_factor=1.0,
+    op=Average,
+    **_unused,
+):
     """Returns the optimizer with gradients that are reduced over all workers. Compile the model with jit_compile=False on
     TensorFlow: XLA does not know the operation."""
     return distributed(optimizer, lambda gradients: reduce_gradients(gradients, op, compression))
@@ -56,15 +69,21 @@ push_pull = allreduce
 def broadcast(value, root_rank, name=None):
     """Returns the root's value on every worker, a numpy array."""
     array = _array(value)
-    return job.engine().declare_like('keras.%s.%s.%s' % (name or 'value', array.dtype, array.shape), array).broadcast(array, root_rank).wait()
+    return (
+        job.engine()
+        .declare_like('keras.%s.%s.%s' % (name or 'value', array.dtype, array.shape), array)
+        .broadcast(array, root_rank)
+        .wait()
+    )
 
 
 def broadcast_variables(variables, root_rank):
     """Gives all workers the root's variables."""
-    arrays = [_array(variable)
-              for variable in variables]
-    operations = [job.engine().declare_like('keras.variable.%d' % index, array).broadcast(array, root_rank)
-                  for index, array in enumerate(arrays)]
+    arrays = [_array(variable) for variable in variables]
+    operations = [
+        job.engine().declare_like('keras.variable.%d' % index, array).broadcast(array, root_rank)
+        for index, array in enumerate(arrays)
+    ]
     for variable, operation in zip(variables, operations):
         variable.assign(operation.wait())
 
@@ -72,7 +91,9 @@ def broadcast_variables(variables, root_rank):
 def broadcast_global_variables(root_rank, model=None):
     """Gives all workers the root's variables of a model: Keras 3 has no global ones."""
     if model is None:
-        raise NotImplementedError('Keras 3 has no global variables: use callbacks.BroadcastGlobalVariablesCallback, or give the model')
+        raise NotImplementedError(
+            'Keras 3 has no global variables: use callbacks.BroadcastGlobalVariablesCallback, or give the model'
+        )
     broadcast_variables(model.variables, root_rank)
 
 

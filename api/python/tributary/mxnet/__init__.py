@@ -6,10 +6,35 @@
 
 Or, in place of an import: gluon.Trainer(..., kvstore=tributary.mxnet.KVStore()).
 """
-from ..errors import (ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError)
-from ..job import cross_rank, cross_size, gloo_built, is_initialized, local_rank, local_size, mpi_built, nccl_built, rank, size
-from .ops import (Average, Max, Min, Sum, allreduce, allreduce_, broadcast, broadcast_, byteps_declare_tensor, byteps_push_pull, init,
-                  push_pull, shutdown)
+
+from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
+from ..job import (
+    cross_rank,
+    cross_size,
+    gloo_built,
+    is_initialized,
+    local_rank,
+    local_size,
+    mpi_built,
+    nccl_built,
+    rank,
+    size,
+)
+from .ops import (
+    Average,
+    Max,
+    Min,
+    Sum,
+    allreduce,
+    allreduce_,
+    broadcast,
+    broadcast_,
+    byteps_declare_tensor,
+    byteps_push_pull,
+    init,
+    push_pull,
+    shutdown,
+)
 from .training import DistributedOptimizer, DistributedTrainer, KVStore, broadcast_parameters
 
 HorovodInternalError = JobLostError

@@ -1,4 +1,5 @@
 """Collectives on MXNet's arrays, in its dependency engine: a call returns at once, and a read of the array waits."""
+
 import atexit
 import ctypes
 import itertools
@@ -63,7 +64,10 @@ def exchange(array, name, reduce=0, root=-1, priority=0):
 
 
 def _named(name, kind):
-    return '%s.%s' % (kind, name if name is not None else 'noname.%d' % next(_counters.setdefault(kind, itertools.count())))
+    return '%s.%s' % (
+        kind,
+        name if name is not None else 'noname.%d' % next(_counters.setdefault(kind, itertools.count())),
+    )
 
 
 def _reduction(op, average):
@@ -73,7 +77,9 @@ def _reduction(op, average):
     return _REDUCTIONS[op]
 
 
-def allreduce_(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None):
+def allreduce_(
+    tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
+):
     """Reduces an array over all workers, in place, and returns it."""
     if prescale_factor != 1.0:
         tensor *= prescale_factor
@@ -83,7 +89,9 @@ def allreduce_(tensor, average=None, name=None, priority=0, prescale_factor=1.0,
     return tensor
 
 
-def allreduce(tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None):
+def allreduce(
+    tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
+):
     """Returns the reduction of all workers' arrays."""
     return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, process_set, op)
 

@@ -1,4 +1,5 @@
 """Optimizer, trainer and key-value store of MXNet whose gradients are summed over all workers."""
+
 import mxnet as mx
 
 from .. import job
@@ -43,7 +44,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's parameters."""
 
-    def __init__(self, params, optimizer, optimizer_params=None, root_rank=0, compression_params=None, prefix=None, **_unused):
+    def __init__(
+        self, params, optimizer, optimizer_params=None, root_rank=0, compression_params=None, prefix=None, **_unused
+    ):
         if compression_params:
             raise ArgumentError('compression_params is not supported yet')
         # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
@@ -62,7 +65,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._broadcast_once()
         for index, parameter in enumerate(self._params):
             if parameter.grad_req != 'null':
-                exchange(parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), _REDUCTIONS[Sum], priority=-index)
+                exchange(
+                    parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), _REDUCTIONS[Sum], priority=-index
+                )
 
 
 def broadcast_parameters(params, root_rank=0, prefix=None):
@@ -74,6 +79,7 @@ def broadcast_parameters(params, root_rank=0, prefix=None):
 
 
 if hasattr(mx.kvstore, 'KVStoreBase'):
+
     @mx.kvstore.KVStoreBase.register
     class KVStore(mx.kvstore.KVStoreBase):
         """A key-value store for gluon.Trainer(kvstore=KVStore()). Pass an instance: by a name MXNet trains alone, and does

@@ -1,4 +1,5 @@
 """Compression of gradients before they are sent, in the framework: a cast. Its classes have Horovod's interface."""
+
 import tensorflow as tf
 
 
@@ -32,5 +33,6 @@ class FP16Compressor:
 
 class Compression:
     """The compressors that arguments named `compression` take."""
+
     none = NoneCompressor
     fp16 = FP16Compressor

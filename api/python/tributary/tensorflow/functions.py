@@ -1,4 +1,5 @@
 """Gives all workers the same variables and objects at the start of training."""
+
 import pickle
 
 import numpy as np

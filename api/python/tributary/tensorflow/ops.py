@@ -2,6 +2,7 @@
 
 Names decide which operations belong together. One without a name is counted, in a graph when it is traced: workers must
 then call, or trace, operations in the same order."""
+
 import atexit
 import ctypes
 import itertools
@@ -49,7 +50,9 @@ def _name(name, kind):
 
 def _exchange(tensor, name, kind, reduce=0, root=0, priority=0):
     job.engine()  # raises before init()
-    return _module.tributary_exchange(value=tensor, tensor_name=name, kind=kind, reduce=reduce, root=root, priority=priority)
+    return _module.tributary_exchange(
+        value=tensor, tensor_name=name, kind=kind, reduce=reduce, root=root, priority=priority
+    )
 
 
 @tf.RegisterGradient('TributaryExchange')
@@ -81,8 +84,20 @@ def _scaled(tensor, factor):
     return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
 
 
-def allreduce(tensor, average=None, device_dense='', device_sparse='', compression=Compression.none, op=None, prescale_factor=1.0,
-              postscale_factor=1.0, name=None, process_set=global_process_set, ignore_name_scope=False, priority=0):
+def allreduce(
+    tensor,
+    average=None,
+    device_dense='',
+    device_sparse='',
+    compression=Compression.none,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    name=None,
+    process_set=global_process_set,
+    ignore_name_scope=False,
+    priority=0,
+):
     """Returns the reduction of all workers' tensors; differentiable. IndexedSlices are made dense. The arguments named device
     are taken and have no meaning: a tensor is summed where it is."""
     require_global(process_set)
@@ -96,19 +111,52 @@ def allreduce(tensor, average=None, device_dense='', device_sparse='', compressi
     return _scaled(compression.decompress(reduced, context), postscale_factor)
 
 
-def push_pull(tensor, scope='', average=None, device_dense='', device_sparse='', compression=Compression.none, op=None,
-              enable_async=False, name=None):
+def push_pull(
+    tensor,
+    scope='',
+    average=None,
+    device_dense='',
+    device_sparse='',
+    compression=Compression.none,
+    op=None,
+    enable_async=False,
+    name=None,
+):
     """BytePS's name for allreduce."""
     if enable_async:
         raise UnsupportedError('asynchronous training is not supported')
     return allreduce(tensor, average=average, compression=compression, op=op, name=name)
 
 
-def grouped_allreduce(tensors, average=None, device_dense='', device_sparse='', compression=Compression.none, op=None,
-                      prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set, ignore_name_scope=False, name=None):
+def grouped_allreduce(
+    tensors,
+    average=None,
+    device_dense='',
+    device_sparse='',
+    compression=Compression.none,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+    ignore_name_scope=False,
+    name=None,
+):
     """Returns the reductions of several tensors."""
-    return [allreduce(tensor, average, device_dense, device_sparse, compression, op, prescale_factor, postscale_factor,
-                      None if name is None else '%s.%d' % (name, index), process_set) for index, tensor in enumerate(tensors)]
+    return [
+        allreduce(
+            tensor,
+            average,
+            device_dense,
+            device_sparse,
+            compression,
+            op,
+            prescale_factor,
+            postscale_factor,
+            None if name is None else '%s.%d' % (name, index),
+            process_set,
+        )
+        for index, tensor in enumerate(tensors)
+    ]
 
 
 def broadcast(tensor, root_rank, name=None, ignore_name_scope=False, process_set=global_process_set):

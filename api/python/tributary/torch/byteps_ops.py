@@ -1,4 +1,5 @@
 """The names under which BytePS has the same collectives. Arguments that have no meaning here are taken and not used."""
+
 from .. import job
 from ..errors import ArgumentError
 from .compression import Compression
@@ -11,7 +12,9 @@ def _name(name):
 
 def push_pull_async(tensor, average=True, name=None, version=0, priority=0):
     """Begins a sum or mean into a new tensor and returns its handle."""
-    return submit_allreduce(tensor, tensor.detach().clone(), _name(name), Average if average else Sum, priority=priority)
+    return submit_allreduce(
+        tensor, tensor.detach().clone(), _name(name), Average if average else Sum, priority=priority
+    )
 
 
 def push_pull_async_inplace(tensor, average=True, name=None, version=0, priority=0):
@@ -61,6 +64,7 @@ def declare(name):
 def get_pushpull_speed():
     """Returns the time in seconds and the MB pushed and pulled for each second since the last call, as BytePS does."""
     import time
+
     stats, now = job.engine().stats(), time.time()
     moved = stats.bytes_pushed + stats.bytes_pulled
     before, _speed['last'] = _speed.get('last', (now, moved)), (now, moved)
@@ -78,5 +82,3 @@ def suspend():
 def resume(num_workers, num_servers, global_rank, context=None):
     """Joins the job again as rank global_rank of num_workers, with num_servers servers."""
     job.init(rank=global_rank, worker_count=num_workers, server_count=num_servers)
-
-

@@ -2,6 +2,7 @@
 
 The group of all processes has an engine, whose address and token go through the group's store; other groups are groups of that
 engine. Point-to-point messages are not supported."""
+
 import datetime
 import os
 import secrets
@@ -16,8 +17,12 @@ from ..errors import UnsupportedError
 from . import exchange
 from .elements import contiguous
 
-_REDUCTIONS = [(dist.ReduceOp.SUM, _abi.TRIB_SUM), (dist.ReduceOp.AVG, _abi.TRIB_AVG), (dist.ReduceOp.MIN, _abi.TRIB_MIN),
-               (dist.ReduceOp.MAX, _abi.TRIB_MAX)]
+_REDUCTIONS = [
+    (dist.ReduceOp.SUM, _abi.TRIB_SUM),
+    (dist.ReduceOp.AVG, _abi.TRIB_AVG),
+    (dist.ReduceOp.MIN, _abi.TRIB_MIN),
+    (dist.ReduceOp.MAX, _abi.TRIB_MAX),
+]
 
 
 def _reduction(opts):
@@ -126,7 +131,10 @@ class ProcessGroup(dist.ProcessGroup):
         reduce = _reduction(opts)
         sources = [contiguous(tensor, 'tensor') for tensor in tensors]
         scratch = [torch.empty_like(source) for source in sources]
-        handles = [exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce) for source, landing in zip(sources, scratch)]
+        handles = [
+            exchange.reduce_to(self._engine, source, landing, opts.rootRank, reduce)
+            for source, landing in zip(sources, scratch)
+        ]
 
         def finish():
             if self._rank == opts.rootRank:
@@ -144,14 +152,18 @@ class ProcessGroup(dist.ProcessGroup):
         def finish():
             begin = 0
             for output, length in zip(outputs, handle.wait()[1]):
-                output.detach().copy_(handle.wait()[0][begin:begin + length].view(output.shape))
+                output.detach().copy_(handle.wait()[0][begin : begin + length].view(output.shape))
                 begin += length
 
         return Work(exchange.merged([handle], finish), value)
 
     def allgather(self, outputs, inputs, opts=None):
         works = [self._gather(listed, source, outputs) for listed, source in zip(outputs, inputs)]
-        return works[0] if len(works) == 1 else Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+        return (
+            works[0]
+            if len(works) == 1
+            else Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+        )
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
         return self.allgather(list(map(list, zip(*outputs))), inputs, opts)
@@ -184,18 +196,32 @@ class ProcessGroup(dist.ProcessGroup):
 
     def scatter(self, outputs, inputs, opts):
         is_root, output = self._rank == opts.rootRank, outputs[0]
-        source = torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
+        source = (
+            torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
+        )
         handle = exchange.all_to_all(self._engine, source, [output.numel() if is_root else 0] * self._size)
-        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs)
+        return Work(
+            exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs
+        )
 
     def _scatter_sum(self, output, source, opts):
-        landing = output.detach() if output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+        landing = (
+            output.detach()
+            if output.is_contiguous()
+            else torch.empty(output.shape, dtype=output.dtype, device=output.device)
+        )
         handle = exchange.reduce_scatter(self._engine, landing, source, _reduction(opts))
-        return handle if landing.data_ptr() == output.data_ptr() else exchange.merged([handle], lambda: output.detach().copy_(landing))
+        return (
+            handle
+            if landing.data_ptr() == output.data_ptr()
+            else exchange.merged([handle], lambda: output.detach().copy_(landing))
+        )
 
     def reduce_scatter(self, outputs, inputs, opts=None):
-        handles = [self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
-                   for output, listed in zip(outputs, inputs)]
+        handles = [
+            self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
+            for output, listed in zip(outputs, inputs)
+        ]
         return Work(exchange.merged(handles, lambda: None), outputs)
 
     def reduce_scatter_single(self, output, source, opts=None):
@@ -225,7 +251,9 @@ class ProcessGroup(dist.ProcessGroup):
         row = torch.Size(source.shape[1:]).numel()
         lengths = list(input_splits) if input_splits else [source.shape[0] // self._size] * self._size
         handle = exchange.all_to_all(self._engine, source, lengths, row)
-        return Work(exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output)
+        return Work(
+            exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
+        )
 
     alltoall_base = all_to_all_single
 
@@ -276,8 +304,14 @@ def _create(opts, _backend_options=None):
         store.set('tributary', '%s:%d %s' % (address, port, secrets.token_hex(32)))
     coordinator, token = store.get('tributary').decode().split()
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
-    engine = Engine(rank=rank, worker_count=size, server_count=0, coordinator=coordinator, token=token,
-                    op_timeout_ns=int(timeout.total_seconds() * 1e9))
+    engine = Engine(
+        rank=rank,
+        worker_count=size,
+        server_count=0,
+        coordinator=coordinator,
+        token=token,
+        op_timeout_ns=int(timeout.total_seconds() * 1e9),
+    )
     engine.wait_ready()
     if ranks == list(range(int(os.environ.get('WORLD_SIZE', '0')))):
         _world['engine'] = engine

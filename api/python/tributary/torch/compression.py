@@ -1,4 +1,5 @@
 """Compression of gradients before they are sent, in the framework: a cast. Its classes have Horovod's interface."""
+
 import torch
 
 
@@ -44,16 +45,19 @@ class _CastCompressor(Compressor):
 
 class FP16Compressor(_CastCompressor):
     """Sends 16-bit floats (IEEE binary16)."""
+
     target = torch.float16
 
 
 class BF16Compressor(_CastCompressor):
     """Sends bfloat16."""
+
     target = torch.bfloat16
 
 
 class Compression:
     """The compressors that arguments named `compression` take."""
+
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor

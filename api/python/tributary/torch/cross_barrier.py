@@ -1,5 +1,6 @@
 """CrossBarrier: a layer waits for its own sums in the next forward pass, and not for all of them at step() (BytePS, Peng
 et al., SOSP'19). With priorities by layer the first layers' sums come first, and the rest overlaps with computing."""
+
 from .compression import Compression
 from .ops import Average
 from .optimizer import _Exchange, _named
@@ -12,12 +13,21 @@ class CrossBarrier:
     The optimizer must treat each parameter by itself, as SGD, Adam, AdamW and RMSprop do. One that looks at all gradients
     together (LBFGS, clipping by the global norm) needs DistributedOptimizer."""
 
-    def __init__(self, model, optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1,
-                 num_steps=10**6):
+    def __init__(
+        self,
+        model,
+        optimizer,
+        named_parameters=None,
+        compression=Compression.none,
+        backward_passes_per_step=1,
+        num_steps=10**6,
+    ):
         self._model, self._optimizer = model, optimizer
         if named_parameters is None:
             named_parameters = model.named_parameters()
-        self._exchange = _Exchange(_named(optimizer, named_parameters), compression, backward_passes_per_step, Average, 1.0, [], True)
+        self._exchange = _Exchange(
+            _named(optimizer, named_parameters), compression, backward_passes_per_step, Average, 1.0, [], True
+        )
         self._group_of = {parameter: group for group in optimizer.param_groups for parameter in group['params']}
         self._waiting = {}  # parameters whose step has been asked for; a dict keeps their order
         for module in model.modules():

@@ -1,34 +1,54 @@
 """PyTorch's types and memory in the engine's terms."""
+
 import torch
 
 from .. import _abi
 from ..errors import ArgumentError
 
-DTYPES = {torch.float32: _abi.TRIB_FLOAT32, torch.float64: _abi.TRIB_FLOAT64, torch.float16: _abi.TRIB_FLOAT16,
-          torch.bfloat16: _abi.TRIB_BFLOAT16, torch.int8: _abi.TRIB_INT8, torch.uint8: _abi.TRIB_UINT8,
-          torch.int32: _abi.TRIB_INT32, torch.int64: _abi.TRIB_INT64}
+DTYPES = {
+    torch.float32: _abi.TRIB_FLOAT32,
+    torch.float64: _abi.TRIB_FLOAT64,
+    torch.float16: _abi.TRIB_FLOAT16,
+    torch.bfloat16: _abi.TRIB_BFLOAT16,
+    torch.int8: _abi.TRIB_INT8,
+    torch.uint8: _abi.TRIB_UINT8,
+    torch.int32: _abi.TRIB_INT32,
+    torch.int64: _abi.TRIB_INT64,
+}
 
 
 def dtype_of(tensor, what='tensor'):
     """Returns the engine's type of a tensor's elements."""
     dtype = DTYPES.get(tensor.dtype)
     if dtype is None:
-        raise ArgumentError('%s: elements of %s cannot be summed: convert the tensor to one of %s' % (
-            what, tensor.dtype, ', '.join(sorted(str(known) for known in DTYPES))))
+        raise ArgumentError(
+            '%s: elements of %s cannot be summed: convert the tensor to one of %s'
+            % (what, tensor.dtype, ', '.join(sorted(str(known) for known in DTYPES)))
+        )
     return dtype
 
 
 def bits_of(tensor):
     """Returns a contiguous tensor's memory as elements that the engine can move: its own type, or bytes."""
-    return tensor if tensor.dtype in DTYPES else tensor.view(torch.uint8) if tensor.dim() else tensor.view(1).view(torch.uint8)
+    return (
+        tensor
+        if tensor.dtype in DTYPES
+        else tensor.view(torch.uint8)
+        if tensor.dim()
+        else tensor.view(1).view(torch.uint8)
+    )
 
 
 def contiguous(tensor, what='tensor'):
     """Returns the tensor, or a copy with its elements in the order of its shape. Strides may differ between workers."""
     if tensor.layout != torch.strided:
-        raise ArgumentError('%s: it is sparse; pass tensor.to_dense(), or sparse_as_dense=True to DistributedOptimizer' % what)
+        raise ArgumentError(
+            '%s: it is sparse; pass tensor.to_dense(), or sparse_as_dense=True to DistributedOptimizer' % what
+        )
     if tensor.device.type not in ('cpu', 'cuda'):
-        raise ArgumentError('%s: memory of a %s cannot be reached: move the tensor to the CPU' % (what, tensor.device.type))
+        raise ArgumentError(
+            '%s: memory of a %s cannot be reached: move the tensor to the CPU' % (what, tensor.device.type)
+        )
     return tensor.detach().contiguous()
 
 

@@ -2,6 +2,7 @@
 
 Each function submits and returns a Handle. A name of None takes one that is counted for each kind, type and size, so
 workers must submit operations without names in the same order."""
+
 import ctypes
 
 import torch
@@ -31,8 +32,15 @@ def _device(tensor):
 def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=None):
     """landing = reduction of all workers' sources. They may be the same tensor."""
     tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority)
-    operation = tensor.submit(lib.trib_push_pull, source.data_ptr(), landing.data_ptr(), (source, landing), reduce=reduce,
-                              stream=stream_of(source), priority=priority)
+    operation = tensor.submit(
+        lib.trib_push_pull,
+        source.data_ptr(),
+        landing.data_ptr(),
+        (source, landing),
+        reduce=reduce,
+        stream=stream_of(source),
+        priority=priority,
+    )
     return Handle([(operation, _device(source))], lambda: landing if value is None else value)
 
 
@@ -40,13 +48,15 @@ def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat = bits_of(tensor)
     declared = _tensor(engine, 'broadcast', name, flat)
-    operation = declared.submit(lib.trib_broadcast, flat.data_ptr(), flat.data_ptr(), (tensor, flat), root=root,
-                                stream=stream_of(tensor))
+    operation = declared.submit(
+        lib.trib_broadcast, flat.data_ptr(), flat.data_ptr(), (tensor, flat), root=root, stream=stream_of(tensor)
+    )
     return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
 
 
 def merged(handles, finish):
     """Returns one handle for several; `finish` makes its result when all are complete."""
+
     def finish_all():
         for handle in handles:
             handle.wait()
@@ -85,32 +95,60 @@ def all_gather(engine, source, row=1, name=None):
     host = _on_host(source)
     bits = bits_of(host).reshape(-1)
     scale = max(row * (host.element_size() // bits.element_size()), 1)
-    tensor = engine.declare_once(_once_name(engine, 'all_gather', name), dtype_of(bits), bits.numel(), layout=_abi.TRIB_SLICES, row=scale)
+    tensor = engine.declare_once(
+        _once_name(engine, 'all_gather', name), dtype_of(bits), bits.numel(), layout=_abi.TRIB_SLICES, row=scale
+    )
 
     def value(handle):
         result, counts = _taken(handle, host.dtype, engine.size)
         return result.to(source.device), [count // scale for count in counts]
 
-    return Handle([(tensor.submit(lib.trib_all_gather, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-                                  is_once=True), None)])
+    return Handle(
+        [
+            (
+                tensor.submit(
+                    lib.trib_all_gather,
+                    bits.data_ptr(),
+                    None,
+                    (host, bits),
+                    value,
+                    flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                    is_once=True,
+                ),
+                None,
+            )
+        ]
+    )
 
 
 def all_gather_into(engine, landing, source):
     """landing = all workers' sources, one behind the other; they are equally long."""
     host, flat = _on_host(source), bits_of(_on_host(source)).reshape(-1)
     target = landing if not landing.is_cuda else torch.empty_like(landing, device='cpu')
-    tensor = engine.declare_once(_once_name(engine, 'all_gather', None), dtype_of(flat), flat.numel(), layout=_abi.TRIB_SLICES)
+    tensor = engine.declare_once(
+        _once_name(engine, 'all_gather', None), dtype_of(flat), flat.numel(), layout=_abi.TRIB_SLICES
+    )
     size = target.numel() * target.element_size()
-    operation = tensor.submit(lib.trib_all_gather, flat.data_ptr(), target.data_ptr(), (host, flat, target), output_bytes=size, is_once=True)
+    operation = tensor.submit(
+        lib.trib_all_gather, flat.data_ptr(), target.data_ptr(), (host, flat, target), output_bytes=size, is_once=True
+    )
     return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))
 
 
 def reduce_scatter(engine, output, source, reduce, row=1, name=None):
     """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
     host = _on_host(source)
-    target = output if not output.is_cuda and output.is_contiguous() else torch.empty(output.shape, dtype=output.dtype, device='cpu')
-    tensor = engine.declare_once(_once_name(engine, 'reduce_scatter', name), dtype_of(host), target.numel(), layout=_abi.TRIB_SLICES, row=row)
-    operation = tensor.submit(lib.trib_reduce_scatter, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, is_once=True)
+    target = (
+        output
+        if not output.is_cuda and output.is_contiguous()
+        else torch.empty(output.shape, dtype=output.dtype, device='cpu')
+    )
+    tensor = engine.declare_once(
+        _once_name(engine, 'reduce_scatter', name), dtype_of(host), target.numel(), layout=_abi.TRIB_SLICES, row=row
+    )
+    operation = tensor.submit(
+        lib.trib_reduce_scatter, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, is_once=True
+    )
     return merged([Handle([(operation, None)])], lambda: output if target is output else output.copy_(target))
 
 
@@ -120,15 +158,34 @@ def all_to_all(engine, source, lengths, row=1, name=None):
     host = _on_host(source)
     bits = bits_of(host).reshape(-1)
     scale = max(row * (host.element_size() // bits.element_size()), 1)
-    tensor = engine.declare_once(_once_name(engine, 'all_to_all', name), dtype_of(bits), layout=_abi.TRIB_PAIRS,
-                                 splits=[length * scale for length in lengths], row=scale)
+    tensor = engine.declare_once(
+        _once_name(engine, 'all_to_all', name),
+        dtype_of(bits),
+        layout=_abi.TRIB_PAIRS,
+        splits=[length * scale for length in lengths],
+        row=scale,
+    )
 
     def value(handle):
-        result, counts = _taken(handle, host.dtype, engine.size ** 2)
-        return result.to(source.device), [count // scale for count in counts[engine.rank::engine.size]]
+        result, counts = _taken(handle, host.dtype, engine.size**2)
+        return result.to(source.device), [count // scale for count in counts[engine.rank :: engine.size]]
 
-    return Handle([(tensor.submit(lib.trib_all_to_all, bits.data_ptr(), None, (host, bits), value, flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-                                  is_once=True), None)])
+    return Handle(
+        [
+            (
+                tensor.submit(
+                    lib.trib_all_to_all,
+                    bits.data_ptr(),
+                    None,
+                    (host, bits),
+                    value,
+                    flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+                    is_once=True,
+                ),
+                None,
+            )
+        ]
+    )
 
 
 def reduce_to(engine, source, landing, root, reduce):
@@ -136,5 +193,7 @@ def reduce_to(engine, source, landing, root, reduce):
     host = _on_host(source)
     target = landing if not landing.is_cuda else torch.empty_like(host)
     tensor = _tensor(engine, 'reduce.%d' % reduce, None, host)
-    operation = tensor.submit(lib.trib_reduce_to, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, root=root)
+    operation = tensor.submit(
+        lib.trib_reduce_to, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, root=root
+    )
     return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))

@@ -1,4 +1,5 @@
 """Gives all workers the same parameters, optimizer state and objects at the start of training."""
+
 import collections.abc
 import io
 import pickle
@@ -46,6 +47,7 @@ def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set
 def _dump(obj, buffer):
     try:
         import cloudpickle  # it takes functions and classes of scripts, too
+
         cloudpickle.dump(obj, buffer)
     except ImportError:
         pickle.dump(obj, buffer)
@@ -58,10 +60,20 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None, prefix=''):
         raise ArgumentError('LBFGS keeps state that depends on its closure: it cannot be broadcast')
     state = optimizer.state_dict()
     if job.rank() == root_rank:
-        shape_of = {'param_groups': state['param_groups'], 'state': {
-            key: {name: ('tensor', tuple(value.shape), value.dtype) if isinstance(value, torch.Tensor) else ('value', value)
-                  for name, value in entries.items()} if isinstance(entries, dict) else entries
-            for key, entries in state['state'].items()}}
+        shape_of = {
+            'param_groups': state['param_groups'],
+            'state': {
+                key: {
+                    name: ('tensor', tuple(value.shape), value.dtype)
+                    if isinstance(value, torch.Tensor)
+                    else ('value', value)
+                    for name, value in entries.items()
+                }
+                if isinstance(entries, dict)
+                else entries
+                for key, entries in state['state'].items()
+            },
+        }
     else:
         shape_of = None
     # The object's name is not counted by prefix alone: optimizers may be broadcast several times, always in the same order.
@@ -94,10 +106,13 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None, prefix=''):
 def allgather_object(obj, name=None, process_set=global_process_set):
     """Returns the objects of all workers, by rank. They must be ones that pickle can take."""
     from .gather_ops import allgather
+
     buffer = io.BytesIO()
     _dump(obj, buffer)
     data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
     name = name or counted_name('allgather_object')
-    lengths = allgather(torch.tensor([data.numel()], dtype=torch.int64, device='cpu'), name + '.lengths', process_set).tolist()
+    lengths = allgather(
+        torch.tensor([data.numel()], dtype=torch.int64, device='cpu'), name + '.lengths', process_set
+    ).tolist()
     gathered = allgather(data, name + '.data', process_set).split(lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in gathered]

@@ -1,4 +1,5 @@
 """Horovod's collectives whose results differ in size from what a worker gives: allgather, alltoall, reducescatter."""
+
 import torch
 
 from .. import _abi
@@ -46,8 +47,8 @@ class _Allgather(torch.autograd.Function):
         reduced = allreduce(gradient, op=Average, process_set=ctx.process_set)
         engine = ctx.process_set.engine()
         lengths = exchange.all_gather(engine, torch.tensor([ctx.length], device='cpu')).wait()[0]
-        begin = int(lengths[:engine.rank].sum())
-        return reduced[begin:begin + ctx.length].reshape(ctx.shape), None, None
+        begin = int(lengths[: engine.rank].sum())
+        return reduced[begin : begin + ctx.length].reshape(ctx.shape), None, None
 
 
 def allgather(tensor, name=None, process_set=global_process_set):
@@ -78,7 +79,9 @@ def _lengths(tensor, splits, size, name):
         raise ArgumentError('%s: a tensor without dimensions cannot be split' % name)
     if splits is None:
         if tensor.shape[0] % size:
-            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, tensor.shape[0], size))
+            raise ArgumentError(
+                '%s: %d rows cannot be split evenly among %d workers: give splits' % (name, tensor.shape[0], size)
+            )
         return [tensor.shape[0] // size] * size
     lengths = splits.tolist() if isinstance(splits, torch.Tensor) else list(splits)
     if any(not isinstance(length, int) for length in lengths):
@@ -96,7 +99,7 @@ def alltoall_async(tensor, splits=None, name=None, process_set=global_process_se
     source = contiguous(tensor, name)
     lengths = _lengths(source, splits, engine.size, name)
     trailing = list(source.shape[1:])
-    handle = exchange.all_to_all(engine, source[:sum(lengths)], lengths, _rows(source), name)
+    handle = exchange.all_to_all(engine, source[: sum(lengths)], lengths, _rows(source), name)
 
     def finish():
         flat, received = handle.wait()
@@ -128,7 +131,9 @@ def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
     return output if splits is None else (output, received)
 
 
-def reducescatter_async(tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0):
+def reducescatter_async(
+    tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
+):
     """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's rows."""
     engine = process_set.engine()
     size, rank = engine.size, engine.rank
@@ -158,24 +163,51 @@ class _Reducescatter(torch.autograd.Function):
         return scaled(allgather(gradient, process_set=ctx.process_set), ctx.factor), None, None, None, None, None
 
 
-def reducescatter(tensor, name=None, compression=Compression.none, op=Average, process_set=global_process_set, prescale_factor=1.0,
-                  postscale_factor=1.0):
+def reducescatter(
+    tensor,
+    name=None,
+    compression=Compression.none,
+    op=Average,
+    process_set=global_process_set,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+):
     """Returns this worker's part of the reduction along the first dimension; differentiable."""
     compressed, context = compression.compress(tensor)
-    return compression.decompress(_Reducescatter.apply(compressed, name, reduction_of(op), process_set, prescale_factor,
-                                                       postscale_factor), context)
+    return compression.decompress(
+        _Reducescatter.apply(compressed, name, reduction_of(op), process_set, prescale_factor, postscale_factor),
+        context,
+    )
 
 
-def grouped_reducescatter_async(tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0,
-                                postscale_factor=1.0):
+def grouped_reducescatter_async(
+    tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
+):
     """Begins the reductions of several tensors and returns one handle."""
-    return _grouped(reducescatter_async, tensors, name, 'grouped_reducescatter', op=op, process_set=process_set,
-                    prescale_factor=prescale_factor, postscale_factor=postscale_factor)
+    return _grouped(
+        reducescatter_async,
+        tensors,
+        name,
+        'grouped_reducescatter',
+        op=op,
+        process_set=process_set,
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+    )
 
 
-def grouped_reducescatter(tensors, name=None, compression=Compression.none, op=Average, process_set=global_process_set,
-                          prescale_factor=1.0, postscale_factor=1.0):
+def grouped_reducescatter(
+    tensors,
+    name=None,
+    compression=Compression.none,
+    op=Average,
+    process_set=global_process_set,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+):
     """Returns this worker's parts of the reductions of several tensors; differentiable."""
     base = name or counted_name('grouped_reducescatter')
-    return [reducescatter(tensor, '%s.%d' % (base, index), compression, op, process_set, prescale_factor, postscale_factor)
-            for index, tensor in enumerate(tensors)]
+    return [
+        reducescatter(tensor, '%s.%d' % (base, index), compression, op, process_set, prescale_factor, postscale_factor)
+        for index, tensor in enumerate(tensors)
+    ]

@@ -1,4 +1,5 @@
 """Handles of operations under way, as poll() and synchronize() take them."""
+
 import torch
 
 # Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
@@ -8,6 +9,7 @@ _unseen = []
 class Handle:
     """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
     is the first operation's."""
+
     __slots__ = ('operations', '_finish', '_result', '_is_finished')
 
     def __init__(self, operations, finish=None):

@@ -4,6 +4,7 @@ the process group has.
     model = DistributedDataParallel(model)
     model.register_comm_hook(None, tributary.torch.hooks.allreduce_hook)
 """
+
 import torch
 
 from .. import _abi, job
@@ -13,10 +14,16 @@ from . import exchange
 def allreduce_hook(state, bucket):
     """Averages a bucket in place and returns its future. Call init() first; state is not used."""
     buffer = bucket.buffer()
-    handle = exchange.all_reduce(job.engine(), buffer, buffer, _abi.TRIB_AVG, 'bucket.%d.%d' % (bucket.index(), buffer.numel()),
-                                 priority=bucket.index())
+    handle = exchange.all_reduce(
+        job.engine(),
+        buffer,
+        buffer,
+        _abi.TRIB_AVG,
+        'bucket.%d.%d' % (bucket.index(), buffer.numel()),
+        priority=bucket.index(),
+    )
     future = torch.futures.Future()
-    (operation, device), = handle.operations
+    ((operation, device),) = handle.operations
     if device is not None:
         handle.wait()  # the stream waits
         future.set_result(buffer)

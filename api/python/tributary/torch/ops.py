@@ -2,6 +2,7 @@
 
 Every worker calls the same operations. Names decide which belong together; an operation without one is counted, so
 workers must call those in the same order. In place: functions whose name ends with an underscore."""
+
 import itertools
 
 import torch
@@ -39,7 +40,9 @@ def claim_name(kind, name):
     full = '%s.%s' % (kind, name)
     earlier = _in_flight.get(full)
     if earlier is not None and not earlier.done():
-        raise ArgumentError('duplicate name %s: an operation of that name is under way: wait for it, or choose another name' % full)
+        raise ArgumentError(
+            'duplicate name %s: an operation of that name is under way: wait for it, or choose another name' % full
+        )
     return full
 
 
@@ -80,19 +83,34 @@ def submit_allreduce(tensor, output, name, op, prescale=1.0, postscale=1.0, prio
     return keep(name, handle)
 
 
-def allreduce_async(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                    process_set=global_process_set):
+def allreduce_async(
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Begins a reduction into a new tensor and returns its handle."""
-    return submit_allreduce(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
-                            claim_name('allreduce', name), reduction_of(op, average),
-                            prescale_factor, postscale_factor, process_set=process_set)
+    return submit_allreduce(
+        tensor,
+        torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
+        claim_name('allreduce', name),
+        reduction_of(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set=process_set,
+    )
 
 
-def allreduce_async_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                     process_set=global_process_set):
+def allreduce_async_(
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Begins a reduction in place and returns its handle."""
-    return submit_allreduce(tensor, tensor.detach(), claim_name('allreduce', name), reduction_of(op, average),
-                            prescale_factor, postscale_factor, process_set=process_set)
+    return submit_allreduce(
+        tensor,
+        tensor.detach(),
+        claim_name('allreduce', name),
+        reduction_of(op, average),
+        prescale_factor,
+        postscale_factor,
+        process_set=process_set,
+    )
 
 
 class _Allreduce(torch.autograd.Function):
@@ -106,17 +124,30 @@ class _Allreduce(torch.autograd.Function):
         return allreduce(gradient, **ctx.arguments), None, None
 
 
-def allreduce(tensor, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
-              postscale_factor=1.0, process_set=global_process_set):
+def allreduce(
+    tensor,
+    average=None,
+    name=None,
+    compression=Compression.none,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+):
     """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min or Max."""
     compressed, context = compression.compress(tensor)
-    arguments = dict(op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                     process_set=process_set)
+    arguments = dict(
+        op=reduction_of(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+    )
     return compression.decompress(_Allreduce.apply(compressed, name, arguments), context)
 
 
-def allreduce_(tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-               process_set=global_process_set):
+def allreduce_(
+    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Reduces a tensor over all workers, in place, and returns it."""
     allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
     return tensor
@@ -128,18 +159,40 @@ def _grouped(begin, tensors, name, kind, arguments):
     return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
 
 
-def grouped_allreduce_async(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                            process_set=global_process_set):
+def grouped_allreduce_async(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Begins the reductions of several tensors into new ones and returns one handle."""
-    return _grouped(allreduce_async, tensors, name, 'grouped_allreduce', dict(
-        op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set))
+    return _grouped(
+        allreduce_async,
+        tensors,
+        name,
+        'grouped_allreduce',
+        dict(
+            op=reduction_of(op, average),
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+        ),
+    )
 
 
-def grouped_allreduce_async_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                             process_set=global_process_set):
+def grouped_allreduce_async_(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Begins the reductions of several tensors in place and returns one handle."""
-    return _grouped(allreduce_async_, tensors, name, 'grouped_allreduce', dict(
-        op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor, process_set=process_set))
+    return _grouped(
+        allreduce_async_,
+        tensors,
+        name,
+        'grouped_allreduce',
+        dict(
+            op=reduction_of(op, average),
+            prescale_factor=prescale_factor,
+            postscale_factor=postscale_factor,
+            process_set=process_set,
+        ),
+    )
 
 
 class _GroupedAllreduce(torch.autograd.Function):
@@ -153,18 +206,31 @@ class _GroupedAllreduce(torch.autograd.Function):
         return (None, None, *grouped_allreduce(list(gradients), **ctx.arguments))
 
 
-def grouped_allreduce(tensors, average=None, name=None, compression=Compression.none, op=None, prescale_factor=1.0,
-                      postscale_factor=1.0, process_set=global_process_set):
+def grouped_allreduce(
+    tensors,
+    average=None,
+    name=None,
+    compression=Compression.none,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+):
     """Returns the reductions of several tensors; differentiable."""
     pairs = [compression.compress(tensor) for tensor in tensors]
-    arguments = dict(op=reduction_of(op, average), prescale_factor=prescale_factor, postscale_factor=postscale_factor,
-                     process_set=process_set)
+    arguments = dict(
+        op=reduction_of(op, average),
+        prescale_factor=prescale_factor,
+        postscale_factor=postscale_factor,
+        process_set=process_set,
+    )
     reduced = _GroupedAllreduce.apply(name, arguments, *(compressed for compressed, _ in pairs))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs)]
 
 
-def grouped_allreduce_(tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0,
-                       process_set=global_process_set):
+def grouped_allreduce_(
+    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+):
     """Reduces several tensors in place and returns them."""
     grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
     return tensors
@@ -184,8 +250,13 @@ def submit_broadcast(tensor, output, root_rank, name, process_set):
 
 def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
     """Begins a broadcast into a new tensor and returns its handle."""
-    return submit_broadcast(tensor, torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format), root_rank,
-                            claim_name('broadcast', name), process_set)
+    return submit_broadcast(
+        tensor,
+        torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
+        root_rank,
+        claim_name('broadcast', name),
+        process_set,
+    )
 
 
 def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):

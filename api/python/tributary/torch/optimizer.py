@@ -1,4 +1,5 @@
 """DistributedOptimizer: sums each gradient while the backward pass computes the next ones (Horovod's and BytePS's)."""
+
 import contextlib
 import warnings
 
@@ -22,18 +23,25 @@ def _named(optimizer, named_parameters):
     """Returns pairs of name and parameter for every parameter of the optimizer."""
     owned = [parameter for group in optimizer.param_groups for parameter in group['params']]
     if named_parameters is None:
-        return [('allreduce.noname.%d.%d' % (g, i), parameter) for g, group in enumerate(optimizer.param_groups)
-                for i, parameter in enumerate(group['params'])]
+        return [
+            ('allreduce.noname.%d.%d' % (g, i), parameter)
+            for g, group in enumerate(optimizer.param_groups)
+            for i, parameter in enumerate(group['params'])
+        ]
     named = list(named_parameters)
     if any(not isinstance(pair, tuple) for pair in named):
-        raise ArgumentError('named_parameters: a sequence of tuples (name, parameter), usually model.named_parameters()')
+        raise ArgumentError(
+            'named_parameters: a sequence of tuples (name, parameter), usually model.named_parameters()'
+        )
     duplicates = find_duplicates([name for name, _ in named])
     if duplicates:
         raise ArgumentError('named_parameters: names stand more than once: %s' % ', '.join(sorted(duplicates)))
     unnamed = {id(parameter) for parameter in owned} - {id(parameter) for _, parameter in named}
     if unnamed:
-        raise ArgumentError('named_parameters lacks %d parameters of the optimizer: pass model.named_parameters() of all models'
-                            % len(unnamed))
+        raise ArgumentError(
+            'named_parameters lacks %d parameters of the optimizer: pass model.named_parameters() of all models'
+            % len(unnamed)
+        )
     mine = {id(parameter) for parameter in owned}
     return [(name, parameter) for name, parameter in named if id(parameter) in mine]
 
@@ -41,10 +49,13 @@ def _named(optimizer, named_parameters):
 class _Exchange:
     """Sums the gradients of one optimizer. The hook of each parameter submits its gradient when the backward pass has
     made it; finish() waits for all."""
+
     counts = {}  # how many optimizers have used a name, for each init()
     generation = 0
 
-    def __init__(self, named, compression, passes, op, predivide, groups, sparse_as_dense, process_set=global_process_set):
+    def __init__(
+        self, named, compression, passes, op, predivide, groups, sparse_as_dense, process_set=global_process_set
+    ):
         if _Exchange.generation != job.generation():
             _Exchange.counts, _Exchange.generation = {}, job.generation()
         self.compression, self.passes, self.op = compression, passes, op
@@ -78,8 +89,10 @@ class _Exchange:
 
     def _gradient_is_made(self, parameter):
         if parameter in self.handles:
-            raise RuntimeError('%s: its gradient was computed again before step() or synchronize(): with several backward passes a '
-                               'step give backward_passes_per_step' % self.names[parameter])
+            raise RuntimeError(
+                '%s: its gradient was computed again before step() or synchronize(): with several backward passes a '
+                'step give backward_passes_per_step' % self.names[parameter]
+            )
         self.delays[parameter] -= 1
         if self.delays[parameter] == 0:
             self._ready(parameter)
@@ -101,13 +114,25 @@ class _Exchange:
             parameter.grad = torch.zeros_like(parameter)  # unused on this worker; others may have used it
         gradient = parameter.grad
         if gradient.is_sparse and not self.sparse_as_dense:
-            self.handles[parameter] = (sparse_allreduce_async(gradient, self.names[parameter], self.op, self.process_set), None, None)
+            self.handles[parameter] = (
+                sparse_allreduce_async(gradient, self.names[parameter], self.op, self.process_set),
+                None,
+                None,
+            )
             return
         if gradient.is_sparse:
             gradient = parameter.grad = gradient.to_dense()
         compressed, context = self.compression.compress(gradient)
-        handle = submit_allreduce(compressed, compressed.detach(), self.names[parameter], self.wire_op, self.prescale,
-                                  self.postscale, -self.order[parameter], self.process_set)
+        handle = submit_allreduce(
+            compressed,
+            compressed.detach(),
+            self.names[parameter],
+            self.wire_op,
+            self.prescale,
+            self.postscale,
+            -self.order[parameter],
+            self.process_set,
+        )
         self.handles[parameter] = (handle, compressed, context)
 
     def finish(self):
@@ -172,8 +197,11 @@ class _DistributedOptimizer(torch.optim.Optimizer):
         """Waits for the gradients' sums and updates the parameters."""
         if self._should_synchronize:
             if self._is_synchronized:
-                warnings.warn('optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
-                              'gradients are summed a second time', stacklevel=2)
+                warnings.warn(
+                    'optimizer.step() called without optimizer.skip_synchronize() after optimizer.synchronize(): the '
+                    'gradients are summed a second time',
+                    stacklevel=2,
+                )
             self.synchronize()
         self._is_synchronized = False
         return super(self.__class__, self).step(closure)
@@ -181,7 +209,9 @@ class _DistributedOptimizer(torch.optim.Optimizer):
     def zero_grad(self, *arguments, **keywords):
         """Clears the gradients. None may be under way."""
         if self._exchange.handles:
-            raise RuntimeError('zero_grad() was called between backward() and step() or synchronize(): a sum would be lost')
+            raise RuntimeError(
+                'zero_grad() was called between backward() and step() or synchronize(): a sum would be lost'
+            )
         return super(self.__class__, self).zero_grad(*arguments, **keywords)
 
 
@@ -202,12 +232,21 @@ def _checked_groups(named, num_groups, groups):
     if not isinstance(groups, int) or groups < 0:
         raise ArgumentError('groups: a number, or a list of lists of parameters')
     size = -(-len(parameters) // groups) if groups else 0
-    return [parameters[i:i + size] for i in range(0, len(parameters), size)] if groups else []
+    return [parameters[i : i + size] for i in range(0, len(parameters), size)] if groups else []
 
 
-def DistributedOptimizer(optimizer, named_parameters=None, compression=Compression.none, backward_passes_per_step=1, op=Average,
-                         gradient_predivide_factor=1.0, num_groups=0, groups=None, sparse_as_dense=False,
-                         process_set=global_process_set):
+def DistributedOptimizer(
+    optimizer,
+    named_parameters=None,
+    compression=Compression.none,
+    backward_passes_per_step=1,
+    op=Average,
+    gradient_predivide_factor=1.0,
+    num_groups=0,
+    groups=None,
+    sparse_as_dense=False,
+    process_set=global_process_set,
+):
     """Returns an optimizer that updates parameters with the reduction of all workers' gradients.
 
     optimizer                 any optimizer of PyTorch; the result is of a class derived from its class
@@ -230,8 +269,16 @@ def DistributedOptimizer(optimizer, named_parameters=None, compression=Compressi
     kind = type(optimizer.__class__.__name__, (optimizer.__class__,), dict(_DistributedOptimizer.__dict__))
     made = kind.__new__(kind)
     made.__dict__.update(optimizer.__dict__)
-    made._exchange = _Exchange(named, compression, backward_passes_per_step, reduction_of(op), gradient_predivide_factor, grouped,
-                               sparse_as_dense, process_set)
+    made._exchange = _Exchange(
+        named,
+        compression,
+        backward_passes_per_step,
+        reduction_of(op),
+        gradient_predivide_factor,
+        grouped,
+        sparse_as_dense,
+        process_set,
+    )
     made._parameter_names = {parameter: name for name, parameter in named}
     made._is_synchronized, made._should_synchronize = False, True
     return made

@@ -1,4 +1,5 @@
 """DistributedDataParallel: wraps a module, so that backward() sums gradients (BytePS's and PyTorch's interface)."""
+
 import contextlib
 
 import torch
@@ -30,7 +31,9 @@ class DistributedDataParallel(torch.nn.Module):
             parameter.register_hook(self._queue_finish)
         for hook in self._exchange.hooks:
             hook.remove()
-        self._exchange.hooks = [parameter.register_post_accumulate_grad_hook(self._gradient_is_made) for _, parameter in named]
+        self._exchange.hooks = [
+            parameter.register_post_accumulate_grad_hook(self._gradient_is_made) for _, parameter in named
+        ]
 
     def _queue_finish(self, gradient):
         """Makes the backward pass end with a wait for all sums."""

@@ -1,4 +1,5 @@
 """Sums of sparse tensors: every worker's indices and values are gathered, and added where indices meet."""
+
 import torch
 
 from ..errors import ArgumentError

@@ -1,4 +1,5 @@
 """Batch normalization over the batches of all workers (Ioffe and Szegedy, 2015; statistics summed as in SyncBatchNorm)."""
+
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
 
@@ -38,7 +39,9 @@ class SyncBatchNorm(_BatchNorm):
         count = total[-1].detach()
         mean = total[:-1] / count
         centred = wide - mean.view(view)
-        variance = allreduce((centred * centred).sum(axes), op=Sum, name='sync_batch_norm.square.%d' % _number(self)) / count
+        variance = (
+            allreduce((centred * centred).sum(axes), op=Sum, name='sync_batch_norm.square.%d' % _number(self)) / count
+        )
         if self.training and self.track_running_stats:
             with torch.no_grad():
                 unbiased = variance * (count / (count - 1).clamp(min=1))
