@@ -173,6 +173,7 @@ struct trib_engine {
     atomic_bool leave_settled;
     atomic_bool job_over;           /* core 0: the coordinator has ended the job, or its link has ended */
     atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
+    _Atomic int64_t coordinator_heard_ns; /* time of its last PING, on the reactors' clock; 0: none yet */
 
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;

@@ -13,10 +13,14 @@
 
 #define WAIT_FIRST_NS (5 * INT64_C(1000000)) /* doubles with each attempt */
 #define WAIT_SHARE 64                        /* a wait is at most this part of the peer timeout */
-/* An attempt takes two or three such parts of the peer timeout at most, in turns, until the peer's machine answers; then
- * the handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. */
+/* An attempt takes so many such parts of the peer timeout at most, in turns, until the peer's machine answers; then the
+ * handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. The long one is for answers
+ * that wait in a full queue, which none of the short ones would live to see. */
 #define ATTEMPT_SHARE 32
+static const unsigned char attempt_shares[] = {2, 3, 6};
+#define PATIENT_SHARE 2 /* the part that an attempt takes once the timeout has passed, and the peer lives */
 #define HANDSHAKE_SHARE 2
+#define EXTENSIONS 8 /* quarters of the peer timeout that a link may take longer because its peer lives */
 #define CALL_NS (20 * INT64_C(1000000)) /* the connector mostly comes before a call */
 
 static void call_connector(trib_link *link);
@@ -30,6 +34,18 @@ static uint32_t address_count(const trib_link *link)
 static void arm(trib_link *link, int64_t after_ns)
 {
     trib_timer_arm(link->host->reactor, &link->redial.timer, trib_now(link->host->reactor) + after_ns);
+}
+
+static int64_t attempt_ns(const trib_link *link)
+{
+    const trib_link_redial *redial = &link->redial;
+    const int64_t timeout_ns = trib_session_peer_timeout(link->host);
+    if (redial->extensions > 0) {
+        return timeout_ns / PATIENT_SHARE;
+    }
+    const uint32_t kinds = sizeof attempt_shares, addresses = address_count(link);
+    const uint32_t turn = redial->tries + (addresses % kinds == 0 ? redial->tries / addresses : 0);
+    return timeout_ns / ATTEMPT_SHARE * attempt_shares[turn % kinds];
 }
 
 static int64_t wait_before_next(const trib_link *link)
@@ -77,7 +93,7 @@ static trib_status try_address(trib_link *link)
         link->conn->urgent = link->purpose == TRIB_PURPOSE_PRIORITY;
         link->busy_seen_ns = 0;
         if (is_repeated(link)) {
-            arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * (2 + (redial->tries & 1)));
+            arm(link, attempt_ns(link));
         }
     }
     return status;
@@ -149,12 +165,26 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
 
 /* ---- The deadline ---- */
 
+/* The coordinator watches all members, so while this process hears it the peer is there or its loss will be told. The
+ * way to the peer may have become narrow, so that a handshake takes long. A control link has nobody else to ask. */
+static bool peer_lives(const trib_link *link, int64_t now_ns)
+{
+    const int64_t heard_ns = atomic_load(&link->host->engine->coordinator_heard_ns);
+    return link->purpose != TRIB_PURPOSE_CONTROL && link->session.is_established && heard_ns > 0 &&
+           now_ns - heard_ns < trib_session_peer_timeout(link->host);
+}
+
 static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_link *link = timer->user;
     const int64_t timeout_ns = trib_session_peer_timeout(link->host);
     if (!link->redial.is_excused && trib_timer_stalled_locally(reactor, timer, timeout_ns / 8)) {
         link->redial.is_excused = true; /* this process stood still, and has not tried in that time */
+        trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns / 4);
+        return;
+    }
+    if (link->redial.extensions < EXTENSIONS && peer_lives(link, trib_now(reactor))) {
+        link->redial.extensions++;
         trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns / 4);
         return;
     }
@@ -171,6 +201,7 @@ static void arm_deadline(trib_link *link)
     const int64_t silent_ns = now_ns - link->last_received_ns;
     const int64_t passed_ns = silent_ns < 0 ? 0 : silent_ns < timeout_ns / 8 ? silent_ns : timeout_ns / 8;
     link->redial.is_excused = false;
+    link->redial.extensions = 0;
     link->deadline.fired = deadline_passed;
     link->deadline.user = link;
     trib_timer_arm(reactor, &link->deadline, now_ns + timeout_ns - passed_ns);
@@ -236,12 +267,23 @@ bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_st
 
 /* ---- Another connection is there ---- */
 
-/* The link carries frames over its new connection. */
+static void stop_call(trib_link *link)
+{
+    trib_link *call = link->redial.call;
+    if (call != NULL) {
+        call->redial.caller = NULL;
+        link->redial.call = NULL;
+        trib_link_close(call, false, TRIB_OK, "no longer needed");
+    }
+}
+
+/* The link carries frames over its new connection. A call that is still on its way would break that one. */
 static void go_on(trib_link *link, uint64_t received)
 {
     trib_link_host *host = link->host;
     trib_timer_stop(host->reactor, &link->deadline);
     trib_timer_stop(host->reactor, &link->redial.timer);
+    stop_call(link);
     trib_log(host->reactor->logger, TRIB_LOG_INFO, "the connection %s %s is made again", link->outgoing ? "to" : "from",
              link->conn->remote.text);
     trib_counter_add(&host->stats->reconnections, 1);
@@ -432,12 +474,7 @@ void trib_redial_close(trib_link *link)
 {
     trib_link_redial *redial = &link->redial;
     trib_timer_stop(link->host->reactor, &redial->timer);
-    if (redial->call != NULL) {
-        trib_link *call = redial->call;
-        call->redial.caller = NULL;
-        redial->call = NULL;
-        trib_link_close(call, false, TRIB_OK, "no longer needed");
-    }
+    stop_call(link);
     if (redial->resumes != NULL) {
         redial->resumes->redial.successor = NULL;
         redial->resumes = NULL;

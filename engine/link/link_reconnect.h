@@ -7,7 +7,9 @@
  * - The acceptor waits for that. Meanwhile it calls: it connects to the connector's own address, so that the two sides
  *   soon agree that the connection broke, although only one of them may have seen it.
  * - A link is lost at once if every address of the peer refuses, because the process has gone then, or if a process
- *   answers that does not know the session. It is lost when the peer timeout has passed since the break.
+ *   answers that does not know the session. It is lost when the peer timeout has passed since the break. While this
+ *   process hears the coordinator, which would tell of a loss, it has three times as long: the way to the peer may be
+ *   narrow. A control link has not.
  * - A link that has not been READY yet is tried again in the same way, until the deadline of its handshake. A control
  *   link is not, once each address was tried: its member tries anew.
  *

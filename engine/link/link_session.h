@@ -54,6 +54,7 @@ typedef struct trib_link_redial {
     bool needs_offer;            /* what an address offers (RDMA) is needed, as a device alone moves payloads */
     bool survives;               /* a broken connection is made again */
     bool is_excused;             /* the deadline was late, and was extended once */
+    uint32_t extensions;         /* how often the deadline was extended because the peer lives */
     trib_timer timer;            /* the next attempt, or the limit of this one */
     struct trib_link *successor; /* acceptor: holds the next connection, which has proved the token; NULL: none */
     struct trib_link *resumes;   /* of a successor: the link that gets its connection */

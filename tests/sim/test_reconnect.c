@@ -1,0 +1,128 @@
+/* test_reconnect.c - connections that break while the way to the peer is slow are made again (link_reconnect.h), in
+ * virtual time. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/sim/sim_bed.h"
+
+#define TIMEOUT_NS (4 * SECOND)
+#define RATE UINT64_C(100000000)
+
+enum { WORKERS = 2, COUNT = 100000 };
+
+static sim_job *open_job(uint64_t seed)
+{
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.seed = seed;
+    config.engine.peer_timeout_ns = TIMEOUT_NS;
+    config.engine.op_timeout_ns = 100 * SECOND;
+    config.link.egress_bits = config.link.ingress_bits = RATE;
+    return sim_bed_open(&config);
+}
+
+static void sum(sim_job *job)
+{
+    exchange exchanges[WORKERS] = {{.done = 0}};
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        for (uint32_t i = 0; i < COUNT; i++) {
+            exchanges[rank].buffer[i] = (int32_t)(i + rank);
+        }
+        sim_bed_submit(job, rank, "sum", COUNT, &exchanges[rank], 0);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, exchanges));
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        assert_int_equal(exchanges[rank].status, TRIB_OK);
+        for (uint32_t i = 0; i < COUNT; i++) {
+            assert_int_equal(exchanges[rank].buffer[i], WORKERS * (WORKERS - 1) / 2 + WORKERS * i);
+        }
+        free(exchanges[rank].buffer);
+    }
+}
+
+/* Answers of the server take so long from now on. */
+static void move_away(const sim_job *job, int64_t round_trip_ns)
+{
+    const trib_sim_link far = {.egress_bits = RATE, .ingress_bits = RATE, .latency_ns = round_trip_ns / 2};
+    trib_sim_node_relink(job->members[WORKERS].node, &far);
+}
+
+/* Ends the connections for data from workers to the server. Returns their number. */
+static uint32_t break_links(const sim_job *job)
+{
+    uint32_t count = 0;
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        const trib_engine *engine = job->members[rank].engine;
+        for (uint32_t k = 0; k < engine->core_count; k++) {
+            for (trib_link *link = engine->cores[k].host.links; link != NULL; link = link->next) {
+                if (link->conn != NULL && link->outgoing && link->state == TRIB_LINK_READY &&
+                    link->purpose == TRIB_PURPOSE_DATA && link->peer == WORKERS) {
+                    link->conn->transport->ops->conn_close(link->conn, false);
+                    count++;
+                }
+            }
+        }
+    }
+    return count;
+}
+
+static uint64_t count_made_again(const sim_job *job)
+{
+    uint64_t count = 0;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const trib_engine *engine = job->members[i].engine;
+        for (uint32_t k = 0; k < engine->core_count; k++) {
+            count += trib_counter_get(&engine->cores[k].host.stats->reconnections);
+        }
+    }
+    return count;
+}
+
+static bool are_made_again(sim_job *job, void *argument)
+{
+    const uint32_t *broken = argument;
+    return count_made_again(job) >= (uint64_t)2 * *broken; /* both sides count */
+}
+
+/* The server calls meanwhile. What comes late of that must not break the new connection. */
+static void check(int64_t round_trip_ns, int64_t within_ns)
+{
+    for (uint64_t seed = 1; seed <= 10; seed++) {
+        sim_job *job = open_job(seed);
+        sum(job);
+        move_away(job, round_trip_ns);
+        sum(job);
+        uint32_t broken = break_links(job);
+        assert_int_equal(broken, WORKERS);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + within_ns, are_made_again, &broken));
+        sum(job);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + 4 * TIMEOUT_NS, NULL, NULL);
+        sum(job);
+        assert_int_equal(count_made_again(job), 2 * broken);
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
+/* The answer to an attempt comes after a short one has ended. */
+static void late_answers_are_awaited(void **state)
+{
+    (void)state;
+    check(TIMEOUT_NS * 15 / 100, TIMEOUT_NS);
+}
+
+/* No attempt within the peer timeout is long enough, but the coordinator hears all members. */
+static void a_link_has_time_while_its_peer_lives(void **state)
+{
+    (void)state;
+    check(TIMEOUT_NS * 22 / 100, 3 * TIMEOUT_NS);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(late_answers_are_awaited),
+        cmocka_unit_test(a_link_has_time_while_its_peer_lives),
+    };
+    return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
+}
