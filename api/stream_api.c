@@ -46,11 +46,13 @@ static void wait_for_change(trib_op *op, uint32_t launches)
 {
     trib_engine *engine = op->engine;
     atomic_store(&op->is_awaited, true);
+    atomic_fetch_add(&engine->waiters, 1); /* TRIB_MODE_QUEUE: it is over before somebody dispatches it */
     pthread_mutex_lock(&engine->mutex);
     while (!is_launched(op, launches)) {
         pthread_cond_wait(&engine->changed, &engine->mutex); /* bounded by the operation's deadline and the job's end */
     }
     pthread_mutex_unlock(&engine->mutex);
+    atomic_fetch_sub(&engine->waiters, 1);
 }
 
 /* A stream that waited now might block the launch of the very work that it waits for. So this thread waits, until
