@@ -247,8 +247,8 @@ def wrong_use_is_told():
     raises(ValueError, lambda: trib.allreduce(torch.ones(3, dtype=torch.complex64)), 'complex64')
     raises(ValueError, lambda: trib.broadcast(torch.ones(3), trib.size()), 'root_rank')
     raises(NotImplementedError, lambda: trib.allreduce(torch.ones(3), op=trib.Adasum), 'Adasum')
-    raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
     if trib.size() > 1:
+        raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
     assert torch.equal(
         trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size()))
