@@ -121,7 +121,7 @@ def make(framework, folder):
     pip = [python, '-m', 'pip', 'install', '--quiet', '--disable-pip-version-check']
     if alone:
         subprocess.run(pip + ['--no-deps'] + alone, check=True)
-    subprocess.run(pip + rest, check=True)
+    subprocess.run(pip + rest, check=True, stderr=subprocess.DEVNULL)  # it warns of what is left out on purpose
     if framework == 'torch':
         make_stubs(
             os.path.join(
