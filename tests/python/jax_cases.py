@@ -1,5 +1,7 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import os
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -83,6 +85,8 @@ def errors(rank, size):
             raise AssertionError('workers disagreed, and nothing was raised')
     program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
     assert (program(of(rank, (4,))) == total((4,))).all()
+    if os.environ.get('TRIB_SERVERS', '0') != '0':
+        return  # servers of `tributary run` end with the job
     trib.barrier()
     trib.shutdown()
     trib.init()

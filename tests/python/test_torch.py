@@ -32,8 +32,10 @@ CASES = (
 
 def all_cases(python, workers, *options):
     def case():
-        output = python_bed.run_workers(python, workers, HERE + '/torch_cases.py', *CASES, options=options)
-        for name in CASES:
+        # Servers of `tributary run` end with the job, so only a job without them can begin anew.
+        names = [name for name in CASES if not options or name != 'begins_anew']
+        output = python_bed.run_workers(python, workers, HERE + '/torch_cases.py', *names, options=options)
+        for name in names:
             assert output.count('%s is right' % name) == workers, (name, output[-1500:])
 
     return case
