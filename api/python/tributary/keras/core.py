@@ -10,10 +10,11 @@ from .optimizer import distributed
 Average, Sum = 'Average', 'Sum'
 _backend = keras.backend.backend()
 if _backend == 'tensorflow':
-    from ..tensorflow import Compression
+    from ..tensorflow import Compression, init, shutdown  # noqa: F401 (names of this module)
     from ..tensorflow.gradients import reduce_gradients
 elif _backend == 'jax':
     from .. import jax as _jax
+    from ..jax import init, shutdown  # noqa: F401
 
     class Compression:
         """The compressors that arguments named `compression` take."""
@@ -23,7 +24,7 @@ elif _backend == 'jax':
     def reduce_gradients(gradients, op=Average, compression=None):
         return _jax.allreduce(gradients, op, 'gradient')
 else:
-    from ..torch import Compression
+    from ..torch import Compression, init, shutdown  # noqa: F401
     from ..torch import ops as _torch_ops
 
     def reduce_gradients(gradients, op=Average, compression=Compression.none):
