@@ -79,7 +79,7 @@ typedef struct trib_tensor {
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
 
     /* Guarded by the engine's mutex. */
-    trib_tensor_state state; /* set by trib_tensor_set_state alone */
+    _Atomic trib_tensor_state state; /* set by trib_tensor_set_state alone */
     uint32_t rounds;         /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
     uint32_t prepared;       /* operations that are prepared on it */
     struct trib_tensor *next_free;

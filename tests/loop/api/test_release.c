@@ -34,8 +34,7 @@ typedef struct alive {
     uint32_t tensors, entries, numbers, keys;
 } alive;
 
-/* It looks at what other threads change, and is asked again until the numbers are right. */
-__attribute__((no_sanitize("thread"))) static alive count_alive(const job *jobs)
+static alive count_alive(const job *jobs)
 {
     alive all = {0};
     for (int i = 0; i < jobs->worker_count + jobs->server_count; i++) {
