@@ -80,8 +80,8 @@ typedef struct trib_tensor {
 
     /* Guarded by the engine's mutex. */
     _Atomic trib_tensor_state state; /* set by trib_tensor_set_state alone */
-    uint32_t rounds;         /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
-    uint32_t prepared;       /* operations that are prepared on it */
+    uint32_t rounds;                 /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
+    uint32_t prepared;               /* operations that are prepared on it */
     struct trib_tensor *next_free;
     /* Written by any thread. */
     atomic_uint references; /* its declaration, and every slot of an operation on it that is in use */
