@@ -13,13 +13,12 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from .. import _abi, job
+from .. import job
 from .._library import beside, lib
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
+from ..reductions import REDUCTIONS, Average, Max, Min, Sum, reduction_of
 
-Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
-_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
 _PUSH_PULL, _BROADCAST = 0, 1
 
 _native = ctypes.CDLL(beside('libtributary-jax.so'))
@@ -83,7 +82,7 @@ def _lowering(target, is_device):
             value,
             tensor=np.int64(number),
             kind=np.int64(kind),
-            reduce=np.int64(_REDUCTIONS.get(op, 0)),
+            reduce=np.int64(REDUCTIONS.get(op, 0)),
             root=np.int64(root),
         )
 
@@ -144,7 +143,7 @@ def _begin(name, leaf, kind, op, root, priority):
     address = memory.__array_interface__['data'][0]
     function = lib.trib_broadcast if kind == _BROADCAST else lib.trib_push_pull
     operation = tensor.submit(
-        function, address, address, memory, memory, reduce=_REDUCTIONS.get(op, 0), root=max(root, 0)
+        function, address, address, memory, memory, reduce=REDUCTIONS.get(op, 0), root=max(root, 0)
     )
     return lambda: jnp.asarray(operation.wait())
 
@@ -152,9 +151,7 @@ def _begin(name, leaf, kind, op, root, priority):
 def allreduce(tree, op=Average, name=None):
     """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min or Max. Average and Sum
     can be differentiated; all of them work under jit and vmap."""
-    if op not in _REDUCTIONS:
-        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max' % (op,))
-    return _apply(tree, name, _PUSH_PULL, op, -1, 'allreduce')
+    return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce')
 
 
 def push_pull(tree, average=True, name=None):

@@ -5,9 +5,9 @@ import numpy as np
 
 from .. import job
 from ..engine import AVG, SUM
+from ..reductions import Average, Sum
 from .optimizer import distributed
 
-Average, Sum = 'Average', 'Sum'
 _backend = keras.backend.backend()
 if _backend == 'tensorflow':
     from ..tensorflow import Compression, init, shutdown  # noqa: F401 (names of this module)

@@ -20,11 +20,8 @@ from ..job import (
     rank,
     size,
 )
+from ..reductions import Average, Max, Min, Sum
 from .ops import (
-    Average,
-    Max,
-    Min,
-    Sum,
     allreduce,
     allreduce_,
     broadcast,

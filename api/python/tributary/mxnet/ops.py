@@ -8,13 +8,12 @@ import mxnet as mx
 import numpy as np
 from mxnet.libinfo import find_lib_path
 
-from .. import _abi, job
+from .. import job
 from .._library import beside
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
+from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
-Average, Sum, Min, Max = 'Average', 'Sum', 'Min', 'Max'
-_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
 MAJOR = int(mx.__version__.split('.')[0])
 _counters = {}
 
@@ -70,20 +69,13 @@ def _named(name, kind):
     )
 
 
-def _reduction(op, average):
-    op = op or (Average if average is None or average else Sum)
-    if op not in _REDUCTIONS:
-        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max' % (op,))
-    return _REDUCTIONS[op]
-
-
 def allreduce_(
     tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
 ):
     """Reduces an array over all workers, in place, and returns it."""
     if prescale_factor != 1.0:
         tensor *= prescale_factor
-    exchange(tensor, _named(name, 'allreduce'), _reduction(op, average), priority=priority)
+    exchange(tensor, _named(name, 'allreduce'), REDUCTIONS[reduction_of(op, average)], priority=priority)
     if postscale_factor != 1.0:
         tensor *= postscale_factor
     return tensor
@@ -98,7 +90,7 @@ def allreduce(
 
 def byteps_push_pull(tensor, version=0, priority=0, name=None, is_average=True):
     """BytePS's name for allreduce_()."""
-    exchange(tensor, _named(name, 'byteps'), _REDUCTIONS[Average if is_average else Sum], priority=priority)
+    exchange(tensor, _named(name, 'byteps'), REDUCTIONS[Average if is_average else Sum], priority=priority)
 
 
 def push_pull(tensor, name=None, is_average=True):

@@ -4,7 +4,8 @@ import mxnet as mx
 
 from .. import job
 from ..errors import ArgumentError
-from .ops import Average, Sum, broadcast_, exchange, _REDUCTIONS
+from ..reductions import REDUCTIONS, Average, Sum
+from .ops import broadcast_, exchange
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
@@ -21,7 +22,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def _average(self, index, gradient):
         for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
-            exchange(grad, 'gradient.%s' % i, _REDUCTIONS[Average], priority=-i if isinstance(i, int) else 0)
+            exchange(grad, 'gradient.%s' % i, REDUCTIONS[Average], priority=-i if isinstance(i, int) else 0)
 
     def update(self, index, weight, grad, state):
         self._average(index, grad)
@@ -66,7 +67,7 @@ class DistributedTrainer(mx.gluon.Trainer):
         for index, parameter in enumerate(self._params):
             if parameter.grad_req != 'null':
                 exchange(
-                    parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), _REDUCTIONS[Sum], priority=-index
+                    parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), REDUCTIONS[Sum], priority=-index
                 )
 
 
@@ -97,7 +98,7 @@ if hasattr(mx.kvstore, 'KVStoreBase'):
         def pushpull(self, key, value, out=None, priority=0):
             """Sums a value over all workers."""
             first = value[0] if isinstance(value, list) else value
-            exchange(first, 'pushpull.%s' % key, _REDUCTIONS[Sum], priority=priority)
+            exchange(first, 'pushpull.%s' % key, REDUCTIONS[Sum], priority=priority)
             self._copy(first, out)
 
         @staticmethod

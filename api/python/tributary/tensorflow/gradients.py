@@ -5,7 +5,8 @@ import tensorflow as tf
 from ..errors import ArgumentError
 from ..process_sets import global_process_set, require_global
 from .compression import Compression
-from .ops import Average, Sum, allreduce
+from ..reductions import Average, Sum
+from .ops import allreduce
 
 
 def reduce_gradients(

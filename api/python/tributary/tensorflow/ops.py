@@ -13,10 +13,9 @@ from .. import _abi, job
 from .._library import beside
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import global_process_set, require_global
+from ..reductions import REDUCTIONS, reduction_of
 from .compression import Compression
 
-Average, Sum, Adasum, Min, Max = 'Average', 'Sum', 'Adasum', 'Min', 'Max'
-_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
 _PUSH_PULL, _BROADCAST = 0, 1
 _counters = {}
 
@@ -67,19 +66,6 @@ def _gradient(op, gradient):
     return _exchange(gradient, name, _PUSH_PULL, reduce)
 
 
-def reduction_of(op, average=None):
-    """Returns the reduction that `op`, or the older argument `average`, stands for."""
-    if op is not None and average is not None:
-        raise ArgumentError('op and average say the same: give only one of them')
-    if op is None:
-        return Average if average is None or average else Sum
-    if op == Adasum:
-        raise UnsupportedError('Adasum is not supported: use op=Average')
-    if op not in _REDUCTIONS:
-        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max' % (op,))
-    return op
-
-
 def _scaled(tensor, factor):
     return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
 
@@ -107,7 +93,7 @@ def allreduce(
     tensor = tf.convert_to_tensor(tensor)
     name = _name(name, 'allreduce')
     compressed, context = compression.compress(_scaled(tensor, prescale_factor))
-    reduced = _exchange(compressed, name, _PUSH_PULL, _REDUCTIONS[op], priority=priority)
+    reduced = _exchange(compressed, name, _PUSH_PULL, REDUCTIONS[op], priority=priority)
     return _scaled(compression.decompress(reduced, context), postscale_factor)
 
 

@@ -34,6 +34,7 @@ from ..job import (
     stop_timeline,
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
+from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .byteps_ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,
@@ -64,12 +65,6 @@ from .gather_ops import (
 )
 from .handles import poll, synchronize
 from .ops import (
-    Adasum,
-    Average,
-    Max,
-    Min,
-    Product,
-    Sum,
     allreduce,
     allreduce_,
     allreduce_async,

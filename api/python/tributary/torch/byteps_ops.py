@@ -3,7 +3,8 @@
 from .. import job
 from ..errors import ArgumentError
 from .compression import Compression
-from .ops import Average, Sum, allreduce, counted_name, submit_allreduce
+from ..reductions import Average, Sum
+from .ops import allreduce, counted_name, submit_allreduce
 
 
 def _name(name):

@@ -1,8 +1,8 @@
 """CrossBarrier: a layer waits for its own sums in the next forward pass, and not for all of them at step() (BytePS, Peng
 et al., SOSP'19). With priorities by layer the first layers' sums come first, and the rest overlaps with computing."""
 
+from ..reductions import Average
 from .compression import Compression
-from .ops import Average
 from .optimizer import _Exchange, _named
 
 

@@ -2,15 +2,13 @@
 
 import torch
 
-from .. import _abi
 from ..errors import ArgumentError
 from ..process_sets import global_process_set
+from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from . import exchange
 from .compression import Compression
 from .elements import contiguous
-from .ops import Average, Sum, allreduce, claim_name, counted_name, keep, reduction_of, scaled
-
-_REDUCE = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, 'Min': _abi.TRIB_MIN, 'Max': _abi.TRIB_MAX}
+from .ops import allreduce, claim_name, counted_name, keep, scaled
 
 
 def _rows(tensor):
@@ -146,7 +144,7 @@ def reducescatter_async(
     source = scaled(contiguous(tensor, name), prescale_factor)
     each, more = divmod(source.shape[0], size)
     output = source.new_empty([each + (rank < more), *source.shape[1:]])
-    handle = exchange.reduce_scatter(engine, output, source, _REDUCE[op], max(_rows(source), 1), name)
+    handle = exchange.reduce_scatter(engine, output, source, REDUCTIONS[op], max(_rows(source), 1), name)
     return keep(name, exchange.merged([handle], lambda: scaled(output, postscale_factor)))
 
 

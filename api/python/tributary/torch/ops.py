@@ -7,15 +7,13 @@ import itertools
 
 import torch
 
-from .. import _abi, job
-from ..errors import ArgumentError, UnsupportedError
+from .. import job
+from ..errors import ArgumentError
 from ..process_sets import global_process_set
+from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression
 from .elements import contiguous
-
-Average, Sum, Adasum, Min, Max, Product = 'Average', 'Sum', 'Adasum', 'Min', 'Max', 'Product'
-_REDUCTIONS = {Average: _abi.TRIB_AVG, Sum: _abi.TRIB_SUM, Min: _abi.TRIB_MIN, Max: _abi.TRIB_MAX}
 
 _counters = {}
 _counters_generation = 0
@@ -52,19 +50,6 @@ def keep(name, handle):
     return handle
 
 
-def reduction_of(op, average=None):
-    """Returns the reduction that `op`, or the older argument `average`, stands for."""
-    if op is not None and average is not None:
-        raise ArgumentError('op and average say the same: give only one of them')
-    if op is None:
-        return Average if average is None or average else Sum
-    if op == Adasum:
-        raise UnsupportedError('Adasum is not supported: use op=Average')
-    if op not in _REDUCTIONS:
-        raise ArgumentError('op=%r is not one of Average, Sum, Min, Max, Product' % (op,))
-    return op
-
-
 def scaled(tensor, factor):
     """Returns tensor * factor, computed wider and rounded once to the tensor's type."""
     if factor == 1.0:
@@ -77,7 +62,7 @@ def submit_allreduce(tensor, output, name, op, prescale=1.0, postscale=1.0, prio
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
     source = scaled(contiguous(tensor, name), prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
-    handle = exchange.all_reduce(process_set.engine(), source, landing, _REDUCTIONS[op], name, priority)
+    handle = exchange.all_reduce(process_set.engine(), source, landing, REDUCTIONS[op], name, priority)
     if landing is not output or postscale != 1.0:
         handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
     return keep(name, handle)

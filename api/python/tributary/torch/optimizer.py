@@ -8,8 +8,9 @@ import torch
 from .. import job
 from ..errors import ArgumentError
 from ..process_sets import global_process_set
+from ..reductions import Average, Sum, reduction_of
 from .compression import Compression
-from .ops import Adasum, Average, Sum, reduction_of, submit_allreduce
+from .ops import submit_allreduce
 from .sparse import sparse_allreduce_async
 
 
@@ -258,8 +259,7 @@ def DistributedOptimizer(
     groups                    a number, or lists of parameters that are sent together
     sparse_as_dense           makes sparse gradients dense before they are sent; else indices and values are gathered
     """
-    if op == Adasum:
-        reduction_of(op)
+    op = reduction_of(op)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor needs op=Average')
     if backward_passes_per_step < 1:
@@ -273,7 +273,7 @@ def DistributedOptimizer(
         named,
         compression,
         backward_passes_per_step,
-        reduction_of(op),
+        op,
         gradient_predivide_factor,
         grouped,
         sparse_as_dense,

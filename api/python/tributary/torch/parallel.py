@@ -5,9 +5,9 @@ import contextlib
 import torch
 
 from .. import job
+from ..reductions import Average
 from .compression import Compression
 from .functions import broadcast_parameters
-from .ops import Average
 from .optimizer import _Exchange
 
 

@@ -4,9 +4,10 @@ import torch
 
 from ..errors import ArgumentError
 from ..process_sets import global_process_set
+from ..reductions import Average, Sum, reduction_of
 from . import exchange
 from .gather_ops import allgather_async
-from .ops import Average, Sum, counted_name, reduction_of
+from .ops import counted_name
 
 
 def sparse_allreduce_async(tensor, name=None, op=Average, process_set=global_process_set):

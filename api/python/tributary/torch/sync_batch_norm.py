@@ -5,7 +5,8 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from .. import job
 from ..errors import ArgumentError
-from .ops import Sum, allreduce
+from ..reductions import Sum
+from .ops import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):

@@ -1,0 +1,25 @@
+"""The reductions that all bindings offer, under Horovod's names."""
+
+from . import _abi
+from .errors import ArgumentError, UnsupportedError
+
+Average, Sum, Adasum, Min, Max, Product = 'Average', 'Sum', 'Adasum', 'Min', 'Max', 'Product'
+REDUCTIONS = {
+    Average: _abi.TRIB_AVG,
+    Sum: _abi.TRIB_SUM,
+    Min: _abi.TRIB_MIN,
+    Max: _abi.TRIB_MAX,
+}
+
+
+def reduction_of(op=None, average=None):
+    """Returns the reduction that `op`, or the older argument `average`, stands for; Average where neither is given."""
+    if op is not None and average is not None:
+        raise ArgumentError('op and average say the same: give only one of them')
+    if op is None:
+        return Average if average is None or average else Sum
+    if op in (Adasum, Product):
+        raise UnsupportedError('op=%s is not supported: use one of %s' % (op, ', '.join(REDUCTIONS)))
+    if op not in REDUCTIONS:
+        raise ArgumentError('op=%r is not one of %s' % (op, ', '.join(REDUCTIONS)))
+    return op
