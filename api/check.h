@@ -8,7 +8,7 @@
  * it is the copy that a fork made (engine/base/fork.h). Nothing else of the engine may be read before. *error says
  * nothing after TRIB_OK. */
 TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_error *error);
-/* What the handle of an operation stands for. The operation's memory stays until its engine is freed, so it may be
+/* Finds the operation that a handle stands for. The operation's memory stays until its engine is freed, so it may be
  * read if another thread gives the handle back meanwhile. TRIB_INVALID: it is no handle, or was given back. *op_out is
  * NULL for a prepared operation that has never been started; prepared_out may be NULL. */
 TRIB_CHECKED trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepared **prepared_out,

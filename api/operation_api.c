@@ -9,7 +9,7 @@
 
 /* ---- Checks of parameters ---- */
 
-/* What an operation works on: a tensor, or one that the engine will name for it. */
+/* The tensor that an operation works on, or that the engine will name for it. */
 typedef struct target {
     const char *name;
     trib_dtype dtype;

@@ -22,7 +22,7 @@ static trib_status check_shape(const trib_tensor_desc *desc, trib_error *error)
     return TRIB_OK;
 }
 
-/* What does not depend on the engine. */
+/* Checks the part that does not depend on the engine. */
 static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
 {
     if (desc->struct_size != sizeof *desc) {

@@ -467,7 +467,7 @@ typedef struct trib_result {
  * After it has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
-/* What trib_submit_batch and trib_op_prepare are to do; the calls for one operation look at their own name instead. */
+/* The operation that trib_submit_batch and trib_op_prepare carry out; calls for one operation say it by their name. */
 typedef enum trib_op_kind {
     TRIB_OP_PUSH_PULL = 0, /* all_reduce */
     TRIB_OP_BROADCAST = 1,

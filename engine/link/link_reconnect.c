@@ -82,7 +82,7 @@ static trib_status try_address(trib_link *link)
     trib_transport *transport = link->host->transport;
     trib_address to;
     trib_address_list_copy(redial->to.text, redial->address, to.text, sizeof to.text);
-    /* What an address offers may not answer in time. Each second round does without it. */
+    /* A service that an address offers may not answer in time. Each second round does without it. */
     if (redial->tries / address_count(link) % 2 == 1 && !redial->needs_offer) {
         to.text[strcspn(to.text, "+")] = '\0';
     }

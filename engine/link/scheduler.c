@@ -30,7 +30,7 @@ static bool may_carry(const trib_link *connection)
 trib_link *trib_link_connection_or_main(trib_link *link, uint8_t connection)
 {
     trib_link *second = connection > 0 ? trib_link_connection(link, connection) : NULL;
-    /* What must stay behind frames of a connection waits for it while it is made again. */
+    /* A frame that must stay behind others of a connection waits for it while it is made again. */
     const bool is_there = second != NULL && trib_link_is_up(second) && (second->outgoing || second->has_received);
     return is_there ? second : link;
 }

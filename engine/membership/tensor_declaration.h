@@ -4,7 +4,7 @@
 
 #include "engine/membership/coordinator_internal.h"
 
-/* What a DECLARE says, but for its splits. */
+/* The fields of a DECLARE, but for its splits. */
 typedef struct trib_declaration {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_dtype dtype;

@@ -262,7 +262,7 @@ void trib_op_read_result(const trib_op *op, trib_result *result)
     };
 }
 
-/* What follows the callback. */
+/* The end of an operation, which follows its callback. */
 static void announce(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;

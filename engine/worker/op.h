@@ -362,7 +362,7 @@ typedef struct trib_prepared {
     struct trib_prepared *next, *made_next;
 } trib_prepared;
 
-/* What is to be submitted. The fields of the second half are for op_submit.c. */
+/* An operation to be submitted. The fields of the second half are for op_submit.c. */
 typedef struct trib_request {
     const trib_op_params *params; /* checked */
     trib_collective collective;

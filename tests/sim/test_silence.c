@@ -12,7 +12,7 @@
 
 enum { WORKERS = 3, SERVERS = 2, MEMBERS = WORKERS + SERVERS, COUNT = 100000 };
 
-/* What the job is doing when the member stops. */
+/* The phase of the job in which the member stops. */
 typedef enum phase { PHASE_CONNECTING, PHASE_WORKING, PHASE_IDLE, PHASE_LEAVING, PHASES } phase;
 
 typedef struct bed {

@@ -117,7 +117,7 @@ static void steps_that_take_too_much_memory_are_told(void **state)
     free(model);
 }
 
-/* What is sure to take more memory than there is ends at the first look, before any member joins. */
+/* A study that is sure to take more memory than there is ends at the first look, before any member joins. */
 static void steps_that_cannot_fit_are_told_before(void **state)
 {
     (void)state;

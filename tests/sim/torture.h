@@ -52,7 +52,7 @@ typedef enum torture_kind {
     TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
 
-/* What goes wrong beside faults; at most one of these in a job. */
+/* An attack beside the faults; at most one of these in a job. */
 typedef enum torture_attack {
     TORTURE_NO_ATTACK,
     TORTURE_FLIPS,     /* bits flip between machines */
@@ -90,7 +90,7 @@ typedef struct torture_fault {
     double amount;
 } torture_fault;
 
-/* What is done with a tensor. */
+/* The exchange that is done with a tensor. */
 typedef enum torture_exchange {
     TORTURE_WHOLE,   /* all-reduce, or a broadcast if it has a root */
     TORTURE_REDUCE,  /* to the root */

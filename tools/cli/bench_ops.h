@@ -32,7 +32,7 @@ void bench_fill(const bench_case *what);
 void bench_set_buffers(const bench_case *what, trib_op_params *params);
 /* The number of elements of the result that are wrong. */
 uint64_t bench_count_wrong(const bench_case *what);
-/* What a link carries of each byte of the size, as nccl-tests counts for its bus bandwidth. */
+/* The part of each byte of the size that a link carries, as nccl-tests counts for its bus bandwidth. */
 double bench_bus_factor(const bench_case *what);
 
 #endif

@@ -141,7 +141,7 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
-/* What the times depend on beside the options that are printed anyway. Whether it was given or is the default, it is
+/* The assumptions behind the times, beside the options that are printed anyway. Whether it was given or is the default, it is
  * assumed of every machine. */
 static json_t *pack_assumptions(const sim_options *self, const study_model *model)
 {

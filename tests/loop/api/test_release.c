@@ -28,7 +28,7 @@ static void several_reactors(trib_config *config, int member)
     config->partition_bytes = 8192;
 }
 
-/* What the members know of tensors. The counts are read while nothing moves; each is read until it is as it should be,
+/* Counts of the tensors that members know of. The counts are read while nothing moves; each is read until it is as it should be,
  * because news of an end is on its way for a moment. */
 typedef struct alive {
     uint32_t tensors, entries, numbers, keys;

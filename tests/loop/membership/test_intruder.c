@@ -176,7 +176,7 @@ static void with_two_ranks(void **state)
     assert_non_null(strstr(first.log, "of a process that proved to be member 1 (on a connection from 127.0.0.1:"));
 }
 
-/* What a member's own connection breaks ends the job, and the cause has the connection's address. */
+/* A rule that a member's own connection breaks ends the job, and the cause has the connection's address. */
 static void with_the_connection_of_a_member(void **state)
 {
     (void)state;
