@@ -213,6 +213,13 @@ static inline uint32_t take_elias(bit_reader *reader)
     return low | 1u << (length - 1);
 }
 
+/* The product comes first, as in BytePS, unless it is beyond what float32 has. */
+static inline float magnitude_of(uint32_t level, float scale, float levels)
+{
+    const float product = (float)level * scale;
+    return codec_is_finite(product) ? product / levels : (float)level / levels * scale;
+}
+
 static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *params, float scale, trib_dtype dtype,
                                  void *destination, uint32_t count, trib_error *error)
 {
@@ -237,7 +244,7 @@ static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *pa
             if (level == 0 || reader->at > reader->bits || next >= count) {
                 return codec_refuse(&trib_codec_dithering, "bits that are not those of its elements", error);
             }
-            value = codec_f32_of(codec_bits_of((float)level * scale / levels) ^ sign);
+            value = codec_f32_of(codec_bits_of(magnitude_of(level, scale, levels)) ^ sign);
             if (next < first + length) {
                 block[next - first] = value;
             }

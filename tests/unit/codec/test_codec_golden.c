@@ -35,8 +35,7 @@ static void test_chunks_have_the_bytes_of_the_definitions(void **state)
         assert_true(bound <= sizeof encoded);
         const trib_codec_memory memory = {.state = NULL};
         const trib_codec_place place = {.rank = 3};
-        const uint32_t bytes =
-            trib_codec_encode(&config, &memory, &place, TRIB_FLOAT32, chunk, GOLDEN_COUNT, encoded);
+        const uint32_t bytes = trib_codec_encode(&config, &memory, &place, TRIB_FLOAT32, chunk, GOLDEN_COUNT, encoded);
         assert_true(bytes <= bound);
         char digits[2 * ENCODED_MAX + 1] = "";
         for (uint32_t k = 0; k < bytes; k++) {
