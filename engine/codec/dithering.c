@@ -53,20 +53,17 @@ typedef struct bit_writer {
     unsigned char *at;
     uint64_t pending;
     unsigned used; /* bits of `pending`, below 32 */
-    uint64_t words;
 } bit_writer;
 
-/* `count` is at most 32. */
+/* `count` is at most 32. A word is stored even if it is not full yet: it is stored again then, and the trailer's place is
+ * behind it. */
 static inline void put_bits(bit_writer *writer, uint64_t bits, unsigned count)
 {
     writer->pending = writer->pending << count | bits;
     writer->used += count;
-    if (writer->used >= 32) {
-        writer->used -= 32;
-        codec_store_u32(writer->at, (uint32_t)(writer->pending >> writer->used));
-        writer->at += 4;
-        writer->words++;
-    }
+    codec_store_u32(writer->at, (uint32_t)(writer->pending << (63 - writer->used) >> 31));
+    writer->at += writer->used / 32 * 4;
+    writer->used %= 32;
 }
 
 static inline void put_elias(bit_writer *writer, uint32_t number)
@@ -77,16 +74,30 @@ static inline void put_elias(bit_writer *writer, uint32_t number)
     put_bits(writer, low, length - 1);
 }
 
-/* The distance, sign and level of an element go as one where they fit. */
-static inline void put_element(bit_writer *writer, uint32_t distance, uint32_t sign, uint32_t level)
+#define SHORT_CODES 256u /* numbers below have codes of at most 14 bits */
+
+typedef struct short_codes {
+    uint16_t bits[SHORT_CODES];
+    uint8_t counts[SHORT_CODES];
+} short_codes;
+
+static void make_short_codes(short_codes *codes)
 {
-    if ((distance | level) < 256) {
-        const unsigned near = log2_of(distance), high = log2_of(level);
-        const uint64_t first = (uint64_t)(near + 1) << near | (distance ^ 1u << near);
-        const uint64_t second = (uint64_t)(high + 1) << high | (level ^ 1u << high);
-        const unsigned second_bits = 2 * log2_of(high + 1) + 1 + high;
-        put_bits(writer, (first << 1 | sign) << second_bits | second,
-                 2 * log2_of(near + 1) + 1 + near + 1 + second_bits);
+    for (uint32_t number = 1; number < SHORT_CODES; number++) {
+        const unsigned below = log2_of(number);
+        codes->bits[number] = (uint16_t)((below + 1) << below | (number ^ 1u << below));
+        codes->counts[number] = (uint8_t)elias_bits(number);
+    }
+}
+
+/* The distance, sign and level of an element go as one where they fit. */
+static inline void put_element(bit_writer *writer, const short_codes *codes, uint32_t distance, uint32_t sign,
+                               uint32_t level)
+{
+    if ((distance | level) < SHORT_CODES) {
+        const uint64_t first = (uint64_t)codes->bits[distance] << 1 | sign;
+        put_bits(writer, first << codes->counts[level] | codes->bits[level],
+                 codes->counts[distance] + 1u + codes->counts[level]);
         return;
     }
     put_elias(writer, distance);
@@ -124,6 +135,7 @@ typedef struct dither_block {
     uint64_t draws[CODEC_BLOCK];
     uint32_t levels[CODEC_BLOCK];
     uint32_t above_zero[CODEC_BLOCK]; /* indices of the levels above 0 */
+    short_codes codes;
 } dither_block;
 
 static void write_block(bit_writer *writer, dither_block *block, const float *values, size_t length, uint32_t *distance)
@@ -137,7 +149,8 @@ static void write_block(bit_writer *writer, dither_block *block, const float *va
     uint32_t next = 0;
     for (size_t i = 0; i < found; i++) {
         const uint32_t index = indices[i];
-        put_element(writer, *distance + index - next + 1, codec_bits_of(values[index]) >> 31, block->levels[index]);
+        put_element(writer, &block->codes, *distance + index - next + 1, codec_bits_of(values[index]) >> 31,
+                    block->levels[index]);
         *distance = 0;
         next = index + 1;
     }
@@ -154,6 +167,7 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
     bit_writer writer = {.at = encoded};
     dither_block block;
     uint32_t distance = 0;
+    make_short_codes(&block.codes);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         const float *values = codec_load_block(kernels, dtype, source, first, length, block.room);
@@ -168,13 +182,13 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
         write_block(&writer, &block, values, length, &distance);
     }
     codec_xorshift_end(params, random, state);
-    const uint32_t bits = (uint32_t)(writer.words * 32 + writer.used);
+    const uint32_t bits = (uint32_t)(writer.at - encoded) * 8 + writer.used;
     if (writer.used > 0) {
         put_bits(&writer, 0, 32 - writer.used);
     }
     codec_store_u32(writer.at, bits);
     codec_store_f32(writer.at + 4, (float)scale);
-    return (uint32_t)(writer.words * 4) + TRAILER_BYTES;
+    return (uint32_t)(writer.at - encoded) + TRAILER_BYTES;
 }
 
 /* ---- Decoding ---------------------------------------------------------------------------------------------------- */
@@ -220,6 +234,42 @@ static inline float magnitude_of(uint32_t level, float scale, float levels)
     return codec_is_finite(product) ? product / levels : (float)level / levels * scale;
 }
 
+typedef struct dithered {
+    uint32_t distance; /* 0: the bits are those of no element */
+    uint32_t sign;
+    uint32_t level;
+} dithered;
+
+/* Reads two short codes and the sign between them from one window of 64 bits, which is whole: the trailer has two words
+ * after the stream. What a window has beyond the stream's end is found when its length is checked. */
+static inline dithered take_element(bit_reader *reader)
+{
+    const unsigned char *at = reader->words + (size_t)(reader->at / 32) * 4;
+    const uint64_t high = (uint64_t)codec_load_u32(at) << 32 | codec_load_u32(at + 4);
+    const unsigned shift = reader->at % 32;
+    const uint64_t window = high << shift | (uint64_t)codec_load_u32(at + 8) >> (32 - shift);
+    const unsigned zeros = (unsigned)__builtin_clzll(window | 1), first = (unsigned)(window << zeros >> (63 - zeros));
+    const unsigned begin = 2 * zeros + first; /* of the sign: the code has as many bits */
+    if (zeros <= 3) {
+        const uint64_t rest = window << begin;
+        const uint64_t next = rest << 1;
+        const unsigned more = (unsigned)__builtin_clzll(next | 1), second = (unsigned)(next << more >> (63 - more));
+        if (more <= 3) {
+            reader->at += begin + 1 + 2 * more + second;
+            return (dithered){
+                (uint32_t)((window << (2 * zeros + 1) >> 1 | (uint64_t)1 << 63) >> (64 - first)),
+                (uint32_t)(rest >> 63) << 31,
+                (uint32_t)((next << (2 * more + 1) >> 1 | (uint64_t)1 << 63) >> (64 - second)),
+            };
+        }
+    }
+    dithered taken = {.distance = take_elias(reader)};
+    taken.sign = peek_bits(reader) & CODEC_F32_SIGN;
+    reader->at += 1;
+    taken.level = taken.distance != 0 ? take_elias(reader) : 0;
+    return taken;
+}
+
 static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *params, float scale, trib_dtype dtype,
                                  void *destination, uint32_t count, trib_error *error)
 {
@@ -236,15 +286,12 @@ static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *pa
             block[next - first] = value;
         }
         while (reader->at < reader->bits && (next == UINT64_MAX || next < first + length)) {
-            const uint32_t distance = take_elias(reader);
-            const uint32_t sign = peek_bits(reader) & CODEC_F32_SIGN;
-            reader->at += distance != 0;
-            const uint32_t level = distance != 0 ? take_elias(reader) : 0;
-            next += distance;
-            if (level == 0 || reader->at > reader->bits || next >= count) {
+            const dithered taken = take_element(reader);
+            next += taken.distance;
+            if (taken.distance == 0 || taken.level == 0 || reader->at > reader->bits || next >= count) {
                 return codec_refuse(&trib_codec_dithering, "bits that are not those of its elements", error);
             }
-            value = codec_f32_of(codec_bits_of(magnitude_of(level, scale, levels)) ^ sign);
+            value = codec_f32_of(codec_bits_of(magnitude_of(taken.level, scale, levels)) ^ taken.sign);
             if (next < first + length) {
                 block[next - first] = value;
             }
