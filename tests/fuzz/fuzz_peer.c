@@ -145,6 +145,35 @@ static void act_join(world *self, script *from)
                writer.overflow ? 0 : writer.size);
 }
 
+/* Writes the description of the engine's tensor, or of another one, by the bits of `shape`. */
+static void put_tensor(trib_writer *writer, uint8_t shape, script *from)
+{
+    const bool sliced = (shape & 128) != 0;
+    trib_put_text(writer, shape & 8 ? "w" : "other");
+    trib_put_u8(writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
+    trib_put_u64(writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
+    trib_put_u8(writer, sliced ? next_u8(from) & 3 : TRIB_WHOLE);
+    trib_put_u64(writer, sliced ? next_u8(from) : 1);
+    trib_put_u8(writer, sliced ? 1 : 0);
+    if (sliced) {
+        trib_put_u64(writer, ELEMENTS);
+    }
+    trib_put_u32(writer, sliced ? next_u8(from) & 3 : 0);
+}
+
+/* Writes the owners of the tensor's partitions, right or wrong by the bits of `shape`. */
+static void put_owners(trib_writer *writer, uint8_t shape, script *from)
+{
+    const uint32_t count = shape & 1 ? next_u8(from) : 1;
+    trib_put_u32(writer, shape & 2 ? next_u32(from) : 2 * CHUNK_BYTES);
+    trib_put_u32(writer, count);
+    for (uint32_t i = 0; i < count; i++) {
+        trib_put_u16(writer, shape & 4 ? next_u8(from) : i % 2);
+        trib_put_u16(writer, shape & 8 ? next_u8(from) : 0);
+    }
+    trib_put_u64(writer, shape & 32 ? next_u32(from) : ELEMENTS); /* of the only slice */
+}
+
 /* Sends DECLARE for the engine's tensor or for another one, or the owners of its partitions. */
 static void act_declare(world *self, script *from)
 {
@@ -153,27 +182,11 @@ static void act_declare(world *self, script *from)
     const uint8_t shape = next_u8(from);
     trib_frame frame = {.type = TRIB_FRAME_DECLARE, .sender = 1, .epoch = 1, .tensor = shape & 7};
     if (!self->coordinates) {
-        trib_put_text(&writer, shape & 8 ? "w" : "other");
-        trib_put_u8(&writer, shape & 16 ? next_u8(from) : TRIB_FLOAT32);
-        trib_put_u64(&writer, shape & 32 ? (uint64_t)next_u32(from) << (shape & 64 ? 32 : 0) : ELEMENTS);
-        trib_put_u8(&writer, shape & 128 ? next_u8(from) & 3 : TRIB_WHOLE);
-        trib_put_u64(&writer, shape & 128 ? next_u8(from) : 1);
-        trib_put_u8(&writer, shape & 128 ? 1 : 0);
-        if ((shape & 128) != 0) {
-            trib_put_u64(&writer, ELEMENTS);
-        }
-        trib_put_u32(&writer, shape & 128 ? next_u8(from) & 3 : 0);
+        put_tensor(&writer, shape, from);
     } else {
-        const uint32_t count = shape & 1 ? next_u8(from) : 1;
         frame = (trib_frame){
             .type = TRIB_FRAME_DECLARED, .epoch = 1, .tensor = self->tag, .aux = shape & 16 ? next_u32(from) : 1};
-        trib_put_u32(&writer, shape & 2 ? next_u32(from) : 2 * CHUNK_BYTES);
-        trib_put_u32(&writer, count);
-        for (uint32_t i = 0; i < count; i++) {
-            trib_put_u16(&writer, shape & 4 ? next_u8(from) : i % 2);
-            trib_put_u16(&writer, shape & 8 ? next_u8(from) : 0);
-        }
-        trib_put_u64(&writer, shape & 32 ? next_u32(from) : ELEMENTS); /* of the only slice */
+        put_owners(&writer, shape, from);
     }
     world_send(world_find(self, false), frame, payload, writer.overflow ? 0 : writer.size);
 }

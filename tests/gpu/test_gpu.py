@@ -44,24 +44,15 @@ CASES = [
     ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
     ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
-    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 1, 2, 0, 'lazy'),
-    ('ahead', 2, 2, 1, 'lazy'),
+    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 2, 2, 1, ''),
     ('ahead', 1, 4, 0, ''),
-    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'),
-    ('queues', 1, 1, 0, 'many_queues'),
-    ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
     ('streams', 1, 4, 0, ''),
-    ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'),
-    ('streams', 2, 1, 0, 'one_queue'),
-    ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
-    ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'),
-    ('declare', 2, 1, 1, 'lazy'),
-    ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'),
-    ('streams', 1, 4, 0, 'lazy'),
-    ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'),
-    ('pytorch', 2, 1, 1, 'many_queues'),
-    ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
+    ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
+    ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
+    ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
+    ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
+    ('pytorch', 1, 2, 0, ''), ('pytorch', 2, 2, 1, ''), ('pytorch', 1, 4, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''),
     ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
@@ -69,9 +60,8 @@ CASES = [
     ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
-# The example is in another place in a package than in the source tree.
-EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../../examples/pytorch.py')
-                if os.path.exists(path)), None)
+# The Python package is in another place in a tarball than in the source tree.
+PACKAGE = next((path for path in (HERE + '/../python', HERE + '/../../api/python') if os.path.exists(path)), None)
 
 
 class Job:
@@ -86,25 +76,29 @@ class Job:
                     TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
                     NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
-        if argument == 'lazy':
-            base['CUDA_MODULE_LOADING'] = 'LAZY'
-        base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for work that is not launched
-        queues = {'one_queue': '1', 'eight_queues': '8', 'many_queues': '32'}.get(argument)
-        if queues:
-            base['CUDA_DEVICE_MAX_CONNECTIONS'] = queues
+        if argument == 'one_queue':
+            base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
+        if argument == 'many_queues':  # and kernels that are loaded at the start, not at their first use
+            base.update(CUDA_DEVICE_MAX_CONNECTIONS='32', CUDA_MODULE_LOADING='EAGER')
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
-        worker = [sys.executable, EXAMPLE] if scenario == 'pytorch' else [
+        worker = [sys.executable, HERE + '/torch_steps.py'] if scenario == 'pytorch' else [
             os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
-        if scenario == 'pytorch':  # the example does not read GPU_*
-            base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(local_size))
+        if scenario == 'pytorch':
+            where = os.path.dirname(tool) + ('/../lib' if tool.endswith('/bin/tributary') else '')
+            base.update(PYTHONPATH=PACKAGE, TRIBUTARY_LIBRARY=where + '/libtributary.so.0', PYTHONUNBUFFERED='1',
+                        LOCAL_WORLD_SIZE=str(local_size), TRIB_DEVICE_COUNT=str(local_size))
+        if argument == 'ddp':
+            base.update(GPU_DDP='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()),
+                        WORLD_SIZE=str(machines * local_size))
         for rank in range(0, machines * local_size, threads):
             gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
             env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size),
                        GPU_LOCAL_RANK=str(rank % local_size), GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
             if scenario == 'pytorch':
-                env.update(LOCAL_RANK=str(rank % local_size), CUDA_VISIBLE_DEVICES=str(gpu))
+                env.update(LOCAL_RANK=str(rank % local_size), TRIB_DEVICE_RANK=str(rank % local_size), RANK=str(rank),
+                           CUDA_VISIBLE_DEVICES=str(gpu))
             self.start('rank %d' % rank, rank // local_size, worker, env)
 
     def start(self, name, host, command, env):
@@ -171,9 +165,6 @@ def run_case(build, case, gpus, rate, seed, verbose):
         return True
     if scenario == 'pytorch' and not has_pytorch():
         print('skip %s: there is no PyTorch that uses GPUs' % name)
-        return True
-    if scenario == 'queues' and mps_runs():
-        print('skip %s: under MPS nobody knows how many queues there are' % name)
         return True
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:

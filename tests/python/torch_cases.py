@@ -288,8 +288,11 @@ def parallel_module():
 
 def sets():
     size, rank = trib.size(), trib.rank()
+    if size == 1:
+        raises(ValueError, lambda: trib.add_process_set([0]), 'already')
+        return
     even = trib.add_process_set(range(0, size, 2))
-    alone = trib.add_process_set([size - 1]) if size > 1 and size != 1 else None
+    alone = trib.add_process_set([size - 1])
     if rank % 2 == 0:
         total = trib.allreduce(torch.ones(4) * rank, op=trib.Sum, process_set=even)
         assert torch.equal(total, torch.full((4,), float(sum(range(0, size, 2))))), total
@@ -297,7 +300,7 @@ def sets():
     else:
         raises(ValueError, lambda: trib.allreduce(torch.ones(4), process_set=even), 'does not belong')
     assert trib.remove_process_set(even)
-    assert alone is None or trib.remove_process_set(alone)
+    assert trib.remove_process_set(alone)
 
 
 def begins_anew():

@@ -37,7 +37,7 @@ static int work(trib_mode mode, const char *transport, const char *trace)
 {
     trib_engine *engines[WORKERS];
     trib_op *ops[WORKERS];
-    float *data = calloc(COUNT, sizeof *data);
+    float *data = calloc((size_t)WORKERS * COUNT, sizeof *data);
     for (int rank = 0; rank < WORKERS; rank++) {
         trib_config config;
         trib_config_init(&config, sizeof config);
@@ -60,8 +60,8 @@ static int work(trib_mode mode, const char *transport, const char *trace)
             trib_op_params params;
             trib_op_params_init(&params, sizeof params);
             params.tensor = job_declare(engines[rank], "t", TRIB_FLOAT32, COUNT);
-            params.input = data;
-            params.output = data;
+            params.input = data + (size_t)rank * COUNT;
+            params.output = data + (size_t)rank * COUNT;
             if (trib_push_pull(engines[rank], &params, &ops[rank], NULL) != TRIB_OK) {
                 return 3;
             }

@@ -208,7 +208,7 @@ static void no_engine_is_told_from_a_fork(void **state)
 static void destroyed_engine_is_told(void **state)
 {
     (void)state;
-#if defined(__SANITIZE_ADDRESS__)
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
     print_message("# the sanitizer ends a program that reads freed memory\n");
     skip();
 #endif

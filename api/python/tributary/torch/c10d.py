@@ -14,7 +14,7 @@ import torch.distributed as dist
 from .. import _abi
 from ..engine import Engine
 from ..errors import UnsupportedError
-from . import exchange
+from . import device, exchange
 from .elements import contiguous
 
 _REDUCTIONS = [
@@ -79,7 +79,7 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
                     future.set_exception(problem)
 
             if not operations or operations[0][1] is not None:
-                complete()  # on a GPU the stream waits, not a thread
+                complete()  # on a GPU the stream waits, and this thread only for the launch
             else:
                 left = [len(operations)]
 
@@ -304,6 +304,7 @@ def _create(opts, _backend_options=None):
         store.set('tributary', '%s:%d %s' % (address, port, secrets.token_hex(32)))
     coordinator, token = store.get('tributary').decode().split()
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
+    device.choose()
     engine = Engine(
         rank=rank,
         worker_count=size,
