@@ -12,7 +12,8 @@ bool trib_codec_is_wrapped(const trib_codec_config *config)
     return config->feedback != TRIB_FEEDBACK_NONE || config->momentum != TRIB_MOMENTUM_NONE;
 }
 
-#define DEFINE_FOR_ACCUMULATOR(type, is_finite)                                                                        \
+/* NOLINTBEGIN(bugprone-macro-parentheses): an argument is a type */
+#define DEFINE_FOR_ACCUMULATOR(type)                                                                                   \
     static void gather_##type(const trib_codec_config *config, type *momentum, type *residual, type *values,           \
                               size_t count)                                                                            \
     {                                                                                                                  \
@@ -30,12 +31,13 @@ bool trib_codec_is_wrapped(const trib_codec_config *config)
     {                                                                                                                  \
         for (size_t i = 0; i < count; i++) {                                                                           \
             const type rest = residual[i] + factor * sent[i];                                                          \
-            residual[i] = is_finite(rest) ? rest : 0;                                                                  \
+            residual[i] = __builtin_isfinite(rest) ? rest : 0;                                                         \
         }                                                                                                              \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
-DEFINE_FOR_ACCUMULATOR(float, __builtin_isfinite)
-DEFINE_FOR_ACCUMULATOR(double, __builtin_isfinite)
+DEFINE_FOR_ACCUMULATOR(float)
+DEFINE_FOR_ACCUMULATOR(double)
 
 /* Reads and writes elements of any type but float64 as float32, block by block. */
 static void gather_blocks(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,

@@ -251,6 +251,7 @@ static uint32_t largest(const void *from, size_t count)
 
 /* ---- Signs, and magnitudes above a threshold: for elements of 16, 32 and 64 bits --------------------------------- */
 
+/* NOLINTBEGIN(bugprone-macro-parentheses): some arguments are types */
 #define DEFINE_FOR_WIDTH(width, word, any)                                                                             \
     static void signs_##width(void *restrict to, const void *restrict from, size_t words, word infinity)               \
     {                                                                                                                  \
@@ -295,6 +296,7 @@ static uint32_t largest(const void *from, size_t count)
         }                                                                                                              \
         return block;                                                                                                  \
     }
+/* NOLINTEND(bugprone-macro-parentheses) */
 
 DEFINE_FOR_WIDTH(16, uint16_t, any_u16)
 DEFINE_FOR_WIDTH(32, uint32_t, any_u32)

@@ -1,4 +1,5 @@
 /* golden_codecs.h - encoded chunks that golden_codecs.py has computed from the definitions; see there. */
+/* clang-format off */
 #define GOLDEN_COUNT 300
 
 static const struct {

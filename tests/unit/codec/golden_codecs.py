@@ -147,6 +147,7 @@ def cases():
 
 def header():
     lines = ['/* golden_codecs.h - encoded chunks that golden_codecs.py has computed from the definitions; see there. */',
+             '/* clang-format off */',
              '#define GOLDEN_COUNT %d' % COUNT, '',
              'static const struct {', '    const char *codec;', '    const char *encoded; /* hexadecimal */',
              '} golden_chunks[] = {']
