@@ -77,6 +77,8 @@ typedef struct trib_codec {
 /* Returns the codec; NULL if there is none. */
 const trib_codec *trib_codec_find(const char *name);
 const trib_codec *trib_codec_by_id(uint8_t id);
+/* True if sums may come back in it: it needs no state, and loses no element for the sake of others' order. */
+bool trib_codec_may_answer(const trib_codec *codec);
 /* Returns the codecs in the order of their ids; NULL from their count on. */
 const trib_codec *trib_codec_at(size_t index);
 
@@ -100,6 +102,7 @@ typedef struct trib_codec_config {
     trib_codec_feedback feedback;
     trib_codec_momentum momentum;
     float mu;
+    bool two_way; /* sums come back encoded by the same codec, without feedback and momentum */
 } trib_codec_config;
 
 #define TRIB_CODEC_TEXT_SIZE 160

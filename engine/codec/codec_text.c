@@ -139,6 +139,15 @@ static trib_status set_momentum(codec_parser *parser, const char *value)
     return status;
 }
 
+static trib_status set_two_way(codec_parser *parser, const char *value)
+{
+    static const char *const names[] = {"false", "0", "true", "1", NULL};
+    uint8_t chosen = 0;
+    const trib_status status = set_choice(parser, "two_way", value, names, "true or false", &chosen);
+    parser->config.two_way = chosen != 0;
+    return status;
+}
+
 static trib_status set_mu(codec_parser *parser, const char *value)
 {
     double number;
@@ -149,7 +158,7 @@ static trib_status set_mu(codec_parser *parser, const char *value)
     return TRIB_OK;
 }
 
-enum { CODEC, K, RATIO, SEED, SCALING, PARTITION, NORMALIZE, FEEDBACK, MOMENTUM, MU, PARAMETERS };
+enum { CODEC, K, RATIO, SEED, SCALING, PARTITION, NORMALIZE, FEEDBACK, MOMENTUM, MU, TWO_WAY, PARAMETERS };
 #define BIT(parameter) (1u << (parameter))
 #define WRAPPERS (BIT(CODEC) | BIT(FEEDBACK) | BIT(MOMENTUM) | BIT(MU))
 
@@ -167,10 +176,16 @@ static const struct {
     [FEEDBACK] = {"ef", set_feedback},
     [MOMENTUM] = {"momentum", set_momentum},
     [MU] = {"mu", set_mu},
+    [TWO_WAY] = {"two_way", set_two_way},
 };
 
-/* Returns the bits of the parameters that a codec has. */
-static uint32_t accepted_by(const trib_codec *codec)
+bool trib_codec_may_answer(const trib_codec *codec)
+{
+    return codec->id != TRIB_CODEC_RANDOMK && codec->id != TRIB_CODEC_DITHERING;
+}
+
+/* Returns the bits of the parameters that a codec has alone. */
+static uint32_t own_parameters(const trib_codec *codec)
 {
     switch (codec != NULL ? codec->id : 0) {
     case 0:
@@ -187,6 +202,12 @@ static uint32_t accepted_by(const trib_codec *codec)
     default:
         return WRAPPERS;
     }
+}
+
+/* Returns the bits of the parameters that may stand beside a codec. */
+static uint32_t accepted_by(const trib_codec *codec)
+{
+    return own_parameters(codec) | (codec != NULL && trib_codec_may_answer(codec) ? BIT(TWO_WAY) : 0);
 }
 
 static trib_status refuse_parameter(const codec_parser *parser, const char *name)
@@ -207,6 +228,11 @@ static trib_status refuse_parameter(const codec_parser *parser, const char *name
 static trib_status read_word(codec_parser *parser, char *word)
 {
     char *equals = strchr(word, '=');
+    if (equals == NULL && strcmp(word, parameters[TWO_WAY].name) == 0 && (parser->named & BIT(TWO_WAY)) == 0) {
+        parser->named |= BIT(TWO_WAY);
+        parser->config.two_way = true;
+        return TRIB_OK;
+    }
     if (equals == NULL) {
         if (parser->named & BIT(CODEC)) {
             return refuse_parameter(parser, word);
@@ -307,6 +333,9 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
     if (config->momentum != TRIB_MOMENTUM_NONE) {
         ADD(",momentum=%s,mu=%.9g", config->momentum == TRIB_MOMENTUM_NESTEROV ? "nesterov" : "heavy_ball",
             (double)config->mu);
+    }
+    if (config->two_way) {
+        ADD(",two_way");
     }
 #undef ADD
     trib_assert(used < TRIB_CODEC_TEXT_SIZE);

@@ -17,6 +17,7 @@
 #include "engine/base/limits.h"
 #include "engine/base/hash.h"
 #include "engine/cluster/cut.h"
+#include "engine/codec/codec.h"
 #include "engine/core/core.h"
 #include "engine/worker/rank_group.h"
 #include "engine/worker/task.h"
@@ -102,6 +103,9 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     uint64_t *received_bits;
+    trib_codec_config codec;           /* of its sums; none from the placement on if it cannot be there */
+    bool names_codec;                  /* the declaration names the codec; else the job's setting does */
+    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, in its one form; workers must agree */
     bool on_device;                    /* TRIB_TENSOR_DEVICE */
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */

@@ -13,6 +13,7 @@
 
 struct trib_op_core;
 struct trib_device_task;
+struct trib_task_codec;
 
 typedef enum trib_task_state {
     TRIB_TASK_IDLE,    /* no round has begun, or one is about to */
@@ -76,6 +77,7 @@ typedef struct trib_task {
     struct trib_self_lease *self_held; /* chunks that this process's own server reads in place */
     trib_task_io io;
     struct trib_device_task *device; /* NULL: the tensor is in host memory */
+    struct trib_task_codec *codec;   /* NULL: the tensor has none (task_codec.h) */
     trib_task_state state;
     uint32_t stage; /* index into the plan */
     uint32_t holds; /* the sum of held */
