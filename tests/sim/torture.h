@@ -64,6 +64,7 @@ typedef enum torture_attack {
 /* The checks that are counted: one that never had anything to check shows at the end of a run of seeds. */
 #define TORTURE_CHECK_LIST(X)                                                                                          \
     X(RESULT, "results compared")                                                                                      \
+    X(ENCODED, "encoded results compared")                                                                             \
     X(FAILURE, "failures explained")                                                                                   \
     X(BLAME, "losses whose subject is known")                                                                          \
     X(TOLD, "members told of a death")                                                                                 \
@@ -176,6 +177,8 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs; called last. */
 void torture_draw_attack(torture_plan *plan);
+/* torture_codec.c: draws how the job's sums are encoded. */
+void torture_draw_codec(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
