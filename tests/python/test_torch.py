@@ -26,6 +26,7 @@ CASES = (
     'batch_norm_over_all',
     'parallel_module',
     'sets',
+    'codecs',
     'begins_anew',
 )
 
