@@ -80,6 +80,7 @@ typedef struct trib_contribution {
     uint32_t owner;
     /* How the chunk was encoded, NULL: not at all. All contributors must say the same; otherwise not interpreted here. */
     const struct trib_encoding *encoding;
+    uint32_t partition_elements; /* with an encoding */
 } trib_contribution;
 
 /* A sum that is being sent to its receivers, which share it by reference count. */

@@ -7,6 +7,7 @@
 
 enum { SEED_AT = 0, RATIO_AT = 8, K_AT = 16, SCALING_AT = 20, PARTITION_AT = 21, NORMALIZE_AT = 22, FLAGS_AT = 23 };
 enum { COUNT_AT = 24, RESERVED_AT = 28 };
+_Static_assert(COUNT_AT == TRIB_ENCODING_SHARED_BYTES, "the partition comes behind what is shared");
 #define FLAG_TWO_WAY 1u
 
 static void put(unsigned char *at, uint64_t value, size_t bytes)
@@ -69,6 +70,11 @@ trib_status trib_encoding_get(uint8_t codec, const unsigned char *bytes, uint32_
                               why.text);
     }
     return TRIB_OK;
+}
+
+uint32_t trib_encoding_partition_count(const unsigned char bytes[TRIB_ENCODING_BYTES])
+{
+    return (uint32_t)get(bytes + COUNT_AT, 4);
 }
 
 bool trib_encoding_answers(const trib_encoding *encoding, trib_dtype dtype, uint32_t count)

@@ -23,17 +23,20 @@ void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_E
  * these parameters or that type. */
 TRIB_CHECKED trib_status trib_encoding_get(uint8_t codec, const unsigned char *bytes, uint32_t size, trib_dtype dtype,
                                            trib_encoding *encoding, trib_error *error);
+/* The part of the description that all chunks of a tensor share, and the elements of the chunk's partition. */
+#define TRIB_ENCODING_SHARED_BYTES 24u
+uint32_t trib_encoding_partition_count(const unsigned char bytes[TRIB_ENCODING_BYTES]);
 /* True if a sum of that many elements comes back encoded: its bytes replace it in its own memory. */
 bool trib_encoding_answers(const trib_encoding *encoding, trib_dtype dtype, uint32_t count);
 
 /* The place of a sum's chunk, which is the same for whoever encodes it. */
-static inline trib_codec_place trib_encoding_sum_place(const trib_encoding *encoding, uint32_t partition,
-                                                       uint32_t round, uint32_t first_element)
+static inline trib_codec_place trib_encoding_sum_place(uint32_t partition, uint32_t partition_count, uint32_t round,
+                                                       uint32_t first_element)
 {
     return (trib_codec_place){.tensor_key = partition,
                               .round = round,
                               .first_element = first_element,
-                              .partition_count = encoding->partition_count,
+                              .partition_count = partition_count,
                               .rank = UINT32_MAX};
 }
 

@@ -11,13 +11,13 @@
 #include "engine/codec/encoding.h"
 #include "engine/server/server_sum.h"
 
-#define ENCODINGS_MAX 4096u /* a peer may not fill the memory with descriptions */
+#define ENCODINGS_MAX 1024u /* a peer may not fill the memory with descriptions */
 
 typedef struct known_encoding {
     struct known_encoding *next;
     trib_encoding encoding;
     trib_dtype dtype;
-    unsigned char bytes[TRIB_ENCODING_BYTES];
+    unsigned char bytes[TRIB_ENCODING_SHARED_BYTES];
 } known_encoding;
 
 /* Memory for one encoded chunk. */
@@ -89,8 +89,7 @@ static void abandoned(trib_link *link, const trib_recv_claim *recv_claim)
     trib_server_codec_give(link->core, recv_claim->what);
 }
 
-trib_status trib_server_codec_land(trib_link *link, const trib_frame *frame, trib_recv_target *target,
-                                   trib_error *error)
+trib_status trib_server_codec_land(trib_link *link, const trib_frame *frame, trib_recv_target *target)
 {
     trib_core *core = link->core;
     trib_server_codec *self = codec_of(core);
@@ -102,8 +101,7 @@ trib_status trib_server_codec_land(trib_link *link, const trib_frame *frame, tri
         memory = trib_core_zalloc(core, sizeof *memory + landing_bytes(core));
     }
     if (memory == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an encoded chunk of %u bytes",
-                              frame->payload_size);
+        return TRIB_AGAIN;
     }
     target->buffer = memory->bytes;
     link->recv_claim.abandon = abandoned;
@@ -165,8 +163,9 @@ trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link
     const char *name = trib_roster_name(core->engine->roster, link->peer);
     what->encoding = know(core, frame, payload, &why);
     if (what->encoding == NULL) {
-        return trib_error_set(error, why.status, "PUSH from %s: %.400s", name, why.text);
+        return trib_error_set(error, why.status, "PUSH from %s: %.300s", name, why.text);
     }
+    what->partition_elements = trib_encoding_partition_count(payload);
     const uint32_t count = what->size / (uint32_t)trib_dtype_size(what->dtype);
     trib_status status = sum->aggregator->ops->recv_target(sum->aggregator, what, buffer_out, error);
     if (status != TRIB_OK) {
@@ -198,9 +197,9 @@ void trib_server_codec_encode(void *user, const trib_contribution *what, trib_su
     }
     /* All chunks but the last have the same size, and the partition's elements say where that one begins. */
     const bool is_last = what->chunk + 1 == what->chunk_count;
-    const uint32_t first = is_last && encoding->partition_count > count ? encoding->partition_count - count
-                                                                       : what->chunk * count;
-    const trib_codec_place place = trib_encoding_sum_place(encoding, what->partition, what->round, first);
+    const uint32_t all = what->partition_elements;
+    const uint32_t first = is_last && all > count ? all - count : what->chunk * count;
+    const trib_codec_place place = trib_encoding_sum_place(what->partition, all, what->round, first);
     unsigned char *encoded = sum->core->codec->encoded;
     buffer->size = encoding->codec->encode(&encoding->params, &place, NULL, what->dtype, buffer->data, count, encoded);
     buffer->codec = encoding->codec->id;

@@ -90,7 +90,9 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
         return TRIB_OK; /* the link's own memory receives the text of a withdrawal */
     }
     if (frame->codec != 0) {
-        return trib_server_codec_land(link, frame, target, error);
+        status = trib_server_codec_land(link, frame, target);
+        trib_server_note_memory(core, status, frame->payload_size);
+        return status;
     }
     trib_contribution what = trib_server_contribution(sum, link, frame);
     what.is_ahead = link->arrival_count > 0;

@@ -97,7 +97,7 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
         values_store(what->dtype, sum, i, values_round(what->dtype, value));
     }
     if (trib_encoding_answers(&encoding, what->dtype, count)) {
-        const trib_codec_place sum_place = trib_encoding_sum_place(&encoding, partition, 1, first - begin);
+        const trib_codec_place sum_place = trib_encoding_sum_place(partition, encoding.partition_count, 1, first - begin);
         through_codec(tensor, &sum_place, sum, count);
     }
     uint32_t wrong = UINT32_MAX;

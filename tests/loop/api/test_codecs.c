@@ -108,7 +108,7 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
                                     .partition_count = partition_count};
     if (trib_encoding_answers(&encoding, TRIB_FLOAT32, count)) {
         const trib_codec_place place =
-            trib_encoding_sum_place(&encoding, partition, tensor->round_base + round, first - begin);
+            trib_encoding_sum_place(partition, partition_count, tensor->round_base + round, first - begin);
         memcpy(elements, self->sum + first, count * 4u);
         const uint32_t bytes =
             codec->encode(&self->config.params, &place, NULL, TRIB_FLOAT32, elements, count, encoded);
