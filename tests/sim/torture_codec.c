@@ -21,9 +21,19 @@ void torture_draw_codec(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 131};
     const uint64_t chosen = trib_sim_draw_below(&stream, sizeof codecs / sizeof codecs[0]);
-    if (trib_sim_draw_one_in(&stream, 3) && plan->job.engine.sum_order == TRIB_ORDER_RANK) {
-        plan->job.engine.codec = codecs[chosen];
-        plan->job.engine.codec_min_bytes = 1;
+    if (!trib_sim_draw_one_in(&stream, 3) || plan->job.engine.sum_order != TRIB_ORDER_RANK) {
+        return;
+    }
+    plan->job.engine.codec = codecs[chosen];
+    plan->job.engine.codec_min_bytes = 1;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        torture_tensor *what = &plan->tensors[i];
+        const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
+        const uint32_t count = 1000 + (uint32_t)trib_sim_draw_below(&stream, 29000);
+        if (!what->on_device && !is_disputed && trib_sim_draw_one_in(&stream, 2)) { /* of several chunks */
+            *what = (torture_tensor){
+                .dtype = TRIB_FLOAT32, .count = count, .rounds = what->rounds, .root = -1, .inexact = true};
+        }
     }
 }
 
