@@ -8,9 +8,11 @@ import time
 from . import _abi
 from .engine import Engine
 from .errors import ArgumentError, JobLostError, NotInitializedError
+from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
 _engine = None
+_has_newcomers = True
 _generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
 
 
@@ -37,21 +39,37 @@ _REJOIN_SECONDS = 30
 
 
 def _join(settings, deadline):
-    """Returns an engine that has joined. A worker that begins anew may come while others still leave the last job, and is
-    rejected until they have."""
+    """Returns an engine that has joined. Under `tributary run --elastic` the launcher says where: each attempt has a
+    coordinator of its own, and one that cannot form is followed by another. Without it a worker that begins anew may come
+    while others still leave the last job, and is rejected until they have."""
+    global _has_newcomers
+    rendezvous = launcher()
     while True:
-        made = Engine(**settings)
+        place = {} if rendezvous is None else rendezvous.next_place()
+        made = Engine(**dict(settings, **_place_settings(place)))
         try:
-            made.wait_ready()
+            made.wait_ready(None if rendezvous is None else rendezvous.is_void)
+            if rendezvous is not None:
+                rendezvous.tell_ready()
+            _has_newcomers = place.get('has_newcomers', True)
             return made
         except JobLostError as problem:
             made.close()
-            if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            if rendezvous is None:
+                if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         except BaseException:
             made.close()
             raise
+
+
+# What the launcher says of a place, as fields of trib_config.
+_PLACE_FIELDS = {'rank': 'rank', 'size': 'worker_count', 'coordinator': 'coordinator', 'job': 'job'}
+
+
+def _place_settings(place):
+    return {field: place[name] for name, field in _PLACE_FIELDS.items() if name in place}
 
 
 def shutdown():
@@ -76,6 +94,11 @@ def engine():
     if _engine is None:
         raise NotInitializedError('tributary has not been initialized: call init() first')
     return _engine
+
+
+def has_newcomers():
+    """True if workers have come in with the last init() that were not in the job before."""
+    return _has_newcomers
 
 
 def generation():
