@@ -99,12 +99,16 @@ class ObjectState(State):
     def sync(self):
         if self._saved:
             self._saved = self._bcast_object({name: getattr(self, name) for name in self._saved})
-            self.restore()
-            self.save()
+            self.__dict__.update(copy.deepcopy(self._saved))
 
 
 def run(func):
     """Makes a function of a state, and more arguments, go on through losses and changes. It is called again after each."""
+    return run_fn(func, _begin_anew)
+
+
+def run_fn(func, reset):
+    """As run(), with a function that leaves the job and joins it again."""
 
     @functools.wraps(func)
     def elastic(state, *arguments, **keywords):
@@ -114,14 +118,17 @@ def run(func):
                 if must_sync:
                     state.sync()
                 return func(state, *arguments, **keywords)
-            except JobLostError:
-                if job.launcher() is None:
-                    raise  # nobody says who is left; a launcher that starts all workers again, such as torchrun, sees it
-                state.restore()
-                must_sync = True
             except HostsUpdatedInterrupt as change:
                 must_sync = not change.skip_sync
-            must_sync = _begin_anew() or must_sync
+            except Exception as problem:
+                # A framework may have an error of its own for a loss. Without the launcher nobody says who is left, and one
+                # that starts all workers again, such as torchrun, sees the error.
+                is_loss = isinstance(problem, JobLostError) or job.is_lost()
+                if not is_loss or (reset is _begin_anew and job.launcher() is None):
+                    raise
+                state.restore()
+                must_sync = True
+            must_sync = bool(reset()) or must_sync
             state.on_reset()
 
     return elastic

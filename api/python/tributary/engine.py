@@ -245,6 +245,12 @@ class Engine:
             if is_void is not None and is_void():
                 raise JobLostError('a worker has ended before the job had formed', _abi.TRIB_JOIN_FAILED)
 
+    def is_lost(self):
+        """True if the job has ended because a member was lost or has left."""
+        with self._entered():
+            status = lib.trib_engine_wait_ready(self._handle, 0, ctypes.byref(_abi.trib_error()))
+        return status < 0 and isinstance(error_of(status, ''), JobLostError)
+
     def close(self):
         """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""
         if os.getpid() != self._process or self._handle is None:

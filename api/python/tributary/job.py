@@ -1,5 +1,6 @@
 """The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export them."""
 
+import atexit
 import contextlib
 import os
 import threading
@@ -28,10 +29,24 @@ def init(comm=None, process_sets=None, **settings):
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
         _generation += 1
+        if _followers:
+            atexit.register(shutdown)  # before the engine's own, as it is registered later: frameworks may still compute
+        for opened, _ in _followers:
+            opened()
     for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
         from .process_sets import add_process_set
 
         add_process_set(process_set)
+
+
+_followers = []
+
+
+def follow(opened, closing):
+    """For bindings with native parts: `opened` is called when there is an engine, `closing` before it closes."""
+    _followers.append((opened, closing))
+    if _engine is not None:
+        opened()
 
 
 # So long may other workers take to leave the last job when this one begins the next.
@@ -76,12 +91,19 @@ def shutdown():
     """Leaves the job. init() may be called again afterwards."""
     global _engine
     with _lock:
+        for _, closing in _followers if _engine is not None else ():
+            closing()
         gone, _engine = _engine, None
     if gone is not None:
         from .process_sets import close_all
 
         close_all()
         gone.close()
+
+
+def is_lost():
+    """True if the engine's job has ended because a member was lost or has left."""
+    return _engine is not None and _engine.is_lost()
 
 
 def is_initialized():
