@@ -61,6 +61,7 @@ def wrong_hosts_are_named():
         (('--hostfile', '/nonexistent', *AWAY), '--hostfile /nonexistent: '),
         (('--discover', '/nonexistent', '--elastic', '1:2', *AWAY), '--discover /nonexistent: '),
         (('--discover', '/nonexistent', *AWAY), '--discover needs --elastic'),
+        (('--elastic', '1:2', '--bind'), '--bind: works on this machine alone'),
         (('--elastic', '4:2'), '--elastic 4:2: must be MIN:MAX'),
         (('-H', 'nobody.invalid'), 'host nobody.invalid: '),
     ):
@@ -93,6 +94,32 @@ def way_to_a_host_ends():
     assert len(agents) == 2, agents
     os.kill(int(agents[1]), signal.SIGKILL)
     assert 'host b is lost' in job.end(status=137) or 'host a is lost' in job.text(), job.text()
+
+
+def hosts_in_network_namespaces():
+    """The stand-in for ssh is `ip netns exec`: the workers are in a network of their own, and find the launcher and each other."""
+    name, near, far = 'trib-%d' % os.getpid(), 'trb%d' % (os.getpid() % 10000), 'trc%d' % (os.getpid() % 10000)
+    commands = (
+        'ip netns add %s' % name,
+        'ip link add %s type veth peer name %s netns %s' % (near, far, name),
+        'ip addr add 10.213.9.1/24 dev %s' % near,
+        'ip link set %s up' % near,
+        'ip -n %s addr add 10.213.9.2/24 dev %s' % (name, far),
+        'ip -n %s link set %s up' % (name, far),
+        'ip -n %s link set lo up' % name,
+    )
+    try:
+        for command in commands:
+            if subprocess.run(command.split(), stderr=subprocess.DEVNULL).returncode != 0:
+                print('skip hosts_in_network_namespaces: %s is refused' % command)
+                return
+        options = ('-H', name + ':2', '--host', '10.213.9.1', '--rsh', 'ip netns exec')
+        assert 'TRIB_COORDINATOR=10.213.9.2:' in Job(*options, '--', 'env').end()
+        output = Job('--elastic', '1:2', *options, '--', PYTHON, WORKER, '5', '0.05').end()
+        assert output.count('with total 15') == 2, output
+    finally:
+        for command in 'ip netns del ' + name, 'ip link del ' + near:
+            subprocess.run(command.split(), stderr=subprocess.DEVNULL)
 
 
 def lost_worker_comes_back():
@@ -157,6 +184,7 @@ def main():
                 failure_ends_all_hosts,
                 interrupt_and_kill_leave_nothing,
                 way_to_a_host_ends,
+                hosts_in_network_namespaces,
                 lost_worker_comes_back,
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,

@@ -54,6 +54,11 @@ def horovod_and_byteps_names(python):
         program = 'import %s.torch as x, tributary.torch as y; assert x is y; x.init(); print("alias", x.rank())' % name
         output = python_bed.run_workers(python, 2, '-c', program, options=('--as', name))
         assert output.count('alias') == 2, output
+    program = (
+        'import horovod.torch as hvd, horovod.torch.elastic as elastic, horovod.common.exceptions as e\n'
+        'assert e.HorovodInternalError is hvd.HorovodInternalError and elastic.run is hvd.elastic.run; hvd.init(); print("alias")'
+    )
+    assert python_bed.run_workers(python, 2, '-c', program, options=('--as', 'horovod')).count('alias') == 2
 
 
 def digits_example(python):

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/cli/options.h"
+#include "tools/cli/run_hosts.h"
 #include "tools/cli/run_python.h"
 
 #define REACTORS_MAX 16 /* as TRIB_REACTORS */
@@ -79,6 +80,9 @@ int run_options_parse(run_options *self, int argc, char **argv)
     if (self->host != NULL && !is_host(self->host)) {
         return options_reject(&table, "--host", self->host,
                               "must be an IPv4 address of this machine, such as 127.0.0.1");
+    }
+    if (self->bind && run_needs_hosts(self)) {
+        return options_reject(&table, "--bind", NULL, "works on this machine alone, without hosts and --elastic");
     }
     if (optind >= argc || argv[optind][0] == '\0') {
         fprintf(stderr, "tributary run: which program? Put it after --\n");
