@@ -22,7 +22,9 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument('--epochs', type=int, default=20)
     parser.add_argument('--chaos', type=int, default=0, metavar='KILLS')
-    parser.add_argument('--pause', type=float, default=0, metavar='SECONDS', help='after each step, as a larger model has')
+    parser.add_argument(
+        '--pause', type=float, default=0, metavar='SECONDS', help='after each step, as a larger model has'
+    )
     parser.add_argument(
         '--data', default=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'digits', 'digits.csv')
     )

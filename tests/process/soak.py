@@ -23,7 +23,15 @@ def run(seed, changes, workers):
     draw = random.Random(seed)
     steps = 40 + 40 * changes
     job = elastic_bed.Job(
-        '--elastic', '1:%d' % workers, '--host-failures', '0', '--', sys.executable, elastic_bed.WORKER, str(steps), '0.05'
+        '--elastic',
+        '1:%d' % workers,
+        '--host-failures',
+        '0',
+        '--',
+        sys.executable,
+        elastic_bed.WORKER,
+        str(steps),
+        '0.05',
     )
     killed = 0
     try:
@@ -31,7 +39,9 @@ def run(seed, changes, workers):
             before = {pid: each[0] for pid, each in job.steps().items()}
             # A step of a job of two or more, by workers that live: one of them may go.
             job.comes_to(
-                lambda now, before=before: len(now) > 1 and any(each[0] > before.get(pid, 0) for pid, each in now.items()),
+                lambda now, before=before: (
+                    len(now) > 1 and any(each[0] > before.get(pid, 0) for pid, each in now.items())
+                ),
                 'a step of two workers',
             )
             time.sleep(draw.random() ** 2)

@@ -45,7 +45,15 @@ def hosts_by_list_and_file():
 
 def token_is_in_no_command_line():
     """The token is in the workers' environment, and in nobody's arguments."""
-    job = Job('-H', 'a:1,b:1', *AWAY, '--', 'sh', '-c', 'echo token $TRIB_TOKEN; cat /proc/[0-9]*/cmdline | tr "\\0" " "; echo; sleep 1')
+    job = Job(
+        '-H',
+        'a:1,b:1',
+        *AWAY,
+        '--',
+        'sh',
+        '-c',
+        'echo token $TRIB_TOKEN; cat /proc/[0-9]*/cmdline | tr "\\0" " "; echo; sleep 1',
+    )
     output = job.end()
     token = output.split('token ')[1].split()[0]
     assert len(token) >= 32 and output.count('token ' + token) == 2, output
@@ -54,7 +62,10 @@ def token_is_in_no_command_line():
 
 def wrong_hosts_are_named():
     for options, text in (
-        (('-H', 'a:1,nowhere:2', *AWAY), 'host nowhere cannot be used: the way to it ended with status 255: no route to nowhere'),
+        (
+            ('-H', 'a:1,nowhere:2', *AWAY),
+            'host nowhere cannot be used: the way to it ended with status 255: no route to nowhere',
+        ),
         (('-H', 'a:x', *AWAY), 'host "a:x": must be NAME, NAME:SLOTS'),
         (('-H', 'a:1,a:2', *AWAY), 'host "a" is listed twice'),
         (('-n', '4', '-H', 'a:1,b:2', *AWAY), '-n 4: the hosts have 3 slots'),
@@ -127,14 +138,31 @@ def lost_worker_comes_back():
     job.has_size(3)
     victim = next(pid for pid, (_, rank, *_) in job.steps().items() if rank == 0)
     job.kill(victim)
-    job.comes_to(lambda steps: victim not in steps and sum(each[2] == 3 for each in steps.values()) == 3, 'a third worker')
+    job.comes_to(
+        lambda steps: victim not in steps and sum(each[2] == 3 for each in steps.values()) == 3, 'a third worker'
+    )
     output = job.end()
     assert output.count('finished after') == 3 and output.count('with total 1830') == 3, output[-2000:]
 
 
+def lost_host_comes_back():
+    """The way to a host ends; its worker is lost, and another one is started when there is a way again."""
+    job = Job('--elastic', '1:2', '-H', 'a:1,b:1', *AWAY, '--', PYTHON, WORKER, '80', '0.05')
+    job.has_size(2)
+    lost = next(pid for pid, each in job.steps().items() if each[1] == 0)
+    os.kill(int(open('/proc/%d/stat' % lost).read().rpartition(')')[2].split()[1]), signal.SIGKILL)
+    job.comes_to(
+        lambda steps: lost not in steps and sum(each[2] == 2 for each in steps.values()) == 2, 'two workers again'
+    )
+    output = job.end()
+    assert 'host a is lost' in output and output.count('with total 3240') == 2, output[-2000:]
+
+
 def too_few_end_the_job():
     """A program that always fails is not started for ever."""
-    output = Job('--elastic', '2:2', '--host-failures', '3', '--', PYTHON, '-c', 'import tributary; tributary.init(); 1 / 0').end(status=1)
+    output = Job(
+        '--elastic', '2:2', '--host-failures', '3', '--', PYTHON, '-c', 'import tributary; tributary.init(); 1 / 0'
+    ).end(status=1)
     assert 'localhost is not used any more' in output and '--elastic asks for at least 2' in output, output[-2000:]
 
 
@@ -142,7 +170,20 @@ def goes_on_without_a_bad_host():
     """Workers on one host always fail; the job goes on with the other."""
     script = write('flaky', '#!/bin/sh\n[ -n "$BAD_HOST" ] && exit 9\nexec %s %s 12 0.05\n' % (PYTHON, WORKER))
     rsh = write('bad-rsh', '#!/bin/sh\n[ "$1" = bad ] && export BAD_HOST=1\nshift\nexec "$@"\n')
-    output = Job('--elastic', '1:3', '-H', 'good:2,bad:1', '--host', '127.0.0.1', '--rsh', rsh, '--host-failures', '2', '--', script).end()
+    output = Job(
+        '--elastic',
+        '1:3',
+        '-H',
+        'good:2,bad:1',
+        '--host',
+        '127.0.0.1',
+        '--rsh',
+        rsh,
+        '--host-failures',
+        '2',
+        '--',
+        script,
+    ).end()
     assert 'host bad is not used any more' in output and output.count('with total 78') == 2, output[-2000:]
 
 
@@ -166,7 +207,9 @@ def random_kills():
 
 def script_stops_at_its_limit():
     """The soak script itself, for a moment."""
-    done = subprocess.run([PYTHON, HERE + '/soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120)
+    done = subprocess.run(
+        [PYTHON, HERE + '/soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120
+    )
     assert done.returncode == 0 and 'every sum was right' in done.stdout, done.stdout
 
 
@@ -186,6 +229,7 @@ def main():
                 way_to_a_host_ends,
                 hosts_in_network_namespaces,
                 lost_worker_comes_back,
+                lost_host_comes_back,
                 too_few_end_the_job,
                 goes_on_without_a_bad_host,
                 discovery_adds_and_removes,

@@ -21,7 +21,11 @@ def worker_is_lost(python):
     job.comes_to(lambda steps: sum(each[2] == 2 for each in steps.values()) == 2, 'two workers', seconds=120)
     victim = next(pid for pid, each in job.steps().items() if each[1] == 0)
     job.kill(victim)
-    job.comes_to(lambda steps: victim not in steps and sum(each[2] == 2 for each in steps.values()) == 2, 'two again', seconds=120)
+    job.comes_to(
+        lambda steps: victim not in steps and sum(each[2] == 2 for each in steps.values()) == 2,
+        'two again',
+        seconds=120,
+    )
     output = job.end(seconds=180)
     assert output.count('trained 20 epochs') == 2, output[-2500:]
 

@@ -56,7 +56,20 @@ def digits_with_chaos(python):
     example = python_bed.SOURCE + '/examples/elastic_digits.py'
 
     def accuracy(*arguments):
-        job = Job('--elastic', '1:3', '--host-failures', '0', '--', python, example, '--epochs', '12', '--pause', '0.1', *arguments)
+        job = Job(
+            '--elastic',
+            '1:3',
+            '--host-failures',
+            '0',
+            '--',
+            python,
+            example,
+            '--epochs',
+            '12',
+            '--pause',
+            '0.1',
+            *arguments,
+        )
         output = job.end(seconds=200)
         return float(re.search(r'accuracy ([\d.]+) %', output).group(1)), output
 
@@ -78,7 +91,17 @@ def torchrun_starts_again(python):
     with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
         file.write(program)
         file.flush()
-        command = [python, '-m', 'torch.distributed.run', '--nnodes', '1:2', '--nproc-per-node', '3', '--max-restarts', '3']
+        command = [
+            python,
+            '-m',
+            'torch.distributed.run',
+            '--nnodes',
+            '1:2',
+            '--nproc-per-node',
+            '3',
+            '--max-restarts',
+            '3',
+        ]
         command += ['--rdzv-backend', 'c10d', '--rdzv-endpoint', '127.0.0.1:0', file.name]
         output = python_bed.run(command, python_bed.environment(PYTHONWARNINGS='ignore'))
     assert output.count('attempt 2 is right') == 3, output[-2500:]

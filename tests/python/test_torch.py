@@ -34,7 +34,9 @@ CASES = (
 def all_cases(python, workers, *options):
     def case():
         # Servers of `tributary run` end with the job, so only a job without them can begin anew. One worker cannot be fewer.
-        left_out = {'begins_anew', 'suspended_and_resumed'} if options else {'suspended_and_resumed'} if workers == 1 else ()
+        left_out = (
+            {'begins_anew', 'suspended_and_resumed'} if options else {'suspended_and_resumed'} if workers == 1 else ()
+        )
         names = [name for name in CASES if name not in left_out]
         output = python_bed.run_workers(python, workers, HERE + '/torch_cases.py', *names, options=options)
         for name in names:

@@ -34,7 +34,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
     int colocate = 0, level = 0, package = 0;
     *self = (run_options){.host_failures = 5};
     const option_row rows[] = {
-        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "workers: processes with TRIB_RANK 0 to N-1; default 1, or all the hosts' slots")},
+        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX,
+                      "workers: processes with TRIB_RANK 0 to N-1; default 1, or all the hosts' slots")},
         {OPTION_COUNT("-s", &self->servers, 0, RUN_COUNT_MAX,
                       "servers with processes of their own; default 0: the workers sum")},
         {OPTION_CHOICE("--colocate", &colocate, option_when_words, "WHEN", "whether workers sum a share too"),
@@ -51,7 +52,8 @@ int run_options_parse(run_options *self, int argc, char **argv)
                        "a Python script's imports of it get tributary's package, so that no line has to change")},
         {OPTION_SET("--tag-output", &self->tag_all, "a prefix for the output of rank 0, too")},
         {OPTION_TEXT("-H", &self->hosts, "HOST:SLOTS,...", "where the workers run, and how many on each host")},
-        {OPTION_TEXT("--hostfile", &self->hostfile, "FILE", "the same, one host a line: HOST:SLOTS or HOST slots=SLOTS")},
+        {OPTION_TEXT("--hostfile", &self->hostfile, "FILE",
+                     "the same, one host a line: HOST:SLOTS or HOST slots=SLOTS")},
         {OPTION_TEXT("--rsh", &self->rsh, "COMMAND", "what runs `sh` on a host, as COMMAND HOST sh; default ssh")},
         {OPTION_TEXT("--elastic", &self->elastic, "MIN:MAX",
                      "lost workers are started again, and the others go on as long as MIN are left; for programs with "

@@ -7,8 +7,9 @@
 
 /* Writes the path of a part of the package ("tributary/launch"). False if there is none. */
 bool run_find_package(const char *part, char *path, size_t size);
-/* For `--as`: scripts of another library get this package under its name. Puts the stand-in of a package ("horovod", "byteps") in front of PYTHONPATH, and the package that it stands for. Returns
- * false after an error message: the Python package is not beside this program. */
+/* For `--as`: scripts of another library get this package under its name. Puts the stand-in of that library ("horovod",
+ * "byteps") in front of PYTHONPATH, and this package. Returns false after an error message: it is not beside this
+ * program. */
 bool run_stand_in_for(const char *package);
 
 #endif

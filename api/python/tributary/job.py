@@ -30,7 +30,9 @@ def init(comm=None, process_sets=None, **settings):
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
         _generation += 1
         if _followers:
-            atexit.register(shutdown)  # before the engine's own, as it is registered later: frameworks may still compute
+            atexit.register(
+                shutdown
+            )  # before the engine's own, as it is registered later: frameworks may still compute
         for opened, _ in _followers:
             opened()
     for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:

@@ -15,7 +15,20 @@ from link import HostLost, Link
 GRACE_SECONDS = 10  # time of the other workers after a failure or a signal, to end by themselves
 SERVERS_SECONDS = 1  # time of the servers after the last worker
 # Variables of this machine or login that mean nothing elsewhere.
-_LOCAL_VARIABLES = ('HOME', 'HOSTNAME', 'LOGNAME', 'MAIL', 'OLDPWD', 'PWD', 'SHELL', 'SHLVL', 'TERM', 'TMPDIR', 'USER', '_')
+_LOCAL_VARIABLES = (
+    'HOME',
+    'HOSTNAME',
+    'LOGNAME',
+    'MAIL',
+    'OLDPWD',
+    'PWD',
+    'SHELL',
+    'SHLVL',
+    'TERM',
+    'TMPDIR',
+    'USER',
+    '_',
+)
 _LOCAL_PREFIXES = ('DBUS_', 'DISPLAY', 'SSH_', 'XAUTHORITY', 'XDG_')
 
 
@@ -36,6 +49,8 @@ class Worker:
         self.rank = None  # in the present attempt
         self.is_server = False
         self.is_unwanted = False  # its end is no failure
+        self.is_pressed = False  # it was ended because it was late
+        self.started_at = time.monotonic()
 
     def __str__(self):
         what = 'worker %d' % self.number if self.rank is None else 'rank %d' % self.rank
@@ -146,7 +161,9 @@ class Driver:
         if not is_here and not self.options.rsh and link.address.startswith('127.'):
             del self.links[name]
             await link.close()
-            raise HostLost('host %s cannot reach %s: give --host an address that all hosts reach' % (name, self.address))
+            raise HostLost(
+                'host %s cannot reach %s: give --host an address that all hosts reach' % (name, self.address)
+            )
         return link
 
     # Workers.

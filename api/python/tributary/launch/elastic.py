@@ -6,6 +6,7 @@ have come or must go. The next attempt begins when every worker that is left of 
 the last attempt get the first ranks, in their old order, because they have the state that the others get from rank 0."""
 
 import asyncio
+import signal
 import time
 
 from driver import Driver, Fatal, say
@@ -14,6 +15,7 @@ from link import HostLost
 from rendezvous import Rendezvous
 
 _FORM_SECONDS = 120  # for workers to ask for their place, once one has
+_START_SECONDS = 600  # for a worker that was started to ask for its place
 _DISCOVERY_SECONDS = 1
 _HOSTS_SECONDS = 600  # for a discovery script to show enough hosts
 _GATHER_SECONDS = 5  # newcomers wait so long for others that are starting, to come in together
@@ -144,7 +146,9 @@ class Elastic(Driver):
         self._wake.set()
 
     def _newcomers(self):
-        return [number for number in self._waiting if number not in self._members and not self.workers[number].is_unwanted]
+        return [
+            number for number in self._waiting if number not in self._members and not self.workers[number].is_unwanted
+        ]
 
     def _tell_of_changes(self):
         """Tells the members when someone waits to come in, or has to go. They learn it once for each attempt."""
@@ -160,16 +164,14 @@ class Elastic(Driver):
                 self._rendezvous.send(number, changed=self._attempt, added=bool(added), removed=bool(removed))
 
     def _dismiss_unwanted(self):
-        for number in list(self._waiting):
-            worker = self.workers[number]
-            if self._is_finishing and number not in self._members:
+        for number, worker in self.workers.items():
+            if self._is_finishing and number not in self._members and not worker.is_unwanted:
                 self.kill(worker)  # it has come too late to do anything
-            elif worker.is_unwanted:
+                self._waiting.pop(number, None)
+            elif worker.is_unwanted and number in self._waiting:
                 self._rendezvous.send(number, leave='the hosts that are listed do not have its place any more')
-            else:
-                continue
-            del self._waiting[number]
-            self._members.discard(number)
+                del self._waiting[number]
+                self._members.discard(number)
 
     def _may_form(self):
         present = set(self.workers)
@@ -188,15 +190,16 @@ class Elastic(Driver):
         order = [n for n in sorted(self._members, key=lambda n: self.workers[n].rank if n in self.workers else 0)]
         chosen = [n for n in order if n in self._waiting]
         kept = len(chosen)
-        chosen += sorted(self._newcomers(), key=lambda n: (list(self._listed).index(self.workers[n].link.name), n))
+        chosen += sorted(self._newcomers())
         try:
             first = self.workers[chosen[0]].link
             coordinator = '%s:%d' % (first.address, await first.free_port())
-        except HostLost:
-            chosen = []
-        self._is_forming = False
-        if not chosen or any(number not in self.workers for number in chosen):
-            return  # someone ended meanwhile; the next step looks again
+        except (HostLost, IndexError):
+            return  # the next step looks again
+        finally:
+            self._is_forming = False
+        if any(number not in self._waiting for number in chosen):
+            return  # someone has ended, or has to go, meanwhile
         self._attempt += 1
         self._members, self._ready, self._asked_at = set(chosen), set(), None
         for rank, number in enumerate(chosen):
@@ -215,14 +218,21 @@ class Elastic(Driver):
         say('attempt %d begins with %d workers' % (self._attempt, len(chosen)))
 
     def _press_late_ones(self):
-        """Ends members that have not come to the next attempt in time: they would hold all others up."""
+        """Ends workers that have not asked for their place in time: they would hold all others up."""
+        for number, worker in self.workers.items():
+            if number not in self._waiting and number not in self._members and not worker.is_pressed:
+                self._press(worker, worker.started_at, _START_SECONDS)
         if self._asked_at is None or time.monotonic() < self._asked_at + _FORM_SECONDS:
             return
-        survivors = [n for n in self._members if n in self._waiting]
-        late = [n for n in self._members if n in self.workers and n not in self._waiting]
-        for number in late if survivors else []:
-            say('%s has not asked for its place within %d s: ending it' % (self.workers[number], _FORM_SECONDS))
-            self.workers[number].link.order(do='signal', worker=number, number=9)
+        for number in self._members if self._members & set(self._waiting) else ():
+            if number in self.workers and number not in self._waiting and not self.workers[number].is_pressed:
+                self._press(self.workers[number], self._asked_at, _FORM_SECONDS)
+
+    def _press(self, worker, since, seconds):
+        if time.monotonic() > since + seconds:
+            say('%s has not asked for its place within %d s: ending it' % (worker, seconds))
+            worker.is_pressed = True
+            worker.link.order(do='signal', worker=worker.number, number=signal.SIGKILL)
 
     def _check_enough(self):
         """Ends the job if too few workers are left and no more can be started."""

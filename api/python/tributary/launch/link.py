@@ -84,7 +84,9 @@ class Link:
             try:
                 event = json.loads(line)
             except ValueError:
-                why = ': ' + line.decode('utf-8', 'replace').strip()  # a login script, or a shell that cannot start Python
+                why = (
+                    ': ' + line.decode('utf-8', 'replace').strip()
+                )  # a login script, or a shell that cannot start Python
                 continue
             if event['event'] in ('here', 'hello', 'port'):
                 self._answers.put_nowait(event)
