@@ -60,7 +60,7 @@ CASES = [
     ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'),
     ('streams', 1, 4, 0, 'lazy'),
     ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'),
-    ('pytorch', 2, 1, 1, 'many_queues'),
+    ('pytorch', 2, 1, 1, 'many_queues'), ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
     ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''),
     ('killed', 2, 3, 1, '4'),
@@ -69,9 +69,8 @@ CASES = [
     ('killed', 1, 8, 0, '5'),
 ]
 LIMIT_S = 150
-# The example is in another place in a package than in the source tree.
-EXAMPLE = next((path for path in (HERE + '/../examples/pytorch.py', HERE + '/../../examples/pytorch.py')
-                if os.path.exists(path)), None)
+# The Python package is in another place in a tarball than in the source tree.
+PACKAGE = next((path for path in (HERE + '/../python', HERE + '/../../api/python') if os.path.exists(path)), None)
 
 
 class Job:
@@ -95,16 +94,22 @@ class Job:
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
-        worker = [sys.executable, EXAMPLE] if scenario == 'pytorch' else [
+        worker = [sys.executable, HERE + '/torch_steps.py'] if scenario == 'pytorch' else [
             os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
-        if scenario == 'pytorch':  # the example does not read GPU_*
-            base.update(TRIB_DEVICE='cuda', LOCAL_WORLD_SIZE=str(local_size))
+        if scenario == 'pytorch':
+            where = os.path.dirname(tool) + ('/../lib' if tool.endswith('/bin/tributary') else '')
+            base.update(PYTHONPATH=PACKAGE, TRIBUTARY_LIBRARY=where + '/libtributary.so.0', PYTHONUNBUFFERED='1',
+                        LOCAL_WORLD_SIZE=str(local_size), TRIB_DEVICE_COUNT=str(local_size))
+        if argument == 'ddp':
+            base.update(GPU_DDP='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()),
+                        WORLD_SIZE=str(machines * local_size))
         for rank in range(0, machines * local_size, threads):
             gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
             env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size),
                        GPU_LOCAL_RANK=str(rank % local_size), GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
             if scenario == 'pytorch':
-                env.update(LOCAL_RANK=str(rank % local_size), CUDA_VISIBLE_DEVICES=str(gpu))
+                env.update(LOCAL_RANK=str(rank % local_size), TRIB_DEVICE_RANK=str(rank % local_size), RANK=str(rank),
+                           CUDA_VISIBLE_DEVICES=str(gpu))
             self.start('rank %d' % rank, rank // local_size, worker, env)
 
     def start(self, name, host, command, env):

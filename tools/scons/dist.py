@@ -94,11 +94,15 @@ def fill(build, root, version):
     put(build + '/dist/libtributary.so.' + version, lib + '/libtributary.so.' + version, True)
     for name in ('libtributary.so.0', 'libtributary.so'):
         os.symlink('libtributary.so.' + version, os.path.join(lib, name))
-    for module in glob.glob(build + '/libtributary-*.so.0'):
+    for module in glob.glob(build + '/libtributary-*.so.0') + glob.glob(build + '/libtributary-*.so'):
         put(module, os.path.join(lib, os.path.basename(module)), True)
+    for source in glob.glob('api/python/tributary/**/*.py', recursive=True):
+        put(source, os.path.join(root, 'python', os.path.relpath(source, 'api/python')), False)
+    os.symlink('../../lib', root + '/python/tributary/lib')
     if os.path.exists(build + '/tests/gpu_worker'):
         put(build + '/tests/gpu_worker', root + '/tests/gpu_worker', True)
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
+        put('tests/gpu/torch_steps.py', root + '/tests/torch_steps.py', False)
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)

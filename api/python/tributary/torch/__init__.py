@@ -25,7 +25,6 @@ from ..job import (
     ddl_built,
     gloo_built,
     gloo_enabled,
-    init,
     is_homogeneous,
     is_initialized,
     local_rank,
@@ -59,6 +58,7 @@ from .byteps_ops import (
 )
 from .compression import Compression
 from .cross_barrier import CrossBarrier
+from .device import init
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 from .gather_ops import (
     allgather,

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from .. import _abi
 from ..engine import Engine
 from ..errors import UnsupportedError
-from . import exchange
+from . import device, exchange
 from .elements import contiguous
 
 _REDUCTIONS = [
@@ -304,6 +304,7 @@ def _create(opts, _backend_options=None):
         store.set('tributary', '%s:%d %s' % (address, port, secrets.token_hex(32)))
     coordinator, token = store.get('tributary').decode().split()
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
+    device.choose()
     engine = Engine(
         rank=rank,
         worker_count=size,
