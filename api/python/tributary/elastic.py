@@ -29,8 +29,7 @@ HorovodInternalError = JobLostError
 def _begin_anew():
     """Leaves the job as it was and joins it as it is now: the one place where a change of membership takes place. Returns
     True if others have come in that lack the state."""
-    job.shutdown()
-    job.init()
+    job.begin_anew()
     return job.has_newcomers()
 
 

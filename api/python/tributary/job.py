@@ -14,6 +14,7 @@ from .rendezvous import mine as launcher
 _lock = threading.Lock()
 _engine = None
 _has_newcomers = True
+_settings = {}  # of the last init()
 _generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
 
 
@@ -21,14 +22,14 @@ def init(comm=None, process_sets=None, **settings):
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
     A second call does nothing until shutdown() was called. comm must be None. process_sets: a list of
     ProcessSet to be added, or "dynamic"; settings are fields of trib_config."""
-    global _engine, _generation
+    global _engine, _generation, _settings
     if comm:
         raise ArgumentError('init() takes no communicator: the launcher says who belongs to the job')
     with _lock:
         if _engine is not None:
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
-        _generation += 1
+        _generation, _settings = _generation + 1, settings
         if _followers:
             atexit.register(
                 shutdown
@@ -101,6 +102,12 @@ def shutdown():
 
         close_all()
         gone.close()
+
+
+def begin_anew():
+    """Leaves the job as it was, and joins it as it is now, with the settings of the last init()."""
+    shutdown()
+    init(**_settings)
 
 
 def is_lost():
