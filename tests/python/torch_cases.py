@@ -312,6 +312,19 @@ def begins_anew():
         trib.init()
 
 
+def suspended_and_resumed():
+    """The last worker stays away for a while: the others are a job of their own meanwhile."""
+    rank, size = trib.rank(), trib.size()
+    for workers in size - 1, size:
+        trib.suspend()
+        assert not trib.is_initialized()
+        if rank < workers:
+            trib.resume(workers, 0, rank)
+            assert (trib.rank(), trib.size()) == (rank, workers)
+            total = trib.allreduce(torch.ones(3), op=trib.Sum)
+            assert torch.equal(total, torch.full((3,), float(workers))), total
+
+
 CASES = [
     reductions,
     in_place_and_strided,
@@ -327,6 +340,7 @@ CASES = [
     parallel_module,
     sets,
     begins_anew,
+    suspended_and_resumed,
 ]
 
 if __name__ == '__main__':

@@ -3,7 +3,6 @@
 The same program must run on all workers. Names belong to places in a program: where none is given they are counted as the
 program is traced, so workers must trace the same functions in the same order."""
 
-import atexit
 import ctypes
 import itertools
 
@@ -33,25 +32,20 @@ _numbers = {}  # name, type and count of a tensor -> its number in the native ta
 _counters = {}
 
 
-def init(**settings):
-    """Joins the job of the launcher's environment, and waits until all are there."""
-    job.init(**settings)
-    atexit.register(shutdown)  # before the engine's own, as it was registered later: XLA may still run
-
-
-def shutdown():
-    """Waits for what XLA computes, and leaves the job."""
-    if not job.is_initialized():
-        return
+def _closing():
+    """Waits for what XLA computes."""
     for array in jax.live_arrays():
         try:
             array.block_until_ready()
         except Exception:  # its owner sees the error
             pass
     _native.trib_jax_close(job.engine()._handle)
-    job.shutdown()
     _numbers.clear()
     _counters.clear()
+
+
+job.follow(lambda: None, _closing)
+init, shutdown = job.init, job.shutdown
 
 
 def _number_of(name, aval, priority, is_device):

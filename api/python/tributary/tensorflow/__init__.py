@@ -50,3 +50,11 @@ from .ops import (
 
 # Horovod's name for the error after which a job begins anew.
 HorovodInternalError = JobLostError
+
+
+def __getattr__(name):
+    if name == 'elastic':  # it imports Keras, which takes a while
+        import importlib
+
+        return importlib.import_module(__name__ + '.elastic')
+    raise AttributeError(name)
