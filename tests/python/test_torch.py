@@ -14,6 +14,7 @@ from cases import run_cases  # noqa: E402
 HERE = os.path.dirname(os.path.abspath(__file__))
 CASES = (
     'reductions',
+    'other_types',
     'in_place_and_strided',
     'scaling',
     'many_at_once',

@@ -30,7 +30,7 @@ from ..job import (
     stop_timeline,
 )
 from ..process_sets import ProcessSet, global_process_set
-from ..reductions import Adasum, Average, Max, Min, Sum
+from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .compression import Compression
 from .functions import broadcast_object, broadcast_variables
 from .gradients import DistributedGradientTape, DistributedOptimizer

@@ -56,7 +56,7 @@ def _gradient(op, gradient):
         total = _exchange(gradient, name, _PUSH_PULL, _abi.TRIB_SUM)
         return total if job.rank() == root else tf.zeros_like(total)
     if reduce not in (_abi.TRIB_SUM, _abi.TRIB_AVG):
-        raise UnsupportedError('%s: a minimum or maximum over workers has no gradient' % name)
+        raise UnsupportedError('%s: a minimum, maximum or product over workers has no gradient' % name)
     return _exchange(gradient, name, _PUSH_PULL, reduce)
 
 
