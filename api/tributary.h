@@ -605,9 +605,9 @@ TRIB_API TRIB_CHECKED trib_status trib_op_start(trib_op *const *ops, size_t coun
 TRIB_API void trib_op_cancel(trib_op *op);
 
 /* Work put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not.
- * The call waits for the job to come together, and as a rule until that end is launched (docs/gpu.md): TRIB_STATE on
- * your loop, TRIB_WRONG_THREAD in a callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being
- * captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
+ * Blocks until the GPU has been given the last step of the operation, or the operation is over (docs/gpu.md); where a
+ * thread must not wait for that it is TRIB_STATE on your loop, TRIB_WRONG_THREAD in a callback. TRIB_INVALID (no device
+ * tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */

@@ -134,7 +134,6 @@ static trib_status open_device(trib_engine *engine, trib_error *error)
                                        .rank = config->local_rank,
                                        .size = config->local_size,
                                        .machine = config->rank / config->local_size,
-                                       .alone = trib_engine_is_one_machine(engine),
                                        .kernels = engine->env.kernels,
                                        .logger = &engine->logger,
                                        .poll_window_max_ns = engine->env.poll_window_max_ns,

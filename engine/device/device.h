@@ -24,7 +24,7 @@
 #include "engine/base/kernel_ops.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_DEVICE_ABI 12u
+#define TRIB_DEVICE_ABI 13u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 
@@ -44,13 +44,13 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_KIND_COUNT
 } trib_device_kind;
 
-/* A semaphore for streams, signalled when an operation is complete. A stream waits until the word has reached the
- * value. Once the work before the event has been launched, a stream may wait for the event instead. */
-typedef struct trib_device_semaphore {
-    uint32_t *word; /* host memory that is mapped into the device; NULL: not made yet */
-    uint32_t value; /* value of the word for the present operation */
-    void *event;    /* for the device */
-} trib_device_semaphore;
+/* The end of an operation on the device, for which streams may wait. The engine clears all but the event before each
+ * operation. */
+typedef struct trib_device_end {
+    atomic_uint jobs_launched; /* of the jobs with which the operation ends */
+    atomic_bool is_launched;   /* all of them, and the event behind them */
+    void *event;               /* for the device, which frees it when it is closed */
+} trib_device_end;
 
 typedef struct trib_device_job {
     trib_post post; /* runs on reactor when the job is over */
@@ -67,11 +67,10 @@ typedef struct trib_device_job {
     uint64_t label; /* for collectives: the same on all members; checked by the host implementation */
     const struct trib_device_job *after;
     void *marker; /* for WAIT: from marker_record, owned by the job */
-    /* The job that raises *semaphore_count to semaphore_goal signals the semaphore when it ends on the device; NULL:
-     * none. */
-    trib_device_semaphore *semaphore;
-    atomic_uint *semaphore_count;
-    uint32_t semaphore_goal;
+    /* The job is one of end_jobs with which an operation ends. They are launched on one stream, so the last of them to
+     * be launched ends last. NULL: the operation goes on after it. */
+    trib_device_end *end;
+    uint32_t end_jobs;
     trib_status status;
     char text[TRIB_DEVICE_TEXT_SIZE];
     struct trib_device_job *next; /* for the device */
@@ -88,14 +87,13 @@ typedef struct trib_device_params {
     int32_t index;      /* -1: the calling thread's current device */
     int32_t rank, size; /* rank in the local group, and its size */
     int32_t machine;
-    bool alone; /* the job has one machine, so no bytes are copied to the host or back */
     const trib_kernels *kernels;
     trib_logger *logger;
     int64_t poll_window_max_ns; /* longest time that a thread of the device spins for more work (poll_window.h) */
     void (*complete)(trib_device_job *job); /* any thread: gives back a job */
     /* Any thread: wakes reactors of the engine. Bit i stands for the reactor with index i. */
     void (*wake)(void *engine, uint32_t reactors);
-    /* Any thread: work was launched, or has ended, since stream_wait returned TRIB_BUSY. */
+    /* Any thread: the end of an operation was launched since stream_wait returned TRIB_BUSY. */
     void (*launched)(void *engine);
     void *engine;
     /* called first by each thread of the device, which places the thread; may be NULL */
@@ -123,15 +121,9 @@ typedef struct trib_device_ops {
     bool (*wake)(trib_device *device, uint32_t reactors, bool hurries);
     /* Any thread: drops a marker that no job owns. */
     void (*marker_drop)(trib_device *device, void *marker);
-    /* Any thread: makes the semaphore, which must be zeroed or as a failed call has left it. Its memory is freed with
-     * the device. */
-    trib_status (*semaphore_make)(trib_device *device, trib_device_semaphore *semaphore, trib_error *error);
-    /* Any thread: signals it from the host. */
-    void (*semaphore_signal)(trib_device *device, const trib_device_semaphore *semaphore);
-    /* Caller's thread: later work of the stream waits for the semaphore. TRIB_BUSY: the signal has not been launched
-     * yet, and could end up behind the wait. The caller may try again when params.launched is called. */
-    trib_status (*stream_wait)(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
-                               trib_error *error);
+    /* Caller's thread: later work of the stream waits for the operation's end. TRIB_BUSY: that has not been launched
+     * yet, and the stream does not wait; the caller may try again when params.launched is called. */
+    trib_status (*stream_wait)(trib_device *device, void *stream, const trib_device_end *end, trib_error *error);
     /* Pins an extent of host memory that will take part in copies. */
     trib_status (*pin)(trib_device *device, void *base, size_t size);
     void (*unpin)(trib_device *device, void *base, size_t size);

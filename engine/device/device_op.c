@@ -20,8 +20,6 @@
 
 trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
 {
-    trib_engine *engine = op->engine;
-    const trib_device_ops *ops = engine->env.device;
     if (op->device == NULL) {
         op->device = calloc(1, sizeof *op->device);
         if (op->device == NULL) {
@@ -29,14 +27,8 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
         }
         op->device->op = op;
     }
-    if (op->device->semaphore.word == NULL) {
-        trib_status status = ops->semaphore_make(engine->device, &op->device->semaphore, error);
-        if (status != TRIB_OK) {
-            return status;
-        }
-    }
-    op->device->semaphore.value++;
-    atomic_store(&op->device->semaphore_count, 0);
+    atomic_store(&op->device->end.jobs_launched, 0);
+    atomic_store(&op->device->end.is_launched, false);
     atomic_store(&op->device->notified, false);
     return TRIB_OK;
 }
@@ -209,9 +201,4 @@ void trib_device_ahead_failed(trib_op *op)
 void trib_device_op_go_ahead(trib_op *op)
 {
     op->engine->env.device->submit(op->engine->device, &op->device->wait);
-}
-
-void trib_device_op_end(trib_op *op)
-{
-    op->engine->env.device->semaphore_signal(op->engine->device, &op->device->semaphore);
 }

@@ -53,8 +53,7 @@ typedef struct trib_device_op {
     uint64_t ahead_bytes;   /* bytes of the input that the job copies to the host; 0: none */
     atomic_int input;       /* a trib_device_input */
     atomic_uint posts_left; /* cores whose input_post has not run */
-    trib_device_semaphore semaphore;
-    atomic_uint semaphore_count;
+    trib_device_end end;
     trib_post failed_post; /* runs on core 0 */
     atomic_bool notified;
     struct trib_device_op *next; /* next in trib_local_group.unnotified */
@@ -117,8 +116,6 @@ static inline uint64_t trib_device_label(const trib_op *op, uint32_t slice)
 void trib_device_input_arrived(trib_reactor *reactor, trib_post *post);
 /* Any core: an operation with a copy ahead has failed here. The operation is complete when that copy is over. */
 void trib_device_ahead_failed(trib_op *op);
-/* Signals the operation's semaphore, because the operation is complete, successfully or not. */
-void trib_device_op_end(trib_op *op);
 
 /* ---- A tensor: see device_hooks.h ---- */
 /* Caller's thread, without the mutex: takes a tensor's host memory before its declaration. Otherwise registering the

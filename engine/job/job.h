@@ -186,8 +186,7 @@ struct trib_engine {
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
     _Atomic(struct trib_local_group *) group;     /* local ranks of this machine; NULL: alone, or not open yet */
-    atomic_uint launches;                         /* counts launches, for retries of a refused stream (device.h) */
-    atomic_bool refused_logged;                   /* whether the log has said that a stream was refused */
+    atomic_uint launches;                         /* counts what stream_wait may be tried again for (device.h) */
     atomic_uint device_jobs;                      /* jobs that the device has, other than those of tasks */
 
     pthread_mutex_t mutex;

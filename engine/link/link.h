@@ -234,6 +234,12 @@ static inline bool trib_link_is_up(const trib_link *link)
            (link->session.is_established && link->state != TRIB_LINK_CLOSING && !link->leaving);
 }
 
+/* The address of the link's peer, for messages. */
+static inline const char *trib_link_remote(const trib_link *link)
+{
+    return link->conn != NULL ? link->conn->remote.text : "a connection that is being made again";
+}
+
 /* True if this side ends the link, so that it takes no more frames. */
 static inline bool trib_link_is_ending(const trib_link *link)
 {

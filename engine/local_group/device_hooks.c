@@ -51,7 +51,6 @@ const trib_device_hooks trib_group_device_hooks = {
     .begin = trib_device_op_begin,
     .wake = wake_cores,
     .failed = trib_group_op_failed,
-    .end = trib_device_op_end,
     .awaited = name_awaited,
     .take_ahead = trib_device_tensor_ahead,
     .drop = trib_device_tensor_drop,

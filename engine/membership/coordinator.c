@@ -305,8 +305,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     trib_coordinator *self = link->core->engine->coordinator;
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
         if (status == TRIB_PROTOCOL) {
-            trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn != NULL ? link->conn->remote.text : "?",
-                                   reason);
+            trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), reason);
         }
         return;
     }

@@ -267,7 +267,7 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
 
 static void refuse_join(trib_link *link, const char *reason)
 {
-    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn != NULL ? link->conn->remote.text : "?", reason);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), reason);
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, reason);
     trib_coordinator_notify_end(link, &cause);
     trib_link_close_for(link, true, &cause);

@@ -48,7 +48,7 @@ static void reject(trib_link *link)
     char text[TRIB_REASON_MAX];
     snprintf(text, sizeof text,
              "it claims to be rank %u, which has a connection, or does not exist, or has another roster", link->peer);
-    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, link->conn->remote.text, text);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), text);
     trib_counter_add(&link->host->stats->peers_refused, 1);
     link->role = TRIB_LINK_ROLE_NONE;
     trib_link_close(link, false, TRIB_PROTOCOL, "a second connection for the same worker, or an unknown rank");

@@ -24,8 +24,6 @@ typedef struct trib_device_hooks {
     void (*wake)(trib_op *op, uint32_t reactors);
     /* Any core: the operation has failed on that core. */
     void (*failed)(trib_op *op);
-    /* The last core to finish: the operation is complete, and streams that wait for it continue. */
-    void (*end)(trib_op *op);
     /* The core: returns a noun phrase for what an operation in its input stage waits for. */
     const char *(*awaited)(const trib_op *op);
 

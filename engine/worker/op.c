@@ -342,9 +342,8 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     trib_engine *engine = op->engine;
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
-    if (op->tensor->on_device) {
-        /* This precedes the callback, whose thread may wait for a stream that waits for this operation. */
-        engine->device_hooks->end(op);
+    if (op->tensor->on_device && atomic_load(&op->is_awaited)) {
+        trib_engine_notify(engine); /* trib_op_stream_wait returns, even if the callback waits for its caller */
     }
     op->done_post.run = complete;
     if (engine->config.mode == TRIB_MODE_QUEUE) {

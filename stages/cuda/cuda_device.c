@@ -112,9 +112,6 @@ static trib_status device_marker_record(trib_device *device, void *stream, void 
     *marker_out = NULL;
     rouse_thread(device);
     trib_status status = cuda_check_capture(device, stream, error);
-    if (status == TRIB_OK) {
-        cuda_stream_note(device, stream);
-    }
     const bool reached = status == TRIB_OK && is_stream_idle(device, stream);
     if (reached) {
         cuda_context_leave(device, guard);
@@ -136,29 +133,6 @@ static trib_status device_marker_record(trib_device *device, void *stream, void 
     }
     cuda_context_leave(device, guard);
     return status;
-}
-
-/* ---- Semaphores ---- */
-
-static trib_status device_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
-{
-    const cuda_context_guard guard = cuda_context_enter(device);
-    void *event = semaphore->event != NULL ? semaphore->event : cuda_semaphore_event_make(device);
-    uint32_t *word = event != NULL ? cuda_semaphore_word(device) : NULL;
-    cuda_context_leave(device, guard);
-    *semaphore = (trib_device_semaphore){.word = word, .event = event};
-    if (word == NULL) {
-        /* An event that was made stays with the semaphore for the next call. */
-        cuda_set_error(error, TRIB_NO_MEMORY, "no memory that the GPU sees, or no memory for a CUDA event");
-        return TRIB_NO_MEMORY;
-    }
-    return TRIB_OK;
-}
-
-static void device_semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
-{
-    __atomic_store_n(semaphore->word, semaphore->value, __ATOMIC_RELEASE);
-    cuda_semaphore_note_launched(device, semaphore);
 }
 
 /* ---- Memory ---- */
@@ -265,7 +239,7 @@ static void free_all(trib_device *device)
             (void)cudaStreamDestroy(device->streams[which]);
         }
     }
-    cuda_semaphores_free(device);
+    cuda_ends_free(device);
     pthread_cond_destroy(&device->changed);
     pthread_mutex_destroy(&device->mutex);
 }
@@ -279,7 +253,6 @@ static void device_close(trib_device *device)
     pthread_join(device->thread, NULL);
     trib_assert(device->new_head == NULL && device->waits == NULL && device->join == NULL);
     trib_assert(device->ready.head == NULL && device->deferred.head == NULL);
-    cuda_registry_leave(device);
     if (!device->hung) {
         const cuda_context_guard guard = cuda_context_enter(device);
         free_all(device);
@@ -320,8 +293,6 @@ static cudaError_t set_up_device(trib_device *device)
     }
     if (code == cudaSuccess) {
         set_up_gpu_direct(device);
-        cuda_registry_join(device);
-        code = cuda_semaphores_open(device) ? cudaSuccess : cudaErrorMemoryAllocation;
     }
     return code;
 }
@@ -334,7 +305,6 @@ static cudaError_t start_device(trib_device *device)
         code = cudaErrorMemoryAllocation;
     }
     if (code != cudaSuccess) {
-        cuda_registry_leave(device);
         free_all(device);
     }
     return code;
@@ -421,8 +391,6 @@ const trib_device_ops *trib_device_cuda(void)
         .marker_record = device_marker_record,
         .wake = cuda_thread_wake,
         .marker_drop = device_marker_drop,
-        .semaphore_make = device_semaphore_make,
-        .semaphore_signal = device_semaphore_signal,
         .stream_wait = cuda_stream_wait,
         .pin = device_pin,
         .unpin = device_unpin,

@@ -35,18 +35,12 @@ cudaError_t cuda_driver_open(cuda_driver *driver)
         {"cuEventRecord", offsetof(cuda_driver, record_event)},
         {"cuEventQuery", offsetof(cuda_driver, query_event)},
         {"cuStreamWaitEvent", offsetof(cuda_driver, wait_event)},
-        {"cuStreamWaitValue32", offsetof(cuda_driver, wait_value)},
-        {"cuStreamWriteValue32", offsetof(cuda_driver, write_value)},
     };
     for (size_t i = 0; i < sizeof needed / sizeof needed[0]; i++) {
         const cudaError_t code = cuda_find_driver(needed[i].name, (char *)driver + needed[i].offset);
         if (code != cudaSuccess) {
             return code;
         }
-    }
-    if (cuda_find_driver("cuStreamGetId", &driver->get_id) != cudaSuccess) {
-        (void)cudaGetLastError();
-        driver->get_id = NULL;
     }
     return cudaSuccess;
 }

@@ -5,8 +5,8 @@
  * One thread per device (the device thread) makes all calls that may take long. It issues jobs to three streams
  * (copies to the host, copies to the device, collectives) and polls their events. It spins for a while after the last
  * progress, polls every 20 to 200 us while work is in flight for longer, and sleeps when there is none. So no reactor
- * ever waits for the driver or for NCCL. Threads share only the queue of new jobs, the pool of markers and the
- * semaphores.
+ * ever waits for the driver or for NCCL. Threads share only the queue of new jobs, the pool of markers and the ends of
+ * operations.
  */
 #ifndef TRIB_STAGES_CUDA_INTERNAL_H
 #define TRIB_STAGES_CUDA_INTERNAL_H
@@ -25,7 +25,7 @@
 #include "engine/base/thread_signals.h"
 
 #define TRIB_CUDA_STOP_NS (5 * INT64_C(1000000000))
-#define CUDA_LAUNCHED_MAX 256u /* CUDA queues 1024 works, and each collective has an event and a semaphore beside it */
+#define CUDA_LAUNCHED_MAX 256u /* CUDA queues 1024 works, and each collective may have two events beside it */
 
 /* NCCL, found at run time. */
 typedef struct cuda_nccl {
@@ -121,23 +121,11 @@ typedef struct cuda_stream_marker {
     struct cuda_stream_marker *next;
 } cuda_stream_marker;
 
-/* The event of a semaphore. Fields but `event` and `next` are guarded by the device's mutex. */
-typedef struct cuda_semaphore_event {
-    cudaEvent_t event; /* recorded behind the work that signals the semaphore */
-    uint32_t launched; /* the last value whose signal has been launched */
-    bool is_held;      /* streams wait for the word, since before the launch */
-    struct cuda_semaphore_event *next;
-} cuda_semaphore_event;
-
-/* One page is enough for the default of ops_max. A later allocation of host memory could wait for streams that wait
- * themselves. */
-#define CUDA_SEMAPHORES_PER_PAGE (64u << 10)
-
-typedef struct cuda_semaphore_page {
-    struct cuda_semaphore_page *next;
-    uint32_t *words; /* host memory that is mapped into the device at the same address */
-    uint32_t used;
-} cuda_semaphore_page;
+/* A trib_device_end's event. */
+typedef struct cuda_end_event {
+    cudaEvent_t event;
+    struct cuda_end_event *next;
+} cuda_end_event;
 
 /* Functions of the driver on the hot path (cuda_driver.c). Their error numbers are those of the runtime. */
 typedef struct cuda_driver {
@@ -154,9 +142,6 @@ typedef struct cuda_driver {
     CUresult (*record_event)(CUevent, CUstream);
     CUresult (*query_event)(CUevent);
     CUresult (*wait_event)(CUstream, CUevent, unsigned);
-    CUresult (*wait_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-    CUresult (*write_value)(CUstream, CUdeviceptr, cuuint32_t, unsigned);
-    CUresult (*get_id)(CUstream, unsigned long long *); /* NULL: the driver is too old to number streams */
 } cuda_driver;
 
 struct trib_device {
@@ -169,9 +154,6 @@ struct trib_device {
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* the devices that must see what network devices write */
     bool flushes;                                   /* a call is needed to make them see it */
-    uint32_t queues, copy_queues;                   /* hardware queues for streams, and for streams that copy */
-    bool loads_late;                                /* CUDA loads a kernel at its first use */
-    uint32_t own_copies, own_all; /* the engine's streams that copy, and all; 0: not in the stream registry */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */
@@ -184,10 +166,8 @@ struct trib_device {
     bool calls_come;  /* a new job needs calls that may take long */
     bool calls;       /* the device thread makes such calls in this turn */
     cuda_stream_marker *free_markers;
-    cuda_semaphore_page *semaphore_pages;
-    cuda_comm *comm;                        /* written by the device thread with the mutex held; NULL: none */
-    cuda_semaphore_event *semaphore_events; /* all of them */
-    bool refused;                           /* a stream's wait was refused since the last launch */
+    cuda_comm *comm; /* written by the device thread with the mutex held; NULL: none */
+    bool rejected;   /* a stream's wait was rejected since an operation's end was launched last */
 
     atomic_bool stop_asked;
     atomic_bool hung; /* some work never ended: memory that it may use is not freed. Written by the device thread */
@@ -200,6 +180,7 @@ struct trib_device {
     cuda_queue ready;                     /* collectives that have not been issued, oldest first */
     cuda_queue deferred;                  /* copies whose `after` has not been issued */
     trib_device_job *waits, *waits_tail;  /* jobs that wait for callers' streams, oldest first */
+    cuda_end_event *end_events;           /* all of them */
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
@@ -247,7 +228,7 @@ void *cuda_thread_main(void *argument); /* a trib_device */
 /* Caller's thread: trib_device_ops.wake. */
 bool cuda_thread_wake(trib_device *device, uint32_t reactors, bool hurries);
 void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, const char *text);
-/* The slot's work is on that stream: records its event, and signals its semaphore, behind it. */
+/* The slot's work is on that stream: records its event behind it, and counts it for the end of its operation. */
 void cuda_slot_issued(trib_device *device, cuda_slot *slot, cuda_stream_id which);
 /* Makes the stream wait for job->after. TRIB_BUSY: that job has not been issued yet. Another error: this job must fail,
  * because that one has failed or cannot be waited for; *why_out says why. */
@@ -276,24 +257,13 @@ void cuda_marker_release(trib_device *device, cuda_stream_marker *marker); /* an
 void cuda_marker_await(trib_device *device, trib_device_job *job);
 void cuda_marker_poll(trib_device *device);
 
-/* ---- cuda_gate.c: any thread; NULL or false: out of memory ---- */
-bool cuda_semaphores_open(trib_device *device);
-uint32_t *cuda_semaphore_word(trib_device *device);
-cuda_semaphore_event *cuda_semaphore_event_make(trib_device *device);
-void cuda_semaphores_free(trib_device *device);
-
 /* ---- cuda_wait.c ---- */
-void cuda_registry_join(trib_device *device);
-void cuda_registry_leave(trib_device *device); /* has no effect on a device that has not joined */
-/* Caller's thread: the program uses that stream. */
-void cuda_stream_note(trib_device *device, cudaStream_t stream);
 /* Caller's thread: trib_device_ops.stream_wait. */
-trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
-                             trib_error *error);
-/* The device thread: the work that the semaphore is for has been put on the stream; signals the semaphore behind it. */
-CUresult cuda_semaphore_signal_behind(trib_device *device, const trib_device_semaphore *semaphore, cudaStream_t stream);
-/* Any thread: the signal of the semaphore is on a stream, or the host has signalled it. */
-void cuda_semaphore_note_launched(trib_device *device, const trib_device_semaphore *semaphore);
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_end *end, trib_error *error);
+/* The device thread: the operation's last job has been put on the stream. Records the event behind it, from which on
+ * streams may wait for it. */
+CUresult cuda_end_launched(trib_device *device, trib_device_end *end, cudaStream_t stream);
+void cuda_ends_free(trib_device *device);
 
 /* ---- cuda_comm.c ---- */
 /* Starts to join the group of that name. False: out of memory or threads. */

@@ -73,18 +73,15 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
 
 /* ---- Issuing ---- */
 
-/* All jobs of an operation that have a semaphore are on one stream: the last one that is issued ends last. */
-static cudaError_t signal_semaphore_behind(trib_device *device, const trib_device_job *job, cuda_stream_id which)
+static cudaError_t count_for_end(trib_device *device, const trib_device_job *job, cuda_stream_id which)
 {
-    if (job->semaphore == NULL) {
+    if (job->end == NULL) {
         return cudaSuccess;
     }
-    const uint32_t count = atomic_fetch_add(job->semaphore_count, 1) + 1;
-    trib_assert(count <= job->semaphore_goal);
-    if (count < job->semaphore_goal) {
-        return cudaSuccess;
-    }
-    return (cudaError_t)cuda_semaphore_signal_behind(device, job->semaphore, device->streams[which]);
+    const uint32_t count = atomic_fetch_add(&job->end->jobs_launched, 1) + 1;
+    trib_assert(count <= job->end_jobs);
+    return count < job->end_jobs ? cudaSuccess
+                                 : (cudaError_t)cuda_end_launched(device, job->end, device->streams[which]);
 }
 
 /* Records the event behind the slot's work. Where that fails the job keeps its memory until its stream is idle, and
@@ -99,7 +96,7 @@ static void record_end_event(trib_device *device, cuda_slot *slot, cuda_stream_i
 void cuda_slot_issued(trib_device *device, cuda_slot *slot, cuda_stream_id which)
 {
     trib_assert(!slot->issued);
-    slot->code = signal_semaphore_behind(device, slot->job, which);
+    slot->code = count_for_end(device, slot->job, which);
     record_end_event(device, slot, which);
     slot->issued = true;
     if (which == CUDA_COLLECTIVE) {

@@ -3,7 +3,7 @@
  *
  * The stage has two versions. The first is done when the device has the copy, and later device work waits for the
  * copy there. The second completes the partition: the stage is done when the device's jobs have ended, and the
- * operation's semaphore is signalled. In a broadcast the root's machine has its bytes in place and copies nothing.
+ * operation ends with it. In a broadcast the root's machine has its bytes in place and copies nothing.
  *
  * If the network device wrote the sum to its place directly, a job that makes the bytes visible to the GPU replaces
  * the copy.
@@ -57,9 +57,8 @@ static trib_verdict copy_last_start(trib_core *core, trib_task *task, trib_error
         return task->held[TRIB_HOLD_DEVICE] == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
     fill(task);
-    device->to_device.semaphore = &op->device->semaphore;
-    device->to_device.semaphore_count = &op->device->semaphore_count;
-    device->to_device.semaphore_goal = task->tensor->device->slice_count;
+    device->to_device.end = &op->device->end;
+    device->to_device.end_jobs = task->tensor->device->slice_count;
     trib_device_submit(core, device, &device->to_device, copy_back);
     return TRIB_VERDICT_PENDING;
 }

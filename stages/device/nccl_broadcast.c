@@ -27,9 +27,8 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
         .shard = tensor->partition_bytes,
         .label = trib_device_label(op, device->slice),
         .after = device->ready,
-        .semaphore = &op->device->semaphore,
-        .semaphore_count = &op->device->semaphore_count,
-        .semaphore_goal = tensor->device->slice_count,
+        .end = &op->device->end,
+        .end_jobs = tensor->device->slice_count,
     };
     device->awaits_jobs = true;
     trib_group_announce(core, device, &device->gather);

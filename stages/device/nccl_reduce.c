@@ -92,9 +92,8 @@ static trib_verdict all_reduce_start(trib_core *core, trib_task *task, trib_erro
     } else {
         fill(device, true);
     }
-    device->reduce.semaphore = &op->device->semaphore;
-    device->reduce.semaphore_count = &op->device->semaphore_count;
-    device->reduce.semaphore_goal = task->tensor->device->slice_count;
+    device->reduce.end = &op->device->end;
+    device->reduce.end_jobs = task->tensor->device->slice_count;
     device->awaits_jobs = true;
     if (local_size > 1) {
         trib_group_announce(core, device, &device->reduce);

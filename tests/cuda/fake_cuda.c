@@ -242,24 +242,6 @@ cudaError_t cudaFree(void *devPtr)
     return cudaSuccess;
 }
 
-cudaError_t cudaHostAlloc(void **pHost, size_t size, unsigned flags)
-{
-    (void)flags;
-    *pHost = fake_fails(FAKE_HOST_MEMORY) ? NULL : calloc(1, size);
-    if (*pHost == NULL) {
-        return say(cudaErrorMemoryAllocation);
-    }
-    count(&fake_counted()->host_memory, 1);
-    return cudaSuccess;
-}
-
-cudaError_t cudaFreeHost(void *ptr)
-{
-    count(&fake_counted()->host_memory, -1);
-    free(ptr);
-    return cudaSuccess;
-}
-
 cudaError_t cudaHostRegister(void *ptr, size_t size, unsigned flags)
 {
     (void)ptr;

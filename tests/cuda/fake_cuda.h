@@ -3,13 +3,12 @@
  * process without a GPU.
  *
  * The fake models GPUs whose streams run in order, each on a thread of its own, but no faster than its hardware
- * queue allows. It models events, copies and fills; waits for words in host memory, and writes of them; collectives
- * that end when all members of the communicator have come; and kernels that are loaded late, under the context's
- * lock and when the GPU is idle. Device memory is host memory.
+ * queue allows. It models events, copies and fills; collectives that end when all members of the communicator have
+ * come; and calls that wait until the whole GPU is idle, under the context's lock. Device memory is host memory.
  *
- * Only a GPU can show what the driver and NCCL do beyond that. The sharing of queues, and the wait of a kernel's
- * loading, follow observation and documents (docs/decisions/0006-queues.md), not derivation. There are no default
- * streams, no MPS and no GPUDirect, and copies from unregistered memory are like any other.
+ * Only a GPU can show what the driver and NCCL do beyond that. The sharing of queues, and calls that wait for the whole
+ * GPU, follow observation and documents (docs/decisions/0006-queues.md), not derivation. There are no default streams
+ * and no GPUDirect, and copies from unregistered memory are like any other.
  */
 #ifndef TRIB_TESTS_FAKE_CUDA_H
 #define TRIB_TESTS_FAKE_CUDA_H
@@ -28,9 +27,8 @@
 
 /* ---- Functions for tests ---- */
 
-/* Called before the first engine. Each GPU has `queues` queues (1 to 32), and the module is told so as by a program.
- * Kernels are loaded late if loads_late is set. */
-void fake_open(unsigned queues, bool loads_late, unsigned seed);
+/* Called before the first engine. Each GPU has `queues` queues (1 to 32). */
+void fake_open(unsigned queues, unsigned seed);
 /* Called after the last engine: waits until all streams have come to their end, and frees the fake's memory. Returns
  * false if one does not end. */
 bool fake_close(void);
@@ -41,9 +39,7 @@ typedef enum fake_call {
     FAKE_EVENT_RECORD,
     FAKE_ORDER, /* a stream waits for an event */
     FAKE_COPY,
-    FAKE_HOST_MEMORY,
     FAKE_STREAM_MAKE,
-    FAKE_WRITE_WORD,
     FAKE_COLLECTIVE, /* a collective of NCCL */
     FAKE_CALLS
 } fake_call;
@@ -52,10 +48,9 @@ void fake_fail(fake_call call, unsigned n);
 bool fake_has_failed(void);
 
 typedef struct fake_counts {
-    unsigned events, streams, host_memory, device_memory, pinned, communicators, contexts; /* that live */
-    unsigned waits_ahead; /* waits of streams for a word whose write was not launched yet */
-    unsigned aborted;     /* communicators */
-    unsigned faults;      /* forbidden calls; each has been printed */
+    unsigned events, streams, device_memory, pinned, communicators, contexts; /* that live */
+    unsigned aborted;                                                         /* communicators */
+    unsigned faults; /* forbidden calls; each has been printed */
 } fake_counts;
 fake_counts fake_count(void);
 /* Prints what every stream is at, for a test that has stopped. */
@@ -74,8 +69,8 @@ void fake_stream_hold(cudaStream_t stream, const uint32_t *go); /* until *go is 
 bool fake_stream_is_idle(cudaStream_t where);
 /* The calling thread has chosen that device, or none (below 0); any other choice is a fault. */
 void fake_expect_chosen(int gpu);
-/* The program uses a kernel for the first time. */
-void fake_load_kernel(int gpu);
+/* The program uses a kernel for the first time, frees memory or the like: the call waits for all work of the GPU. */
+void fake_wait_for_gpu(int gpu);
 
 /* ---- Declarations that the fake's files share ---- */
 
@@ -93,8 +88,6 @@ typedef bool (*fake_tell)(fake_work *work, fake_moment moment);
 typedef enum fake_kind {
     FAKE_NOTHING, /* what an event records */
     FAKE_WAIT_EVENT,
-    FAKE_WAIT_WORD,
-    FAKE_WRITE,
     FAKE_BYTES, /* a copy or a fill */
     FAKE_DELAY,
     FAKE_HOLD,
@@ -115,9 +108,8 @@ struct fake_work {
     fake_kind kind;
     const fake_stream *before; /* WAIT_EVENT: until that many of this stream's works are over */
     uint64_t before_count;
-    uint32_t *word; /* WAIT_WORD, WRITE, HOLD */
-    uint32_t value;
-    void *target; /* BYTES; source NULL: zeros */
+    const uint32_t *go; /* HOLD */
+    void *target;       /* BYTES; source NULL: zeros */
     const void *source;
     size_t bytes;
     unsigned micros;
@@ -136,8 +128,7 @@ fake_stream *fake_stream_of(cudaStream_t stream); /* NULL: no stream; the fault 
 /* Called with the mutex held. */
 void fake_fault(const char *text);
 fake_counts *fake_counted(void);
-bool fake_is_written(const fake_work *wait); /* true once the write of its word was launched */
-bool fake_fails(fake_call call);             /* takes the mutex */
+bool fake_fails(fake_call call); /* takes the mutex */
 
 /* fake_cuda.c */
 cudaError_t fake_event_record(cudaEvent_t event, cudaStream_t stream);

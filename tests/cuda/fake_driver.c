@@ -1,6 +1,6 @@
 /*
- * fake_driver.c - a fake of what the module needs of the driver and the loader: waits for words, ids of streams, and
- * NCCL and the module as libraries to be loaded. See fake_cuda.h.
+ * fake_driver.c - a fake of what the module needs of the driver and the loader: contexts, streams, and NCCL and the
+ * module as libraries to be loaded. See fake_cuda.h.
  */
 #include <dlfcn.h>
 #include <stdlib.h>
@@ -85,31 +85,7 @@ static CUresult pop_context(CUcontext *context)
     return CUDA_SUCCESS;
 }
 
-/* ---- Words and streams ---- */
-
-static CUresult wait_word(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
-{
-    const fake_work work = {.kind = FAKE_WAIT_WORD, .word = (uint32_t *)(uintptr_t)word, .value = value};
-    if (flags != CU_STREAM_WAIT_VALUE_GEQ) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    pthread_mutex_lock(&fake_mutex);
-    fake_counted()->waits_ahead += fake_is_written(&work) ? 0 : 1;
-    pthread_mutex_unlock(&fake_mutex);
-    return fake_launch((cudaStream_t)stream, &work) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
-
-static CUresult write_word(CUstream stream, CUdeviceptr word, cuuint32_t value, unsigned flags)
-{
-    const fake_work work = {.kind = FAKE_WRITE, .word = (uint32_t *)(uintptr_t)word, .value = value};
-    if (flags != CU_STREAM_WRITE_VALUE_DEFAULT) {
-        return CUDA_ERROR_INVALID_VALUE;
-    }
-    if (fake_fails(FAKE_WRITE_WORD)) {
-        return CUDA_ERROR_UNKNOWN;
-    }
-    return fake_launch((cudaStream_t)stream, &work) == cudaSuccess ? CUDA_SUCCESS : CUDA_ERROR_INVALID_VALUE;
-}
+/* ---- Streams ---- */
 
 static CUresult exchange_mode(CUstreamCaptureMode *mode)
 {
@@ -146,27 +122,13 @@ static CUresult wait_event(CUstream stream, CUevent event, unsigned flags)
     return flags == CU_EVENT_WAIT_DEFAULT ? (CUresult)fake_event_wait(stream, event) : CUDA_ERROR_INVALID_VALUE;
 }
 
-static CUresult get_id(CUstream stream, unsigned long long *id)
-{
-    const fake_stream *found = fake_stream_of((cudaStream_t)stream);
-    *id = found != NULL ? found->id : 0;
-    return found != NULL ? CUDA_SUCCESS : CUDA_ERROR_INVALID_HANDLE;
-}
-
-static CUresult get_mode(CUmoduleLoadingMode *mode)
-{
-    const char *text = getenv("CUDA_MODULE_LOADING");
-    *mode = text != NULL && strcmp(text, "EAGER") == 0 ? CU_MODULE_EAGER_LOADING : CU_MODULE_LAZY_LOADING;
-    return CUDA_SUCCESS;
-}
-
 static CUresult get_device(CUdevice *device, int index)
 {
     *device = index;
     return CUDA_SUCCESS;
 }
 
-/* The machine has neither MPS nor dma-bufs. */
+/* The machine has no dma-bufs. */
 static CUresult get_attribute(int *value, CUdevice_attribute attribute, CUdevice device)
 {
     (void)attribute;
@@ -215,10 +177,6 @@ cudaError_t cudaGetDriverEntryPointByVersion(const char *symbol, void **funcPtr,
         {"cuEventRecord", (fake_function)record_event},
         {"cuEventQuery", (fake_function)query_event},
         {"cuStreamWaitEvent", (fake_function)wait_event},
-        {"cuStreamWaitValue32", (fake_function)wait_word},
-        {"cuStreamWriteValue32", (fake_function)write_word},
-        {"cuStreamGetId", (fake_function)get_id},
-        {"cuModuleGetLoadingMode", (fake_function)get_mode},
         {"cuDeviceGet", (fake_function)get_device},
         {"cuDeviceGetAttribute", (fake_function)get_attribute},
     };

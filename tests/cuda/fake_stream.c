@@ -16,7 +16,7 @@
 #include <time.h>
 
 #define QUEUES_MAX 32u
-#define LOOK_NS 100000 /* interval at which a waiting stream checks its word */
+#define LOOK_NS 100000 /* interval at which a held stream looks whether it may go on */
 #define CLOSE_TURNS 5000u
 
 typedef struct fake_queue {
@@ -25,7 +25,7 @@ typedef struct fake_queue {
 } fake_queue;
 
 typedef struct fake_context {
-    pthread_mutex_t lock; /* held by launches, and while a kernel is loaded */
+    pthread_mutex_t lock; /* held by launches, and while a call waits for the whole GPU */
     fake_queue queues[QUEUES_MAX];
     unsigned used; /* streams that live and have had work */
 } fake_context;
@@ -37,7 +37,6 @@ static fake_context contexts[FAKE_GPUS];
 static fake_stream *streams;
 static unsigned long long ids;
 static unsigned queue_count, draw;
-static bool late;
 static fake_counts counts;
 static unsigned to_fail[FAKE_CALLS];
 static bool has_failed;
@@ -198,11 +197,6 @@ static void move_bytes(const fake_work *work)
     }
 }
 
-static bool is_reached(const fake_work *wait, uint32_t value)
-{
-    return (int32_t)(value - wait->value) >= 0;
-}
-
 /* Carries out the work and returns true if it is over. Called with the mutex held, which is released where the work
  * takes time. */
 static bool carry_out(fake_work *work)
@@ -210,13 +204,8 @@ static bool carry_out(fake_work *work)
     switch (work->kind) {
     case FAKE_WAIT_EVENT:
         return work->before->ended >= work->before_count;
-    case FAKE_WAIT_WORD:
-        return is_reached(work, __atomic_load_n(work->word, __ATOMIC_ACQUIRE));
     case FAKE_HOLD:
-        return counts.aborted > 0 || __atomic_load_n(work->word, __ATOMIC_ACQUIRE) != 0;
-    case FAKE_WRITE:
-        __atomic_store_n(work->word, work->value, __ATOMIC_RELEASE);
-        return true;
+        return counts.aborted > 0 || __atomic_load_n(work->go, __ATOMIC_ACQUIRE) != 0;
     case FAKE_BYTES:
     case FAKE_DELAY:
         pthread_mutex_unlock(&fake_mutex);
@@ -239,8 +228,7 @@ static void stream_turn(fake_stream *stream)
 {
     fake_work *work = stream->head;
     if (stream->queue->head != work || !carry_out(work)) {
-        const bool looks = work->kind == FAKE_WAIT_WORD || work->kind == FAKE_HOLD;
-        if (looks) {
+        if (work->kind == FAKE_HOLD) {
             look_again(LOOK_NS);
         } else {
             pthread_cond_wait(&fake_moved, &fake_mutex);
@@ -312,17 +300,6 @@ cudaError_t fake_launch(cudaStream_t where, const fake_work *work)
     return cudaSuccess;
 }
 
-bool fake_is_written(const fake_work *wait)
-{
-    bool written = is_reached(wait, __atomic_load_n(wait->word, __ATOMIC_ACQUIRE));
-    for (const fake_stream *at = streams; at != NULL && !written; at = at->next) {
-        for (const fake_work *work = at->head; work != NULL && !written; work = work->next) {
-            written = work->kind == FAKE_WRITE && work->word == wait->word && is_reached(wait, work->value);
-        }
-    }
-    return written;
-}
-
 /* Called with the mutex held. */
 static bool is_busy(int gpu)
 {
@@ -334,11 +311,11 @@ static bool is_busy(int gpu)
     return false;
 }
 
-void fake_load_kernel(int gpu)
+void fake_wait_for_gpu(int gpu)
 {
     pthread_mutex_lock(&contexts[gpu].lock);
     pthread_mutex_lock(&fake_mutex);
-    while (late && is_busy(gpu)) {
+    while (is_busy(gpu)) {
         pthread_cond_wait(&fake_moved, &fake_mutex);
     }
     pthread_mutex_unlock(&fake_mutex);
@@ -394,7 +371,7 @@ void fake_stream_work(cudaStream_t stream, unsigned micros)
 
 void fake_stream_hold(cudaStream_t stream, const uint32_t *go)
 {
-    (void)fake_launch(stream, &(fake_work){.kind = FAKE_HOLD, .word = (uint32_t *)(uintptr_t)go});
+    (void)fake_launch(stream, &(fake_work){.kind = FAKE_HOLD, .go = go});
 }
 
 bool fake_stream_is_idle(cudaStream_t where)
@@ -408,8 +385,7 @@ bool fake_stream_is_idle(cudaStream_t where)
 
 void fake_show(void)
 {
-    static const char *const names[] = {"nothing", "an event", "a word", "writing",
-                                        "bytes",   "a delay",  "a hold", "a collective"};
+    static const char *const names[] = {"nothing", "an event", "bytes", "a delay", "a hold", "a collective"};
     const bool taken = pthread_mutex_trylock(&fake_mutex) == 0;
     for (const fake_stream *at = streams; taken && at != NULL; at = at->next) {
         if (at->head != NULL) {
@@ -425,19 +401,13 @@ void fake_show(void)
 
 /* ---- Opening and closing ---- */
 
-void fake_open(unsigned queues, bool loads_late, unsigned seed)
+void fake_open(unsigned queues, unsigned seed)
 {
-    char text[16];
-    snprintf(text, sizeof text, "%u", queues);
-    setenv("CUDA_DEVICE_MAX_CONNECTIONS", text, 1);
-    unsetenv("CUDA_DEVICE_MAX_COPY_CONNECTIONS");
-    setenv("CUDA_MODULE_LOADING", loads_late ? "LAZY" : "EAGER", 1);
     memset(contexts, 0, sizeof contexts);
     for (int gpu = 0; gpu < FAKE_GPUS; gpu++) {
         pthread_mutex_init(&contexts[gpu].lock, NULL);
     }
     queue_count = queues > 0 ? queues : 1;
-    late = loads_late;
     draw = seed;
     counts = (fake_counts){.faults = 0};
     memset(to_fail, 0, sizeof to_fail);

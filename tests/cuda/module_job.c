@@ -3,6 +3,7 @@
 
 #include <setjmp.h>
 #include <stdarg.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,6 +19,9 @@
 #define SECOND INT64_C(1000000000)
 
 unsigned module_seed = 1;
+
+/* How many ranks have submitted each tensor in each round, those of other processes not counted. */
+static atomic_uint submitted[JOB_ROUNDS_MAX][JOB_TENSORS_MAX];
 
 typedef struct tensor {
     trib_tensor *handle;
@@ -288,6 +292,7 @@ static void hand_in(rank *self, unsigned which, unsigned round)
     params.reduce = of->reduce;
     params.root = (int)round % self->size;
     params.stream = stream;
+    atomic_fetch_add(&submitted[round][which], 1);
     const trib_status status = of->broadcasts ? trib_broadcast(self->engine, &params, &of->op, &error)
                                               : trib_push_pull(self->engine, &params, &of->op, &error);
     if (status != TRIB_OK) {
@@ -296,14 +301,22 @@ static void hand_in(rank *self, unsigned which, unsigned round)
     }
 }
 
-/* Copies the sum to where the program sees it, behind the operation. */
-static void wait_on_stream(rank *self, tensor *of)
+/* Copies the sum to where the program sees it, behind the operation. The end of a sum cannot have been launched before
+ * all ranks have submitted it. */
+static void wait_on_stream(rank *self, unsigned which, unsigned round)
 {
+    tensor *of = &self->tensors[which];
+    const bool needs_all = self->job->count == 0 && self->job->leaves == 0 && !self->job->may_fail && !of->broadcasts;
     trib_error error = {.text = ""};
     cudaStream_t stream = any_stream(self);
     if (trib_op_stream_wait(of->op, stream, &error) != TRIB_OK) {
         failed(self, "stream wait", &error);
         return;
+    }
+    if (needs_all && atomic_load(&submitted[round][which]) != (unsigned)self->size) {
+        printf("# %s (seed %u), rank %d, round %u, tensor %u: the call has returned before the launch\n",
+               self->job->name, self->job->seed, self->number, round, which);
+        self->wrongs++;
     }
     of->on = stream;
     fake_stream_copy(of->on, of->seen, of->output, of->bytes);
@@ -371,11 +384,11 @@ static void play(rank *self, unsigned round)
         of->on = NULL;
         if (of->op != NULL && !self->over && !plan->no_stream_waits &&
             (plan->only_stream_waits || any(&self->seed, 2) == 0)) {
-            wait_on_stream(self, of);
+            wait_on_stream(self, i, round);
         }
     }
     if (plan->only_stream_waits) {
-        fake_load_kernel(self->number);
+        fake_wait_for_gpu(self->number);
     }
     for (unsigned i = 0; i < plan->tensors; i++) {
         tensor *of = &self->tensors[i];
@@ -435,10 +448,12 @@ module_outcome module_job_run(const module_job *plan, fake_call call, unsigned f
     char address[64];
     job_free_address(address, sizeof address);
     watch_begin(&guard, plan->name);
-    fake_open(plan->queues > 0 ? plan->queues : 32, plan->loads_late, plan->seed);
+    fake_open(plan->queues > 0 ? plan->queues : 32, plan->seed);
     fake_fail(call, fails_at);
     pthread_barrier_init(&gate, NULL, (unsigned)count);
     memset(ranks, 0, sizeof ranks);
+    memset(submitted, 0, sizeof submitted);
+    assert_in_range(plan->rounds, 1, JOB_ROUNDS_MAX);
     for (int i = 0; i < count; i++) {
         ranks[i] = (rank){.job = plan,
                           .address = plan->address != NULL ? plan->address : address,
@@ -468,7 +483,6 @@ void module_job_expect_nothing_left(const module_outcome *outcome, unsigned untr
     assert_int_equal(counts->events, 0);
     assert_in_range(counts->streams, 0, untried);
     assert_in_range(counts->device_memory, 0, untried);
-    assert_int_equal(counts->host_memory, 0);
     assert_int_equal(counts->pinned, 0);
     assert_int_equal(counts->communicators, 0);
     assert_in_range(counts->contexts, 0, untried);

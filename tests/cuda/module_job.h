@@ -10,6 +10,7 @@
 #include "tests/cuda/fake_cuda.h"
 
 #define JOB_RANKS_MAX 4
+#define JOB_ROUNDS_MAX 8
 #define JOB_STREAMS_MAX 12
 #define JOB_TENSORS_MAX 16
 
@@ -19,9 +20,8 @@ typedef struct module_job {
     int first, count;   /* ranks that run in this process; count 0: all */
     const char *address;
     unsigned rounds, streams, tensors;
-    unsigned queues; /* 0: 32 */
-    bool loads_late;
-    bool only_stream_waits; /* waits of which a kernel is loaded behind */
+    unsigned queues;        /* 0: 32 */
+    bool only_stream_waits; /* streams wait for all sums, and a call behind that for the whole GPU */
     bool no_stream_waits;   /* the calls would wait for the job to form */
     bool may_fail;          /* an error is counted, and ends the rank's part */
     int leaves;             /* the rank before this one leaves after half of the rounds; 0: none */

@@ -189,34 +189,11 @@ void cuda_context_leave(const trib_device *device, cuda_context_guard guard)
     (void)guard;
 }
 
-void cuda_stream_note(trib_device *device, cudaStream_t stream)
+trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_end *end, trib_error *error)
 {
     (void)device;
     (void)stream;
-}
-
-void cuda_registry_join(trib_device *device)
-{
-    (void)device;
-}
-
-void cuda_registry_leave(trib_device *device)
-{
-    (void)device;
-}
-
-void cuda_semaphore_note_launched(trib_device *device, const trib_device_semaphore *semaphore)
-{
-    (void)device;
-    (void)semaphore;
-}
-
-trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
-                             trib_error *error)
-{
-    (void)device;
-    (void)stream;
-    (void)semaphore;
+    (void)end;
     (void)error;
     return TRIB_OK;
 }
@@ -227,27 +204,9 @@ void cuda_marker_release(trib_device *device, cuda_stream_marker *marker)
     free(marker);
 }
 
-bool cuda_semaphores_open(trib_device *device)
+void cuda_ends_free(trib_device *device)
 {
     (void)device;
-    return true;
-}
-
-void cuda_semaphores_free(trib_device *device)
-{
-    (void)device;
-}
-
-cuda_semaphore_event *cuda_semaphore_event_make(trib_device *device)
-{
-    (void)device;
-    return NULL;
-}
-
-uint32_t *cuda_semaphore_word(trib_device *device)
-{
-    (void)device;
-    return NULL;
 }
 
 void cuda_comm_stop(trib_device *device)

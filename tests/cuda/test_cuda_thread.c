@@ -115,17 +115,15 @@ void cuda_thread_signal_if_asleep(trib_device *device)
     }
 }
 
-static uint32_t word; /* of a semaphore */
-static bool cannot_write;
-static int writes;
+static bool cannot_end;
+static const trib_device_end *ended; /* the last one that was launched */
 
-CUresult cuda_semaphore_signal_behind(trib_device *device, const trib_device_semaphore *semaphore, cudaStream_t stream)
+CUresult cuda_end_launched(trib_device *device, trib_device_end *end, cudaStream_t stream)
 {
     (void)device;
     (void)stream;
-    assert_ptr_equal(semaphore->word, &word);
-    writes++;
-    return cannot_write ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
+    ended = end;
+    return cannot_end ? CUDA_ERROR_UNKNOWN : CUDA_SUCCESS;
 }
 
 void cuda_nccl_give_up(trib_device *device, const trib_device_job *job, const char *text)
@@ -210,7 +208,7 @@ static int setup(void **state)
                                       .query_event = query_event,
                                       .query_stream = query_stream,
                                       .wait_event = wait_event}};
-    writes = 0;
+    ended = NULL;
     atomic_store(&woken, 0);
     sem_init(&has_woken, 0, 0);
     sem_init(&job_back, 0, 0);
@@ -357,29 +355,24 @@ static void copy(trib_device *device, trib_device_job *job)
     wait_until_it_sleeps(device);
 }
 
-/* The semaphore's signal is behind the last job of an operation. From then on streams may wait for it, however few
- * queues there are. */
-static void thread_announces_a_coming_signal(void **state)
+/* From the last of its jobs on streams may wait for the operation. */
+static void an_operation_ends_with_its_last_job(void **state)
 {
     trib_device *device = *state;
     for (int fails = 0; fails < 2; fails++) {
-        atomic_uint count = 0;
-        trib_device_semaphore semaphore = {.word = &word, .value = 7};
-        trib_device_job first = {.kind = TRIB_DEVICE_TO_DEVICE,
-                                 .bytes = 1,
-                                 .semaphore = &semaphore,
-                                 .semaphore_count = &count,
-                                 .semaphore_goal = 2};
+        trib_device_end end = {.jobs_launched = 0};
+        trib_device_job first = {.kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .end = &end, .end_jobs = 2};
         trib_device_job last = first;
-        cannot_write = fails == 1;
-        writes = 0;
+        cannot_end = fails == 1;
+        ended = NULL;
         copy(device, &first);
-        assert_int_equal(writes, 0);
+        assert_null(ended);
         copy(device, &last);
-        assert_int_equal(writes, 1);
+        assert_ptr_equal(ended, &end);
         assert_int_equal(first.status, TRIB_OK);
         assert_int_equal(last.status, fails == 1 ? TRIB_SYSTEM : TRIB_OK);
     }
+    cannot_end = false;
 }
 
 /* A job whose work behind a copy fails does not end at once: it keeps its memory as long as the GPU copies. */
@@ -387,17 +380,12 @@ static void failed_job_keeps_memory_until_its_copy_ends(void **state)
 {
     trib_device *device = *state;
     for (int unmarked = 0; unmarked < 2; unmarked++) {
-        atomic_uint count = 0;
-        trib_device_semaphore semaphore = {.word = &word, .value = 7};
-        trib_device_job job = {.kind = TRIB_DEVICE_TO_DEVICE,
-                               .bytes = 1,
-                               .semaphore = &semaphore,
-                               .semaphore_count = &count,
-                               .semaphore_goal = 1};
+        trib_device_end end = {.jobs_launched = 0};
+        trib_device_job job = {.kind = TRIB_DEVICE_TO_DEVICE, .bytes = 1, .end = &end, .end_jobs = 1};
         trib_device_job next = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1, .after = &job};
         atomic_int *asked = unmarked ? &asked_streams : &asked_events;
         cannot_record = unmarked == 1;
-        cannot_write = unmarked == 0;
+        cannot_end = unmarked == 0;
         atomic_store(asked, 0);
         atomic_store(&goes_on, true);
         hand_in(device, &job);
@@ -414,7 +402,7 @@ static void failed_job_keeps_memory_until_its_copy_ends(void **state)
         atomic_store(&goes_on, false);
         sem_wait(&job_back);
         assert_int_equal(job.status, TRIB_SYSTEM);
-        cannot_record = cannot_write = false;
+        cannot_record = cannot_end = false;
     }
 }
 
@@ -467,7 +455,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(thread_does_every_job_handed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(calling_thread_leaves_wakeups_to_callers, setup, teardown),
         cmocka_unit_test_setup_teardown(polling_thread_wakes_reactors, setup, teardown),
-        cmocka_unit_test_setup_teardown(thread_announces_a_coming_signal, setup, teardown),
+        cmocka_unit_test_setup_teardown(an_operation_ends_with_its_last_job, setup, teardown),
         cmocka_unit_test_setup_teardown(failed_job_keeps_memory_until_its_copy_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(no_copy_follows_a_failed_job, setup, teardown),
         cmocka_unit_test_setup_teardown(no_copy_follows_a_failed_wait, setup, teardown),

@@ -184,7 +184,7 @@ void scenario_broadcast(rank *self)
     printf("rank %d: %d broadcasts from each rank\n", self->index, n);
 }
 
-/* ---- Streams: no call waits on the host, and nothing is read early ---- */
+/* ---- Streams: submitting waits for nothing, and nothing is read early ---- */
 
 static void CUDART_CB sleep_on_stream(void *user)
 {
@@ -203,7 +203,7 @@ void scenario_stream(rank *self)
     check_cuda(cudaMallocHost(&host, bytes), "cudaMallocHost");
     check_cuda(cudaMallocHost(&back, bytes), "cudaMallocHost");
     trib_tensor *tensor = declare(self, "streamed", TRIB_FLOAT32, STREAM_COUNT, 0);
-    double longest = 0, all = 0, waits = 0;
+    double longest = 0, all = 0;
     for (unsigned round = 0; round < STREAM_ROUNDS; round++) {
         data_fill(TRIB_FLOAT32, host, STREAM_COUNT, round, self->index);
         memset(back, 0, bytes);
@@ -217,7 +217,6 @@ void scenario_stream(rank *self)
             fail("complete before its input was there");
         }
         check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
-        waits += round > 0 ? now_s() - began - took : 0;
         check_cuda(cudaMemcpyAsync(back, device, bytes, cudaMemcpyDeviceToHost, self->stream), "copy");
         longest = round > 0 && took > longest ? took : longest; /* the first round places the tensor */
         all += round > 0 ? took : 0;
@@ -229,8 +228,8 @@ void scenario_stream(rank *self)
         }
         wait_for(op);
     }
-    printf("rank %d: push_pull took %.1f us of the caller's time, at most %.1f us; stream_wait %.1f us\n", self->index,
-           all / (STREAM_ROUNDS - 1) * 1e6, longest * 1e6, waits / (STREAM_ROUNDS - 1) * 1e6);
+    printf("rank %d: push_pull took %.1f us of the caller's time, at most %.1f us\n", self->index,
+           all / (STREAM_ROUNDS - 1) * 1e6, longest * 1e6);
     check_cuda(cudaFree(device), "cudaFree");
 }
 
@@ -276,22 +275,19 @@ void scenario_graph(rank *self)
     capture_beside(self, cudaStreamCaptureModeGlobal, tensor, device);
 }
 
-/* ---- Tensors are declared, and memory is pinned, while a stream waits for an operation ---- */
+/* ---- Tensors are declared, and memory is pinned, while an operation waits for a rank ---- */
 
 void scenario_declare(rank *self)
 {
     void *device = NULL;
     check_cuda(cudaMalloc(&device, 64 << 20), "cudaMalloc");
     trib_tensor *first = declare(self, "first", TRIB_FLOAT32, 1 << 20, 0);
-    for (int i = 0; i < 8; i++) { /* enough rounds for the stream to wait for an operation that is not launched */
-        wait_for(push_pull(self, first, device, device, TRIB_SUM));
-    }
+    wait_for(push_pull(self, first, device, device, TRIB_SUM));
     if (self->index == self->count - 1) {
-        sleep(1); /* the others' streams wait for this rank meanwhile */
+        sleep(1);
     }
     trib_op *op = push_pull(self, first, device, device, TRIB_SUM);
     trib_error error = {.status = TRIB_OK};
-    check_status(trib_op_stream_wait(op, self->stream, &error), &error, "stream_wait");
     trib_op *others[8];
     for (int i = 0; i < 8; i++) {
         char name[32];
@@ -305,8 +301,7 @@ void scenario_declare(rank *self)
         check_status(trib_push_pull(self->engine, &params, &others[i], &error), &error, "push_pull");
         wait_for(others[i]);
     }
-    wait_for(op);
-    check_cuda(cudaStreamSynchronize(self->stream), "cudaStreamSynchronize");
+    wait_on_stream(self, op);
 }
 
 /* ---- Failures ---- */

@@ -1,7 +1,6 @@
 /*
- * gpu_streams.c - as many streams wait at once as CUDA has queues for them, and more: no stream holds up what
- * another one waits for. The cases named one_queue have one queue (CUDA_DEVICE_MAX_CONNECTIONS=1), which programs
- * with several kinds of parallelism ask for.
+ * gpu_streams.c - many streams wait at once, and none holds up what another one waits for. The cases named one_queue
+ * have one hardware queue (CUDA_DEVICE_MAX_CONNECTIONS=1), which programs with several kinds of parallelism ask for.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -106,8 +106,8 @@ static const struct {
     {"declare", scenario_declare},   {"late", scenario_late},           {"killed", scenario_killed},
     {"stopped", scenario_stopped},   {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},       {"broadcast", scenario_broadcast}, {"exit", scenario_exit},
-    {"captured", scenario_captured}, {"streams", scenario_streams},     {"queues", scenario_queues},
-    {"unchosen", scenario_unchosen}, {"ahead", scenario_ahead},
+    {"captured", scenario_captured}, {"streams", scenario_streams},     {"unchosen", scenario_unchosen},
+    {"ahead", scenario_ahead},
 };
 
 typedef struct plan {

@@ -40,7 +40,6 @@ void scenario_sums(rank *self);
 void scenario_broadcast(rank *self);
 void scenario_stream(rank *self);
 void scenario_streams(rank *self);
-void scenario_queues(rank *self);
 void scenario_graph(rank *self);
 void scenario_declare(rank *self);
 void scenario_late(rank *self);

@@ -44,24 +44,15 @@ CASES = [
     ('threads', 1, 4, 0, ''),
     ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
     ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
-    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 1, 2, 0, 'lazy'),
-    ('ahead', 2, 2, 1, 'lazy'),
+    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 2, 2, 1, ''),
     ('ahead', 1, 4, 0, ''),
-    ('queues', 1, 1, 0, ''), ('queues', 1, 1, 0, 'one_queue'), ('queues', 1, 1, 0, 'eight_queues'),
-    ('queues', 1, 1, 0, 'many_queues'),
-    ('streams', 2, 1, 1, 'eight_queues'), ('streams', 2, 1, 1, 'many_queues'), ('streams', 1, 2, 0, 'many_queues'),
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
     ('streams', 1, 4, 0, ''),
-    ('stream', 2, 1, 1, 'one_queue'), ('stream', 1, 2, 0, 'one_queue'), ('streams', 1, 1, 0, 'one_queue'),
-    ('streams', 2, 1, 0, 'one_queue'),
-    ('streams', 1, 2, 0, 'one_queue'), ('streams', 2, 2, 1, 'one_queue'), ('streams', 1, 4, 0, 'one_queue'),
-    ('stream', 2, 1, 1, 'lazy'), ('streams', 1, 1, 0, 'lazy'), ('streams', 2, 1, 1, 'lazy'), ('late', 2, 1, 1, 'lazy'),
-    ('declare', 2, 1, 1, 'lazy'),
-    ('stream', 1, 2, 0, 'lazy'), ('streams', 1, 2, 0, 'lazy'), ('streams', 2, 2, 1, 'lazy'), ('late', 2, 2, 0, 'lazy'),
-    ('streams', 1, 4, 0, 'lazy'),
-    ('pytorch', 1, 1, 0, 'lazy'), ('pytorch', 2, 1, 0, 'lazy'), ('pytorch', 2, 1, 1, 'lazy'),
-    ('pytorch', 2, 1, 1, 'many_queues'), ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
-    ('pytorch', 1, 2, 0, 'lazy'), ('pytorch', 2, 2, 1, 'lazy'), ('pytorch', 1, 4, 0, 'lazy'),
+    ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
+    ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
+    ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
+    ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
+    ('pytorch', 1, 2, 0, ''), ('pytorch', 2, 2, 1, ''), ('pytorch', 1, 4, 0, ''),
     ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''),
     ('killed', 2, 3, 1, '4'),
     ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
@@ -85,12 +76,10 @@ class Job:
                     TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
                     NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
-        if argument == 'lazy':
-            base['CUDA_MODULE_LOADING'] = 'LAZY'
-        base.setdefault('CUDA_MODULE_LOADING', 'EAGER')  # so that streams may wait for work that is not launched
-        queues = {'one_queue': '1', 'eight_queues': '8', 'many_queues': '32'}.get(argument)
-        if queues:
-            base['CUDA_DEVICE_MAX_CONNECTIONS'] = queues
+        if argument == 'one_queue':
+            base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
+        if argument == 'many_queues':  # and kernels that are loaded at the start, not at their first use
+            base.update(CUDA_DEVICE_MAX_CONNECTIONS='32', CUDA_MODULE_LOADING='EAGER')
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
@@ -176,9 +165,6 @@ def run_case(build, case, gpus, rate, seed, verbose):
         return True
     if scenario == 'pytorch' and not has_pytorch():
         print('skip %s: there is no PyTorch that uses GPUs' % name)
-        return True
-    if scenario == 'queues' and mps_runs():
-        print('skip %s: under MPS nobody knows how many queues there are' % name)
         return True
     began = time.monotonic()
     with cluster_of(case, rate) as hosts:

@@ -68,7 +68,9 @@ class Operation:
             lib.trib_tensor_release(self._once.handle, None)
 
     def stream_wait(self, stream):
-        """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only)."""
+        """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).
+
+        Blocks until the GPU has been given the last step of the operation."""
         if self._handle is not None:
             call(lib.trib_op_stream_wait, self._handle, ctypes.c_void_p(stream))
 

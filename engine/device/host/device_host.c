@@ -45,10 +45,6 @@ void trib_host_give_back(trib_device *device, trib_device_job *job, trib_status 
     trib_assert(job->slot == device); /* a job comes back once */
     job->status = status;
     snprintf(job->text, sizeof job->text, "%s", text);
-    if (status == TRIB_OK && job->semaphore != NULL &&
-        atomic_fetch_add(job->semaphore_count, 1) + 1 == job->semaphore_goal) {
-        __atomic_store_n(job->semaphore->word, job->semaphore->value, __ATOMIC_RELEASE);
-    }
     pthread_mutex_lock(&device->mutex);
     job->slot = NULL;
     trib_device_job *freed = take_waiting_jobs(device, job);
@@ -310,11 +306,6 @@ static trib_status host_open(const trib_device_params *params, trib_device **out
 static void host_close(trib_device *device)
 {
     trib_assert(device->late == NULL && device->waiting == NULL);
-    while (device->semaphores != NULL) {
-        struct semaphore_word *next = device->semaphores->next;
-        free(device->semaphores);
-        device->semaphores = next;
-    }
     pthread_mutex_destroy(&device->mutex);
     free(device);
 }
@@ -342,32 +333,11 @@ static void host_marker_drop(trib_device *device, void *marker)
     (void)marker;
 }
 
-static trib_status host_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
-{
-    struct semaphore_word *made = calloc(1, sizeof *made);
-    if (made == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
-    }
-    pthread_mutex_lock(&device->mutex);
-    made->next = device->semaphores;
-    device->semaphores = made;
-    pthread_mutex_unlock(&device->mutex);
-    *semaphore = (trib_device_semaphore){.word = &made->word};
-    return TRIB_OK;
-}
-
-static void host_semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
-{
-    (void)device;
-    __atomic_store_n(semaphore->word, semaphore->value, __ATOMIC_RELEASE);
-}
-
-static trib_status host_stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
-                                    trib_error *error)
+static trib_status host_stream_wait(trib_device *device, void *stream, const trib_device_end *end, trib_error *error)
 {
     (void)device;
     (void)stream;
-    (void)semaphore;
+    (void)end;
     return trib_error_set(error, TRIB_UNSUPPORTED, "device \"host\" has no streams that could wait");
 }
 
@@ -405,8 +375,6 @@ const trib_device_ops trib_device_host_ops = {
     .marker_record = host_marker_record,
     .wake = host_wake,
     .marker_drop = host_marker_drop,
-    .semaphore_make = host_semaphore_make,
-    .semaphore_signal = host_semaphore_signal,
     .stream_wait = host_stream_wait,
     .pin = host_pin,
     .unpin = host_unpin,

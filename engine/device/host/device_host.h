@@ -42,10 +42,6 @@ struct trib_device {
     atomic_bool stopped;
     trib_host_late *late;                   /* newest first; in virtual time, which has one thread */
     int64_t end_ns[TRIB_DEVICE_KIND_COUNT]; /* end of the last job of each kind; jobs of a kind end in order */
-    struct semaphore_word {
-        struct semaphore_word *next;
-        uint32_t word;
-    } * semaphores;
 };
 
 struct trib_host_stream {

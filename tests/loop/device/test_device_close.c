@@ -26,18 +26,18 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
 /* A test's hook inside calls of the device; else NULL. */
 static const trib_device_ops *device_real;
 static trib_device_ops device_held;
-static void (*when_semaphore_is_made)(void);
+static void (*when_stream_is_marked)(void);
 
 /* Reactors freed so far, and how many of them before the device. */
 static unsigned reactors_freed, freed_before;
 static void (*reactor_free_real)(trib_reactor *reactor);
 
-static trib_status held_semaphore_make(trib_device *device, trib_device_semaphore *semaphore, trib_error *error)
+static trib_status held_marker_record(trib_device *device, void *stream, void **marker_out, trib_error *error)
 {
-    if (when_semaphore_is_made != NULL) {
-        when_semaphore_is_made();
+    if (when_stream_is_marked != NULL) {
+        when_stream_is_marked();
     }
-    return device_real->semaphore_make(device, semaphore, error);
+    return device_real->marker_record(device, stream, marker_out, error);
 }
 
 static void held_close(trib_device *device)
@@ -58,7 +58,7 @@ trib_status __wrap_trib_env_host_init(trib_env *env, trib_config *config, trib_e
     if (status == TRIB_OK && env->device != NULL) {
         device_real = env->device;
         device_held = *env->device;
-        device_held.semaphore_make = held_semaphore_make;
+        device_held.marker_record = held_marker_record;
         device_held.close = held_close;
         env->device = &device_held;
         reactor_free_real = env->reactor_free;
@@ -129,9 +129,9 @@ static void a_call_notices_the_close(void **state)
     job_open(&jobs, 1, 0, on_a_device);
     assert_int_equal(sem_init(&closing.closed, 0, 0), 0);
     trib_op *op = NULL;
-    when_semaphore_is_made = close_now;
+    when_stream_is_marked = close_now;
     assert_int_equal(submit_and_close(&jobs, &op), TRIB_CLOSED);
-    when_semaphore_is_made = NULL;
+    when_stream_is_marked = NULL;
     job_close(&jobs);
     sem_destroy(&closing.closed);
 }

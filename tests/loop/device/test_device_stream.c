@@ -1,6 +1,6 @@
 /*
- * test_device_stream.c - a device may refuse to let streams wait for work that it has not launched. Then
- * trib_op_stream_wait itself waits, for a launch or for the operation's end, whichever comes first.
+ * test_device_stream.c - a device lets no stream wait for work that it has not launched. trib_op_stream_wait itself
+ * waits then, for a launch or for the operation's end, whichever comes first.
  */
 #include <pthread.h>
 #include <unistd.h>
@@ -14,7 +14,7 @@ enum { RANKS = 2, COUNT = 1000 };
 static trib_device_ops ops;
 static trib_device_params told[RANKS]; /* parameters, by machine */
 static atomic_bool refuses;
-static atomic_int asked, opened;
+static atomic_int asked;
 
 static trib_status open_device(const trib_device_params *params, trib_device **out, trib_error *error)
 {
@@ -22,21 +22,15 @@ static trib_status open_device(const trib_device_params *params, trib_device **o
     return trib_device_host_ops.open(params, out, error);
 }
 
-static trib_status stream_wait(trib_device *device, void *stream, const trib_device_semaphore *semaphore,
-                               trib_error *error)
+static trib_status stream_wait(trib_device *device, void *stream, const trib_device_end *end, trib_error *error)
 {
     (void)device;
     (void)stream;
-    (void)semaphore;
+    (void)end;
+    (void)error;
     const bool refused = atomic_load(&refuses);
     atomic_fetch_add(&asked, 1);
-    return refused ? trib_error_set(error, TRIB_BUSY, "there are too few queues") : TRIB_OK;
-}
-
-static void semaphore_signal(trib_device *device, const trib_device_semaphore *semaphore)
-{
-    trib_device_host_ops.semaphore_signal(device, semaphore);
-    atomic_fetch_add(&opened, 1);
+    return refused ? TRIB_BUSY : TRIB_OK;
 }
 
 static void launch(int rank)
@@ -67,11 +61,9 @@ static void bed_prepare(bed *self, bool queue)
     ops = trib_device_host_ops;
     ops.open = open_device;
     ops.stream_wait = stream_wait;
-    ops.semaphore_signal = semaphore_signal;
     watched = &ops;
     atomic_store(&refuses, true);
     atomic_store(&asked, 0);
-    atomic_store(&opened, 0);
     memset(self, 0, sizeof *self);
 }
 
@@ -197,19 +189,39 @@ static void until_the_operation_is_over(void **state)
     }
 }
 
-/* Streams that wait for an operation go on when it is over, because the thread that dispatches the completion may wait
- * for one of them. */
-static void semaphores_are_signalled_before_anybody_announces_it(void **state)
+typedef struct held {
+    call call;
+    atomic_bool outlives; /* the call has not returned within half a minute */
+} held;
+
+static void hold_until_the_call_returns(const trib_result *result, void *user)
+{
+    (void)result;
+    held *self = user;
+    int waited = 0;
+    for (; !atomic_load(&self->call.has_returned) && waited < 30000; waited++) {
+        usleep(1000);
+    }
+    atomic_store(&self->outlives, waited == 30000);
+}
+
+/* The callback of a failed operation may wait for a thread that waits for the operation. */
+static void until_its_callback_begins(void **state)
 {
     (void)state;
     static bed self;
-    bed_open(&self, true);
+    static held one;
     trib_error error = {.status = TRIB_OK};
-    trib_op *op = hand_in(&self, 0, 0, INT64_C(100000000), NULL, NULL);
-    await_count(&opened, 1);
-    assert_int_equal(trib_op_status(op), TRIB_PENDING); /* pending until it is dispatched */
-    assert_int_equal(job_wait(op, &error), TRIB_TIMEOUT);
-    assert_int_equal(atomic_load(&opened), 1);
+    bed_open(&self, false);
+    trib_op *op = hand_in(&self, 0, 0, -1, hold_until_the_call_returns, &one);
+    call_begin(&one.call, op);
+    await_count(&asked, 1);
+    usleep(20000); /* it sleeps by now */
+    trib_op_cancel(op);
+    assert_int_equal(job_wait(op, &error), TRIB_CANCELLED);
+    pthread_join(one.call.thread, NULL);
+    assert_int_equal(one.call.status, TRIB_OK);
+    assert_false(atomic_load(&one.outlives));
     bed_close(&self);
 }
 
@@ -240,7 +252,7 @@ static void never_in_a_callback(void **state)
     finish(others);
     assert_true(atomic_load(&about.done));
     assert_int_equal(about.status, TRIB_WRONG_THREAD);
-    assert_non_null(strstr(about.error.text, "too few queues"));
+    assert_non_null(strstr(about.error.text, "has not been launched"));
     assert_non_null(strstr(about.error.text, "callback"));
     others = hand_in(&self, 1, 0, -1, NULL, NULL);
     finish(about.pending);
@@ -248,7 +260,7 @@ static void never_in_a_callback(void **state)
     bed_close(&self);
 }
 
-/* A callback may not wait for a stream before the job has formed, because joining could then be held up. */
+/* Nothing is launched before the job has formed. */
 static void never_in_a_callback_while_joining(void **state)
 {
     (void)state;
@@ -256,7 +268,6 @@ static void never_in_a_callback_while_joining(void **state)
     char address[32];
     job_free_address(address, sizeof address);
     bed_prepare(&self, false);
-    atomic_store(&refuses, false);
     trib_config config;
     trib_config_init(&config, sizeof config);
     config.roles = TRIB_ROLE_WORKER;
@@ -282,8 +293,7 @@ static void never_in_a_callback_while_joining(void **state)
     assert_int_equal(job_wait(quick, &error), TRIB_TIMEOUT);
     assert_true(atomic_load(&about.done));
     assert_int_equal(about.status, TRIB_WRONG_THREAD);
-    assert_non_null(strstr(about.error.text, "come together"));
-    assert_int_equal(atomic_load(&asked), 0); /* the device was not asked */
+    assert_non_null(strstr(about.error.text, "callback"));
     trib_op_cancel(about.pending);
     assert_int_equal(job_wait(about.pending, &error), TRIB_CANCELLED);
     bed_close(&self);
@@ -292,10 +302,8 @@ static void never_in_a_callback_while_joining(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(until_something_is_launched),
-        cmocka_unit_test(until_the_operation_is_over),
-        cmocka_unit_test(semaphores_are_signalled_before_anybody_announces_it),
-        cmocka_unit_test(never_in_a_callback),
+        cmocka_unit_test(until_something_is_launched),       cmocka_unit_test(until_the_operation_is_over),
+        cmocka_unit_test(until_its_callback_begins),         cmocka_unit_test(never_in_a_callback),
         cmocka_unit_test(never_in_a_callback_while_joining),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

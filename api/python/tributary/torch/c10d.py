@@ -79,7 +79,7 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
                     future.set_exception(problem)
 
             if not operations or operations[0][1] is not None:
-                complete()  # on a GPU the stream waits, not a thread
+                complete()  # on a GPU the stream waits, and this thread only for the launch
             else:
                 left = [len(operations)]
 
