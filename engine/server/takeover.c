@@ -326,7 +326,7 @@ static bool is_sane(const trib_core *core, const trib_frame *frame, const worker
 trib_status trib_takeover_report(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_core *core = link->core;
-    worker_report report;
+    worker_report report = {.is_there = false};
     uint32_t chunk_bytes = 0, losses = 0;
     const trib_status status = read_report(frame, payload, &report, &chunk_bytes, &losses, error);
     if (status != TRIB_OK) {
