@@ -194,6 +194,9 @@ typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_
 /* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
  * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
+/* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory that
+ * all workers share (docs/failure.md). NOTHING (default): the loss of any member ends the job. */
+typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -276,7 +279,7 @@ typedef struct trib_config {
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
-    uint32_t reserved_32;           /* must be 0 */
+    trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
     uint64_t reserved[7];           /* must be 0 */
 } trib_config;
 

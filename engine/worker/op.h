@@ -42,6 +42,8 @@ typedef struct trib_tensor_core {
     trib_post move_post;
     uint32_t move_known; /* number of the last proposal that the coordinator has decided */
     uint32_t moved_from; /* first round of the owners that the tasks have not taken yet; 0: the tasks are up to date */
+    uint32_t orphans;    /* tasks whose owner is lost (worker_orphan.h): no round begins until all know how to go on */
+    bool is_over;        /* the core has forgotten the tensor */
 } trib_tensor_core;
 
 /* The life of a tensor. Its memory stays with the engine, and another tensor gets it after the end (tensor_end.c). */
@@ -102,7 +104,9 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     uint64_t *received_bits;
-    bool on_device;                    /* TRIB_TENSOR_DEVICE */
+    unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
+    bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
+    bool on_device;        /* TRIB_TENSOR_DEVICE */
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;

@@ -88,7 +88,7 @@ static const row layout[] = {
     FIELD(trib_config, gpu_direct, 268),
     FIELD(trib_config, coordinator_source, 272),
     FIELD(trib_config, checksum, 280),
-    FIELD(trib_config, reserved_32, 284),
+    FIELD(trib_config, survive, 284),
     FIELD(trib_config, reserved, 288),
     SIZE(trib_engine_info, 112),
     FIELD(trib_engine_info, struct_size, 0),

@@ -165,7 +165,7 @@ class trib_config(Structure):
         ('gpu_direct', c_int),
         ('coordinator_source', c_char_p),
         ('checksum', c_int),
-        ('reserved_32', c_uint32),
+        ('survive', c_int),
         ('reserved', c_uint64 * 7),
     ]
 
