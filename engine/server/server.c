@@ -84,10 +84,6 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->ended || link->role == TRIB_LINK_ROLE_NONE || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_sums_scan refuses the rounds that miss this worker's contribution */
     }
-    int64_t left_ns;
-    if (trib_departed_has(&core->engine->departed, link->peer, &left_ns)) {
-        return; /* its BYE was lost with the connection */
-    }
     trib_cause cause;
     trib_link_end_cause(link, &cause);
     trib_job_member_lost(core->engine, &cause);
