@@ -6,6 +6,7 @@
 
 #include "api/check.h"
 #include "engine/base/handle.h"
+#include "engine/device/device.h"
 
 /* ---- Checks of parameters ---- */
 
@@ -153,17 +154,18 @@ static trib_status check_buffers(const target *what, const trib_op_params *param
     return TRIB_OK;
 }
 
-static bool is_float(trib_dtype dtype)
-{
-    return dtype == TRIB_FLOAT32 || dtype == TRIB_FLOAT64 || dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16;
-}
-
 static trib_status check_reduction(const target *what, const trib_op_params *params, trib_error *error)
 {
-    return (unsigned)params->reduce < TRIB_REDUCE_COUNT
+    if ((unsigned)params->reduce >= TRIB_REDUCE_COUNT) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", what->name,
+                              (int)params->reduce);
+    }
+    return trib_reduce_suits(what->dtype, params->reduce)
                ? TRIB_OK
-               : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": unknown reduction %d", what->name,
-                                (int)params->reduce);
+               : trib_error_set(error, TRIB_UNSUPPORTED,
+                                "tensor \"%s\": there is no %s of %s: bitwise reductions need integers or bools, and "
+                                "bools have no average",
+                                what->name, trib_reduce_name(params->reduce), trib_dtype_name(what->dtype));
 }
 
 static trib_status check_root(const target *what, const trib_op_params *params, trib_error *error)
@@ -174,15 +176,26 @@ static trib_status check_root(const target *what, const trib_op_params *params, 
                                 params->root, what->members);
 }
 
+/* The GPUs of a machine reduce first, if there are several. */
+static bool device_reduces(const trib_engine *engine, const target *what, trib_reduce reduce)
+{
+    return !what->on_device || engine->config.local_size <= 1 || engine->env.device->reduces(what->dtype, reduce);
+}
+
 static trib_status check_push_pull(const trib_engine *engine, const target *what, const trib_op_params *params,
                                    trib_error *error)
 {
     const trib_status status = check_reduction(what, params, error);
-    if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !is_float(what->dtype) &&
+    if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !trib_dtype_is_float(what->dtype) &&
         engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
                               what->name, trib_dtype_name(what->dtype));
+    }
+    if (status == TRIB_OK && !device_reduces(engine, what, params->reduce)) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\": the GPUs of a machine have no %s of %s: copy the tensor to the host",
+                              what->name, trib_reduce_name(params->reduce), trib_dtype_name(what->dtype));
     }
     return status == TRIB_OK ? check_buffers(what, params, true, true, error) : status;
 }

@@ -107,19 +107,46 @@ typedef enum trib_dtype {
     TRIB_UINT8 = 5,
     TRIB_INT32 = 6,
     TRIB_INT64 = 7,
-    TRIB_DTYPE_COUNT = 8
+    TRIB_BOOL = 8, /* one byte, which must be 0 or 1 */
+    TRIB_INT16 = 9,
+    TRIB_UINT16 = 10,
+    TRIB_UINT32 = 11,
+    TRIB_UINT64 = 12,
+    TRIB_FLOAT8_E4M3 = 13, /* OCP's E4M3: no infinity, largest 448; summed in float32, rounded once */
+    TRIB_FLOAT8_E5M2 = 14, /* OCP's E5M2: infinities, largest 57344; summed in float32, rounded once */
+    TRIB_DTYPE_COUNT = 15
 } trib_dtype;
 
-/* SUM of integers wraps modulo 2^bits. AVG divides by the number of contributors: floats round once, integers are
- * summed wider (int64 wraps) and truncated. MIN and MAX of floats give NaN if an input is NaN. GPUs of a machine add as
- * NCCL does, rounding each time; with no other machine AVG multiplies inputs by 1 / contributors, rounded too. */
-typedef enum trib_reduce { TRIB_SUM = 0, TRIB_AVG = 1, TRIB_MIN = 2, TRIB_MAX = 3, TRIB_REDUCE_COUNT = 4 } trib_reduce;
+/* SUM and PRODUCT of integers wrap modulo 2^bits. AVG divides by the number of contributors: floats round once,
+ * integers are summed wider (64 bits wrap) and truncated. MIN and MAX of floats give NaN if an input is NaN; -0.0 is
+ * below +0.0. A NaN that is computed is positive and quiet, without a payload. Of bools, SUM and MAX are OR, PRODUCT and
+ * MIN are AND. What is too large for an 8-bit float becomes NaN in E4M3 and infinity in E5M2: no result saturates.
+ * The bitwise ones need integers or bools, and AVG of bools does not exist (trib_reduce_suits). One contribution alone
+ * is copied bit by bit. GPUs of a machine compute as NCCL does, rounding each time; with no other machine AVG multiplies
+ * inputs by 1 / contributors, rounded too. They have no bitwise reductions of
+ * integers, no XOR of bools, no 16-bit integers and no 8-bit floats. */
+typedef enum trib_reduce {
+    TRIB_SUM = 0,
+    TRIB_AVG = 1,
+    TRIB_MIN = 2,
+    TRIB_MAX = 3,
+    TRIB_PRODUCT = 4,
+    TRIB_BIT_AND = 5,
+    TRIB_BIT_OR = 6,
+    TRIB_BIT_XOR = 7,
+    TRIB_REDUCE_COUNT = 8
+} trib_reduce;
 
 /* Bytes per element; 0 for an unknown type. TRIB_ANY_THREAD. */
 TRIB_API size_t trib_dtype_size(trib_dtype dtype);
 /* "float32", "sum", ...; "?" for an unknown value. TRIB_ANY_THREAD. */
 TRIB_API const char *trib_dtype_name(trib_dtype dtype);
 TRIB_API const char *trib_reduce_name(trib_reduce reduce);
+/* True for float64, ... float8_e5m2. TRIB_ANY_THREAD. */
+TRIB_API bool trib_dtype_is_float(trib_dtype dtype);
+/* True if elements of the type can be reduced so; an operation that asks for another pair is rejected with
+ * TRIB_UNSUPPORTED. TRIB_ANY_THREAD. */
+TRIB_API bool trib_reduce_suits(trib_dtype dtype, trib_reduce reduce);
 
 /* ---- Configuration ------------------------------------------------------------------------------------------ */
 
@@ -167,6 +194,9 @@ typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_
 /* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
  * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
+/* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory that
+ * all workers share (docs/failure.md). NOTHING (default): the loss of any member ends the job. */
+typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -249,7 +279,7 @@ typedef struct trib_config {
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
-    uint32_t reserved_32;           /* must be 0 */
+    trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
     /* The codec of tensors that name none, where they can have it; the same on all workers. NULL: none */
     const char *codec;
     uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */

@@ -91,8 +91,8 @@ static trib_status self_header(trib_link *link, const trib_frame *frame, trib_re
 static trib_status self_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
-    bool for_server =
-        frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW || trib_relay_is_report(link->core, frame);
+    bool for_server = frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW ||
+                      frame->type == TRIB_FRAME_REPORT || trib_relay_is_report(link->core, frame);
     return for_server ? trib_server_received(link, frame, payload, in_place, error)
                       : trib_worker_received(link, frame, payload, in_place, error);
 }
@@ -145,6 +145,10 @@ static trib_status connect_all(trib_core *core, trib_error *error)
     const trib_roster *roster = engine->roster;
     core->owner_links = trib_core_zalloc(core, (size_t)roster->member_count * TRIB_REACTORS_MAX * sizeof(trib_link *));
     if (core->owner_links == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    core->left_owners = roster->survives ? trib_core_zalloc(core, roster->member_count * sizeof(bool)) : NULL;
+    if (roster->survives && core->left_owners == NULL) {
         return TRIB_NO_MEMORY;
     }
     for (uint32_t member = 0; member < roster->member_count; member++) {

@@ -20,6 +20,7 @@
 #include "engine/local_group/group.h"
 #include "engine/codec/codec.h"
 #include "engine/membership/member.h"
+#include "engine/membership/server_loss.h"
 #include "engine/worker/op.h"
 #include "engine/tracer/tracer.h"
 
@@ -182,6 +183,7 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .member_left = trib_group_check_departed,
                                      .carried_out = trib_group_carried_out,
                                      .ask_time = trib_member_ask_time,
+                                     .server_suspected = trib_server_suspected,
                                      .tensor_name = trib_tensor_name_of};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
@@ -281,6 +283,7 @@ void trib_engine_free(trib_engine *engine)
     free(engine->cores);
     trib_group_close(engine->group);
     trib_departed_close(&engine->departed);
+    trib_losses_close(&engine->losses);
     trib_tensors_free(engine);
     trib_prepared_free_all(engine);
     trib_rank_groups_free(engine);

@@ -50,7 +50,7 @@ class trib_config(ctypes.Structure):
         i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns; pointer loop ready_cb ready_user ended_cb
         ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
-        i32 shares gpu_direct; text coordinator_source; i32 checksum; u32 reserved_32; words7 reserved''')
+        i32 shares gpu_direct; text coordinator_source; i32 checksum survive; words7 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):

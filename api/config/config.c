@@ -59,9 +59,6 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
     }
-    if (given->reserved_32 != 0) {
-        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_32 is not 0");
-    }
     for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
         if (given->reserved[i] != 0) {
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);

@@ -62,6 +62,8 @@ const trib_setting trib_settings[] = {
      .doc = "do the workers of a machine sum first ([host sums](#host-sums))"},
     {"TRIB_SHARES", FIELD(shares), WORDS("fixed", "follow"), .is_job_wide = true, .initial = "follow",
      .doc = "weights of members follow what links are seen to carry, or stay as `TRIB_BANDWIDTH` says"},
+    {"TRIB_SURVIVE", FIELD(survive), WORDS("nothing", "servers"), .is_job_wide = true, .initial = "nothing",
+     .doc = "whose loss costs no operation ([failure.md](failure.md))"},
     {"TRIB_PARTITION_BYTES", FIELD(partition_bytes), .kind = TRIB_SETTING_BYTES, .is_job_wide = true, .initial = "1M",
      .low = 1, .range_doc = "a multiple of the chunk, at most 65,536 chunks",
      .doc = "largest partition ([how tensors are cut](placement.md#how-fine-a-tensor-is-cut))"},

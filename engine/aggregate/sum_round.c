@@ -47,7 +47,7 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
     trib_assert_slow(trib_sum_memory_adds_up(self));
 }
 
-/* ---- Forgetting ---- */
+/* ---- Rounds of other owners, and of tensors that ended ---- */
 
 /* The newest round that cannot end by itself: it lacks contributions, a sum from its owner, or contributors that have
  * to be told of its refusal. */
@@ -88,6 +88,18 @@ void trib_summation_forget(trib_summation *self, const trib_contribution *what)
     }
     held->holds--;
     trib_sum_round_try_end(self, held);
+}
+
+trib_status trib_summation_take_over(trib_summation *self, const trib_contribution *what)
+{
+    sum_key *key = trib_sum_key_find(self, what);
+    key = key == NULL ? trib_sum_key_make(self, what) : key;
+    if (key == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    key->finished = what->round > key->finished ? what->round : key->finished;
+    key->is_forgotten = false;
+    return TRIB_OK;
 }
 
 /* ---- Refusing ---- */

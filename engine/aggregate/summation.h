@@ -133,6 +133,9 @@ void trib_summation_refuse_gone(trib_summation *self, trib_is_gone *is_gone);
  * memory goes when its last sum has been sent. Later contributions to those rounds have them below their round_base. */
 void trib_summation_forget(trib_summation *self, const trib_contribution *what);
 
+/* Rounds up to what->round of the key were summed elsewhere, and are over. Fails with TRIB_NO_MEMORY only. */
+TRIB_CHECKED trib_status trib_summation_take_over(trib_summation *self, const trib_contribution *what);
+
 /* ---- Partial sums (partial_ready) ---- */
 
 /* The bytes of that chunk's partial sum. */

@@ -42,17 +42,24 @@ typedef struct trib_crc32c {
 /* Returns the type of the elements in accumulator form. */
 static inline trib_dtype trib_acc_dtype(trib_dtype dtype, trib_reduce reduce)
 {
-    const bool adds = reduce == TRIB_SUM || reduce == TRIB_AVG;
-    if (adds && (dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16)) {
-        return TRIB_FLOAT32;
+    const bool rounds = reduce == TRIB_SUM || reduce == TRIB_AVG || reduce == TRIB_PRODUCT;
+    switch (dtype) {
+    case TRIB_FLOAT16:
+    case TRIB_BFLOAT16:
+    case TRIB_FLOAT8_E4M3:
+    case TRIB_FLOAT8_E5M2:
+        return rounds ? TRIB_FLOAT32 : dtype;
+    case TRIB_INT8:
+    case TRIB_UINT8:
+    case TRIB_INT16:
+    case TRIB_UINT16:
+        return reduce == TRIB_AVG ? TRIB_INT32 : dtype;
+    case TRIB_INT32:
+    case TRIB_UINT32:
+        return reduce == TRIB_AVG ? TRIB_INT64 : dtype;
+    default:
+        return dtype;
     }
-    if (reduce == TRIB_AVG && (dtype == TRIB_INT8 || dtype == TRIB_UINT8)) {
-        return TRIB_INT32;
-    }
-    if (reduce == TRIB_AVG && dtype == TRIB_INT32) {
-        return TRIB_INT64;
-    }
-    return dtype;
 }
 
 /* True if both forms are the same, so that wire bytes can serve as accumulators. */
@@ -64,17 +71,13 @@ static inline bool trib_acc_is_wire(trib_dtype dtype, trib_reduce reduce)
 /* Returns the bytes of an element in accumulator form. */
 static inline size_t trib_acc_size(trib_dtype dtype, trib_reduce reduce)
 {
-    static const unsigned char sizes[TRIB_DTYPE_COUNT] = {
-        [TRIB_FLOAT32] = 4, [TRIB_FLOAT64] = 8, [TRIB_FLOAT16] = 2, [TRIB_BFLOAT16] = 2,
-        [TRIB_INT8] = 1,    [TRIB_UINT8] = 1,   [TRIB_INT32] = 4,   [TRIB_INT64] = 8,
-    };
     trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
-    return sizes[trib_acc_dtype(dtype, reduce)];
+    return trib_dtype_size(trib_acc_dtype(dtype, reduce));
 }
 
 /*
- * Computes dst_acc[i] = left[i] (+, min, max) right[i]. The bits depend on the two values alone. The implementation,
- * the place in the buffer and the order of the operands do not change them.
+ * Computes dst_acc[i] = left[i] (+, min, ...) right[i]; trib_reduce_suits(dtype, reduce) must hold. The bits depend on
+ * the two values alone. The implementation, the place in the buffer and the order of the operands do not change them.
  *
  * dst_acc may be exactly an operand that is in accumulator form (or either, if trib_acc_is_wire). Otherwise it overlaps
  * neither.
@@ -83,7 +86,7 @@ static inline void trib_kernel_combine(const trib_kernels *kernels, trib_dtype d
                                        const void *left, trib_form left_form, const void *right, trib_form right_form,
                                        size_t count)
 {
-    trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
+    trib_assert(trib_reduce_suits(dtype, reduce));
     if (count > 0) {
         kernels->combine(dtype, reduce, dst_acc, left, left_form, right, right_form, count);
     }
@@ -94,14 +97,12 @@ static inline void trib_kernel_combine(const trib_kernels *kernels, trib_dtype d
  * accumulators become wire elements.
  *
  * dst_wire is exactly src (the result then lies at its beginning) or does not overlap it. The bytes are copied, or left
- * in place, where nothing is to be done: for SUM, MIN and MAX in wire form, and for AVG of one contributor in wire
- * form.
+ * in place, where nothing is to be done: for all but AVG in wire form, and for AVG of one contributor in wire form.
  */
 static inline void trib_kernel_finish(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, void *dst_wire,
                                       const void *src, trib_form src_form, size_t count, uint32_t contributors)
 {
-    trib_assert((unsigned)dtype < TRIB_DTYPE_COUNT && (unsigned)reduce < TRIB_REDUCE_COUNT);
-    trib_assert(contributors > 0);
+    trib_assert(trib_reduce_suits(dtype, reduce) && contributors > 0);
     if (count > 0) {
         kernels->finish(dtype, reduce, dst_wire, src, src_form, count, contributors);
     }

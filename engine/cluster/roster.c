@@ -77,6 +77,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u64(writer, (uint64_t)(factor * 1e9));
     trib_put_u32(writer, roster->local_size);
     trib_put_u32(writer, roster->follows);
+    trib_put_u32(writer, roster->survives);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
@@ -126,8 +127,11 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.local_size = trib_get_u32(reader);
     const uint32_t follows = trib_get_u32(reader);
     head.follows = follows != 0;
+    const uint32_t survives = trib_get_u32(reader);
+    head.survives = survives != 0;
     const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
-    if (reader->failed || follows > (may_follow ? 1 : 0) || !header_is_sane(&head)) {
+    if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || (head.survives && head.follows) ||
+        !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
     trib_roster *roster = trib_roster_create(head.member_count);

@@ -32,7 +32,8 @@ typedef struct trib_roster {
     trib_sum_order sum_order;
     int64_t peer_timeout_ns;
     double t_opt_factor;
-    bool follows; /* weights follow the measured rates of links (rebalance.h) */
+    bool follows;  /* weights follow the measured rates of links (rebalance.h) */
+    bool survives; /* the loss of a server in a process of its own costs no operation (engine/server/takeover.h) */
     trib_member_info members[];
 } trib_roster;
 

@@ -57,7 +57,12 @@ typedef struct trib_core {
     uint32_t *rounds_over;        /* by id: rounds up to this one belong to tensors that have ended */
     uint32_t tensors_capacity;
     struct trib_op_core *op_cores; /* operations that arrived and are not done, newest first */
-    unsigned char *discard;        /* receives payloads that are not needed any more */
+    bool *left_owners;             /* by member: it has left in good order; NULL in jobs that survive no loss */
+    struct trib_orphan *orphans;   /* worker_orphan.h */
+    trib_post lost_post;
+    atomic_bool lost_posted;
+    uint32_t losses_taken;  /* lost servers whose partitions have new owners here */
+    unsigned char *discard; /* receives payloads that are not needed any more */
 
     struct trib_stage_state *stages; /* by trib_stage_id: the dispatcher's state for each stage (pipeline.h) */
 
@@ -69,6 +74,7 @@ typedef struct trib_core {
     uint32_t sums_over_capacity;
     struct trib_server_sum **group_sums;    /* by group; NULL: no group has contributed to this core yet */
     struct trib_server_sum *group_sum_list; /* those that are there */
+    struct trib_takeover *takeovers;        /* partitions of lost servers that this core begins to sum (takeover.h) */
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */

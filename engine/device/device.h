@@ -108,6 +108,9 @@ typedef struct trib_device_ops {
     /* Any thread, before open: stores the device's PCI address ("0000:3b:00.0"). Returns false if it is unknown. May be
      * NULL. */
     bool (*locate)(int32_t index, char *pci, size_t size);
+    /* Any thread: whether the devices of a machine can reduce elements of the type so. Asked only of pairs that suit
+     * each other (trib_reduce_suits). */
+    bool (*reduces)(trib_dtype dtype, trib_reduce reduce);
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);

@@ -184,9 +184,20 @@ bool trib_loss_ends_job(const trib_cause *cause)
     return true; /* in this version a job needs all its members */
 }
 
+bool trib_job_survives(const trib_engine *engine, const trib_cause *cause)
+{
+    const trib_roster *roster = engine->roster;
+    return roster != NULL && roster->survives && cause->status == TRIB_PEER_LOST &&
+           cause->subject_kind == TRIB_SUBJECT_MEMBER && cause->subject >= roster->worker_count &&
+           cause->subject < roster->member_count && cause->subject != engine->member_id &&
+           atomic_load(&engine->phase) == TRIB_PHASE_READY;
+}
+
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
 {
-    if (trib_loss_ends_job(cause)) {
+    if (trib_job_survives(engine, cause)) {
+        engine->hooks->server_suspected(engine, cause->subject);
+    } else if (trib_loss_ends_job(cause)) {
         trib_job_end(engine, cause);
     }
 }

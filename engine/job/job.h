@@ -18,6 +18,7 @@
 #include "engine/base/kernel_ops.h"
 #include "engine/job/cause.h"
 #include "engine/job/departed.h"
+#include "engine/job/losses.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "transports/transport.h"
@@ -143,6 +144,8 @@ typedef struct trib_job_hooks {
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
     bool (*ask_time)(trib_engine *engine);
+    /* Any core: the way to a server is lost, and the loss of that server costs nothing: the coordinator is asked. */
+    void (*server_suspected)(trib_engine *engine, uint32_t member);
     /* The name of the tensor with that tag. The caller holds the mutex. */
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
@@ -196,6 +199,7 @@ struct trib_engine {
     trib_cause verdict;
     trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;
+    trib_losses losses;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
     bool joined, close_asked, closed;
@@ -245,6 +249,8 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause);
 /* Returns true if the job ends because of that loss. This function alone decides that, for members and for the
  * coordinator; whom a loss is blamed on is the coordinator's decision (engine/membership/verdict.h). */
 bool trib_loss_ends_job(const trib_cause *cause);
+/* Returns true if the cause is the loss of a server that costs no operation: the job goes on without that server. */
+bool trib_job_survives(const trib_engine *engine, const trib_cause *cause);
 /* Any core: a member or the coordinator is lost. */
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
 /* Any core: ends the job because of a failure of this process. */

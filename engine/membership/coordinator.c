@@ -15,6 +15,7 @@
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
+#include "engine/membership/server_loss.h"
 #include "engine/membership/verdict.h"
 
 #define LEFT_EARLY "left the job before its workers"
@@ -46,7 +47,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
 /* A member is lost: the coordinator found that itself, or that is its verdict on a report. */
 static void take_loss(trib_coordinator *self, const trib_cause *cause)
 {
-    if (trib_loss_ends_job(cause)) {
+    if (!trib_server_loss_decide(self, cause) && trib_loss_ends_job(cause)) {
         trib_coordinator_end_job(self, cause);
     }
 }
@@ -107,7 +108,9 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
                                             (uint32_t)(quietest - self->slots), TRIB_NO_MEMBER, "");
         cause.silence_ns = now_ns - quietest->link->last_received_ns;
         take_loss(self, &cause);
-        return;
+        if (self->over) {
+            return;
+        }
     }
     const int64_t period_ns = trib_heartbeat_period_ns(timeout_ns);
     if (now_ns >= self->next_ping_ns) {
@@ -222,11 +225,24 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
     self->slots[member].left = true;
     if (self->running && cause.status == TRIB_PEER_LOST) {
         trib_verdict_judge(self, member, &cause);
-        take_loss(self, &cause);
+        trib_coordinator_end_job(self, &cause); /* the member that says so has ended */
     } else {
         trib_coordinator_end_job(self, &cause);
     }
     return TRIB_OK;
+}
+
+/* A member has lost its way to a server, and goes on if the job does. */
+static trib_status take_server_lost(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                    const void *payload, trib_error *error)
+{
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK) {
+        trib_cause_set_sender(&cause, member);
+        take_loss(self, &cause);
+    }
+    return status;
 }
 
 static trib_status take_frame(trib_coordinator *self, trib_link *link, const trib_frame *frame, const void *payload,
@@ -267,6 +283,8 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_rebalance_take_loads(self, member, frame, payload, error);
     case TRIB_FRAME_MOVE_READY:
         return trib_rebalance_take_ready(self, member, frame, error);
+    case TRIB_FRAME_SERVER_LOST:
+        return take_server_lost(self, member, frame, payload, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:

@@ -19,6 +19,7 @@ typedef struct trib_coordinator_slot {
     bool joined, left;
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
+    bool lost; /* a server that the job goes on without; it counts as one that has left, too */
     uint64_t forgets_sent, forgets_answered;
     int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */

@@ -122,7 +122,7 @@ static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *r
  * makes too many connections. */
 static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
 {
-    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW) {
+    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW || roster->survives) {
         return;
     }
     for (uint32_t i = 0; i < roster->worker_count; i++) {
@@ -162,6 +162,7 @@ static trib_status make_roster(trib_coordinator *self)
         roster->members[i] = self->slots[i].info;
     }
     roster->local_size = local_size_of(self, roster);
+    roster->survives = config->survive == TRIB_SURVIVE_SERVERS && self->server_count > 0 && roster->local_size == 0;
     const bool colocated = workers_should_sum(self, roster);
     for (uint32_t i = 0; i < count; i++) {
         const bool worker = i < self->worker_count;

@@ -6,16 +6,21 @@
 static const struct {
     const char *name, *variable;
 } rows[TRIB_JOB_SETTINGS] = {
-    {"colocate", "TRIB_COLOCATE"},   {"partition_bytes", "TRIB_PARTITION_BYTES"}, {"chunk_bytes", "TRIB_CHUNK_BYTES"},
-    {"sum_order", "TRIB_SUM_ORDER"}, {"peer_timeout_ns", "TRIB_PEER_TIMEOUT"},    {"local_sum", "TRIB_LOCAL_SUM"},
+    {"colocate", "TRIB_COLOCATE"},
+    {"partition_bytes", "TRIB_PARTITION_BYTES"},
+    {"chunk_bytes", "TRIB_CHUNK_BYTES"},
+    {"sum_order", "TRIB_SUM_ORDER"},
+    {"peer_timeout_ns", "TRIB_PEER_TIMEOUT"},
+    {"local_sum", "TRIB_LOCAL_SUM"},
     {"shares", "TRIB_SHARES"},
+    {"survive", "TRIB_SURVIVE"},
 };
 
 trib_job_settings trib_job_settings_of(const trib_config *config)
 {
     return (trib_job_settings){{(uint64_t)config->colocate, config->partition_bytes, config->chunk_bytes,
                                 (uint64_t)config->sum_order, (uint64_t)config->peer_timeout_ns,
-                                (uint64_t)config->local_sum, (uint64_t)config->shares}};
+                                (uint64_t)config->local_sum, (uint64_t)config->shares, (uint64_t)config->survive}};
 }
 
 void trib_job_settings_put(trib_writer *writer, const trib_job_settings *settings)

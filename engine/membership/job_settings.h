@@ -9,7 +9,7 @@
 
 #include "engine/wire/wire.h"
 
-#define TRIB_JOB_SETTINGS 7u
+#define TRIB_JOB_SETTINGS 8u
 
 /* Values in the order of the table in job_settings.c. */
 typedef struct trib_job_settings {

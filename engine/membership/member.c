@@ -11,6 +11,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/server_loss.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
@@ -120,9 +121,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
         engine->verdict = cause;
         atomic_store(&engine->job_over, true);
     }
-    if (status == TRIB_OK && cause.status == TRIB_PEER_LOST) {
-        trib_job_member_lost(engine, &cause);
-    } else if (status == TRIB_OK) {
+    if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
     }
     return status;
@@ -185,6 +184,9 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return trib_member_take_group_made(member->core->engine, frame, error);
     case TRIB_FRAME_GROUP_BAD:
         return trib_member_take_group_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_SERVER_LOST:
+        return joined ? trib_server_loss_take(member->core->engine, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST before the roster");
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

@@ -181,7 +181,8 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         free(roster);
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
-    if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK) {
+    if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK ||
+        trib_losses_open(&engine->losses, roster->member_count) != TRIB_OK) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }

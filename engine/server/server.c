@@ -7,11 +7,13 @@
 #include "engine/link/link_cause.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/takeover.h"
 
 void trib_server_tick(trib_core *core)
 {
     if (core->sums != NULL && !core->ended) {
         trib_server_sums_scan(core);
+        trib_takeovers_check(core);
         trib_server_resume(core); /* links that found no memory for a contribution ask again */
         trib_server_check_memory(core);
     }
@@ -116,11 +118,13 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
 
 bool trib_server_is_idle(const trib_core *core)
 {
-    return core->entries_waiting == 0 && trib_relay_is_idle(core) && !trib_server_sums_owe(core);
+    return core->entries_waiting == 0 && core->takeovers == NULL && trib_relay_is_idle(core) &&
+           !trib_server_sums_owe(core);
 }
 
 void trib_server_close(trib_core *core)
 {
+    trib_takeovers_close(core);
     trib_server_sums_close(core);
     trib_server_free_entries(core);
     trib_server_codec_close(core);

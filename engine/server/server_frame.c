@@ -104,8 +104,7 @@ static bool is_collective_known(const trib_link *link, const trib_frame *frame)
 trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
-    if (trib_dtype_size((trib_dtype)frame->dtype) == 0 || frame->reduce >= TRIB_REDUCE_COUNT ||
-        !is_collective_known(link, frame)) {
+    if (!trib_reduce_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce) || !is_collective_known(link, frame)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s from %s", trib_frame_name(frame->type),
                               trib_roster_name(roster, link->peer));
     }

@@ -18,6 +18,7 @@
 #include "engine/link/link_cause.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/takeover.h"
 
 /* A contribution that is being received. */
 typedef struct server_chunk {
@@ -64,6 +65,9 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
         status = trib_server_check_push(link, frame, error);
     } else if (frame->type == TRIB_FRAME_WITHDRAW) {
         status = trib_server_check_operation(link, frame, error);
+    } else if (frame->type == TRIB_FRAME_REPORT) {
+        *sum_out = &link->core->sums[TRIB_SUM_RANK]; /* takeover.c checks it */
+        return TRIB_OK;
     } else if (!is_stall) {
         status =
             trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
@@ -181,6 +185,9 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     trib_status status = in_place ? classify_frame(link, frame, &chunk.sum, error) : TRIB_OK;
     if (status != TRIB_OK) {
         return status;
+    }
+    if (frame->type == TRIB_FRAME_REPORT) {
+        return trib_takeover_report(link, frame, payload, error);
     }
     chunk.what = trib_server_contribution(chunk.sum, link, frame);
     if (frame->type == TRIB_FRAME_WITHDRAW) {

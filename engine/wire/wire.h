@@ -64,7 +64,13 @@
     X(GROUP_MADE, 0)                                                                                                   \
     X(GROUP_BAD, 1024)                                                                                                 \
     /* ACK: the sender is there, and has received as many frames as `acknowledged` says */                             \
-    X(ACK, 0)
+    X(ACK, 0)                                                                                                          \
+    /* a server is lost: a member tells the coordinator, and the coordinator all members */                            \
+    X(SERVER_LOST, 1024)                                                                                               \
+    /* a partition gets another owner: what a worker has of it, and how the worker goes on */                          \
+    X(ASK_REPORT, 0)                                                                                                   \
+    X(REPORT, 28)                                                                                                      \
+    X(RESUME, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -76,6 +82,12 @@ typedef enum trib_frame_type {
 
 /* A bit of `collective`: the frame goes from or to a worker that speaks for its machine (relay.h). */
 #define TRIB_COLLECTIVE_PARTIAL 0x80u
+
+/* What a REPORT says of its worker. */
+#define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
+#define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
+#define TRIB_REPORT_BYTES 28u            /* of its payload */
+#define TRIB_REPORT_COPY_AT 12u          /* where the payload says whose round's sum is in the copy */
 
 /*
  * The header's fields in wire order: name, offset, bytes (docs/protocol.md).

@@ -43,6 +43,8 @@ typedef struct trib_tensor_core {
     trib_post move_post;
     uint32_t move_known; /* number of the last proposal that the coordinator has decided */
     uint32_t moved_from; /* first round of the owners that the tasks have not taken yet; 0: the tasks are up to date */
+    uint32_t orphans;    /* tasks whose owner is lost (worker_orphan.h): no round begins until all know how to go on */
+    bool is_over;        /* the core has forgotten the tensor */
 } trib_tensor_core;
 
 /* The life of a tensor. Its memory stays with the engine, and another tensor gets it after the end (tensor_end.c). */
@@ -106,7 +108,9 @@ typedef struct trib_tensor {
     trib_codec_config codec;           /* of its sums; none from the placement on if it cannot be there */
     bool names_codec;                  /* the declaration names the codec; else the job's setting does */
     char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, in its one form; workers must agree */
-    bool on_device;                    /* TRIB_TENSOR_DEVICE */
+    unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
+    bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
+    bool on_device;        /* TRIB_TENSOR_DEVICE */
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;

@@ -305,6 +305,16 @@ void trib_pipeline_resume(trib_core *core, trib_task *task)
     }
 }
 
+void trib_pipeline_restart(trib_core *core, trib_task *task, trib_stage_id id)
+{
+    trib_assert(task->state == TRIB_TASK_WAITING && !task->has_credit);
+    while (trib_pipeline_stage(task)->id != id) {
+        trib_assert(task->stage > 0);
+        task->stage--;
+    }
+    run_stages(core, task);
+}
+
 void trib_pipeline_fail(trib_core *core, trib_task *task)
 {
     if (!trib_task_is_open(task)) {

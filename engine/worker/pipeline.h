@@ -74,6 +74,8 @@ void trib_pipeline_skip(trib_core *core, trib_task *task, trib_op_core *op_core)
 void trib_pipeline_begin(trib_core *core, trib_task *task);
 /* Continues a task whose PENDING stage is done. */
 void trib_pipeline_resume(trib_core *core, trib_task *task);
+/* Takes a task that waits in that stage, or in a later one, back to its beginning. */
+void trib_pipeline_restart(trib_core *core, trib_task *task, trib_stage_id id);
 /* Gives the task up if it is open; the operation has already failed. The task settles when no one uses the
  * caller's buffers any more. */
 void trib_pipeline_fail(trib_core *core, trib_task *task);

@@ -13,6 +13,7 @@
 
 struct trib_op_core;
 struct trib_device_task;
+struct trib_orphan;
 struct trib_task_codec;
 
 typedef enum trib_task_state {
@@ -76,6 +77,14 @@ typedef struct trib_task {
     uint32_t chunks_received;
     struct trib_self_lease *self_held; /* chunks that this process's own server reads in place */
     trib_task_io io;
+    /* Where the loss of a server costs nothing (worker_orphan.h): memory for a copy of the sum, and the round whose whole
+     * sum is there (0: none), with what else its PUSH said. */
+    unsigned char *copy;
+    uint32_t copy_round, copy_step;
+    uint8_t copy_reduce;
+    bool lands_in_copy;              /* the round's sum lands in the copy first, as whole partition or not at all */
+    uint32_t giver;                  /* the worker that gives the round's sum away; TRIB_NO_MEMBER: it is summed */
+    struct trib_orphan *orphan;      /* its owner is lost, and the next one has not said how to go on; else NULL */
     struct trib_device_task *device; /* NULL: the tensor is in host memory */
     struct trib_task_codec *codec;   /* NULL: the tensor has none (task_codec.h) */
     trib_task_state state;
@@ -86,10 +95,11 @@ typedef struct trib_task {
     struct trib_task *queue_next, *queue_previous; /* while QUEUED */
     /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
-    bool has_weight; /* its bytes count in the weight of the link that pushes it (egress.h) */
-    bool in_order;   /* this round uses the same connection as the messages of the given-up round before it */
-    bool refused;    /* the owner refused this round and need not be told that it is given up */
-    bool held_back;  /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
+    trib_status gave_up_as; /* what the owner was told then */
+    bool has_weight;        /* its bytes count in the weight of the link that pushes it (egress.h) */
+    bool in_order;          /* this round uses the same connection as the messages of the given-up round before it */
+    bool refused;           /* the owner refused this round and need not be told that it is given up */
+    bool held_back;         /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
     uint32_t missing_rank;  /* rank last reported missing; TRIB_NO_MEMBER: none */
     uint32_t missing_count; /* number of contributors that were missing then, 0 if that was not said */

@@ -60,6 +60,8 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
     const uint64_t room = chunk_room(tensor);
     if (roster->local_size > 0) {
         why = "the workers of a machine sum first here, and such sums have no codec: set TRIB_LOCAL_SUM=off";
+    } else if (roster->survives) {
+        why = "this job survives the loss of servers, and such sums have no codec: set TRIB_SURVIVE=nothing";
     } else if (room > TRIB_PAYLOAD_MAX || room > roster->chunk_bytes + TRIB_ENCODING_MARGIN) {
         why = "its encoded chunks would be larger than the chunks themselves: keep fewer elements";
     }

@@ -307,6 +307,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
         .partition = partition,
         .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
         .missing_rank = TRIB_NO_MEMBER,
+        .giver = TRIB_NO_MEMBER,
         .received = *bits,
     };
     if (partition < tensor->partition_count) {
@@ -343,6 +344,23 @@ static bool takes_part(const trib_tensor *tensor, uint32_t partition)
            trib_task_taker(&task) == tensor->group_place;
 }
 
+/* Returns false if memory runs out. */
+static bool take_copies(trib_tensor *tensor)
+{
+    const trib_engine *engine = tensor->engine;
+    tensor->is_covered = engine->roster->survives && tensor->layout == TRIB_WHOLE && tensor->group == NULL;
+    if (!tensor->is_covered || tensor->bytes == 0) {
+        return true;
+    }
+    tensor->copies = engine->env.memory_alloc(engine->env.memory, tensor->bytes);
+    for (uint32_t i = 0; tensor->copies != NULL && i < engine->core_count; i++) {
+        for (uint32_t k = 0; k < tensor->cores[i].task_count; k++) {
+            tensor->cores[i].tasks[k].copy = tensor->copies + tensor->cores[i].tasks[k].offset;
+        }
+    }
+    return tensor->copies != NULL;
+}
+
 static bool make_tasks(trib_tensor *tensor)
 {
     const uint32_t count = tensor->partition_count > 0 ? tensor->partition_count : 1;
@@ -369,7 +387,7 @@ static bool make_tasks(trib_tensor *tensor)
             return false;
         }
     }
-    return true;
+    return take_copies(tensor);
 }
 
 static void release_waiting(trib_tensor *tensor)
@@ -449,6 +467,10 @@ void trib_tensor_free_parts(trib_tensor *tensor)
     }
     if (tensor->on_device) {
         tensor->engine->device_hooks->free(tensor);
+    }
+    if (tensor->copies != NULL) {
+        tensor->engine->env.memory_free(tensor->engine->env.memory, tensor->copies);
+        tensor->copies = NULL;
     }
     free(tensor->task_index);
     free(tensor->received_bits);

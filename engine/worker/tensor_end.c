@@ -46,6 +46,8 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
     trib_assert(mine->active == NULL && mine->pending == NULL);
     trib_tensor_move_forget(mine);
     trib_worker_forget_tensor(reactor->owner, tensor);
+    trib_assert(mine->orphans == 0);
+    mine->is_over = true;
     if (atomic_fetch_sub(&tensor->end_cores_left, 1) == 1) {
         tensor->end_post.run = end_tensor;
         trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->end_post);

@@ -14,6 +14,7 @@
 #include "engine/worker/task_trace.h"
 #include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
+#include "engine/worker/worker_orphan.h"
 
 /* ---- Operations on a core ---- */
 
@@ -289,7 +290,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
         task->in_order = task->gave_up;
         task->gave_up = false;
         task->chunks_sent = task->chunks_received = 0;
-        task->missing_rank = TRIB_NO_MEMBER;
+        task->missing_rank = task->giver = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
     if (mine->task_count == 0) {
@@ -305,8 +306,9 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
 void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
-    while (core->joined && trib_tensor_move_apply(tensor, mine) && mine->active == NULL && mine->pending != NULL &&
-           mine->pending->op->round == mine->round_next && trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
+    while (core->joined && mine->orphans == 0 && trib_tensor_move_apply(tensor, mine) && mine->active == NULL &&
+           mine->pending != NULL && mine->pending->op->round == mine->round_next &&
+           trib_tensor_move_may_begin(tensor, mine, mine->round_next) &&
            trib_tensor_copy_allows(tensor, mine->round_next)) {
         trib_op_core *op_core = dequeue_first(mine);
         if (atomic_load(&op_core->op->cancelled)) {
@@ -382,6 +384,8 @@ void trib_worker_close(trib_core *core)
     free(core->tensors);
     free(core->rounds_over);
     free(core->owner_links);
+    free(core->left_owners);
+    trib_worker_free_orphans(core);
 }
 
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)

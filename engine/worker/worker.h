@@ -13,6 +13,8 @@ static inline trib_tensor_core *trib_tensor_core_of(const trib_core *core, const
     return &tensor->cores[core->reactor->index];
 }
 
+#define TRIB_NONTEMPORAL_BYTES (UINT64_C(32) << 20) /* copies of larger tensors bypass the caches */
+
 /* ---- worker.c ---- */
 /* Registers a placed tensor, so that frames can find it by id. Returns false if memory runs out. */
 bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);

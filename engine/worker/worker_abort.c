@@ -16,6 +16,7 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
+#include "engine/worker/worker_orphan.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
 #define AGAIN_NS (10 * INT64_C(1000000)) /* until a connection that broke for it has given buffers back */
@@ -56,6 +57,11 @@ void trib_worker_withdraw(trib_core *core, trib_task *task)
     const trib_op *op = task->op_core->op;
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
+    task->gave_up_as = trib_frame_withdraw_reason(status);
+    if (task->orphan != NULL) { /* the next owner is told when it knows the round */
+        trib_orphan_withdraw(task);
+        return;
+    }
     if (link == NULL || core->ended || task->refused) { /* a slice for oneself has no link */
         return;
     }

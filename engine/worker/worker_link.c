@@ -17,8 +17,7 @@
 #include "engine/worker/task_codec.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
-
-#define NONTEMPORAL_BYTES (UINT64_C(32) << 20) /* copies of larger tensors bypass the caches */
+#include "engine/worker/worker_orphan.h"
 
 uint32_t trib_worker_owner(const trib_core *core, const trib_task *task)
 {
@@ -106,7 +105,7 @@ static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
 }
 
 /* A server that left in good order fails only the operations that still need it; see also trib_stage_push. */
-static void detach_tasks(trib_core *core, trib_link *link, trib_status status, const char *text)
+static void detach_tasks(trib_core *core, trib_link *link, trib_status status, bool goes_on, const char *text)
 {
     trib_op_core *next;
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
@@ -120,6 +119,9 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, c
                 continue;
             }
             task->link = NULL;
+            if (goes_on) {
+                continue; /* the partition will have another owner (worker_orphan.h) */
+            }
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* the sum is complete and on its way to the device */
             }
@@ -145,6 +147,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     }
     trib_cause cause;
     char text[TRIB_ERROR_TEXT_SIZE];
+    bool goes_on = false;
     trib_link_end_cause(link, &cause);
     /* The job ends before any operation fails, so a callback that submits another operation learns of the loss at
      * once. */
@@ -153,11 +156,16 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     } else if (!link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT)) {
         trib_wireup_defer_failure(core, link->peer, &cause);
     } else if (!link->bye && !core->ended) {
+        goes_on = trib_job_survives(core->engine, &cause);
         trib_job_member_lost(core->engine, &cause);
     }
     trib_job_render(core->engine, &cause, text);
     trib_relay_detach(link, text);
-    detach_tasks(core, link, status, text);
+    detach_tasks(core, link, status, goes_on, text);
+    if (core->left_owners != NULL) {
+        core->left_owners[link->peer] = core->left_owners[link->peer] || link->bye;
+        trib_worker_take_losses(core);
+    }
 }
 
 /* Finds the task of a SUM, REFUSED or STALL frame. NULL without an error: no open task waits for the frame. Frames
@@ -255,7 +263,8 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     if (trib_frame_is_partial(frame)) {
         return trib_relay_header(link, frame, target, error);
     }
-    if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL) {
+    if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL || frame->type == TRIB_FRAME_RESUME ||
+        frame->type == TRIB_FRAME_ASK_REPORT) {
         return TRIB_OK; /* the payload of a refusal goes to the link's own memory */
     }
     if (frame->type != TRIB_FRAME_SUM) {
@@ -271,6 +280,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
         target->buffer = trib_task_sum_place(task, frame->chunk);
+        trib_copy_begin(task);
         link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
         trib_task_hold(task, TRIB_HOLD_RECEIVE);
     }
@@ -304,6 +314,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     trib_task_note_answer(task, frame->chunk, frame->payload_size);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
+    trib_copy_take(core, task, frame->chunk);
     if (task->chunks_received++ == 0 && task->chunk_count > 1) { /* a task of one chunk is complete now */
         trib_trace_task(core, TRIB_TRACE_LANDED, task, frame->payload_size);
     }
@@ -325,17 +336,19 @@ static void take_missing(const trib_core *core, trib_task *task, const trib_fram
 }
 
 /* Copies the sum into the task's buffer, unless it was received there. */
-static trib_status store_sum(trib_link *link, const trib_task *task, const trib_frame *frame, const void *payload,
+static trib_status store_sum(trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
     const trib_core *core = link->core;
     trib_status status = TRIB_OK;
     unsigned char *at = trib_task_sum_place(task, frame->chunk);
+    trib_copy_begin(task);
     if (payload != at) {
         /* Copies bypass the caches for data that a device reads, or that exceeds the caches before anyone reads
          * it. */
         const trib_kernels *kernels = core->engine->env.kernels;
-        const bool is_nontemporal = task->device != NULL || task->tensor->bytes >= NONTEMPORAL_BYTES;
+        const bool is_nontemporal =
+            !task->lands_in_copy && (task->device != NULL || task->tensor->bytes >= TRIB_NONTEMPORAL_BYTES);
         status = trib_link_copy(link, is_nontemporal ? kernels->copy_nontemporal : kernels->copy, at, payload,
                                 frame->payload_size, error);
     }
@@ -420,6 +433,12 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     }
     if (frame->type == TRIB_FRAME_SUM) {
         return receive_sum(link, frame, payload, in_place, error);
+    }
+    if (frame->type == TRIB_FRAME_RESUME) {
+        return trib_orphan_resume(link, frame, error);
+    }
+    if (frame->type == TRIB_FRAME_ASK_REPORT) {
+        return trib_orphan_answer(link, frame, error);
     }
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK) {

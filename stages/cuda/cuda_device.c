@@ -386,6 +386,7 @@ const trib_device_ops *trib_device_cuda(void)
         .abi = TRIB_DEVICE_ABI,
         .name = "cuda",
         .locate = device_locate,
+        .reduces = cuda_nccl_reduces,
         .open = device_open,
         .submit = device_submit,
         .marker_record = device_marker_record,

@@ -236,6 +236,8 @@ trib_status cuda_stream_order_after(trib_device *device, const trib_device_job *
                                     const char **why_out);
 
 /* ---- cuda_nccl.c ---- */
+/* trib_device_ops.reduces */
+bool cuda_nccl_reduces(trib_dtype dtype, trib_reduce reduce);
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);
 void cuda_nccl_join(trib_device *device, trib_device_job *job);
 /* Looks whether joining is over, launches ready collectives, and looks for errors of NCCL's. */

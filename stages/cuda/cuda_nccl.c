@@ -112,8 +112,25 @@ static size_t element_size(trib_dtype dtype)
     static const size_t sizes[TRIB_DTYPE_COUNT] = {
         [TRIB_FLOAT32] = 4, [TRIB_FLOAT64] = 8, [TRIB_FLOAT16] = 2, [TRIB_BFLOAT16] = 2,
         [TRIB_INT8] = 1,    [TRIB_UINT8] = 1,   [TRIB_INT32] = 4,   [TRIB_INT64] = 8,
+        [TRIB_BOOL] = 1,    [TRIB_UINT32] = 4,  [TRIB_UINT64] = 8,
     };
+    trib_assert(sizes[dtype] > 0); /* others are rejected when they are submitted */
     return sizes[dtype];
+}
+
+bool cuda_nccl_reduces(trib_dtype dtype, trib_reduce reduce)
+{
+    switch (dtype) {
+    case TRIB_BOOL:
+        return reduce != TRIB_BIT_XOR;
+    case TRIB_INT16:
+    case TRIB_UINT16:
+    case TRIB_FLOAT8_E4M3: /* only newer releases have it, on newer GPUs, and round after each addition */
+    case TRIB_FLOAT8_E5M2:
+        return false;
+    default:
+        return reduce != TRIB_BIT_AND && reduce != TRIB_BIT_OR && reduce != TRIB_BIT_XOR;
+    }
 }
 
 static ncclDataType_t type_of(trib_dtype dtype)
@@ -121,15 +138,23 @@ static ncclDataType_t type_of(trib_dtype dtype)
     static const ncclDataType_t types[TRIB_DTYPE_COUNT] = {
         [TRIB_FLOAT32] = ncclFloat32,   [TRIB_FLOAT64] = ncclFloat64, [TRIB_FLOAT16] = ncclFloat16,
         [TRIB_BFLOAT16] = ncclBfloat16, [TRIB_INT8] = ncclInt8,       [TRIB_UINT8] = ncclUint8,
-        [TRIB_INT32] = ncclInt32,       [TRIB_INT64] = ncclInt64,
+        [TRIB_INT32] = ncclInt32,       [TRIB_INT64] = ncclInt64,     [TRIB_BOOL] = ncclUint8,
+        [TRIB_UINT32] = ncclUint32,     [TRIB_UINT64] = ncclUint64,
     };
     return types[dtype];
 }
 
-static ncclRedOp_t op_of(trib_reduce reduce)
+/* Bools, 0 or 1, are bytes to NCCL: the largest is their OR, the smallest their AND. */
+static ncclRedOp_t op_of(trib_dtype dtype, trib_reduce reduce)
 {
-    static const ncclRedOp_t ops[TRIB_REDUCE_COUNT] = {
-        [TRIB_SUM] = ncclSum, [TRIB_AVG] = ncclAvg, [TRIB_MIN] = ncclMin, [TRIB_MAX] = ncclMax};
+    static const ncclRedOp_t ops[TRIB_BIT_AND] = {
+        [TRIB_SUM] = ncclSum, [TRIB_AVG] = ncclAvg,      [TRIB_MIN] = ncclMin,
+        [TRIB_MAX] = ncclMax, [TRIB_PRODUCT] = ncclProd,
+    };
+    if (dtype == TRIB_BOOL) {
+        return reduce == TRIB_SUM || reduce == TRIB_MAX || reduce == TRIB_BIT_OR ? ncclMax : ncclMin;
+    }
+    trib_assert(reduce < TRIB_BIT_AND);
     return ops[reduce];
 }
 
@@ -146,9 +171,10 @@ static ncclResult_t launch_uneven(trib_device *device, const trib_device_job *jo
             continue;
         }
         if (job->kind == TRIB_DEVICE_REDUCE_SCATTER) {
-            result = nccl->reduce((const unsigned char *)job->source + begin,
-                                  root == device->params.rank ? job->target : NULL, bytes / element_size(job->dtype),
-                                  type_of(job->dtype), op_of(job->reduce), root, device->comm->nccl, stream);
+            result =
+                nccl->reduce((const unsigned char *)job->source + begin,
+                             root == device->params.rank ? job->target : NULL, bytes / element_size(job->dtype),
+                             type_of(job->dtype), op_of(job->dtype, job->reduce), root, device->comm->nccl, stream);
         } else {
             unsigned char *at = (unsigned char *)job->target + begin;
             result = nccl->broadcast(at, at, bytes, ncclUint8, root, device->comm->nccl, stream);
@@ -162,12 +188,11 @@ static ncclResult_t launch_collective(trib_device *device, const trib_device_job
 {
     const cuda_nccl *nccl = &device->nccl;
     cudaStream_t stream = device->streams[CUDA_COLLECTIVE];
-    const size_t element = element_size(job->dtype);
     trib_assert(job->kind >= TRIB_DEVICE_REDUCE_SCATTER && job->kind <= TRIB_DEVICE_BROADCAST);
     trib_assert(atomic_load(&device->comm->inside) == 1);
     if (job->kind == TRIB_DEVICE_ALL_REDUCE) {
-        return nccl->all_reduce(job->source, job->target, job->bytes / element, type_of(job->dtype), op_of(job->reduce),
-                                device->comm->nccl, stream);
+        return nccl->all_reduce(job->source, job->target, job->bytes / element_size(job->dtype), type_of(job->dtype),
+                                op_of(job->dtype, job->reduce), device->comm->nccl, stream);
     }
     if (job->kind == TRIB_DEVICE_BROADCAST) {
         return nccl->broadcast(job->source, job->target, job->bytes, ncclUint8, (int)job->root, device->comm->nccl,
@@ -177,8 +202,8 @@ static ncclResult_t launch_collective(trib_device *device, const trib_device_job
         return launch_uneven(device, job);
     }
     if (job->kind == TRIB_DEVICE_REDUCE_SCATTER) {
-        return nccl->reduce_scatter(job->source, job->target, job->shard / element, type_of(job->dtype),
-                                    op_of(job->reduce), device->comm->nccl, stream);
+        return nccl->reduce_scatter(job->source, job->target, job->shard / element_size(job->dtype),
+                                    type_of(job->dtype), op_of(job->dtype, job->reduce), device->comm->nccl, stream);
     }
     return nccl->all_gather((const unsigned char *)job->target + (size_t)device->params.rank * job->shard, job->target,
                             job->shard, ncclUint8, device->comm->nccl, stream);

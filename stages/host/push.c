@@ -11,6 +11,7 @@
 #include "engine/worker/task_codec.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
+#include "engine/worker/worker_orphan.h"
 #include "stages/plans.h"
 
 static void chunk_sent(trib_send_record *out, trib_status status)
@@ -46,6 +47,11 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     frame.size = trib_view_chunk_size(&task->io.source, chunk);
     frame.priority = op->priority;
     frame.aux = trib_worker_owner_code(link->core, task);
+    if (task->giver != TRIB_NO_MEMBER) { /* another worker gives the sum away, and this one asks for it */
+        frame.collective = TRIB_COLLECTIVE_BROADCAST;
+        frame.root = task->giver;
+        frame.payload_size = 0;
+    }
     const void *payload = frame.payload_size > 0 ? trib_view_chunk(&task->io.encoded, chunk) : NULL;
     if (chunk == 0) {
         /* Recorded before the send, because a peer on this machine may receive the chunk at once. */
@@ -108,6 +114,7 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
         task->has_weight = true;
         trib_egress_move(NULL, trib_worker_egress_link(core, task), task->size);
     }
+    trib_copy_prepare(core, task);
     task->request.priority = task->op_core->op->priority;
     task->request.age = trib_scheduler_take_age(&core->host.scheduler);
     task->request.send_chunk = push_send_chunk;
@@ -117,6 +124,9 @@ static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *err
     } else {
         const bool small = task->chunk_count == 1 && trib_link_priority_fits(task->size);
         task->request.route = small ? TRIB_ROUTE_ANY : TRIB_ROUTE_MAIN;
+    }
+    if (trib_orphan_awaits_owner(core, task)) {
+        return TRIB_VERDICT_PENDING;
     }
     if (task->link != NULL && task->link->state != TRIB_LINK_CLOSING && trib_worker_hold_back(task)) {
         return TRIB_VERDICT_PENDING;

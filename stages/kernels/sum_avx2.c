@@ -61,6 +61,13 @@ SUM_INLINE sum_vec canonical_f64(__m256d value)
 
 /* ---- Widening and narrowing -------------------------------------------------------------------------------------- */
 
+SUM_INLINE void narrow_i16(unsigned char *at, sum_vec value)
+{
+    const __m256i low = _mm256_and_si256(value, _mm256_set1_epi32(0xffff));
+    const __m256i packed = _mm256_packus_epi32(low, low);
+    store_half(at, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0))));
+}
+
 SUM_INLINE sum_vec widen_f16(const unsigned char *at)
 {
     return _mm256_castps_si256(_mm256_cvtph_ps(load_half(at)));
@@ -83,9 +90,7 @@ SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
         canonical_f32(_mm256_castsi256_ps(value)); /* the canonical NaN survives the rounding, which only adds to it */
     const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(bits, 16), _mm256_set1_epi32(1));
     const __m256i sum = _mm256_add_epi32(_mm256_add_epi32(bits, _mm256_set1_epi32(0x7fff)), odd);
-    const __m256i rounded = _mm256_srli_epi32(sum, 16);
-    const __m256i packed = _mm256_packus_epi32(rounded, rounded);
-    store_half(at, _mm256_castsi256_si128(_mm256_permute4x64_epi64(packed, _MM_SHUFFLE(3, 1, 2, 0))));
+    narrow_i16(at, _mm256_srli_epi32(sum, 16));
 }
 
 SUM_INLINE sum_vec widen_i8(const unsigned char *at)
@@ -96,6 +101,21 @@ SUM_INLINE sum_vec widen_i8(const unsigned char *at)
 SUM_INLINE sum_vec widen_u8(const unsigned char *at)
 {
     return _mm256_cvtepu8_epi32(_mm_loadl_epi64((const __m128i *)(const void *)at));
+}
+
+SUM_INLINE sum_vec widen_i16(const unsigned char *at)
+{
+    return _mm256_cvtepi16_epi32(load_half(at));
+}
+
+SUM_INLINE sum_vec widen_u16(const unsigned char *at)
+{
+    return _mm256_cvtepu16_epi32(load_half(at));
+}
+
+SUM_INLINE sum_vec widen_u32(const unsigned char *at)
+{
+    return _mm256_cvtepu32_epi64(load_half(at));
 }
 
 SUM_INLINE sum_vec widen_i32(const unsigned char *at)
@@ -133,6 +153,11 @@ SUM_INLINE sum_vec add_8(sum_vec left, sum_vec right)
     return _mm256_add_epi8(left, right);
 }
 
+SUM_INLINE sum_vec add_16(sum_vec left, sum_vec right)
+{
+    return _mm256_add_epi16(left, right);
+}
+
 SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 {
     return _mm256_add_epi32(left, right);
@@ -141,6 +166,59 @@ SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 SUM_INLINE sum_vec add_64(sum_vec left, sum_vec right)
 {
     return _mm256_add_epi64(left, right);
+}
+
+/* ---- Multiplying, and bits --------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec mul_f32(sum_vec left, sum_vec right)
+{
+    return canonical_f32(_mm256_mul_ps(_mm256_castsi256_ps(left), _mm256_castsi256_ps(right)));
+}
+
+SUM_INLINE sum_vec mul_f64(sum_vec left, sum_vec right)
+{
+    return canonical_f64(_mm256_mul_pd(_mm256_castsi256_pd(left), _mm256_castsi256_pd(right)));
+}
+
+/* There is no product of bytes: those at even places and those at odd ones are multiplied as 16 bits. */
+SUM_INLINE sum_vec mul_8(sum_vec left, sum_vec right)
+{
+    const __m256i even = _mm256_mullo_epi16(left, right);
+    const __m256i odd = _mm256_mullo_epi16(_mm256_srli_epi16(left, 8), _mm256_srli_epi16(right, 8));
+    return _mm256_or_si256(_mm256_and_si256(even, _mm256_set1_epi16(0xff)), _mm256_slli_epi16(odd, 8));
+}
+
+SUM_INLINE sum_vec mul_16(sum_vec left, sum_vec right)
+{
+    return _mm256_mullo_epi16(left, right);
+}
+
+SUM_INLINE sum_vec mul_32(sum_vec left, sum_vec right)
+{
+    return _mm256_mullo_epi32(left, right);
+}
+
+/* AVX2 has no product of 64 bits. */
+SUM_INLINE sum_vec mul_64(sum_vec left, sum_vec right)
+{
+    const __m256i cross = _mm256_add_epi64(_mm256_mul_epu32(_mm256_srli_epi64(left, 32), right),
+                                           _mm256_mul_epu32(left, _mm256_srli_epi64(right, 32)));
+    return _mm256_add_epi64(_mm256_mul_epu32(left, right), _mm256_slli_epi64(cross, 32));
+}
+
+SUM_INLINE sum_vec and_bits(sum_vec left, sum_vec right)
+{
+    return _mm256_and_si256(left, right);
+}
+
+SUM_INLINE sum_vec or_bits(sum_vec left, sum_vec right)
+{
+    return _mm256_or_si256(left, right);
+}
+
+SUM_INLINE sum_vec xor_bits(sum_vec left, sum_vec right)
+{
+    return _mm256_xor_si256(left, right);
 }
 
 /* ---- Dividing ---------------------------------------------------------------------------------------------------- */
@@ -176,6 +254,17 @@ SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
     const uint64_t lane_2 = sum_divide_i64((uint64_t)_mm256_extract_epi64(value, 2), by);
     const uint64_t lane_3 = sum_divide_i64((uint64_t)_mm256_extract_epi64(value, 3), by);
     return _mm256_setr_epi64x((long long)lane_0, (long long)lane_1, (long long)lane_2, (long long)lane_3);
+}
+
+SUM_INLINE sum_vec div_u64(sum_vec value, const sum_divisor *by)
+{
+    uint64_t lanes[4];
+    memcpy(lanes, &value, sizeof(lanes));
+    for (int i = 0; i < 4; i++) {
+        lanes[i] = sum_divide_u64(lanes[i], by);
+    }
+    memcpy(&value, lanes, sizeof(lanes));
+    return value;
 }
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
@@ -299,6 +388,54 @@ SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
     return _mm256_blendv_epi8(right, left, _mm256_cmpgt_epi64(left, right));
 }
 
+SUM_INLINE sum_vec min_i16(sum_vec left, sum_vec right)
+{
+    return _mm256_min_epi16(left, right);
+}
+
+SUM_INLINE sum_vec max_i16(sum_vec left, sum_vec right)
+{
+    return _mm256_max_epi16(left, right);
+}
+
+SUM_INLINE sum_vec min_u16(sum_vec left, sum_vec right)
+{
+    return _mm256_min_epu16(left, right);
+}
+
+SUM_INLINE sum_vec max_u16(sum_vec left, sum_vec right)
+{
+    return _mm256_max_epu16(left, right);
+}
+
+SUM_INLINE sum_vec min_u32(sum_vec left, sum_vec right)
+{
+    return _mm256_min_epu32(left, right);
+}
+
+SUM_INLINE sum_vec max_u32(sum_vec left, sum_vec right)
+{
+    return _mm256_max_epu32(left, right);
+}
+
+/* AVX2 compares signed numbers only: without their highest bits they have the order of unsigned ones. */
+SUM_INLINE __m256i is_above_u64(sum_vec left, sum_vec right)
+{
+    const __m256i highest = _mm256_set1_epi64x(INT64_MIN);
+    return _mm256_cmpgt_epi64(_mm256_xor_si256(left, highest), _mm256_xor_si256(right, highest));
+}
+
+SUM_INLINE sum_vec min_u64(sum_vec left, sum_vec right)
+{
+    return _mm256_blendv_epi8(left, right, is_above_u64(left, right));
+}
+
+SUM_INLINE sum_vec max_u64(sum_vec left, sum_vec right)
+{
+    return _mm256_blendv_epi8(right, left, is_above_u64(left, right));
+}
+
+#include "stages/kernels/sum_avx2_float8.h"
 #include "stages/kernels/sum_template.h"
 
 const trib_kernels trib_kernels_avx2 = {"avx2", combine, finish, memcpy, trib_copy_nontemporal};

@@ -102,6 +102,21 @@ SUM_INLINE sum_vec widen_u8(const unsigned char *at)
     return _mm512_cvtepu8_epi32(load_quarter(at));
 }
 
+SUM_INLINE sum_vec widen_i16(const unsigned char *at)
+{
+    return _mm512_cvtepi16_epi32(load_half(at));
+}
+
+SUM_INLINE sum_vec widen_u16(const unsigned char *at)
+{
+    return _mm512_cvtepu16_epi32(load_half(at));
+}
+
+SUM_INLINE sum_vec widen_u32(const unsigned char *at)
+{
+    return _mm512_cvtepu32_epi64(load_half(at));
+}
+
 SUM_INLINE sum_vec widen_i32(const unsigned char *at)
 {
     return _mm512_cvtepi32_epi64(load_half(at));
@@ -110,6 +125,11 @@ SUM_INLINE sum_vec widen_i32(const unsigned char *at)
 SUM_INLINE void narrow_i8(unsigned char *at, sum_vec value)
 {
     _mm_storeu_si128((__m128i *)(void *)at, _mm512_cvtepi32_epi8(value));
+}
+
+SUM_INLINE void narrow_i16(unsigned char *at, sum_vec value)
+{
+    store_half(at, _mm512_cvtepi32_epi16(value));
 }
 
 SUM_INLINE void narrow_i32(unsigned char *at, sum_vec value)
@@ -134,6 +154,11 @@ SUM_INLINE sum_vec add_8(sum_vec left, sum_vec right)
     return _mm512_add_epi8(left, right);
 }
 
+SUM_INLINE sum_vec add_16(sum_vec left, sum_vec right)
+{
+    return _mm512_add_epi16(left, right);
+}
+
 SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 {
     return _mm512_add_epi32(left, right);
@@ -142,6 +167,56 @@ SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 SUM_INLINE sum_vec add_64(sum_vec left, sum_vec right)
 {
     return _mm512_add_epi64(left, right);
+}
+
+/* ---- Multiplying, and bits --------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec mul_f32(sum_vec left, sum_vec right)
+{
+    return canonical_f32(_mm512_mul_ps(_mm512_castsi512_ps(left), _mm512_castsi512_ps(right)));
+}
+
+SUM_INLINE sum_vec mul_f64(sum_vec left, sum_vec right)
+{
+    return canonical_f64(_mm512_mul_pd(_mm512_castsi512_pd(left), _mm512_castsi512_pd(right)));
+}
+
+/* There is no product of bytes: those at even places and those at odd ones are multiplied as 16 bits. */
+SUM_INLINE sum_vec mul_8(sum_vec left, sum_vec right)
+{
+    const __m512i even = _mm512_mullo_epi16(left, right);
+    const __m512i odd = _mm512_mullo_epi16(_mm512_srli_epi16(left, 8), _mm512_srli_epi16(right, 8));
+    return _mm512_or_si512(_mm512_and_si512(even, _mm512_set1_epi16(0xff)), _mm512_slli_epi16(odd, 8));
+}
+
+SUM_INLINE sum_vec mul_16(sum_vec left, sum_vec right)
+{
+    return _mm512_mullo_epi16(left, right);
+}
+
+SUM_INLINE sum_vec mul_32(sum_vec left, sum_vec right)
+{
+    return _mm512_mullo_epi32(left, right);
+}
+
+SUM_INLINE sum_vec mul_64(sum_vec left, sum_vec right)
+{
+    return _mm512_mullo_epi64(left, right);
+}
+
+SUM_INLINE sum_vec and_bits(sum_vec left, sum_vec right)
+{
+    return _mm512_and_si512(left, right);
+}
+
+SUM_INLINE sum_vec or_bits(sum_vec left, sum_vec right)
+{
+    return _mm512_or_si512(left, right);
+}
+
+SUM_INLINE sum_vec xor_bits(sum_vec left, sum_vec right)
+{
+    return _mm512_xor_si512(left, right);
 }
 
 /* ---- Dividing ---------------------------------------------------------------------------------------------------- */
@@ -176,6 +251,17 @@ SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
     memcpy(lanes, &value, sizeof(lanes));
     for (int i = 0; i < 8; i++) {
         lanes[i] = sum_divide_i64(lanes[i], by);
+    }
+    memcpy(&value, lanes, sizeof(lanes));
+    return value;
+}
+
+SUM_INLINE sum_vec div_u64(sum_vec value, const sum_divisor *by)
+{
+    uint64_t lanes[8];
+    memcpy(lanes, &value, sizeof(lanes));
+    for (int i = 0; i < 8; i++) {
+        lanes[i] = sum_divide_u64(lanes[i], by);
     }
     memcpy(&value, lanes, sizeof(lanes));
     return value;
@@ -311,6 +397,47 @@ SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
     return _mm512_max_epi64(left, right);
 }
 
+SUM_INLINE sum_vec min_i16(sum_vec left, sum_vec right)
+{
+    return _mm512_min_epi16(left, right);
+}
+
+SUM_INLINE sum_vec max_i16(sum_vec left, sum_vec right)
+{
+    return _mm512_max_epi16(left, right);
+}
+
+SUM_INLINE sum_vec min_u16(sum_vec left, sum_vec right)
+{
+    return _mm512_min_epu16(left, right);
+}
+
+SUM_INLINE sum_vec max_u16(sum_vec left, sum_vec right)
+{
+    return _mm512_max_epu16(left, right);
+}
+
+SUM_INLINE sum_vec min_u32(sum_vec left, sum_vec right)
+{
+    return _mm512_min_epu32(left, right);
+}
+
+SUM_INLINE sum_vec max_u32(sum_vec left, sum_vec right)
+{
+    return _mm512_max_epu32(left, right);
+}
+
+SUM_INLINE sum_vec min_u64(sum_vec left, sum_vec right)
+{
+    return _mm512_min_epu64(left, right);
+}
+
+SUM_INLINE sum_vec max_u64(sum_vec left, sum_vec right)
+{
+    return _mm512_max_epu64(left, right);
+}
+
+#include "stages/kernels/sum_avx512_float8.h"
 #include "stages/kernels/sum_template.h"
 
 const trib_kernels trib_kernels_avx512 = {"avx512", combine, finish, memcpy, trib_copy_nontemporal};

@@ -27,6 +27,42 @@ void *trib_copy_nontemporal(void *restrict dst, const void *restrict src,
 #define SUM_F16_INFINITY 0x7c00u
 #define SUM_BF16_NAN 0x7fc0u
 #define SUM_BF16_INFINITY 0x7f80u
+#define SUM_E4M3_NAN 0x7fu
+#define SUM_E4M3_LARGEST 0x7eu /* E4M3 has no infinity */
+#define SUM_E5M2_NAN 0x7eu
+#define SUM_E5M2_INFINITY 0x7cu
+
+/*
+ * How a float32 becomes an 8-bit float. The fields but the last two are bits of magnitudes of float32. A number near
+ * `steps` has the steps that the type's denormals have, so adding it rounds a denormal correctly.
+ */
+typedef struct sum_float8 {
+    uint32_t shift;        /* bits of the fraction that are rounded away */
+    uint32_t rebias;       /* the difference of the exponents' biases */
+    uint32_t steps;        /* a power of two */
+    uint32_t normal_from;  /* the smallest normal number */
+    uint32_t finite_until; /* the largest float32 that rounds to a finite number */
+    uint32_t nan_above;    /* what is larger becomes NaN; numbers between the two become infinity */
+    uint32_t infinity;
+    uint32_t nan;
+} sum_float8;
+
+static const sum_float8 sum_e4m3 __attribute__((unused)) = {.shift = 20,
+                                                            .rebias = 120u << 23,
+                                                            .steps = 0x46800000u,
+                                                            .normal_from = 0x3c800000u,
+                                                            .finite_until = 0x43e80000u,
+                                                            .nan_above = 0x43e80000u,
+                                                            .infinity = SUM_E4M3_NAN,
+                                                            .nan = SUM_E4M3_NAN};
+static const sum_float8 sum_e5m2 __attribute__((unused)) = {.shift = 21,
+                                                            .rebias = 112u << 23,
+                                                            .steps = 0x43000000u,
+                                                            .normal_from = 0x38800000u,
+                                                            .finite_until = 0x476fffffu,
+                                                            .nan_above = 0x7f800000u,
+                                                            .infinity = SUM_E5M2_INFINITY,
+                                                            .nan = SUM_E5M2_NAN};
 
 __extension__ typedef unsigned __int128 sum_u128;
 
@@ -65,14 +101,18 @@ static inline sum_divisor sum_divisor_of(uint32_t divisor)
     return result;
 }
 
+/* Divides an unsigned 64-bit number. */
+SUM_INLINE uint64_t sum_divide_u64(uint64_t value, const sum_divisor *by)
+{
+    const uint64_t high = (uint64_t)(((sum_u128)value * by->multiplier_64) >> 64);
+    return (high + ((value - high) >> by->shift_first)) >> by->shift_last;
+}
+
 /* Divides value, a signed 64-bit number, truncating towards zero. */
 SUM_INLINE uint64_t sum_divide_i64(uint64_t value, const sum_divisor *by)
 {
     const uint64_t sign = (uint64_t)0 - (value >> 63);
-    const uint64_t magnitude = (value ^ sign) - sign;
-    const uint64_t high = (uint64_t)(((sum_u128)magnitude * by->multiplier_64) >> 64);
-    const uint64_t quotient = (high + ((magnitude - high) >> by->shift_first)) >> by->shift_last;
-    return (quotient ^ sign) - sign;
+    return (sum_divide_u64((value ^ sign) - sign, by) ^ sign) - sign;
 }
 
 #endif

@@ -93,14 +93,18 @@ SUM_INLINE void store_64(unsigned char *at, sum_vec value)
 
 /* ---- Widening and narrowing -------------------------------------------------------------------------------------- */
 
-SUM_INLINE sum_vec widen_f16(const unsigned char *at)
+SUM_INLINE sum_vec widen_half(uint32_t half)
 {
-    const uint32_t half = (uint32_t)load_16(at);
     const uint32_t magnitude = half & 0x7fff;
     /* Exponent and fraction shifted to float32 positions represent a number 2^112 too small, denormals included. */
     const uint32_t finite = bits_of_f32(f32_of(magnitude << 13) * 0x1p112f);
     const uint32_t special = 0x7f800000u | (magnitude << 13);
     return (half & 0x8000) << 16 | (magnitude < SUM_F16_INFINITY ? finite : special);
+}
+
+SUM_INLINE sum_vec widen_f16(const unsigned char *at)
+{
+    return widen_half((uint32_t)load_16(at));
 }
 
 SUM_INLINE void narrow_f16(unsigned char *at, sum_vec value)
@@ -129,6 +133,41 @@ SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
     store_16(at, (bits & 0x7fffffffu) > 0x7f800000u ? SUM_BF16_NAN : rounded);
 }
 
+SUM_INLINE sum_vec widen_e4m3(const unsigned char *at)
+{
+    const uint32_t magnitude = *at & 0x7f;
+    const uint32_t finite = bits_of_f32(f32_of(magnitude << 20) * 0x1p120f); /* as in widen_half */
+    return (*at & 0x80u) << 24 | (magnitude <= SUM_E4M3_LARGEST ? finite : SUM_F32_NAN);
+}
+
+/* The upper half of a float16. */
+SUM_INLINE sum_vec widen_e5m2(const unsigned char *at)
+{
+    return widen_half((uint32_t)*at << 8);
+}
+
+SUM_INLINE void narrow_float8(unsigned char *at, sum_vec value, sum_float8 to)
+{
+    const uint32_t bits = (uint32_t)value;
+    const uint32_t magnitude = bits & 0x7fffffffu;
+    const uint32_t denormal = bits_of_f32(f32_of(magnitude) + f32_of(to.steps)) - to.steps;
+    const uint32_t below_half = (1u << (to.shift - 1)) - 1;
+    const uint32_t normal = (magnitude - to.rebias + below_half + (magnitude >> to.shift & 1)) >> to.shift;
+    const uint32_t finite = magnitude < to.normal_from ? denormal : normal;
+    const uint32_t rounded = magnitude <= to.finite_until ? finite : to.infinity;
+    store_8(at, magnitude > to.nan_above ? to.nan : (bits >> 24 & 0x80) | rounded);
+}
+
+SUM_INLINE void narrow_e4m3(unsigned char *at, sum_vec value)
+{
+    narrow_float8(at, value, sum_e4m3);
+}
+
+SUM_INLINE void narrow_e5m2(unsigned char *at, sum_vec value)
+{
+    narrow_float8(at, value, sum_e5m2);
+}
+
 SUM_INLINE sum_vec widen_i8(const unsigned char *at)
 {
     return (uint64_t)(int64_t)(int8_t)*at;
@@ -139,6 +178,21 @@ SUM_INLINE sum_vec widen_u8(const unsigned char *at)
     return *at;
 }
 
+SUM_INLINE sum_vec widen_i16(const unsigned char *at)
+{
+    return (uint64_t)(int64_t)(int16_t)load_16(at);
+}
+
+SUM_INLINE sum_vec widen_u16(const unsigned char *at)
+{
+    return load_16(at);
+}
+
+SUM_INLINE sum_vec widen_u32(const unsigned char *at)
+{
+    return load_32(at);
+}
+
 SUM_INLINE sum_vec widen_i32(const unsigned char *at)
 {
     return (uint64_t)(int64_t)(int32_t)load_32(at);
@@ -147,6 +201,11 @@ SUM_INLINE sum_vec widen_i32(const unsigned char *at)
 SUM_INLINE void narrow_i8(unsigned char *at, sum_vec value)
 {
     store_8(at, value);
+}
+
+SUM_INLINE void narrow_i16(unsigned char *at, sum_vec value)
+{
+    store_16(at, value);
 }
 
 SUM_INLINE void narrow_i32(unsigned char *at, sum_vec value)
@@ -181,6 +240,11 @@ SUM_INLINE sum_vec add_8(sum_vec left, sum_vec right)
     return left + right;
 }
 
+SUM_INLINE sum_vec add_16(sum_vec left, sum_vec right)
+{
+    return left + right;
+}
+
 SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 {
     return left + right;
@@ -189,6 +253,43 @@ SUM_INLINE sum_vec add_32(sum_vec left, sum_vec right)
 SUM_INLINE sum_vec add_64(sum_vec left, sum_vec right)
 {
     return left + right;
+}
+
+/* ---- Multiplying, and bits --------------------------------------------------------------------------------------- */
+
+SUM_INLINE sum_vec mul_f32(sum_vec left, sum_vec right)
+{
+    return canonical_f32(f32_of(left) * f32_of(right));
+}
+
+SUM_INLINE sum_vec mul_f64(sum_vec left, sum_vec right)
+{
+    return canonical_f64(f64_of(left) * f64_of(right));
+}
+
+SUM_INLINE sum_vec mul_64(sum_vec left, sum_vec right)
+{
+    return left * right;
+}
+
+/* The low bits of a product depend on the low bits of its factors alone. */
+#define mul_8 mul_64
+#define mul_16 mul_64
+#define mul_32 mul_64
+
+SUM_INLINE sum_vec and_bits(sum_vec left, sum_vec right)
+{
+    return left & right;
+}
+
+SUM_INLINE sum_vec or_bits(sum_vec left, sum_vec right)
+{
+    return left | right;
+}
+
+SUM_INLINE sum_vec xor_bits(sum_vec left, sum_vec right)
+{
+    return left ^ right;
 }
 
 /* ---- Dividing ---------------------------------------------------------------------------------------------------- */
@@ -216,6 +317,11 @@ SUM_INLINE sum_vec div_i32(sum_vec value, const sum_divisor *by)
 SUM_INLINE sum_vec div_i64(sum_vec value, const sum_divisor *by)
 {
     return sum_divide_i64(value, by);
+}
+
+SUM_INLINE sum_vec div_u64(sum_vec value, const sum_divisor *by)
+{
+    return sum_divide_u64(value, by);
 }
 
 /* ---- Comparing --------------------------------------------------------------------------------------------------- */
@@ -259,6 +365,31 @@ SUM_INLINE sum_vec min_bf16(sum_vec left, sum_vec right)
 SUM_INLINE sum_vec max_bf16(sum_vec left, sum_vec right)
 {
     return extreme_16(left, right, SUM_BF16_INFINITY, SUM_BF16_NAN, false);
+}
+
+SUM_INLINE sum_vec extreme_8(sum_vec left, sum_vec right, int64_t infinity, uint64_t nan, bool smaller)
+{
+    return extreme_float((int8_t)left, (int8_t)right, 0x7f, infinity, nan, smaller);
+}
+
+SUM_INLINE sum_vec min_e4m3(sum_vec left, sum_vec right)
+{
+    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, true);
+}
+
+SUM_INLINE sum_vec max_e4m3(sum_vec left, sum_vec right)
+{
+    return extreme_8(left, right, SUM_E4M3_LARGEST, SUM_E4M3_NAN, false);
+}
+
+SUM_INLINE sum_vec min_e5m2(sum_vec left, sum_vec right)
+{
+    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, true);
+}
+
+SUM_INLINE sum_vec max_e5m2(sum_vec left, sum_vec right)
+{
+    return extreme_8(left, right, SUM_E5M2_INFINITY, SUM_E5M2_NAN, false);
 }
 
 SUM_INLINE sum_vec min_f32(sum_vec left, sum_vec right)
@@ -319,6 +450,46 @@ SUM_INLINE sum_vec min_i64(sum_vec left, sum_vec right)
 SUM_INLINE sum_vec max_i64(sum_vec left, sum_vec right)
 {
     return (int64_t)left > (int64_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_i16(sum_vec left, sum_vec right)
+{
+    return (int16_t)left < (int16_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_i16(sum_vec left, sum_vec right)
+{
+    return (int16_t)left > (int16_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_u16(sum_vec left, sum_vec right)
+{
+    return (uint16_t)left < (uint16_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_u16(sum_vec left, sum_vec right)
+{
+    return (uint16_t)left > (uint16_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_u32(sum_vec left, sum_vec right)
+{
+    return (uint32_t)left < (uint32_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_u32(sum_vec left, sum_vec right)
+{
+    return (uint32_t)left > (uint32_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec min_u64(sum_vec left, sum_vec right)
+{
+    return (uint64_t)left < (uint64_t)right ? left : right;
+}
+
+SUM_INLINE sum_vec max_u64(sum_vec left, sum_vec right)
+{
+    return (uint64_t)left > (uint64_t)right ? left : right;
 }
 
 #include "stages/kernels/sum_template.h"

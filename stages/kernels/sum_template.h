@@ -7,10 +7,10 @@
  * fill a vector go through the same primitives in a small buffer.
  *
  *   load_8/16/32/64, store_...    elements of 8, 16, 32, 64 bits, unchanged
- *   widen_f16, widen_bf16         loads to float32;  widen_i8, widen_u8: to int32;  widen_i32: to int64
- *   narrow_f16, narrow_bf16       stores from float32;  narrow_i8: from int32;  narrow_i32: from int64
- *   add_8/32/64/f32/f64, min_ and max_ i8/u8/i32/i64/f16/bf16/f32/f64
- *   div_f32, div_f64, div_i32, div_i64
+ *   widen_f16/bf16/e4m3/e5m2      loads to float32;  widen_i8/u8/i16/u16: to int32;  widen_i32/u32: to int64
+ *   narrow_f16/bf16/e4m3/e5m2     stores from float32;  narrow_i8/i16: from int32;  narrow_i32: from int64
+ *   add_ and mul_ 8/16/32/64/f32/f64, min_ and max_ of every type but bool, and_bits, or_bits, xor_bits
+ *   div_f32, div_f64, div_i32, div_i64, div_u64
  */
 #ifndef TRIB_STAGES_SUM_TEMPLATE_H
 #define TRIB_STAGES_SUM_TEMPLATE_H
@@ -122,19 +122,99 @@ static void combine_add(trib_dtype dtype, const sum_operands *operands)
     case TRIB_BFLOAT16:
         zip_wide(operands, widen_bf16, 2, load_32, store_32, 4, add_f32);
         break;
+    case TRIB_FLOAT8_E4M3:
+        zip_wide(operands, widen_e4m3, 1, load_32, store_32, 4, add_f32);
+        break;
+    case TRIB_FLOAT8_E5M2:
+        zip_wide(operands, widen_e5m2, 1, load_32, store_32, 4, add_f32);
+        break;
     case TRIB_INT8:
     case TRIB_UINT8:
         zip_same(operands, load_8, store_8, 1, add_8);
         break;
+    case TRIB_INT16:
+    case TRIB_UINT16:
+        zip_same(operands, load_16, store_16, 2, add_16);
+        break;
     case TRIB_INT32:
+    case TRIB_UINT32:
         zip_same(operands, load_32, store_32, 4, add_32);
         break;
     case TRIB_INT64:
+    case TRIB_UINT64:
         zip_same(operands, load_64, store_64, 8, add_64);
         break;
     default:
         trib_unreachable();
     }
+}
+
+static void combine_product(trib_dtype dtype, const sum_operands *operands)
+{
+    switch (dtype) {
+    case TRIB_FLOAT32:
+        zip_same(operands, load_32, store_32, 4, mul_f32);
+        break;
+    case TRIB_FLOAT64:
+        zip_same(operands, load_64, store_64, 8, mul_f64);
+        break;
+    case TRIB_FLOAT16:
+        zip_wide(operands, widen_f16, 2, load_32, store_32, 4, mul_f32);
+        break;
+    case TRIB_BFLOAT16:
+        zip_wide(operands, widen_bf16, 2, load_32, store_32, 4, mul_f32);
+        break;
+    case TRIB_FLOAT8_E4M3:
+        zip_wide(operands, widen_e4m3, 1, load_32, store_32, 4, mul_f32);
+        break;
+    case TRIB_FLOAT8_E5M2:
+        zip_wide(operands, widen_e5m2, 1, load_32, store_32, 4, mul_f32);
+        break;
+    case TRIB_INT8:
+    case TRIB_UINT8:
+        zip_same(operands, load_8, store_8, 1, mul_8);
+        break;
+    case TRIB_INT16:
+    case TRIB_UINT16:
+        zip_same(operands, load_16, store_16, 2, mul_16);
+        break;
+    case TRIB_INT32:
+    case TRIB_UINT32:
+        zip_same(operands, load_32, store_32, 4, mul_32);
+        break;
+    case TRIB_INT64:
+    case TRIB_UINT64:
+        zip_same(operands, load_64, store_64, 8, mul_64);
+        break;
+    default:
+        trib_unreachable();
+    }
+}
+
+/* Bits have no size: the elements are taken as bytes. */
+static void combine_bits(trib_dtype dtype, trib_reduce reduce, const sum_operands *operands)
+{
+    sum_operands bytes = *operands;
+    bytes.count *= trib_dtype_size(dtype);
+    if (reduce == TRIB_BIT_AND) {
+        zip_same(&bytes, load_8, store_8, 1, and_bits);
+    } else if (reduce == TRIB_BIT_OR) {
+        zip_same(&bytes, load_8, store_8, 1, or_bits);
+    } else {
+        trib_assert(reduce == TRIB_BIT_XOR);
+        zip_same(&bytes, load_8, store_8, 1, xor_bits);
+    }
+}
+
+/* The bits of a bool, 0 or 1, give what the reduction of truth values gives. */
+static trib_reduce reduce_of_bools(trib_reduce reduce)
+{
+    static const trib_reduce as[TRIB_REDUCE_COUNT] = {
+        [TRIB_SUM] = TRIB_BIT_OR,      [TRIB_MIN] = TRIB_BIT_AND,     [TRIB_MAX] = TRIB_BIT_OR,
+        [TRIB_PRODUCT] = TRIB_BIT_AND, [TRIB_BIT_AND] = TRIB_BIT_AND, [TRIB_BIT_OR] = TRIB_BIT_OR,
+        [TRIB_BIT_XOR] = TRIB_BIT_XOR,
+    };
+    return as[reduce];
 }
 
 /* AVG adds as SUM does, but accumulates small integers in a wider type. */
@@ -147,8 +227,17 @@ static void combine_average(trib_dtype dtype, const sum_operands *operands)
     case TRIB_UINT8:
         zip_wide(operands, widen_u8, 1, load_32, store_32, 4, add_32);
         break;
+    case TRIB_INT16:
+        zip_wide(operands, widen_i16, 2, load_32, store_32, 4, add_32);
+        break;
+    case TRIB_UINT16:
+        zip_wide(operands, widen_u16, 2, load_32, store_32, 4, add_32);
+        break;
     case TRIB_INT32:
         zip_wide(operands, widen_i32, 4, load_64, store_64, 8, add_64);
+        break;
+    case TRIB_UINT32:
+        zip_wide(operands, widen_u32, 4, load_64, store_64, 8, add_64);
         break;
     default:
         combine_add(dtype, operands);
@@ -177,11 +266,29 @@ static void combine_extreme(trib_dtype dtype, trib_reduce reduce, const sum_oper
     case TRIB_UINT8:
         zip_extreme(operands, reduce, load_8, store_8, 1, min_u8, max_u8);
         break;
+    case TRIB_INT16:
+        zip_extreme(operands, reduce, load_16, store_16, 2, min_i16, max_i16);
+        break;
+    case TRIB_UINT16:
+        zip_extreme(operands, reduce, load_16, store_16, 2, min_u16, max_u16);
+        break;
     case TRIB_INT32:
         zip_extreme(operands, reduce, load_32, store_32, 4, min_i32, max_i32);
         break;
+    case TRIB_UINT32:
+        zip_extreme(operands, reduce, load_32, store_32, 4, min_u32, max_u32);
+        break;
     case TRIB_INT64:
         zip_extreme(operands, reduce, load_64, store_64, 8, min_i64, max_i64);
+        break;
+    case TRIB_UINT64:
+        zip_extreme(operands, reduce, load_64, store_64, 8, min_u64, max_u64);
+        break;
+    case TRIB_FLOAT8_E4M3:
+        zip_extreme(operands, reduce, load_8, store_8, 1, min_e4m3, max_e4m3);
+        break;
+    case TRIB_FLOAT8_E5M2:
+        zip_extreme(operands, reduce, load_8, store_8, 1, min_e5m2, max_e5m2);
         break;
     default:
         trib_unreachable();
@@ -192,12 +299,24 @@ static void combine(trib_dtype dtype, trib_reduce reduce, void *dst_acc, const v
                     const void *right, trib_form right_form, size_t count)
 {
     const sum_operands operands = {dst_acc, left, right, left_form, right_form, count};
-    if (reduce == TRIB_SUM) {
+    const trib_reduce as = dtype == TRIB_BOOL ? reduce_of_bools(reduce) : reduce;
+    switch (as) {
+    case TRIB_SUM:
         combine_add(dtype, &operands);
-    } else if (reduce == TRIB_AVG) {
+        break;
+    case TRIB_AVG:
         combine_average(dtype, &operands);
-    } else {
-        combine_extreme(dtype, reduce, &operands);
+        break;
+    case TRIB_MIN:
+    case TRIB_MAX:
+        combine_extreme(dtype, as, &operands);
+        break;
+    case TRIB_PRODUCT:
+        combine_product(dtype, &operands);
+        break;
+    default:
+        combine_bits(dtype, as, &operands);
+        break;
     }
 }
 
@@ -268,11 +387,50 @@ static void finish_average(trib_dtype dtype, const sum_operands *operands, const
     case TRIB_UINT8:
         map_narrow(operands, widen_u8, 1, load_32, 4, div_i32, narrow_i8, by);
         break;
+    case TRIB_INT16:
+        map_narrow(operands, widen_i16, 2, load_32, 4, div_i32, narrow_i16, by);
+        break;
+    case TRIB_UINT16:
+        map_narrow(operands, widen_u16, 2, load_32, 4, div_i32, narrow_i16, by);
+        break;
     case TRIB_INT32:
         map_narrow(operands, widen_i32, 4, load_64, 8, div_i64, narrow_i32, by);
         break;
+    case TRIB_UINT32:
+        map_narrow(operands, widen_u32, 4, load_64, 8, div_i64, narrow_i32, by);
+        break;
     case TRIB_INT64:
         map_loop(operands, load_64, 8, div_i64, store_64, 8, lanes_of(8), by);
+        break;
+    case TRIB_UINT64:
+        map_loop(operands, load_64, 8, div_u64, store_64, 8, lanes_of(8), by);
+        break;
+    case TRIB_FLOAT8_E4M3:
+        map_narrow(operands, widen_e4m3, 1, load_32, 4, div_f32, narrow_e4m3, by);
+        break;
+    case TRIB_FLOAT8_E5M2:
+        map_narrow(operands, widen_e5m2, 1, load_32, 4, div_f32, narrow_e5m2, by);
+        break;
+    default:
+        trib_unreachable();
+    }
+}
+
+/* Rounds float32 accumulators to the type. */
+static void finish_rounding(trib_dtype dtype, const sum_operands *operands, const sum_divisor *by)
+{
+    switch (dtype) {
+    case TRIB_FLOAT16:
+        map_loop(operands, load_32, 4, keep, narrow_f16, 2, lanes_of(4), by);
+        break;
+    case TRIB_BFLOAT16:
+        map_loop(operands, load_32, 4, keep, narrow_bf16, 2, lanes_of(4), by);
+        break;
+    case TRIB_FLOAT8_E4M3:
+        map_loop(operands, load_32, 4, keep, narrow_e4m3, 1, lanes_of(4), by);
+        break;
+    case TRIB_FLOAT8_E5M2:
+        map_loop(operands, load_32, 4, keep, narrow_e5m2, 1, lanes_of(4), by);
         break;
     default:
         trib_unreachable();
@@ -292,11 +450,8 @@ static void finish(trib_dtype dtype, trib_reduce reduce, void *dst_wire, const v
         }
     } else if (reduce == TRIB_AVG) {
         finish_average(dtype, &operands, &by);
-    } else if (dtype == TRIB_FLOAT16) {
-        map_loop(&operands, load_32, 4, keep, narrow_f16, 2, lanes_of(4), &by);
     } else {
-        trib_assert(dtype == TRIB_BFLOAT16);
-        map_loop(&operands, load_32, 4, keep, narrow_bf16, 2, lanes_of(4), &by);
+        finish_rounding(dtype, &operands, &by);
     }
 }
 

@@ -182,14 +182,12 @@ static void declare(rank *self, unsigned which)
     trib_error error = {.text = ""};
     snprintf(name, sizeof name, "t%u", which);
     trib_tensor_desc_init(&desc, sizeof desc);
-    of->type = (trib_dtype)(which % TRIB_DTYPE_COUNT);
+    of->type = (trib_dtype)(which % (TRIB_INT64 + 1u));
     of->count = counts[(which + which / 8) % 8];
     of->bytes = of->count * trib_dtype_size(of->type);
-    const bool is_float =
-        of->type == TRIB_FLOAT32 || of->type == TRIB_FLOAT64 || of->type == TRIB_FLOAT16 || of->type == TRIB_BFLOAT16;
     of->broadcasts = which % 7 == 6;
-    of->reduce = (trib_reduce)(which % 3 == 2 ? which % TRIB_REDUCE_COUNT : TRIB_SUM);
-    of->reduce = of->reduce == TRIB_AVG && !is_float ? TRIB_SUM : of->reduce;
+    of->reduce = (trib_reduce)(which % 3 == 2 ? which % (TRIB_MAX + 1u) : TRIB_SUM);
+    of->reduce = of->reduce == TRIB_AVG && !trib_dtype_is_float(of->type) ? TRIB_SUM : of->reduce;
     desc.name = name;
     desc.count = of->count;
     desc.dtype = of->type;

@@ -219,6 +219,13 @@ void *cuda_thread_main(void *argument)
     return argument;
 }
 
+bool cuda_nccl_reduces(trib_dtype dtype, trib_reduce reduce)
+{
+    (void)dtype;
+    (void)reduce;
+    return false;
+}
+
 bool cuda_thread_wake(trib_device *device, uint32_t reactors, bool hurries)
 {
     (void)device;

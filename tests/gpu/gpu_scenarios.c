@@ -35,12 +35,12 @@ static int plan_sums(sum *sums)
 {
     static const uint64_t counts[] = {0, 1, 3, 1000, 65537, 1048583, 3000017};
     int n = 0;
-    for (int dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
+    for (int dtype = 0; dtype <= TRIB_INT64; dtype++) {
         for (int i = 0; i < 7; i++) {
             sums[n] = (sum){.dtype = (trib_dtype)dtype, .reduce = TRIB_SUM, .count = counts[i], .in_place = i % 2 != 0};
             n++;
         }
-        for (int reduce = TRIB_AVG; reduce < TRIB_REDUCE_COUNT; reduce++) {
+        for (int reduce = TRIB_AVG; reduce <= TRIB_MAX; reduce++) {
             if (reduce != TRIB_AVG || is_float((trib_dtype)dtype)) {
                 sums[n] = (sum){.dtype = (trib_dtype)dtype, .reduce = (trib_reduce)reduce, .count = 70001};
                 n++;

@@ -1,5 +1,7 @@
 """Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by itself."""
 
+import functools
+
 import torch
 import torch.distributed as dist
 import tributary.torch.c10d  # noqa: F401
@@ -14,6 +16,16 @@ def collectives(rank, size):
         tensor = values[rank].clone()
         dist.all_reduce(tensor, op)
         assert torch.equal(tensor, expected)
+    bits = [torch.tensor([3, 5, 1 << 20, -1], dtype=torch.int32) + r for r in range(size)]
+    for op, combine in (
+        (dist.ReduceOp.PRODUCT, torch.mul),
+        (dist.ReduceOp.BAND, torch.bitwise_and),
+        (dist.ReduceOp.BOR, torch.bitwise_or),
+        (dist.ReduceOp.BXOR, torch.bitwise_xor),
+    ):
+        tensor = bits[rank].clone()
+        dist.all_reduce(tensor, op)
+        assert torch.equal(tensor, functools.reduce(combine, bits)), op
     tensor = values[rank].clone()
     dist.broadcast(tensor, size - 1)
     assert torch.equal(tensor, values[-1])
@@ -81,7 +93,7 @@ def data_parallel(rank, size):
 def refusals(rank, size):
     for call in (
         lambda: dist.send(torch.ones(1), (rank + 1) % size),
-        lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.PRODUCT),
+        lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND),
     ):
         try:
             call()

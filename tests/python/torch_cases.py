@@ -9,7 +9,7 @@ import tributary
 import tributary.torch as trib
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
-INTEGERS = (torch.int8, torch.uint8, torch.int32, torch.int64)
+INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
 # Where the tensors are: the GPUs of the device tests, or processors.
 DEVICE = os.environ.get('TRIB_DEVICE', 'none').replace('none', 'cpu')
 SHAPES = ((), (1,), (17,), (3, 5, 7), (0, 4), (70001,))
@@ -54,9 +54,25 @@ def reductions():
             assert torch.equal(
                 trib.allreduce(mine(shape, dtype), op=trib.Max), whole.amax(0) if whole.numel() else mine(shape, dtype)
             )
+            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Product), whole.prod(0).to(dtype)), (dtype, shape)
         if dtype in FLOATS:
             expected = (of_all((17,), dtype).double().sum(0) / trib.size()).to(dtype)
             assert torch.equal(trib.allreduce(mine((17,), dtype)), expected)
+
+
+def other_types():
+    truth = tensor_of(trib.rank(), (1000,), torch.int32) > 2
+    whole = of_all((1000,), torch.int32) > 2
+    for op, expected in ((trib.Sum, whole.any(0)), (trib.Max, whole.any(0)), (trib.Product, whole.all(0))):
+        assert torch.equal(trib.allreduce(truth, op=op), expected), op
+    raises(NotImplementedError, lambda: trib.allreduce(truth), 'avg of bool')
+    for name in 'float8_e4m3fn', 'float8_e5m2', 'uint16', 'uint32', 'uint64':
+        dtype = getattr(torch, name, None)
+        if dtype is None or trib.size() > 8:
+            continue
+        expected = of_all((777,), torch.float32).sum(0).to(dtype)
+        found = trib.allreduce(tensor_of(trib.rank(), (777,), torch.float32).to(dtype), op=trib.Sum)
+        assert torch.equal(found.to(torch.float32), expected.to(torch.float32)), name
 
 
 def in_place_and_strided():
@@ -342,8 +358,22 @@ def begins_anew():
         trib.init()
 
 
+def suspended_and_resumed():
+    """The last worker stays away for a while: the others are a job of their own meanwhile."""
+    rank, size = trib.rank(), trib.size()
+    for workers in size - 1, size:
+        trib.suspend()
+        assert not trib.is_initialized()
+        if rank < workers:
+            trib.resume(workers, 0, rank)
+            assert (trib.rank(), trib.size()) == (rank, workers)
+            total = trib.allreduce(torch.ones(3), op=trib.Sum)
+            assert torch.equal(total, torch.full((3,), float(workers))), total
+
+
 CASES = [
     reductions,
+    other_types,
     in_place_and_strided,
     scaling,
     many_at_once,
@@ -358,6 +388,7 @@ CASES = [
     sets,
     codecs,
     begins_anew,
+    suspended_and_resumed,
 ]
 
 if __name__ == '__main__':

@@ -28,7 +28,7 @@
 #include "engine/aggregate/sum_tree.h"
 #include "engine/worker/worker.h"
 #include "stages/kernels/kernels.h"
-#include "tests/sim/torture.h"
+#include "tests/sim/loss_mutants.h"
 
 #define SEEDS 200u              /* that must find a bug */
 #define SEEDS_RARE 500u         /* for a bug that strikes seldom, and to pass without one */
@@ -70,6 +70,7 @@ typedef enum bug {
     BUG_ANY_EPOCH,
     BUG_CHECKSUM_IGNORED,
     BUG_PROOF_IGNORED,
+    LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
     BUG_COUNT
 } bug;
 
@@ -108,7 +109,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_ANY_EPOCH] = "frames of any epoch are accepted",
     [BUG_CHECKSUM_IGNORED] = "the checksum of payloads is not compared",
     [BUG_PROOF_IGNORED] = "the connector's proof is not checked",
-};
+    LOSS_BUG_LIST(LOSS_BUG_NAME)};
 
 static bug planted;
 static uint32_t calls;
@@ -419,6 +420,8 @@ uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t
     return sum->level == TRIB_SUM_GROUP && strikes(BUG_OTHER_MEMBER, 50) ? (contributor + 1) % sum->count : contributor;
 }
 
+#include "tests/sim/loss_mutants_wrap.h"
+
 /* ---- The search ---- */
 
 /* Shared with the child: the seed that runs, the seed that found something (0: none yet), and the finding. */
@@ -430,12 +433,18 @@ typedef struct finding {
 static void hunt(bug which, finding *shared)
 {
     planted = which;
-    const uint64_t seeds = which == BUG_NONE || which == BUG_AHEAD_TOO_SOON ? SEEDS_RARE : SEEDS;
+    const bool is_loss = which >= BUG_COPY_FORGOTTEN;
+    const uint64_t seeds = is_loss                                            ? SEEDS_OF_LOSSES
+                           : which == BUG_NONE || which == BUG_AHEAD_TOO_SOON ? SEEDS_RARE
+                                                                              : SEEDS;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         shared->running = seed;
         calls = 0;
         torture_plan plan;
         torture_draw(seed, &plan);
+        if (is_loss && !loses_server(&plan)) {
+            continue;
+        }
         const torture_verdict verdict = torture_run(&plan);
         if (!verdict.held) {
             shared->found = seed;

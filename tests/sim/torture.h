@@ -49,6 +49,7 @@ typedef enum torture_kind {
     TORTURE_ALLOC_FAILURE, /* a member's allocations sometimes fail, for a while */
     TORTURE_KINDS,
     TORTURE_DEVICE = TORTURE_KINDS, /* a member's device fails or hangs from then on; only where there are devices */
+    TORTURE_LOSE,                   /* a server dies in a job that has formed and survives that */
     TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
 
@@ -68,6 +69,7 @@ typedef enum torture_attack {
     X(FAILURE, "failures explained")                                                                                   \
     X(BLAME, "losses whose subject is known")                                                                          \
     X(TOLD, "members told of a death")                                                                                 \
+    X(LOSE, "servers lost for nothing")                                                                                \
     X(SILENCE, "members that saw another stand still")                                                                 \
     X(FLIP, "damaged payloads found")                                                                                  \
     X(REPEAT, "frames repeated")                                                                                       \
@@ -175,10 +177,12 @@ void torture_draw(uint64_t seed, torture_plan *plan);
 void torture_draw_cuts(torture_plan *plan);
 /* Draws workers that leave at once after joining (torture_stutter.c). */
 void torture_draw_prompt(torture_plan *plan);
-/* Draws one attack for some of the jobs; called last. */
+/* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
 /* torture_codec.c: draws how the job's sums are encoded. */
 void torture_draw_codec(torture_plan *plan);
+/* Draws an attack, or servers that die, which no operation may notice; called last. */
+void torture_draw_losses(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */

@@ -31,8 +31,9 @@ void torture_draw_codec(torture_plan *plan)
         const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
         const uint32_t count = 1000 + (uint32_t)trib_sim_draw_below(&stream, 29000);
         if (!what->on_device && !is_disputed && trib_sim_draw_one_in(&stream, 2)) { /* of several chunks */
+            const bool inexact = what->inexact;
             *what = (torture_tensor){
-                .dtype = TRIB_FLOAT32, .count = count, .rounds = what->rounds, .root = -1, .inexact = true};
+                .dtype = TRIB_FLOAT32, .count = count, .rounds = what->rounds, .root = -1, .inexact = inexact};
         }
     }
 }

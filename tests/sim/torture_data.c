@@ -19,7 +19,20 @@ static double value_for(const torture_tensor *what, uint32_t tensor, uint32_t ro
     if (what->inexact) {
         return values_round(what->dtype, value / (3.0 + rank * 1000.0));
     }
-    return what->dtype == TRIB_UINT8 ? value + 10 : value;
+    switch (what->dtype) {
+    case TRIB_BOOL:
+        return value & 1;
+    case TRIB_UINT8:
+    case TRIB_UINT16:
+    case TRIB_UINT32:
+    case TRIB_UINT64:
+        return value + 10;
+    case TRIB_FLOAT8_E4M3: /* GPUs of a machine round their sum, which has to be exact */
+    case TRIB_FLOAT8_E5M2:
+        return value % 2;
+    default:
+        return value;
+    }
 }
 
 void torture_fill(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t count,
@@ -50,12 +63,28 @@ static double average(const torture_tensor *what, double sum, uint32_t workers)
     case TRIB_FLOAT32:
     case TRIB_FLOAT16:
     case TRIB_BFLOAT16:
+    case TRIB_FLOAT8_E4M3:
+    case TRIB_FLOAT8_E5M2:
         return (double)((float)sum / (float)workers);
     case TRIB_FLOAT64:
         return sum / workers;
     default:
         return workers > 0 ? (double)((int)sum / (int)workers) : 0;
     }
+}
+
+/* Products and bits of integers, and all reductions of bools. No product of small numbers is too large here. */
+static double of_integers(trib_reduce reduce, const double *values, uint32_t workers)
+{
+    int64_t all = (int64_t)values[0];
+    for (uint32_t k = 1; k < workers; k++) {
+        const int64_t one = (int64_t)values[k];
+        all = reduce == TRIB_PRODUCT || reduce == TRIB_MIN ? all * one
+              : reduce == TRIB_BIT_AND                     ? all & one
+              : reduce == TRIB_BIT_XOR                     ? all ^ one
+                                                           : all | one;
+    }
+    return (double)all;
 }
 
 /* The reduction of element i over all that share the tensor. */
@@ -67,6 +96,9 @@ static double reduced(const torture_tensor *what, uint32_t tensor, uint32_t roun
         values[k] = value_for(what, tensor, round, torture_rank_at(what, all, k), i);
         least = k == 0 || values[k] < least ? values[k] : least;
         most = k == 0 || values[k] > most ? values[k] : most;
+    }
+    if (what->dtype == TRIB_BOOL || what->reduce >= TRIB_PRODUCT) {
+        return of_integers(what->reduce, values, workers);
     }
     switch (what->reduce) {
     case TRIB_MIN:

@@ -86,6 +86,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "kill",
                                                         "alloc_failures",
                                                         "break the device of",
+                                                        "lose",
                                                         "one allocation fails at"};
     static const char *const exchanges[TORTURE_EXCHANGES] = {"whole", "reduce", "gather", "scatter", "pairs"};
     line out = {.text = text, .size = size};

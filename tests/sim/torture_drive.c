@@ -66,6 +66,16 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
+/* A reduction that suits the tensor's type as well, and is not the one that the others ask for. */
+static trib_reduce another_reduce(const torture_tensor *tensor)
+{
+    trib_reduce other = tensor->reduce;
+    do {
+        other = (trib_reduce)((other + 1) % TRIB_REDUCE_COUNT);
+    } while (!trib_reduce_suits(tensor->dtype, other));
+    return other;
+}
+
 static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
 {
     const torture_plan *plan = self->run->plan;
@@ -82,7 +92,7 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
         params->root = swaps ? 0 : is_odd ? other : tensor.root;
         return trib_broadcast(engine, params, op_out, error);
     }
-    params->reduce = swaps ? TRIB_SUM : is_odd ? (trib_reduce)((tensor.reduce + 1) % TRIB_REDUCE_COUNT) : tensor.reduce;
+    params->reduce = swaps ? TRIB_SUM : is_odd ? another_reduce(&tensor) : tensor.reduce;
     return trib_push_pull(engine, params, op_out, error);
 }
 

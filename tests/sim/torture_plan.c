@@ -128,19 +128,19 @@ static void draw_devices(trib_sim_stream *stream, torture_plan *plan, int64_t ho
     }
 }
 
-/* Some tensors are averaged. Some sums are rounded, and only a fixed tree over ranks makes their order certain. */
+/* Some tensors are averaged or multiplied. Some sums are rounded: only a tree over ranks makes their order certain. */
 static void draw_arithmetic(trib_sim_stream *stream, torture_plan *plan)
 {
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         torture_tensor *what = &plan->tensors[i];
-        const bool is_sum = what->root < 0 && what->reduce == TRIB_SUM;
-        const bool is_half = what->dtype == TRIB_FLOAT16 || what->dtype == TRIB_BFLOAT16;
-        const bool is_wide = what->dtype == TRIB_FLOAT32 || what->dtype == TRIB_FLOAT64;
+        const bool is_sum = what->root < 0 && what->reduce == TRIB_SUM, is_wide = what->dtype <= TRIB_FLOAT64;
         const bool averages = trib_sim_draw_one_in(stream, 4), rounds = !trib_sim_draw_one_in(stream, 3);
-        if (is_sum && what->dtype != TRIB_INT64 && averages && (is_wide || !what->on_device)) {
+        if (is_sum && what->dtype != TRIB_INT64 && what->dtype != TRIB_BOOL && averages &&
+            (is_wide || !what->on_device)) {
             what->reduce = TRIB_AVG;
-        } else if (is_sum && (is_wide || is_half) && rounds && !what->on_device &&
-                   plan->job.engine.sum_order == TRIB_ORDER_RANK) {
+        } else if (is_sum && rounds && !what->on_device && !trib_dtype_is_float(what->dtype)) {
+            what->reduce = (trib_reduce)between(stream, TRIB_PRODUCT, TRIB_BIT_XOR);
+        } else if (is_sum && rounds && !what->on_device && plan->job.engine.sum_order == TRIB_ORDER_RANK) {
             what->inexact = true;
         }
     }
@@ -496,6 +496,6 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_exchanges(plan);
     torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
-    torture_draw_attack(plan);
+    torture_draw_losses(plan);
     torture_draw_codec(plan);
 }

@@ -11,7 +11,8 @@
 
 #define WATCH_EVERY 16u /* events */
 #define RARE 8u
-#define LIMIT_NS (4000 * SECOND) /* every operation has ended by then */
+#define LOSE_AGAIN_NS (5 * INT64_C(1000000)) /* until a job is asked again whether it has formed */
+#define LIMIT_NS (4000 * SECOND)             /* every operation has ended by then */
 
 void torture_broken(run *self, const char *format, ...)
 {
@@ -94,8 +95,20 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
         trib_host_world_fault(self->world, (int32_t)(what->member / self->plan->local_size),
                               (int32_t)(what->member % self->plan->local_size), (trib_host_fault)what->amount);
         break;
+    case TORTURE_LOSE:
+        if (!sim_job_all_ready(self->job, NULL)) {
+            trib_sim_set(sim, &fault->begin, trib_sim_now(sim) + LOSE_AGAIN_NS);
+            return;
+        }
+        self->verdict.checks[TORTURE_CHECK_LOSE]++;
+        sim_job_kill(self->job, what->member);
+        break;
     case TORTURE_KILL:
-        self->lost_one = self->lost_one || sim_job_all_ready(self->job, NULL);
+        /* a job that survives the loss of a server may go on, and nobody is told then */
+        self->lost_one =
+            self->lost_one ||
+            (sim_job_all_ready(self->job, NULL) &&
+             (what->member < self->plan->job.workers || self->plan->job.engine.survive != TRIB_SURVIVE_SERVERS));
         sim_job_kill(self->job, what->member);
         if (self->world != NULL && what->member < self->plan->job.workers) {
             trib_host_world_kill(self->world, (int32_t)(what->member / self->plan->local_size),
@@ -276,6 +289,9 @@ static void check_rest(run *self)
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
+        if (self->job->members[i].killed) {
+            continue;
+        }
         if (trib_engine_ops_in_flight(engine) > 0) {
             torture_broken(self, "at rest, member %u counts operations in flight", i);
         }

@@ -31,9 +31,12 @@ static uint64_t float_bits(uint64_t number, unsigned bias, unsigned fraction)
         return 0;
     }
     const unsigned exponent = 63 - (unsigned)__builtin_clzll(number);
-    const uint64_t rest = number - (UINT64_C(1) << exponent);
-    return (uint64_t)(exponent + bias) << fraction |
-           (exponent <= fraction ? rest << (fraction - exponent) : rest >> (exponent - fraction));
+    const uint64_t rest = number - (UINT64_C(1) << exponent), field = (uint64_t)(exponent + bias) << fraction;
+    if (exponent <= fraction) {
+        return field | rest << (fraction - exponent);
+    }
+    const unsigned lost = exponent - fraction; /* bits that are rounded away, to even; a carry reaches the exponent */
+    return field + ((rest + (UINT64_C(1) << (lost - 1)) - 1 + (rest >> lost & 1)) >> lost);
 }
 
 static uint64_t bits_of(trib_dtype dtype, uint64_t number)
@@ -47,6 +50,12 @@ static uint64_t bits_of(trib_dtype dtype, uint64_t number)
         return float_bits(number, 15, 10);
     case TRIB_BFLOAT16:
         return float_bits(number, 127, 7);
+    case TRIB_FLOAT8_E4M3:
+        return float_bits(number, 7, 3);
+    case TRIB_FLOAT8_E5M2:
+        return float_bits(number, 15, 2);
+    case TRIB_BOOL:
+        return number != 0;
     default:
         return number;
     }

@@ -27,6 +27,7 @@
 #include "tools/cli/commands.h"
 #include "tools/cli/plural.h"
 #include "tools/cli/run_environment.h"
+#include "tools/cli/run_hosts.h"
 #include "tools/cli/run_process_tree.h"
 #include "tools/cli/run_options.h"
 #include "tools/cli/run_output.h"
@@ -452,6 +453,11 @@ int run_command(int argc, char **argv)
     if (status >= 0) {
         return status;
     }
+    if (run_needs_hosts(&options)) {
+        return run_over_hosts(&options, argv + options.program);
+    }
+    options.workers = options.workers > 0 ? options.workers : 1;
+    options.host = options.host != NULL ? options.host : "127.0.0.1";
     launch self = {.workers = (int)options.workers,
                    .servers = (int)options.servers,
                    .tag_all = options.tag_all,

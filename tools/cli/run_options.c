@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/cli/options.h"
+#include "tools/cli/run_hosts.h"
 #include "tools/cli/run_python.h"
 
 #define REACTORS_MAX 16 /* as TRIB_REACTORS */
@@ -31,9 +32,10 @@ int run_options_parse(run_options *self, int argc, char **argv)
     uint32_t reactors = 0;
     static const char *const packages[] = {"none", "horovod", "byteps", NULL};
     int colocate = 0, level = 0, package = 0;
-    *self = (run_options){.workers = 1, .host = "127.0.0.1"};
+    *self = (run_options){.host_failures = 5};
     const option_row rows[] = {
-        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX, "workers: processes with TRIB_RANK 0 to N-1; default 1")},
+        {OPTION_COUNT("-n", &self->workers, 1, RUN_COUNT_MAX,
+                      "workers: processes with TRIB_RANK 0 to N-1; default 1, or all the hosts' slots")},
         {OPTION_COUNT("-s", &self->servers, 0, RUN_COUNT_MAX,
                       "servers with processes of their own; default 0: the workers sum")},
         {OPTION_CHOICE("--colocate", &colocate, option_when_words, "WHEN", "whether workers sum a share too"),
@@ -49,6 +51,18 @@ int run_options_parse(run_options *self, int argc, char **argv)
         {OPTION_CHOICE("--as", &package, packages, "PACKAGE",
                        "a Python script's imports of it get tributary's package, so that no line has to change")},
         {OPTION_SET("--tag-output", &self->tag_all, "a prefix for the output of rank 0, too")},
+        {OPTION_TEXT("-H", &self->hosts, "HOST:SLOTS,...", "where the workers run, and how many on each host")},
+        {OPTION_TEXT("--hostfile", &self->hostfile, "FILE",
+                     "the same, one host a line: HOST:SLOTS or HOST slots=SLOTS")},
+        {OPTION_TEXT("--rsh", &self->rsh, "COMMAND", "what runs `sh` on a host, as COMMAND HOST sh; default ssh")},
+        {OPTION_TEXT("--elastic", &self->elastic, "MIN:MAX",
+                     "lost workers are started again, and the others go on as long as MIN are left; for programs with "
+                     "tributary.elastic (Python)")},
+        {OPTION_TEXT("--discover", &self->discover, "SCRIPT",
+                     "with --elastic: a program that prints the hosts that there are now, as in a host file")},
+        {OPTION_COUNT("--host-failures", &self->host_failures, 0, 4096,
+                      "with --elastic: a host is not used any more when so many workers have failed on it within a "
+                      "minute; default 5; 0: never")},
     };
     char notes[1024];
     snprintf(notes, sizeof notes, notes_format, RUN_GRACE_S, RUN_SERVERS_S, RUN_KILL_S, RUN_GRACE_S);
@@ -65,9 +79,12 @@ int run_options_parse(run_options *self, int argc, char **argv)
     if (status >= 0) {
         return status;
     }
-    if (!is_host(self->host)) {
+    if (self->host != NULL && !is_host(self->host)) {
         return options_reject(&table, "--host", self->host,
                               "must be an IPv4 address of this machine, such as 127.0.0.1");
+    }
+    if (self->bind && run_needs_hosts(self)) {
+        return options_reject(&table, "--bind", NULL, "works on this machine alone, without hosts and --elastic");
     }
     if (optind >= argc || argv[optind][0] == '\0') {
         fprintf(stderr, "tributary run: which program? Put it after --\n");

@@ -15,6 +15,10 @@ typedef struct run_options {
     bool tag_all, bind;
     const char *host; /* an IPv4 address */
     int program;      /* the index of the program in argv */
+    /* Any of the next four: the job is run by the launcher for several hosts (run_hosts.h). NULL: not given. */
+    const char *hosts, *hostfile, *discover, *elastic;
+    const char *rsh; /* NULL: ssh */
+    uint32_t host_failures;
 } run_options;
 
 /* Puts settings into the environment. Returns the exit status, or a number below 0 when the command is to go on. */

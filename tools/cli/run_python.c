@@ -26,6 +26,21 @@ static bool find_folder(char *folder, size_t size)
     return true;
 }
 
+bool run_find_package(const char *part, char *path, size_t size)
+{
+    char folder[PATH_MAX];
+    if (!find_folder(folder, sizeof folder)) {
+        return false;
+    }
+    for (size_t i = 0; i < sizeof places / sizeof places[0]; i++) {
+        const int length = snprintf(path, size, "%s/%s/%s", folder, places[i], part);
+        if (length > 0 && (size_t)length < size && access(path, R_OK) == 0) {
+            return true;
+        }
+    }
+    return false;
+}
+
 bool run_stand_in_for(const char *package)
 {
     char folder[PATH_MAX];

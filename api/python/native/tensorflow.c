@@ -63,9 +63,11 @@ uint64_t trib_tensorflow_calls(bool in_place)
 /* TensorFlow's numbers of types; -1 for those that cannot be summed. */
 static int dtype_of(int type)
 {
-    static const int DTYPES[] = {[1] = TRIB_FLOAT32 + 1, [2] = TRIB_FLOAT64 + 1,   [3] = TRIB_INT32 + 1,
-                                 [4] = TRIB_UINT8 + 1,   [6] = TRIB_INT8 + 1,      [9] = TRIB_INT64 + 1,
-                                 [10] = TRIB_UINT8 + 1,  [14] = TRIB_BFLOAT16 + 1, [19] = TRIB_FLOAT16 + 1};
+    static const int DTYPES[] = {
+        [1] = TRIB_FLOAT32 + 1,   [2] = TRIB_FLOAT64 + 1, [3] = TRIB_INT32 + 1,    [4] = TRIB_UINT8 + 1,
+        [5] = TRIB_INT16 + 1,     [6] = TRIB_INT8 + 1,    [9] = TRIB_INT64 + 1,    [10] = TRIB_BOOL + 1,
+        [14] = TRIB_BFLOAT16 + 1, [17] = TRIB_UINT16 + 1, [19] = TRIB_FLOAT16 + 1, [22] = TRIB_UINT32 + 1,
+        [23] = TRIB_UINT64 + 1};
     return type >= 0 && type < (int)(sizeof DTYPES / sizeof DTYPES[0]) ? DTYPES[type] - 1 : -1;
 }
 
@@ -266,7 +268,8 @@ __attribute__((constructor)) static void register_operation(void)
 {
     TF_Status *status = TF_NewStatus();
     TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder("TributaryExchange");
-    TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, half, bfloat16, int8, uint8, int32, int64, bool}");
+    TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, half, bfloat16, int8, uint8, int16, uint16, int32, "
+                                           "uint32, int64, uint64, bool}");
     TF_OpDefinitionBuilderAddAttr(builder, "tensor_name: string");
     TF_OpDefinitionBuilderAddAttr(builder, "kind: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "reduce: int = 0");

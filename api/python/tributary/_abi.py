@@ -40,12 +40,23 @@ TRIB_INT8 = 4
 TRIB_UINT8 = 5
 TRIB_INT32 = 6
 TRIB_INT64 = 7
-TRIB_DTYPE_COUNT = 8
+TRIB_BOOL = 8
+TRIB_INT16 = 9
+TRIB_UINT16 = 10
+TRIB_UINT32 = 11
+TRIB_UINT64 = 12
+TRIB_FLOAT8_E4M3 = 13
+TRIB_FLOAT8_E5M2 = 14
+TRIB_DTYPE_COUNT = 15
 TRIB_SUM = 0
 TRIB_AVG = 1
 TRIB_MIN = 2
 TRIB_MAX = 3
-TRIB_REDUCE_COUNT = 4
+TRIB_PRODUCT = 4
+TRIB_BIT_AND = 5
+TRIB_BIT_OR = 6
+TRIB_BIT_XOR = 7
+TRIB_REDUCE_COUNT = 8
 TRIB_MODE_THREADS = 0
 TRIB_MODE_QUEUE = 1
 TRIB_MODE_ATTACHED = 2
@@ -65,6 +76,8 @@ TRIB_SHARES_FOLLOW = 1
 TRIB_CHECKSUM_AUTO = 0
 TRIB_CHECKSUM_OFF = 1
 TRIB_CHECKSUM_ON = 2
+TRIB_SURVIVE_NOTHING = 0
+TRIB_SURVIVE_SERVERS = 1
 TRIB_GPU_DIRECT_AUTO = 0
 TRIB_GPU_DIRECT_OFF = 1
 TRIB_LOG_NONE = 0
@@ -154,7 +167,7 @@ class trib_config(Structure):
         ('gpu_direct', c_int),
         ('coordinator_source', c_char_p),
         ('checksum', c_int),
-        ('reserved_32', c_uint32),
+        ('survive', c_int),
         ('codec', c_char_p),
         ('codec_min_bytes', c_uint64),
         ('reserved', c_uint64 * 5),
@@ -309,6 +322,7 @@ FUNCTIONS = {
     'trib_config_from_env': (c_int, c_void_p, c_void_p),
     'trib_config_init': (None, c_void_p, c_size_t),
     'trib_describe_machine': (c_void_p,),
+    'trib_dtype_is_float': (c_bool, c_int),
     'trib_dtype_name': (c_char_p, c_int),
     'trib_dtype_size': (c_size_t, c_int),
     'trib_engine_close': (None, c_void_p, c_void_p, c_void_p),
@@ -342,6 +356,7 @@ FUNCTIONS = {
     'trib_push_pull': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_reduce_name': (c_char_p, c_int),
     'trib_reduce_scatter': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_reduce_suits': (c_bool, c_int, c_int),
     'trib_reduce_to': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_status_name': (c_char_p, c_int),
     'trib_status_text': (c_char_p, c_int),

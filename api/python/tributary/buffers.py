@@ -18,6 +18,13 @@ DTYPES = {
     'uint8': _abi.TRIB_UINT8,
     'int32': _abi.TRIB_INT32,
     'int64': _abi.TRIB_INT64,
+    'bool': _abi.TRIB_BOOL,
+    'int16': _abi.TRIB_INT16,
+    'uint16': _abi.TRIB_UINT16,
+    'uint32': _abi.TRIB_UINT32,
+    'uint64': _abi.TRIB_UINT64,
+    'float8_e4m3fn': _abi.TRIB_FLOAT8_E4M3,
+    'float8_e5m2': _abi.TRIB_FLOAT8_E5M2,
 }
 _FORMATS = {
     'f': 'float32',
@@ -28,6 +35,12 @@ _FORMATS = {
     'i': 'int32',
     'l': 'int64',
     'q': 'int64',
+    '?': 'bool',
+    'h': 'int16',
+    'H': 'uint16',
+    'I': 'uint32',
+    'L': 'uint64',
+    'Q': 'uint64',
 }
 _TYPESTRINGS = {
     'f4': 'float32',
@@ -37,16 +50,28 @@ _TYPESTRINGS = {
     'u1': 'uint8',
     'i4': 'int32',
     'i8': 'int64',
+    'b1': 'bool',
+    'i2': 'int16',
+    'u2': 'uint16',
+    'u4': 'uint32',
+    'u8': 'uint64',
 }
 _DLPACK = {
     (0, 8): 'int8',
     (0, 32): 'int32',
     (0, 64): 'int64',
+    (0, 16): 'int16',
     (1, 8): 'uint8',
+    (1, 16): 'uint16',
+    (1, 32): 'uint32',
+    (1, 64): 'uint64',
     (2, 16): 'float16',
     (2, 32): 'float32',
     (2, 64): 'float64',
     (4, 16): 'bfloat16',
+    (6, 8): 'bool',
+    (10, 8): 'float8_e4m3fn',
+    (12, 8): 'float8_e5m2',
 }
 _DLPACK_HOST, _DLPACK_CUDA = (1, 3), (2, 13)  # kCPU, kCUDAHost; kCUDA, kCUDAManaged
 

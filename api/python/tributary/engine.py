@@ -10,7 +10,7 @@ from . import _abi
 from ._library import call, error_of, initialised, lib
 from .buffers import buffer_of
 from .completions import Completions
-from .errors import ArgumentError, NotInitializedError
+from .errors import ArgumentError, JobLostError, NotInitializedError
 
 SUM, AVG, MIN, MAX = _abi.TRIB_SUM, _abi.TRIB_AVG, _abi.TRIB_MIN, _abi.TRIB_MAX
 
@@ -233,8 +233,9 @@ class Engine:
         """True until close() was called."""
         return self._handle is not None
 
-    def wait_ready(self):
-        """Waits until the job has come together, and raises what kept it from that."""
+    def wait_ready(self, is_void=None):
+        """Waits until the job has come together, and raises what kept it from that. is_void: a function that is asked now
+        and then; JobLostError when it says that the job cannot come together."""
         while True:
             with self._entered():
                 error = _abi.trib_error()
@@ -243,6 +244,14 @@ class Engine:
                 return
             if status != _abi.TRIB_TIMEOUT:
                 raise error_of(status, error.text)
+            if is_void is not None and is_void():
+                raise JobLostError('a worker has ended before the job had formed', _abi.TRIB_JOIN_FAILED)
+
+    def is_lost(self):
+        """True if the job has ended because a member was lost or has left."""
+        with self._entered():
+            status = lib.trib_engine_wait_ready(self._handle, 0, ctypes.byref(_abi.trib_error()))
+        return status < 0 and isinstance(error_of(status, ''), JobLostError)
 
     def close(self):
         """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""

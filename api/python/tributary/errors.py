@@ -26,5 +26,14 @@ class JobLostError(TributaryError):
     """A member was lost or has left, so the job is over for this engine. Elastic training catches it and begins anew."""
 
 
+class HostsUpdatedInterrupt(Exception):
+    """The launcher has workers to add or to take away. Not an error: tributary.elastic.run() begins the next attempt.
+    skip_sync: nobody comes, so the state need not be given to anyone."""
+
+    def __init__(self, skip_sync=False):
+        super().__init__('the hosts of the job have changed')
+        self.skip_sync = skip_sync
+
+
 class UnsupportedError(TributaryError, NotImplementedError):
     """This build, machine or framework cannot do it."""

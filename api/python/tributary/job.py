@@ -1,5 +1,6 @@
 """The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export them."""
 
+import atexit
 import contextlib
 import os
 import threading
@@ -8,9 +9,12 @@ import time
 from . import _abi
 from .engine import Engine
 from .errors import ArgumentError, JobLostError, NotInitializedError
+from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
 _engine = None
+_has_newcomers = True
+_settings = {}  # of the last init()
 _generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
 
 
@@ -18,18 +22,34 @@ def init(comm=None, process_sets=None, **settings):
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
     A second call does nothing until shutdown() was called. comm must be None. process_sets: a list of
     ProcessSet to be added, or "dynamic"; settings are fields of trib_config."""
-    global _engine, _generation
+    global _engine, _generation, _settings
     if comm:
         raise ArgumentError('init() takes no communicator: the launcher says who belongs to the job')
     with _lock:
         if _engine is not None:
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
-        _generation += 1
+        _generation, _settings = _generation + 1, settings
+        if _followers:
+            atexit.register(
+                shutdown
+            )  # before the engine's own, as it is registered later: frameworks may still compute
+        for opened, _ in _followers:
+            opened()
     for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
         from .process_sets import add_process_set
 
         add_process_set(process_set)
+
+
+_followers = []
+
+
+def follow(opened, closing):
+    """For bindings with native parts: `opened` is called when there is an engine, `closing` before it closes."""
+    _followers.append((opened, closing))
+    if _engine is not None:
+        opened()
 
 
 # So long may other workers take to leave the last job when this one begins the next.
@@ -37,33 +57,62 @@ _REJOIN_SECONDS = 30
 
 
 def _join(settings, deadline):
-    """Returns an engine that has joined. A worker that begins anew may come while others still leave the last job, and is
-    rejected until they have."""
+    """Returns an engine that has joined. Under `tributary run --elastic` the launcher says where: each attempt has a
+    coordinator of its own, and one that cannot form is followed by another. Without it a worker that begins anew may come
+    while others still leave the last job, and is rejected until they have."""
+    global _has_newcomers
+    rendezvous = launcher()
     while True:
-        made = Engine(**settings)
+        place = {} if rendezvous is None else rendezvous.next_place()
+        made = Engine(**dict(settings, **_place_settings(place)))
         try:
-            made.wait_ready()
+            made.wait_ready(None if rendezvous is None else rendezvous.is_void)
+            if rendezvous is not None:
+                rendezvous.tell_ready()
+            _has_newcomers = place.get('has_newcomers', True)
             return made
         except JobLostError as problem:
             made.close()
-            if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
-                raise
-            time.sleep(0.05)
+            if rendezvous is None:
+                if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
         except BaseException:
             made.close()
             raise
+
+
+# What the launcher says of a place, as fields of trib_config.
+_PLACE_FIELDS = {'rank': 'rank', 'size': 'worker_count', 'coordinator': 'coordinator', 'job': 'job'}
+
+
+def _place_settings(place):
+    return {field: place[name] for name, field in _PLACE_FIELDS.items() if name in place}
 
 
 def shutdown():
     """Leaves the job. init() may be called again afterwards."""
     global _engine
     with _lock:
+        for _, closing in _followers if _engine is not None else ():
+            closing()
         gone, _engine = _engine, None
     if gone is not None:
         from .process_sets import close_all
 
         close_all()
         gone.close()
+
+
+def begin_anew():
+    """Leaves the job as it was, and joins it as it is now, with the settings of the last init()."""
+    shutdown()
+    init(**_settings)
+
+
+def is_lost():
+    """True if the engine's job has ended because a member was lost or has left."""
+    return _engine is not None and _engine.is_lost()
 
 
 def is_initialized():
@@ -76,6 +125,11 @@ def engine():
     if _engine is None:
         raise NotInitializedError('tributary has not been initialized: call init() first')
     return _engine
+
+
+def has_newcomers():
+    """True if workers have come in with the last init() that were not in the job before."""
+    return _has_newcomers
 
 
 def generation():

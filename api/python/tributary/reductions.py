@@ -9,6 +9,7 @@ REDUCTIONS = {
     Sum: _abi.TRIB_SUM,
     Min: _abi.TRIB_MIN,
     Max: _abi.TRIB_MAX,
+    Product: _abi.TRIB_PRODUCT,
 }
 
 
@@ -18,7 +19,7 @@ def reduction_of(op=None, average=None):
         raise ArgumentError('op and average say the same: give only one of them')
     if op is None:
         return Average if average is None or average else Sum
-    if op in (Adasum, Product):
+    if op == Adasum:
         raise UnsupportedError('op=%s is not supported: use one of %s' % (op, ', '.join(REDUCTIONS)))
     if op not in REDUCTIONS:
         raise ArgumentError('op=%r is not one of %s' % (op, ', '.join(REDUCTIONS)))

@@ -367,9 +367,16 @@ static trib_status host_expose(trib_device *device, void *base, size_t size, tri
     return TRIB_OK;
 }
 
+/* The kernels have every pair that there is. */
+static bool host_reduces(trib_dtype dtype, trib_reduce reduce)
+{
+    return trib_reduce_suits(dtype, reduce);
+}
+
 const trib_device_ops trib_device_host_ops = {
     .abi = TRIB_DEVICE_ABI,
     .name = "host memory",
+    .reduces = host_reduces,
     .open = host_open,
     .submit = host_submit,
     .marker_record = host_marker_record,

@@ -246,6 +246,12 @@ static void operations_that_cannot_be(void **state)
     bad = good;
     bad.reduce = TRIB_REDUCE_COUNT;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "\"weights\": unknown reduction");
+    bad.reduce = TRIB_BIT_OR;
+    refuse_push_pull(jobs.engines[0], bad, TRIB_UNSUPPORTED, "\"weights\": there is no bit_or of float32");
+    bad = good;
+    bad.tensor = job_declare(jobs.engines[0], "mask", TRIB_BOOL, COUNT);
+    bad.reduce = TRIB_AVG;
+    refuse_push_pull(jobs.engines[0], bad, TRIB_UNSUPPORTED, "\"mask\": there is no avg of bool");
     bad = good;
     bad.input = NULL;
     refuse_push_pull(jobs.engines[0], bad, TRIB_INVALID, "\"weights\": input is NULL");

@@ -81,8 +81,8 @@ static void take_first_member(const bed *self, trib_member_info *info)
 {
     trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
     trib_error error = {.text = ""};
-    for (int i = 0; i < 13; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head is thirteen words */
+    for (int i = 0; i < 14; i++) {
+        (void)trib_get_u32(&reader); /* the roster's head is fourteen words */
     }
     assert_int_equal(trib_member_info_get(&reader, info, &error), TRIB_OK);
 }

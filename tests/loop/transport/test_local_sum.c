@@ -72,6 +72,9 @@ static unsigned char *results_of(job *jobs, size_t *size_out)
     for (int dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
         const size_t bytes = COUNT * trib_dtype_size((trib_dtype)dtype);
         for (int reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
+            if (!trib_reduce_suits((trib_dtype)dtype, (trib_reduce)reduce)) {
+                continue;
+            }
             trib_op *ops[WORKERS_MAX];
             unsigned char *inputs = malloc((size_t)n * bytes);
             assert_non_null(inputs);

@@ -231,46 +231,63 @@ static uint64_t element(trib_dtype dtype, uint32_t rank, uint32_t index)
     const ref_type *type = &ref_types[dtype];
     const uint64_t seed = rank * UINT64_C(2654435761) + index * UINT64_C(40503) + 12345;
     const uint64_t mixed = seed * UINT64_C(0x9e3779b97f4a7c15);
-    return type->is_float ? ref_round(type, (double)(mixed >> 40 & 15) - 8) : mixed >> (64 - 8 * type->bytes);
+    return dtype == TRIB_BOOL ? mixed >> 63
+           : type->is_float   ? ref_round(type, (double)(mixed >> 40 & 15) - 8)
+                              : mixed >> (64 - 8 * type->bytes);
+}
+
+/* Products of the floats are powers of two: they are exact, too. */
+static uint64_t element_of(trib_dtype dtype, trib_reduce reduce, uint32_t rank, uint32_t index)
+{
+    const ref_type *type = &ref_types[dtype];
+    const uint64_t bits = element(dtype, rank, index);
+    return type->is_float && reduce == TRIB_PRODUCT ? ref_round(type, bits & 1 ? -0.5 : 2) : bits;
+}
+
+static uint64_t float_oracle(trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_t index)
+{
+    const ref_type *type = &ref_types[dtype], *acc = &ref_types[trib_acc_dtype(dtype, reduce)];
+    long double sum = 0, product = 1, least = INFINITY, most = -INFINITY;
+    for (uint32_t rank = 0; rank < n; rank++) {
+        const double value = ref_float(type, element_of(dtype, reduce, rank, index));
+        sum += value;
+        product *= value;
+        least = value < least ? value : least;
+        most = value > most ? value : most;
+    }
+    const long double all = reduce == TRIB_MIN       ? least
+                            : reduce == TRIB_MAX     ? most
+                            : reduce == TRIB_PRODUCT ? product
+                            : reduce == TRIB_AVG     ? (double)sum / n
+                                                     : sum;
+    return ref_round(type, acc->bytes == 4 ? (double)(float)all : (double)all);
 }
 
 static uint64_t oracle(trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_t index)
 {
-    const ref_type *type = &ref_types[dtype], *acc = &ref_types[trib_acc_dtype(dtype, reduce)];
-    long double sum = 0, least = INFINITY, most = -INFINITY;
-    uint64_t wrapped = 0;
-    int64_t low = INT64_MAX, high = INT64_MIN;
-    for (uint32_t rank = 0; rank < n; rank++) {
-        const uint64_t bits = element(dtype, rank, index);
-        if (type->is_float) {
-            const double value = ref_float(type, bits);
-            sum += value;
-            least = value < least ? value : least;
-            most = value > most ? value : most;
-        } else {
-            const int64_t value = ref_integer(type, bits);
-            wrapped += (uint64_t)value;
-            low = value < low ? value : low;
-            high = value > high ? value : high;
-        }
-    }
-    if (reduce == TRIB_MIN || reduce == TRIB_MAX) {
-        const bool min = reduce == TRIB_MIN;
-        return type->is_float ? ref_round(type, (double)(min ? least : most)) : (uint64_t)(min ? low : high);
-    }
+    const ref_type *type = &ref_types[dtype];
+    uint64_t all = (uint64_t)ref_integer(type, element(dtype, 0, index));
     if (type->is_float) {
-        const double value = (double)sum / (reduce == TRIB_AVG ? n : 1);
-        return ref_round(type, acc->bytes == 4 ? (double)(float)value : value);
+        return float_oracle(dtype, reduce, n, index);
     }
-    return reduce == TRIB_AVG ? (uint64_t)((int64_t)wrapped / (int64_t)n) : wrapped;
+    for (uint32_t rank = 1; rank < n; rank++) {
+        all = ref_combine_integers(type, ref_reduce(dtype, reduce), all,
+                                   (uint64_t)ref_integer(type, element(dtype, rank, index)));
+    }
+    return reduce != TRIB_AVG ? all : type->is_signed ? (uint64_t)((int64_t)all / (int64_t)n) : all / n;
+}
+
+static inline void fill_for(unsigned char *bytes, trib_dtype dtype, trib_reduce reduce, uint32_t rank)
+{
+    const ref_type *type = &ref_types[dtype];
+    for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
+        ref_store(type, bytes + (size_t)i * type->bytes, element_of(dtype, reduce, rank, i));
+    }
 }
 
 static inline void fill(unsigned char *bytes, trib_dtype dtype, uint32_t rank)
 {
-    const ref_type *type = &ref_types[dtype];
-    for (uint32_t i = 0; i < CHUNK_BYTES / type->bytes; i++) {
-        ref_store(type, bytes + (size_t)i * type->bytes, element(dtype, rank, i));
-    }
+    fill_for(bytes, dtype, TRIB_SUM, rank);
 }
 
 static void check_elements(const event *at, trib_dtype dtype, trib_reduce reduce, uint32_t n, uint32_t size)

@@ -14,7 +14,7 @@ static void run_round(uint32_t round, trib_dtype dtype, trib_reduce reduce)
     for (uint32_t i = 0; i < the.n; i++) {
         const trib_contribution what = make(round, order[i], dtype, reduce);
         assert_int_equal(the.event_count, 0);
-        fill(bytes, dtype, order[i]);
+        fill_for(bytes, dtype, reduce, order[i]);
         must_give(&what, bytes);
     }
     assert_int_equal(the.event_count, the.n);
@@ -41,7 +41,8 @@ static void test_sums(void **state)
             uint32_t round = 0;
             for (int dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
                 for (int reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
-                    for (uint32_t times = 0; times < 4; times++) {
+                    for (uint32_t times = trib_reduce_suits((trib_dtype)dtype, (trib_reduce)reduce) ? 0 : 4; times < 4;
+                         times++) {
                         run_round(++round, (trib_dtype)dtype, (trib_reduce)reduce);
                         check_round(n, (trib_dtype)dtype, (trib_reduce)reduce);
                     }

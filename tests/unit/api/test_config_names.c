@@ -89,6 +89,7 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_BUILD", "a"},
                                               {"TRIB_LOCAL_SUM", "auto"},
                                               {"TRIB_SHARES", "follow"},
+                                              {"TRIB_SURVIVE", "servers"},
                                               {"TRIB_GPU_DIRECT", "auto"},
                                               {"TRIB_CHECKSUM", "auto"},
                                               {"TRIB_TEST_DATA", "a"},

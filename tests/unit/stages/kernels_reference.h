@@ -3,7 +3,7 @@
  *
  * Every element of every float type is exactly a double. A sum or quotient of two float32 that is rounded to double
  * and then to float32 has the bits of a single rounding, because a double has more than twice the digits. Rounding
- * to the 16-bit types is by search: among all values of the type it takes the nearer of the two neighbours.
+ * to the 16-bit and 8-bit types is by search: among all values of the type it takes the nearer of the two neighbours.
  */
 #ifndef TRIB_TESTS_KERNELS_REFERENCE_H
 #define TRIB_TESTS_KERNELS_REFERENCE_H
@@ -20,13 +20,18 @@ typedef struct ref_type {
     bool is_signed;
     int fraction_bits;
     int bias;
+    bool is_finite; /* a float without infinities: its largest magnitude is the NaN */
 } ref_type;
 
 static const ref_type ref_types[TRIB_DTYPE_COUNT] = {
-    [TRIB_FLOAT32] = {4, true, true, 23, 127}, [TRIB_FLOAT64] = {8, true, true, 52, 1023},
-    [TRIB_FLOAT16] = {2, true, true, 10, 15},  [TRIB_BFLOAT16] = {2, true, true, 7, 127},
-    [TRIB_INT8] = {1, false, true, 0, 0},      [TRIB_UINT8] = {1, false, false, 0, 0},
-    [TRIB_INT32] = {4, false, true, 0, 0},     [TRIB_INT64] = {8, false, true, 0, 0},
+    [TRIB_FLOAT32] = {4, true, true, 23, 127},   [TRIB_FLOAT64] = {8, true, true, 52, 1023},
+    [TRIB_FLOAT16] = {2, true, true, 10, 15},    [TRIB_BFLOAT16] = {2, true, true, 7, 127},
+    [TRIB_INT8] = {1, false, true, 0, 0},        [TRIB_UINT8] = {1, false, false, 0, 0},
+    [TRIB_INT32] = {4, false, true, 0, 0},       [TRIB_INT64] = {8, false, true, 0, 0},
+    [TRIB_BOOL] = {1, false, false, 0, 0},       [TRIB_INT16] = {2, false, true, 0, 0},
+    [TRIB_UINT16] = {2, false, false, 0, 0},     [TRIB_UINT32] = {4, false, false, 0, 0},
+    [TRIB_UINT64] = {8, false, false, 0, 0},     [TRIB_FLOAT8_E4M3] = {1, true, true, 3, 7, .is_finite = true},
+    [TRIB_FLOAT8_E5M2] = {1, true, true, 2, 15},
 };
 
 static inline uint64_t ref_sign_bit(const ref_type *type)
@@ -34,9 +39,10 @@ static inline uint64_t ref_sign_bit(const ref_type *type)
     return (uint64_t)1 << (type->bytes * 8 - 1);
 }
 
+/* The first magnitude that is no number: infinity, or the NaN where there is none. */
 static inline uint64_t ref_infinity(const ref_type *type)
 {
-    return ref_sign_bit(type) - ((uint64_t)1 << type->fraction_bits);
+    return type->is_finite ? ref_sign_bit(type) - 1 : ref_sign_bit(type) - ((uint64_t)1 << type->fraction_bits);
 }
 
 static inline uint64_t ref_nan(const ref_type *type)
@@ -75,7 +81,7 @@ static inline double ref_float(const ref_type *type, uint64_t bits)
 {
     const uint64_t magnitude = bits & (ref_sign_bit(type) - 1);
     double value;
-    if (magnitude > ref_infinity(type)) {
+    if (magnitude > ref_infinity(type) || (type->is_finite && magnitude == ref_infinity(type))) {
         return NAN;
     }
     value = magnitude == ref_infinity(type) ? HUGE_VAL : ref_magnitude(type, magnitude);
@@ -97,7 +103,7 @@ static inline uint64_t ref_round(const ref_type *type, double value)
         return below;
     }
     if (magnitude >= ref_magnitude(type, above)) {
-        return sign | above;
+        return type->is_finite ? ref_nan(type) : sign | above;
     }
     while (above - below > 1) {
         const uint64_t middle = below + (above - below) / 2;
@@ -110,6 +116,9 @@ static inline uint64_t ref_round(const ref_type *type, double value)
     const double down = magnitude - ref_magnitude(type, below); /* both exact: the operands are close, or one is 0 */
     const double up = ref_magnitude(type, above) - magnitude;
     const bool takes_above = up < down || (up == down && (below & 1) != 0);
+    if (takes_above && type->is_finite && above == ref_infinity(type)) {
+        return ref_nan(type);
+    }
     return sign | (takes_above ? above : below);
 }
 
@@ -131,20 +140,50 @@ static inline uint64_t ref_combine_floats(const ref_type *acc, trib_reduce reduc
     if (reduce == TRIB_MIN || reduce == TRIB_MAX) {
         value = ref_extreme(left, right, reduce == TRIB_MIN);
     } else {
-        value = left + right;
+        value = reduce == TRIB_PRODUCT ? left * right : left + right;
     }
     return ref_round(acc, value);
 }
 
-static inline uint64_t ref_combine_integers(trib_reduce reduce, int64_t left, int64_t right)
+static inline bool ref_less(const ref_type *type, uint64_t left, uint64_t right)
 {
-    if (reduce == TRIB_MIN) {
-        return (uint64_t)(left < right ? left : right);
+    return type->is_signed ? (int64_t)left < (int64_t)right : left < right;
+}
+
+/* What a bool's sum, or product, is: truth values have no carry. */
+static inline trib_reduce ref_reduce(trib_dtype dtype, trib_reduce reduce)
+{
+    return dtype != TRIB_BOOL ? reduce : reduce == TRIB_SUM ? TRIB_MAX : reduce == TRIB_PRODUCT ? TRIB_MIN : reduce;
+}
+
+/* Bit by bit: the sum of two bits tells how many are set. */
+static inline uint64_t ref_bitwise(trib_reduce reduce, uint64_t left, uint64_t right)
+{
+    uint64_t result = 0;
+    for (int bit = 0; bit < 64; bit++) {
+        const unsigned set = (left >> bit & 1) + (right >> bit & 1);
+        const bool is_set = reduce == TRIB_BIT_AND ? set == 2 : reduce == TRIB_BIT_OR ? set > 0 : set == 1;
+        result |= (uint64_t)is_set << bit;
     }
-    if (reduce == TRIB_MAX) {
-        return (uint64_t)(left > right ? left : right);
+    return result;
+}
+
+static inline uint64_t ref_combine_integers(const ref_type *type, trib_reduce reduce, uint64_t left, uint64_t right)
+{
+    switch (reduce) {
+    case TRIB_MIN:
+        return ref_less(type, left, right) ? left : right;
+    case TRIB_MAX:
+        return ref_less(type, left, right) ? right : left;
+    case TRIB_PRODUCT:
+        return left * right;
+    case TRIB_BIT_AND:
+    case TRIB_BIT_OR:
+    case TRIB_BIT_XOR:
+        return ref_bitwise(reduce, left, right);
+    default:
+        return left + right;
     }
-    return (uint64_t)left + (uint64_t)right;
 }
 
 static inline const ref_type *ref_form_type(trib_dtype dtype, trib_reduce reduce, trib_form form)
@@ -161,9 +200,10 @@ static inline void ref_combine(trib_dtype dtype, trib_reduce reduce, unsigned ch
     for (size_t i = 0; i < count; i++) {
         const uint64_t a = ref_load(left_type, left + i * left_type->bytes);
         const uint64_t b = ref_load(right_type, right + i * right_type->bytes);
-        const uint64_t bits = acc->is_float
-                                  ? ref_combine_floats(acc, reduce, ref_float(left_type, a), ref_float(right_type, b))
-                                  : ref_combine_integers(reduce, ref_integer(left_type, a), ref_integer(right_type, b));
+        const uint64_t bits =
+            acc->is_float ? ref_combine_floats(acc, reduce, ref_float(left_type, a), ref_float(right_type, b))
+                          : ref_combine_integers(acc, ref_reduce(dtype, reduce), (uint64_t)ref_integer(left_type, a),
+                                                 (uint64_t)ref_integer(right_type, b));
         ref_store(acc, dst + i * acc->bytes, bits);
     }
 }
@@ -183,6 +223,8 @@ static inline void ref_finish(trib_dtype dtype, trib_reduce reduce, unsigned cha
         } else if (wire->is_float) {
             bits = ref_round(acc, ref_float(type, bits) / float_divisor);
             ref_store(wire, dst + i * wire->bytes, ref_round(wire, ref_float(acc, bits)));
+        } else if (!type->is_signed) {
+            ref_store(wire, dst + i * wire->bytes, bits / divisor);
         } else {
             ref_store(wire, dst + i * wire->bytes, (uint64_t)(ref_integer(type, bits) / (int64_t)divisor));
         }

@@ -69,14 +69,16 @@ static uint64_t special_integer(const ref_type *type, uint64_t random)
 
 static uint64_t special_bits(const ref_type *type, uint64_t random)
 {
-    return type->is_float ? special_float(type, random) : special_integer(type, random);
+    return type == &ref_types[TRIB_BOOL] ? random & 1
+           : type->is_float              ? special_float(type, random)
+                                         : special_integer(type, random);
 }
 
 /* Returns numbers near 1 in magnitude, where sums of floats cancel and round. */
 static uint64_t moderate_bits(const ref_type *type, uint64_t random)
 {
     if (!type->is_float) {
-        return random & 0x3f;
+        return random & (type == &ref_types[TRIB_BOOL] ? 1 : 0x3f);
     }
     const uint64_t fraction = random & (((uint64_t)1 << type->fraction_bits) - 1);
     const uint64_t exponent = (uint64_t)type->bias - 4 + (random >> 60 & 7);
@@ -88,7 +90,7 @@ static void fill(const ref_type *type, unsigned char *at, size_t count, uint64_t
 {
     for (size_t i = 0; i < count; i++) {
         const uint64_t kind = random_next(state) % 3;
-        const uint64_t random = random_next(state);
+        const uint64_t random = random_next(state) & (type == &ref_types[TRIB_BOOL] ? 1 : UINT64_MAX);
         const uint64_t bits = kind == 0 ? special_bits(type, random) : kind == 1 ? moderate_bits(type, random) : random;
         ref_store(type, at + i * type->bytes, bits);
     }
@@ -177,7 +179,8 @@ static void test_combine(void **unused)
     for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
         for (trib_dtype dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
             for (trib_reduce reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
-                for (size_t i = 0; i < LENGTH(counts) * LENGTH(misalignments); i++) {
+                for (size_t i = 0; trib_reduce_suits(dtype, reduce) && i < LENGTH(counts) * LENGTH(misalignments);
+                     i++) {
                     check_combine_forms(trib_kernels_at(k), dtype, reduce, counts[i % LENGTH(counts)],
                                         misalignments[i / LENGTH(counts)], &state);
                 }
@@ -216,6 +219,32 @@ static void test_combine_every_16_bit_value(void **unused)
     }
 }
 
+/* Every pair of 8-bit floats, in every operation; then the result is rounded. */
+static void test_every_pair_of_8_bit_floats(void **unused)
+{
+    static const trib_reduce reduces[] = {TRIB_SUM, TRIB_PRODUCT, TRIB_MIN, TRIB_MAX, TRIB_AVG};
+    static unsigned char left[65536], right[65536], got[65536 * 4], wanted[65536 * 4];
+    (void)unused;
+    for (size_t i = 0; i < 65536; i++) {
+        left[i] = (unsigned char)i;
+        right[i] = (unsigned char)(i >> 8);
+    }
+    for (size_t call = 0; call < LENGTH(reduces) * 2; call++) {
+        const trib_dtype dtype = call % 2 ? TRIB_FLOAT8_E4M3 : TRIB_FLOAT8_E5M2;
+        const trib_reduce reduce = reduces[call / 2];
+        for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
+            const trib_kernels *kernels = trib_kernels_at(k);
+            ref_combine(dtype, reduce, wanted, left, TRIB_FORM_WIRE, right, TRIB_FORM_WIRE, 65536);
+            trib_kernel_combine(kernels, dtype, reduce, got, left, TRIB_FORM_WIRE, right, TRIB_FORM_WIRE, 65536);
+            assert_same("every pair", kernels, dtype, reduce, got, wanted, 65536,
+                        ref_form_type(dtype, reduce, TRIB_FORM_ACC));
+            ref_finish(dtype, reduce, wanted, wanted, TRIB_FORM_ACC, 65536, 3);
+            trib_kernel_finish(kernels, dtype, reduce, got, got, TRIB_FORM_ACC, 65536, 3);
+            assert_same("rounded", kernels, dtype, reduce, got, wanted, 65536, &ref_types[dtype]);
+        }
+    }
+}
+
 /* ---- Finishing --------------------------------------------------------------------------------------------------- */
 
 static void check_finish(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, trib_form form,
@@ -245,7 +274,8 @@ static void test_finish(void **unused)
             const trib_reduce reduce = kind / TRIB_DTYPE_COUNT % TRIB_REDUCE_COUNT;
             const trib_form form = kind / (TRIB_DTYPE_COUNT * TRIB_REDUCE_COUNT) % 2 ? TRIB_FORM_ACC : TRIB_FORM_WIRE;
             const bool in_place = kind / (TRIB_DTYPE_COUNT * TRIB_REDUCE_COUNT * 2) != 0;
-            for (size_t i = 0; i < LENGTH(counts) * LENGTH(contributor_counts); i++) {
+            for (size_t i = 0; trib_reduce_suits(dtype, reduce) && i < LENGTH(counts) * LENGTH(contributor_counts);
+                 i++) {
                 check_finish(trib_kernels_at(k), dtype, reduce, form, in_place, counts[i % LENGTH(counts)],
                              contributor_counts[i / LENGTH(counts)], misalignments[i % LENGTH(misalignments)], &state);
             }
@@ -253,33 +283,35 @@ static void test_finish(void **unused)
     }
 }
 
-/* Every 16-bit value survives the way to float32 and back. Between neighbours, the middle and the values next to it
+/* Every 8-bit and 16-bit value survives the way to float32 and back. Between neighbours, the middle and the values next to it
  * round correctly. */
 static void test_finish_rounds_to_nearest_even(void **unused)
 {
     enum { POINTS = 4, COUNT = 65536 * POINTS };
     static unsigned char src[COUNT * 4], got[COUNT * 2], wanted[COUNT * 2];
     (void)unused;
-    for (int is_half = 0; is_half < 2; is_half++) {
-        const trib_dtype dtype = is_half ? TRIB_FLOAT16 : TRIB_BFLOAT16;
+    static const trib_dtype dtypes[] = {TRIB_FLOAT16, TRIB_BFLOAT16, TRIB_FLOAT8_E4M3, TRIB_FLOAT8_E5M2};
+    for (size_t d = 0; d < LENGTH(dtypes); d++) {
+        const trib_dtype dtype = dtypes[d];
         const ref_type *type = &ref_types[dtype];
-        for (uint64_t bits = 0; bits < 65536; bits++) {
-            const uint64_t magnitude = bits & 0x7fff;
-            const double sign = bits & 0x8000 ? -1.0 : 1.0;
+        const uint64_t values = UINT64_C(1) << 8 * type->bytes, sign_bit = ref_sign_bit(type);
+        for (uint64_t bits = 0; bits < values; bits++) {
+            const uint64_t magnitude = bits & (sign_bit - 1);
+            const double sign = bits & sign_bit ? -1.0 : 1.0;
             const double middle = (ref_magnitude(type, magnitude) + ref_magnitude(type, magnitude + 1)) / 2;
             const float points[POINTS] = {(float)ref_float(type, bits), (float)(sign * middle),
                                           nextafterf((float)(sign * middle), 0.0f),
                                           nextafterf((float)(sign * middle), (float)sign * HUGE_VALF)};
             memcpy(src + bits * sizeof(points), points, sizeof(points));
         }
-        ref_finish(dtype, TRIB_SUM, wanted, src, TRIB_FORM_ACC, COUNT, 2);
+        ref_finish(dtype, TRIB_SUM, wanted, src, TRIB_FORM_ACC, values * POINTS, 2);
         for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
-            trib_kernel_finish(trib_kernels_at(k), dtype, TRIB_SUM, got, src, TRIB_FORM_ACC, COUNT, 2);
-            assert_same("rounding", trib_kernels_at(k), dtype, TRIB_SUM, got, wanted, COUNT, type);
+            trib_kernel_finish(trib_kernels_at(k), dtype, TRIB_SUM, got, src, TRIB_FORM_ACC, values * POINTS, 2);
+            assert_same("rounding", trib_kernels_at(k), dtype, TRIB_SUM, got, wanted, values * POINTS, type);
         }
-        for (uint64_t bits = 0; bits < 65536; bits++) {
-            const uint64_t expected = (bits & 0x7fff) > ref_infinity(type) ? ref_nan(type) : bits;
-            assert_int_equal(ref_load(type, got + bits * POINTS * 2), expected);
+        for (uint64_t bits = 0; bits < values; bits++) {
+            const uint64_t expected = isnan(ref_float(type, bits)) ? ref_nan(type) : bits;
+            assert_int_equal(ref_load(type, got + bits * POINTS * type->bytes), expected);
         }
     }
 }
@@ -291,6 +323,10 @@ static void test_known_results(void **unused)
                                       0x33000001, 0x38ffffff, 0xff800001};
     static const uint16_t halves[] = {0x3c00, 0x7bff, 0x7c00, 0x0000, 0x0001, 0x0800, 0x7e00};
     static const uint16_t brains[] = {0x3f80, 0x4780, 0x4780, 0x3300, 0x3300, 0x3900, 0x7fc0};
+    /* OCP's E4M3 and E5M2: 448 and 57344 are the largest, 464 and 61440 the first ties beyond */
+    static const float large[] = {448, 464, 465, -465, 57344, 61439, -61440, 0x1p-9f, 0x1p-10f, -0x1.8p-10f, 1.0625f};
+    static const uint8_t e4m3[] = {0x7e, 0x7e, 0x7f, 0x7f, 0x7f, 0x7f, 0x7f, 0x01, 0x00, 0x81, 0x38};
+    static const uint8_t e5m2[] = {0x5f, 0x5f, 0x5f, 0xdf, 0x7b, 0x7b, 0xfc, 0x18, 0x14, 0x96, 0x3c};
     static const int32_t sums[] = {-7, 7, -1, 381};
     static const int8_t averages[] = {-2, 2, 0, 127};
     const float zeros[] = {-0.0f, 0.0f};
@@ -305,6 +341,11 @@ static void test_known_results(void **unused)
         assert_memory_equal(rounded, halves, sizeof(halves));
         trib_kernel_finish(kernels, TRIB_BFLOAT16, TRIB_SUM, rounded, floats, TRIB_FORM_ACC, LENGTH(floats), 2);
         assert_memory_equal(rounded, brains, sizeof(brains));
+        uint8_t small[LENGTH(large)];
+        trib_kernel_finish(kernels, TRIB_FLOAT8_E4M3, TRIB_SUM, small, large, TRIB_FORM_ACC, LENGTH(large), 2);
+        assert_memory_equal(small, e4m3, sizeof(e4m3));
+        trib_kernel_finish(kernels, TRIB_FLOAT8_E5M2, TRIB_SUM, small, large, TRIB_FORM_ACC, LENGTH(large), 2);
+        assert_memory_equal(small, e5m2, sizeof(e5m2));
         trib_kernel_finish(kernels, TRIB_INT8, TRIB_AVG, divided, sums, TRIB_FORM_ACC, LENGTH(sums), 3);
         assert_memory_equal(divided, averages, sizeof(averages));
         trib_kernel_combine(kernels, TRIB_FLOAT32, TRIB_MIN, extreme, zeros, TRIB_FORM_WIRE, swapped, TRIB_FORM_WIRE,
@@ -360,6 +401,9 @@ static void test_trees_agree(void **unused)
         const trib_dtype dtype = kind % TRIB_DTYPE_COUNT;
         const trib_reduce reduce = kind / TRIB_DTYPE_COUNT % TRIB_REDUCE_COUNT;
         const uint32_t ranks = 2 + kind / (TRIB_DTYPE_COUNT * TRIB_REDUCE_COUNT);
+        if (!trib_reduce_suits(dtype, reduce)) {
+            continue;
+        }
         for (size_t rank = 0; rank < ranks; rank++) {
             fill(&ref_types[dtype], contributions[rank], TREE_COUNT, &state);
         }
@@ -370,50 +414,6 @@ static void test_trees_agree(void **unused)
             sum_tree(kernels, dtype, reduce, contributions, 0, ranks, got, scratch[0]);
             trib_kernel_finish(kernels, dtype, reduce, got, got, TRIB_FORM_ACC, TREE_COUNT, ranks);
             assert_same("tree", kernels, dtype, reduce, got, wanted, TREE_COUNT, &ref_types[dtype]);
-        }
-    }
-}
-
-/* ---- Copying ----------------------------------------------------------------------------------------------------- */
-
-#define LINE 64u
-#define COPY_MAX (((size_t)1 << 20) + 77)
-
-/* The canaries around the copy are compared as well. */
-static void check_copy(const trib_kernels *kernels, const unsigned char *src, size_t misalignment, size_t size)
-{
-    static _Alignas(LINE) unsigned char got[GUARD + LINE + COPY_MAX + GUARD], wanted[sizeof(got)];
-    const size_t at = GUARD + misalignment, all = at + size + GUARD;
-    memset(got, CANARY, all);
-    memset(wanted, CANARY, all);
-    memcpy(wanted + at, src, size);
-    assert_ptr_equal(kernels->copy_nontemporal(got + at, src, size), got + at);
-    if (memcmp(got, wanted, all) != 0) {
-        fail_msg("%s: %zu bytes from %zu to %zu in a line", kernels->name, size, (uintptr_t)src % LINE, misalignment);
-    }
-}
-
-static void test_copy_nontemporal(void **unused)
-{
-    static const size_t large[] = {511, 4096, 8191, 65537, COPY_MAX};
-    static _Alignas(LINE) unsigned char src[LINE + COPY_MAX];
-    uint64_t state = 9;
-    (void)unused;
-    for (size_t i = 0; i < sizeof(src); i++) {
-        src[i] = (unsigned char)random_next(&state);
-    }
-    for (size_t k = 0; trib_kernels_at(k) != NULL; k++) {
-        const trib_kernels *kernels = trib_kernels_at(k);
-        if (k > 0 && kernels->copy_nontemporal == trib_kernels_at(k - 1)->copy_nontemporal) {
-            continue; /* sizes past the caches take long */
-        }
-        for (size_t i = 0; i < LINE * LINE; i++) { /* each size at each alignment of source and destination */
-            for (size_t size = (i + i / LINE) % 32; size <= 300; size += 32) {
-                check_copy(kernels, src + i / LINE, i % LINE, size);
-            }
-        }
-        for (size_t i = 0; i < LENGTH(large) * LINE; i++) {
-            check_copy(kernels, src + i * 7 % LINE, i / LENGTH(large), large[i % LENGTH(large)]);
         }
     }
 }
@@ -440,15 +440,23 @@ static void test_choice(void **unused)
 static void test_accumulators(void **unused)
 {
     static const unsigned char sizes[TRIB_DTYPE_COUNT][TRIB_REDUCE_COUNT] = {
-        [TRIB_FLOAT32] = {4, 4, 4, 4},  [TRIB_FLOAT64] = {8, 8, 8, 8}, [TRIB_FLOAT16] = {4, 4, 2, 2},
-        [TRIB_BFLOAT16] = {4, 4, 2, 2}, [TRIB_INT8] = {1, 4, 1, 1},    [TRIB_UINT8] = {1, 4, 1, 1},
-        [TRIB_INT32] = {4, 8, 4, 4},    [TRIB_INT64] = {8, 8, 8, 8},
+        [TRIB_FLOAT32] = {4, 4, 4, 4, 4},        [TRIB_FLOAT64] = {8, 8, 8, 8, 8},
+        [TRIB_FLOAT16] = {4, 4, 2, 2, 4},        [TRIB_BFLOAT16] = {4, 4, 2, 2, 4},
+        [TRIB_FLOAT8_E4M3] = {4, 4, 1, 1, 4},    [TRIB_FLOAT8_E5M2] = {4, 4, 1, 1, 4},
+        [TRIB_INT8] = {1, 4, 1, 1, 1, 1, 1, 1},  [TRIB_UINT8] = {1, 4, 1, 1, 1, 1, 1, 1},
+        [TRIB_INT16] = {2, 4, 2, 2, 2, 2, 2, 2}, [TRIB_UINT16] = {2, 4, 2, 2, 2, 2, 2, 2},
+        [TRIB_INT32] = {4, 8, 4, 4, 4, 4, 4, 4}, [TRIB_UINT32] = {4, 8, 4, 4, 4, 4, 4, 4},
+        [TRIB_INT64] = {8, 8, 8, 8, 8, 8, 8, 8}, [TRIB_UINT64] = {8, 8, 8, 8, 8, 8, 8, 8},
+        [TRIB_BOOL] = {1, 0, 1, 1, 1, 1, 1, 1},
     };
     (void)unused;
     for (trib_dtype dtype = 0; dtype < TRIB_DTYPE_COUNT; dtype++) {
         for (trib_reduce reduce = 0; reduce < TRIB_REDUCE_COUNT; reduce++) {
-            assert_int_equal(trib_acc_size(dtype, reduce), sizes[dtype][reduce]);
-            assert_int_equal(trib_acc_is_wire(dtype, reduce), sizes[dtype][reduce] == trib_dtype_size(dtype));
+            assert_int_equal(trib_reduce_suits(dtype, reduce), sizes[dtype][reduce] > 0);
+            if (trib_reduce_suits(dtype, reduce)) {
+                assert_int_equal(trib_acc_size(dtype, reduce), sizes[dtype][reduce]);
+                assert_int_equal(trib_acc_is_wire(dtype, reduce), sizes[dtype][reduce] == trib_dtype_size(dtype));
+            }
         }
     }
 }
@@ -456,11 +464,15 @@ static void test_accumulators(void **unused)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_combine),          cmocka_unit_test(test_combine_every_16_bit_value),
-        cmocka_unit_test(test_finish),           cmocka_unit_test(test_finish_rounds_to_nearest_even),
-        cmocka_unit_test(test_known_results),    cmocka_unit_test(test_trees_agree),
-        cmocka_unit_test(test_choice),           cmocka_unit_test(test_accumulators),
-        cmocka_unit_test(test_copy_nontemporal),
+        cmocka_unit_test(test_combine),
+        cmocka_unit_test(test_combine_every_16_bit_value),
+        cmocka_unit_test(test_finish),
+        cmocka_unit_test(test_finish_rounds_to_nearest_even),
+        cmocka_unit_test(test_known_results),
+        cmocka_unit_test(test_trees_agree),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_accumulators),
+        cmocka_unit_test(test_every_pair_of_8_bit_floats),
     };
     return cmocka_run_group_tests_name("kernels", tests, NULL, NULL);
 }

@@ -3,7 +3,6 @@
 The same program must run on all workers. Names belong to places in a program: where none is given they are counted as the
 program is traced, so workers must trace the same functions in the same order."""
 
-import atexit
 import ctypes
 import itertools
 
@@ -17,7 +16,7 @@ from .. import job
 from .._library import beside, lib
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
-from ..reductions import REDUCTIONS, Average, Max, Min, Sum, reduction_of
+from ..reductions import REDUCTIONS, Average, Max, Min, Product, Sum, reduction_of
 
 _PUSH_PULL, _BROADCAST = 0, 1
 
@@ -33,25 +32,20 @@ _numbers = {}  # name, type and count of a tensor -> its number in the native ta
 _counters = {}
 
 
-def init(**settings):
-    """Joins the job of the launcher's environment, and waits until all are there."""
-    job.init(**settings)
-    atexit.register(shutdown)  # before the engine's own, as it was registered later: XLA may still run
-
-
-def shutdown():
-    """Waits for what XLA computes, and leaves the job."""
-    if not job.is_initialized():
-        return
+def _closing():
+    """Waits for what XLA computes."""
     for array in jax.live_arrays():
         try:
             array.block_until_ready()
         except Exception:  # its owner sees the error
             pass
     _native.trib_jax_close(job.engine()._handle)
-    job.shutdown()
     _numbers.clear()
     _counters.clear()
+
+
+job.follow(lambda: None, _closing)
+init, shutdown = job.init, job.shutdown
 
 
 def _number_of(name, aval, priority, is_device):
@@ -94,8 +88,8 @@ mlir.register_lowering(_exchange, _lowering('tributary_device', True), platform=
 
 
 def _transpose(cotangent, value, *, kind, name, op, root, priority):
-    if op in (Min, Max):
-        raise ArgumentError('%s: a minimum or maximum over workers has no gradient' % name)
+    if op in (Min, Max, Product):
+        raise ArgumentError('%s: a minimum, maximum or product over workers has no gradient' % name)
     if kind == _PUSH_PULL:
         return [_exchange.bind(cotangent, kind=kind, name=name + '.gradient', op=op, root=root, priority=priority)]
     total = _exchange.bind(cotangent, kind=_PUSH_PULL, name=name + '.gradient', op=Sum, root=-1, priority=priority)
@@ -149,7 +143,7 @@ def _begin(name, leaf, kind, op, root, priority):
 
 
 def allreduce(tree, op=Average, name=None):
-    """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min or Max. Average and Sum
+    """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min, Max or Product. Average and Sum
     can be differentiated; all of them work under jit and vmap."""
     return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce')
 

@@ -20,7 +20,7 @@ from ..job import (
     rank,
     size,
 )
-from . import callbacks
+from . import callbacks, elastic
 from .core import (
     Average,
     Compression,
@@ -34,3 +34,6 @@ from .core import (
     push_pull,
     shutdown,
 )
+
+# Horovod's name for the error after which a job begins anew.
+HorovodInternalError = JobLostError

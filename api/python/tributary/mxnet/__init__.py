@@ -20,7 +20,7 @@ from ..job import (
     rank,
     size,
 )
-from ..reductions import Average, Max, Min, Sum
+from ..reductions import Average, Max, Min, Product, Sum
 from .ops import (
     allreduce,
     allreduce_,

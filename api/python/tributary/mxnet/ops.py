@@ -1,6 +1,5 @@
 """Collectives on MXNet's arrays, in its dependency engine: a call returns at once, and a read of the array waits."""
 
-import atexit
 import ctypes
 import itertools
 
@@ -25,18 +24,14 @@ if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
     raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
 
 
-def init(comm=None, process_sets=None, **settings):
-    """Joins the job of the launcher's environment, and waits until all are there."""
-    job.init(comm, process_sets, **settings)
-    atexit.register(shutdown)
+def _closing():
+    """Waits for what MXNet computes."""
+    (mx.nd if MAJOR == 1 else mx.npx).waitall()
+    _counters.clear()
 
 
-def shutdown():
-    """Waits for what MXNet computes, and leaves the job."""
-    if job.is_initialized():
-        (mx.nd if MAJOR == 1 else mx.npx).waitall()
-        job.shutdown()
-        _counters.clear()
+job.follow(lambda: None, _closing)
+init, shutdown = job.init, job.shutdown
 
 
 def check():

@@ -30,7 +30,7 @@ from ..job import (
     stop_timeline,
 )
 from ..process_sets import ProcessSet, global_process_set
-from ..reductions import Adasum, Average, Max, Min, Sum
+from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .compression import Compression
 from .functions import broadcast_object, broadcast_variables
 from .gradients import DistributedGradientTape, DistributedOptimizer
@@ -50,3 +50,11 @@ from .ops import (
 
 # Horovod's name for the error after which a job begins anew.
 HorovodInternalError = JobLostError
+
+
+def __getattr__(name):
+    if name == 'elastic':  # it imports Keras, which takes a while
+        import importlib
+
+        return importlib.import_module(__name__ + '.elastic')
+    raise AttributeError(name)

@@ -3,7 +3,6 @@
 Names decide which operations belong together. One without a name is counted, in a graph when it is traced: workers must
 then call, or trace, operations in the same order."""
 
-import atexit
 import ctypes
 import itertools
 
@@ -26,19 +25,14 @@ _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
 
-def init(comm=None, process_sets=None, **settings):
-    """Joins the job of the launcher's environment, and waits until all are there."""
-    job.init(comm, process_sets, **settings)
-    _native.trib_tensorflow_set_engine(job.engine()._handle)
-    atexit.register(shutdown)
+def _closing():
+    """Operations of graphs fail from now on, until init() is called again."""
+    _native.trib_tensorflow_set_engine(None)
+    _counters.clear()
 
 
-def shutdown():
-    """Leaves the job. Operations of graphs fail from then on, until init() is called again."""
-    if job.is_initialized():
-        _native.trib_tensorflow_set_engine(None)
-        job.shutdown()
-        _counters.clear()
+job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _closing)
+init, shutdown = job.init, job.shutdown
 
 
 def _name(name, kind):
@@ -62,7 +56,7 @@ def _gradient(op, gradient):
         total = _exchange(gradient, name, _PUSH_PULL, _abi.TRIB_SUM)
         return total if job.rank() == root else tf.zeros_like(total)
     if reduce not in (_abi.TRIB_SUM, _abi.TRIB_AVG):
-        raise UnsupportedError('%s: a minimum or maximum over workers has no gradient' % name)
+        raise UnsupportedError('%s: a minimum, maximum or product over workers has no gradient' % name)
     return _exchange(gradient, name, _PUSH_PULL, reduce)
 
 

@@ -8,7 +8,15 @@
 tributary.torch.c10d is a backend for torch.distributed, tributary.torch.hooks a communication hook for its DDP.
 """
 
-from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
+from ..errors import (
+    ArgumentError,
+    HostsUpdatedInterrupt,
+    JobLostError,
+    MismatchError,
+    NotInitializedError,
+    TributaryError,
+    UnsupportedError,
+)
 from ..job import (
     ccl_built,
     cross_rank,
@@ -34,6 +42,7 @@ from ..job import (
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
+from . import elastic
 from .byteps_ops import (
     byteps_push_pull,
     byteps_torch_set_num_grads,

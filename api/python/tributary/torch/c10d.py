@@ -22,6 +22,10 @@ _REDUCTIONS = [
     (dist.ReduceOp.AVG, _abi.TRIB_AVG),
     (dist.ReduceOp.MIN, _abi.TRIB_MIN),
     (dist.ReduceOp.MAX, _abi.TRIB_MAX),
+    (dist.ReduceOp.PRODUCT, _abi.TRIB_PRODUCT),
+    (dist.ReduceOp.BAND, _abi.TRIB_BIT_AND),
+    (dist.ReduceOp.BOR, _abi.TRIB_BIT_OR),
+    (dist.ReduceOp.BXOR, _abi.TRIB_BIT_XOR),
 ]
 
 

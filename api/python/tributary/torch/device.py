@@ -33,7 +33,8 @@ def choose():
     if config.local_size > count and not is_restricted:
         del os.environ['TRIB_DEVICE']  # NCCL does not sum between processes that share a GPU
     elif not torch.cuda.is_initialized():
-        torch.cuda.set_device(config.local_rank % count)
+        slot = int(os.environ.get('TRIB_LOCAL_RANK', config.local_rank))  # an elastic worker is a machine of its own
+        torch.cuda.set_device((slot if config.local_size == 1 else config.local_rank) % count)
 
 
 def _is_usable():

@@ -14,7 +14,18 @@ DTYPES = {
     torch.uint8: _abi.TRIB_UINT8,
     torch.int32: _abi.TRIB_INT32,
     torch.int64: _abi.TRIB_INT64,
+    torch.bool: _abi.TRIB_BOOL,
+    torch.int16: _abi.TRIB_INT16,
 }
+for _name, _number in (  # not in every release
+    ('uint16', _abi.TRIB_UINT16),
+    ('uint32', _abi.TRIB_UINT32),
+    ('uint64', _abi.TRIB_UINT64),
+    ('float8_e4m3fn', _abi.TRIB_FLOAT8_E4M3),
+    ('float8_e5m2', _abi.TRIB_FLOAT8_E5M2),
+):
+    if hasattr(torch, _name):
+        DTYPES[getattr(torch, _name)] = _number
 
 
 def dtype_of(tensor, what='tensor'):

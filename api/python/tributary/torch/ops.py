@@ -129,7 +129,7 @@ def allreduce(
     postscale_factor=1.0,
     process_set=global_process_set,
 ):
-    """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min or Max."""
+    """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or Product."""
     compressed, context = compression.compress(tensor)
     arguments = dict(
         op=reduction_of(op, average),

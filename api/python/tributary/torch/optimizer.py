@@ -60,9 +60,7 @@ class _Exchange:
         if _Exchange.generation != job.generation():
             _Exchange.counts, _Exchange.generation = {}, job.generation()
         self.compression, self.passes, self.op = compression, passes, op
-        self.process_set, self.prescale = process_set, 1.0 / predivide
-        # Sum and not Average where the division happens in two halves, one before and one after the sum.
-        self.wire_op, self.postscale = (op, 1.0) if predivide == 1.0 else (Sum, predivide / (process_set.size() or 1))
+        self.process_set, self.predivide, self.prescale = process_set, predivide, 1.0 / predivide
         self.sparse_as_dense = sparse_as_dense
         self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
         self.group_of, self.group_ready = {}, {}
@@ -75,10 +73,27 @@ class _Exchange:
         for number, group in enumerate(groups):
             for parameter in group:
                 self.group_of[parameter] = (number, list(group))
-        self.is_member = process_set.included()
+        self._enter_job()
         for _, parameter in named:
             if parameter.requires_grad and self.is_member:
                 self._watch(parameter)
+
+    def _enter_job(self):
+        """Begins with the engine of the last init(). Sums that were under way in an engine before are gone."""
+        self.job_generation = job.generation()
+        self.is_member = self.process_set.included()
+        # Sum and not Average where the division happens in two halves, one before and one after the sum.
+        self.wire_op, self.postscale = self.op, 1.0
+        if self.predivide != 1.0:
+            self.wire_op, self.postscale = Sum, self.predivide / (self.process_set.size() or 1)
+        self.handles.clear()
+        self.group_ready.clear()
+        self.set_passes(self.passes)
+
+    def follow_job(self):
+        """Called where a step may begin: the job may have begun anew since the last one."""
+        if self.job_generation != job.generation():
+            self._enter_job()
 
     def _watch(self, parameter):
         if hasattr(parameter, 'register_post_accumulate_grad_hook'):
@@ -89,6 +104,7 @@ class _Exchange:
             self.hooks.append(node)
 
     def _gradient_is_made(self, parameter):
+        self.follow_job()
         if parameter in self.handles:
             raise RuntimeError(
                 '%s: its gradient was computed again before step() or synchronize(): with several backward passes a '
@@ -139,6 +155,7 @@ class _Exchange:
 
     def finish(self):
         """Submits what no hook has submitted, waits for all gradients and puts the sums in their places."""
+        self.follow_job()
         if not self.is_member:
             return  # this worker trains alone
         for group in list(self.group_ready.values()):
@@ -210,6 +227,7 @@ class _DistributedOptimizer(torch.optim.Optimizer):
 
     def zero_grad(self, *arguments, **keywords):
         """Clears the gradients. None may be under way."""
+        self._exchange.follow_job()
         if self._exchange.handles:
             raise RuntimeError(
                 'zero_grad() was called between backward() and step() or synchronize(): a sum would be lost'

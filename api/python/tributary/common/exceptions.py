@@ -1,0 +1,6 @@
+"""Horovod's place of its exceptions."""
+
+from ..errors import HostsUpdatedInterrupt
+from ..errors import JobLostError as HorovodInternalError
+
+__all__ = ['HorovodInternalError', 'HostsUpdatedInterrupt']

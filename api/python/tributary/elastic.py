@@ -1,0 +1,133 @@
+"""Elastic training: workers are lost or come while a job trains on, with Horovod's names and rules.
+
+    state = tributary.elastic.ObjectState(epoch=0, weights=weights)
+
+    @tributary.elastic.run
+    def train(state):
+        while state.epoch < 10:
+            ...
+            state.epoch += 1
+            state.commit()
+
+    tributary.init()
+    train(state)
+
+A worker that is lost ends the operations of all others with JobLostError. They go back to their last commit, begin anew with
+whoever is there, and take the state from rank 0, which was there before. Workers that come, or have to go, are taken in or left
+out at a commit (or check_host_updates()), and nothing is lost. Start such a job with `tributary run --elastic MIN:MAX`."""
+
+import copy
+import functools
+
+from . import job
+from .errors import HostsUpdatedInterrupt, JobLostError
+from .objects import broadcast_object
+
+HorovodInternalError = JobLostError
+
+
+def _begin_anew():
+    """Leaves the job as it was and joins it as it is now: the one place where a change of membership takes place. Returns
+    True if others have come in that lack the state."""
+    job.begin_anew()
+    return job.has_newcomers()
+
+
+class State:
+    """What a job needs to go on after a change: save() keeps a copy, restore() goes back to it, sync() gives rank 0's to
+    all."""
+
+    def __init__(self, bcast_object=broadcast_object, get_rank=job.rank):
+        self._bcast_object, self._rank = bcast_object, get_rank
+        self._reset_callbacks = []
+
+    def register_reset_callbacks(self, callbacks):
+        """Functions without arguments that are called after each change, such as one that scales the learning rate."""
+        self._reset_callbacks.extend(callbacks)
+
+    def on_reset(self):
+        """Called after a change, when the new job has formed."""
+        self.reset()
+        for callback in self._reset_callbacks:
+            callback()
+
+    def commit(self):
+        """Saves the state, and takes part in a change of hosts if one waits."""
+        self.save()
+        self.check_host_updates()
+
+    def check_host_updates(self):
+        """Raises HostsUpdatedInterrupt on all workers if the launcher has told rank 0 of a change of hosts. All workers
+        must call it at the same place."""
+        launcher = job.launcher()
+        if launcher is None:
+            return
+        change = self._bcast_object(launcher.change() if self._rank() == 0 else None)
+        if change is not None:
+            raise HostsUpdatedInterrupt(skip_sync=not change['added'])
+
+    def save(self):
+        raise NotImplementedError
+
+    def restore(self):
+        raise NotImplementedError
+
+    def sync(self):
+        raise NotImplementedError
+
+    def reset(self):
+        """What a kind of state has to do after a change, before the callbacks."""
+
+
+class ObjectState(State):
+    """A state of attributes that pickle can take: ObjectState(epoch=0, batch=0) has .epoch and .batch. The first two
+    arguments may be left out."""
+
+    def __init__(self, bcast_object=broadcast_object, get_rank=job.rank, **attributes):
+        super().__init__(bcast_object, get_rank)
+        self._saved = dict(attributes)
+        self.__dict__.update(attributes)
+        self.save()
+
+    def save(self):
+        self._saved = {name: copy.deepcopy(getattr(self, name)) for name in self._saved}
+
+    def restore(self):
+        self.__dict__.update(copy.deepcopy(self._saved))
+
+    def sync(self):
+        if self._saved:
+            self._saved = self._bcast_object({name: getattr(self, name) for name in self._saved})
+            self.__dict__.update(copy.deepcopy(self._saved))
+
+
+def run(func):
+    """Makes a function of a state, and more arguments, go on through losses and changes. It is called again after each."""
+    return run_fn(func, _begin_anew)
+
+
+def run_fn(func, reset):
+    """As run(), with a function that leaves the job and joins it again."""
+
+    @functools.wraps(func)
+    def elastic(state, *arguments, **keywords):
+        must_sync = True
+        while True:
+            try:
+                if must_sync:
+                    state.sync()
+                return func(state, *arguments, **keywords)
+            except HostsUpdatedInterrupt as change:
+                must_sync = not change.skip_sync
+            except Exception as problem:
+                # A framework may have an error of its own for a loss. Without the launcher nobody says who is left, and one
+                # that starts all workers again, such as torchrun, sees the error.
+                is_loss = isinstance(problem, JobLostError) or job.is_lost()
+                if not is_loss or (reset is _begin_anew and job.launcher() is None):
+                    raise
+                state.restore()
+                must_sync = True
+            must_sync = bool(reset()) or must_sync
+            state.on_reset()
+
+    return elastic

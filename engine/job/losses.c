@@ -1,0 +1,47 @@
+/* losses.c - see losses.h. */
+#include "engine/job/losses.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+
+trib_status trib_losses_open(trib_losses *losses, uint32_t members)
+{
+    trib_assert(losses->capacity == 0);
+    losses->order = calloc(members, sizeof *losses->order);
+    losses->suspected = calloc(members, sizeof *losses->suspected);
+    if (losses->order == NULL || losses->suspected == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    losses->capacity = members;
+    return TRIB_OK;
+}
+
+void trib_losses_close(trib_losses *losses)
+{
+    free(losses->order);
+    free(losses->suspected);
+    losses->order = NULL;
+    losses->suspected = NULL;
+    losses->capacity = 0;
+}
+
+void trib_losses_add(trib_losses *losses, uint32_t member)
+{
+    const uint32_t count = atomic_load(&losses->count);
+    trib_assert(count < losses->capacity);
+    trib_assert(!trib_losses_has(losses, member));
+    losses->order[count] = (uint16_t)member;
+    atomic_store(&losses->count, count + 1);
+}
+
+bool trib_losses_has(const trib_losses *losses, uint32_t member)
+{
+    const uint32_t count = atomic_load(&losses->count);
+    for (uint32_t i = 0; i < count; i++) {
+        if (losses->order[i] == member) {
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,30 @@
+/* losses.h - the servers that a job has lost and goes on without, in the order in which the coordinator has said so. Core
+ * 0 writes it, any thread reads it. */
+#ifndef TRIB_ENGINE_LOSSES_H
+#define TRIB_ENGINE_LOSSES_H
+
+#include <stdatomic.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "api/tributary.h"
+#include "engine/reactor/reactor.h"
+
+typedef struct trib_losses {
+    uint32_t capacity; /* members of the roster; 0 until it arrives */
+    uint16_t *order;   /* the first `count` are valid */
+    atomic_uint count;
+    atomic_bool *suspected; /* by member: some core has lost its way to it, and the coordinator is asked */
+    trib_post ask_post;
+    atomic_bool ask_posted;
+} trib_losses;
+
+/* Called once, when the roster arrives. Fails with TRIB_NO_MEMORY only. */
+TRIB_CHECKED trib_status trib_losses_open(trib_losses *losses, uint32_t members);
+void trib_losses_close(trib_losses *losses);
+/* Core 0. The member must not have been lost before. */
+void trib_losses_add(trib_losses *losses, uint32_t member);
+/* True if the coordinator has said that the member is lost. */
+bool trib_losses_has(const trib_losses *losses, uint32_t member);
+
+#endif

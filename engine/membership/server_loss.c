@@ -1,0 +1,164 @@
+/* server_loss.c - see server_loss.h. */
+#include "engine/membership/server_loss.h"
+
+#include <stdlib.h>
+
+#include "engine/base/container_of.h"
+#include "engine/cluster/succession.h"
+#include "engine/link/link_cause.h"
+#include "engine/membership/member.h"
+#include "engine/membership/rebalance.h"
+#include "engine/worker/worker_orphan.h"
+
+/* ---- A member ---- */
+
+static void ask(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_losses *losses = &engine->losses;
+    trib_link *link = trib_member_link(engine->member);
+    atomic_store(&losses->ask_posted, false);
+    for (uint32_t i = 0; i < losses->capacity && link != NULL; i++) {
+        if (atomic_exchange(&losses->suspected[i], false) && !trib_losses_has(losses, i)) {
+            const trib_cause cause =
+                trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_CONNECTION_LOST, TRIB_SUBJECT_MEMBER, i, engine->member_id,
+                                 "the connection ended and could not be made again");
+            trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_SERVER_LOST}, &cause);
+        }
+    }
+}
+
+void trib_server_suspected(trib_engine *engine, uint32_t member)
+{
+    trib_losses *losses = &engine->losses;
+    atomic_store(&losses->suspected[member], true);
+    if (!atomic_exchange(&losses->ask_posted, true)) {
+        losses->ask_post.run = ask;
+        trib_reactor_post(engine->cores[0].reactor, &losses->ask_post);
+    }
+}
+
+trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_cause cause;
+    const trib_roster *roster = engine->roster;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (!roster->survives || cause.subject_kind != TRIB_SUBJECT_MEMBER || cause.subject < roster->worker_count ||
+        cause.subject >= roster->member_count || trib_losses_has(&engine->losses, cause.subject)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST about member %u", cause.subject);
+    }
+    if (!trib_job_survives(engine, &cause)) {
+        trib_job_end(engine, &cause); /* this process has not reached all servers yet, or is that server */
+        return TRIB_OK;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_job_render(engine, &cause, text);
+    trib_log(engine->cores[0].reactor->logger, TRIB_LOG_WARN, "the job goes on without a server: %s", text);
+    trib_losses_add(&engine->losses, cause.subject);
+    if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
+        trib_worker_server_lost(engine, cause.subject);
+    }
+    return TRIB_OK;
+}
+
+/* ---- The coordinator ---- */
+
+typedef struct survivors {
+    const trib_coordinator *self;
+    uint32_t lost;
+} survivors;
+
+static bool is_gone(const void *user, uint32_t member)
+{
+    const survivors *at = user;
+    return member == at->lost || at->self->slots[member].left;
+}
+
+/* Finds new owners for the tensor's partitions on that server, and takes them if `takes`. Returns false if the tensor
+ * cannot go on without the server. */
+static bool deal_anew(const survivors *at, trib_registry_entry *entry, bool takes)
+{
+    const bool is_covered = entry->local_size == 0 && entry->layout == TRIB_WHOLE && entry->group == NULL;
+    for (uint32_t i = 0; entry->cut != NULL && i < entry->partition_count; i++) {
+        trib_place_owner owner = entry->owners[i];
+        if (owner.member != at->lost) {
+            continue;
+        }
+        if (!is_covered || !trib_succession_find(at->self->roster, is_gone, at, entry->id, i, &owner)) {
+            return false;
+        }
+        entry->owners[i] = takes ? owner : entry->owners[i];
+    }
+    return true;
+}
+
+/* Deals the tensors to come among those that are left. NULL: nobody sums, or there is no memory. */
+static trib_dealer *make_dealer(const survivors *at)
+{
+    const uint32_t count = trib_coordinator_slots(at->self);
+    trib_place_member *members = calloc(count, sizeof *members);
+    trib_dealer *dealer = NULL;
+    double unused = 0;
+    for (uint32_t i = 0; members != NULL && i < count; i++) {
+        const trib_member_info *info = &at->self->roster->members[i];
+        members[i] = (trib_place_member){.is_worker = i < at->self->worker_count,
+                                         .can_sum = info->sums && !is_gone(at, i),
+                                         .bandwidth = info->bandwidth,
+                                         .reactors = info->reactors};
+    }
+    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
+        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
+        dealer = NULL;
+    }
+    free(members);
+    return dealer;
+}
+
+static void tell_members(const trib_coordinator *self, const trib_cause *cause)
+{
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL && i != cause->subject) {
+            trib_link_send_cause(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_SERVER_LOST}, cause);
+        }
+    }
+}
+
+bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
+{
+    const survivors at = {.self = self, .lost = cause->subject};
+    if (!self->running || self->over || !self->roster->survives || cause->status != TRIB_PEER_LOST ||
+        cause->subject_kind != TRIB_SUBJECT_MEMBER || cause->subject < self->worker_count ||
+        cause->subject >= trib_coordinator_slots(self)) {
+        return false;
+    }
+    trib_coordinator_slot *slot = &self->slots[cause->subject];
+    if (slot->left) {
+        return slot->lost;
+    }
+    bool goes_on = self->groups == NULL;
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL && goes_on; entry = entry->newer) {
+        goes_on = deal_anew(&at, entry, false);
+    }
+    trib_dealer *dealer = goes_on ? make_dealer(&at) : NULL;
+    if (dealer == NULL) {
+        return false;
+    }
+    trib_dealer_destroy(self->dealer);
+    self->dealer = dealer;
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
+        (void)deal_anew(&at, entry, true);
+    }
+    slot->left = slot->lost = true;
+    tell_members(self, cause);
+    if (slot->link != NULL) {
+        trib_coordinator_notify_end(slot->link, cause);
+        trib_link_close_for(slot->link, true, cause);
+    }
+    trib_registry_member_left(self);
+    return true;
+}

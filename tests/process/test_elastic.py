@@ -1,0 +1,245 @@
+#!/usr/bin/env python3
+"""`tributary run` over several hosts and with --elastic: real processes, hosts by a stand-in for ssh. Prints `ok NAME` /
+`not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""
+
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, HERE)
+import elastic_bed  # noqa: E402
+import python_bed  # noqa: E402
+import soak  # noqa: E402
+from cases import alive, comes_true, run_cases  # noqa: E402
+from elastic_bed import WORKER, Job  # noqa: E402
+
+HELLO = python_bed.BUILD + '/examples/hello'
+PYTHON = sys.executable
+FOLDER = tempfile.TemporaryDirectory()
+RSH = elastic_bed.stand_in(FOLDER.name)
+AWAY = ('--host', '127.0.0.1', '--rsh', RSH)  # hosts of any name, all on this machine
+
+
+def write(name, text):
+    path = os.path.join(FOLDER.name, name)
+    with open(path + '.new', 'w', encoding='ascii') as file:
+        file.write(text)
+    os.chmod(path + '.new', 0o755)
+    os.replace(path + '.new', path)
+    return path
+
+
+def hosts_by_list_and_file():
+    listed = '# two hosts\nnear:1\n\nfar slots=2  # as MPI writes it\n'
+    for options in ('-H', 'near:1,far:2'), ('--hostfile', write('hosts', listed)):
+        for servers in '0', '1':
+            output = Job(*options, *AWAY, '-s', servers, '--', HELLO).end()
+            for place in '[near rank 0] worker 0', '[far rank 1] worker 1', '[far rank 2] worker 2':
+                assert place + ' of 3: 3 6 9' in output, output
+    assert 'worker 1 of 2: 2 4 6' in Job('-n', '2', '-H', 'near:1,far:2', *AWAY, '--', HELLO).end()
+
+
+def token_is_in_no_command_line():
+    """The token is in the workers' environment, and in nobody's arguments."""
+    job = Job(
+        '-H',
+        'a:1,b:1',
+        *AWAY,
+        '--',
+        'sh',
+        '-c',
+        'echo token $TRIB_TOKEN; cat /proc/[0-9]*/cmdline | tr "\\0" " "; echo; sleep 1',
+    )
+    output = job.end()
+    token = output.split('token ')[1].split()[0]
+    assert len(token) >= 32 and output.count('token ' + token) == 2, output
+    assert output.count(token) == 2, 'a command line has the token'
+
+
+def wrong_hosts_are_named():
+    for options, text in (
+        (
+            ('-H', 'a:1,nowhere:2', *AWAY),
+            'host nowhere cannot be used: the way to it ended with status 255: no route to nowhere',
+        ),
+        (('-H', 'a:x', *AWAY), 'host "a:x": must be NAME, NAME:SLOTS'),
+        (('-H', 'a:1,a:2', *AWAY), 'host "a" is listed twice'),
+        (('-n', '4', '-H', 'a:1,b:2', *AWAY), '-n 4: the hosts have 3 slots'),
+        (('--hostfile', '/nonexistent', *AWAY), '--hostfile /nonexistent: '),
+        (('--discover', '/nonexistent', '--elastic', '1:2', *AWAY), '--discover /nonexistent: '),
+        (('--discover', '/nonexistent', *AWAY), '--discover needs --elastic'),
+        (('--elastic', '1:2', '--bind'), '--bind: works on this machine alone'),
+        (('--elastic', '4:2'), '--elastic 4:2: must be MIN:MAX'),
+        (('-H', 'nobody.invalid'), 'host nobody.invalid: '),
+    ):
+        job = Job(*options, '--', HELLO)
+        job.process.wait(60)
+        output = job.end(status=job.process.returncode)
+        assert job.process.returncode != 0 and text in output, (options, output)
+
+
+def failure_ends_all_hosts():
+    output = Job('-H', 'a:2,b:2', *AWAY, '--', 'sh', '-c', '[ $TRIB_RANK = 2 ] && exit 7; sleep 100').end(status=7)
+    assert 'b rank 2 ended with status 7' in output, output
+
+
+def interrupt_and_kill_leave_nothing():
+    """The program starts a process of its own, which must end, too."""
+    program = ('sh', '-c', 'sleep 100 & echo here; wait')
+    for number, status in (signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -9):
+        job = Job('-H', 'a:2,b:1', *AWAY, '--', *program)
+        assert comes_true(lambda job=job: job.text().count('here') == 3), job.text()
+        job.process.send_signal(number)
+        job.end(status=status)
+
+
+def way_to_a_host_ends():
+    """What stands in for ssh is killed: its host's workers end, and all others."""
+    job = Job('-H', 'a:1,b:1', *AWAY, '--', 'sh', '-c', 'echo here; exec sleep 100')
+    assert comes_true(lambda: job.text().count('here') == 2), job.text()
+    agents = [pid for pid in alive(job.mark) if b'agent.py' in open('/proc/%s/cmdline' % pid, 'rb').read()]
+    assert len(agents) == 2, agents
+    os.kill(int(agents[1]), signal.SIGKILL)
+    assert 'host b is lost' in job.end(status=137) or 'host a is lost' in job.text(), job.text()
+
+
+def hosts_in_network_namespaces():
+    """The stand-in for ssh is `ip netns exec`: the workers are in a network of their own, and find the launcher and each other."""
+    name, near, far = 'trib-%d' % os.getpid(), 'trb%d' % (os.getpid() % 10000), 'trc%d' % (os.getpid() % 10000)
+    commands = (
+        'ip netns add %s' % name,
+        'ip link add %s type veth peer name %s netns %s' % (near, far, name),
+        'ip addr add 10.213.9.1/24 dev %s' % near,
+        'ip link set %s up' % near,
+        'ip -n %s addr add 10.213.9.2/24 dev %s' % (name, far),
+        'ip -n %s link set %s up' % (name, far),
+        'ip -n %s link set lo up' % name,
+    )
+    try:
+        for command in commands:
+            if subprocess.run(command.split(), stderr=subprocess.DEVNULL).returncode != 0:
+                print('skip hosts_in_network_namespaces: %s is refused' % command)
+                return
+        options = ('-H', name + ':2', '--host', '10.213.9.1', '--rsh', 'ip netns exec')
+        assert 'TRIB_COORDINATOR=10.213.9.2:' in Job(*options, '--', 'env').end()
+        output = Job('--elastic', '1:2', *options, '--', PYTHON, WORKER, '5', '0.05').end()
+        assert output.count('with total 15') == 2, output
+    finally:
+        for command in 'ip netns del ' + name, 'ip link del ' + near:
+            subprocess.run(command.split(), stderr=subprocess.DEVNULL)
+
+
+def lost_worker_comes_back():
+    job = Job('--elastic', '2:3', '--', PYTHON, WORKER, '60', '0.05')
+    job.has_size(3)
+    victim = next(pid for pid, (_, rank, *_) in job.steps().items() if rank == 0)
+    job.kill(victim)
+    job.comes_to(
+        lambda steps: victim not in steps and sum(each[2] == 3 for each in steps.values()) == 3, 'a third worker'
+    )
+    output = job.end()
+    assert output.count('finished after') == 3 and output.count('with total 1830') == 3, output[-2000:]
+
+
+def lost_host_comes_back():
+    """The way to a host ends; its worker is lost, and another one is started when there is a way again."""
+    job = Job('--elastic', '1:2', '-H', 'a:1,b:1', *AWAY, '--', PYTHON, WORKER, '80', '0.05')
+    job.has_size(2)
+    lost = next(pid for pid, each in job.steps().items() if each[1] == 0)
+    os.kill(int(open('/proc/%d/stat' % lost).read().rpartition(')')[2].split()[1]), signal.SIGKILL)
+    job.comes_to(
+        lambda steps: lost not in steps and sum(each[2] == 2 for each in steps.values()) == 2, 'two workers again'
+    )
+    output = job.end()
+    assert 'host a is lost' in output and output.count('with total 3240') == 2, output[-2000:]
+
+
+def too_few_end_the_job():
+    """A program that always fails is not started for ever."""
+    output = Job(
+        '--elastic', '2:2', '--host-failures', '3', '--', PYTHON, '-c', 'import tributary; tributary.init(); 1 / 0'
+    ).end(status=1)
+    assert 'localhost is not used any more' in output and '--elastic asks for at least 2' in output, output[-2000:]
+
+
+def goes_on_without_a_bad_host():
+    """Workers on one host always fail; the job goes on with the other."""
+    script = write('flaky', '#!/bin/sh\n[ -n "$BAD_HOST" ] && exit 9\nexec %s %s 12 0.05\n' % (PYTHON, WORKER))
+    rsh = write('bad-rsh', '#!/bin/sh\n[ "$1" = bad ] && export BAD_HOST=1\nshift\nexec "$@"\n')
+    output = Job(
+        '--elastic',
+        '1:3',
+        '-H',
+        'good:2,bad:1',
+        '--host',
+        '127.0.0.1',
+        '--rsh',
+        rsh,
+        '--host-failures',
+        '2',
+        '--',
+        script,
+    ).end()
+    assert 'host bad is not used any more' in output and output.count('with total 78') == 2, output[-2000:]
+
+
+def discovery_adds_and_removes():
+    script = write('discover', '#!/bin/sh\ncat %s/listed\n' % FOLDER.name)
+    write('listed', 'a:1\nb:1\n')
+    job = Job('--elastic', '1:4', '--discover', script, *AWAY, '--', PYTHON, WORKER, '200', '0.05')
+    job.has_size(2)
+    write('listed', 'a:1\nb:1\nc:2\n')
+    job.has_size(4)
+    write('listed', 'b:1\nc:2\n')  # rank 0's host goes
+    job.has_size(3)
+    assert {each[3] for each in job.steps().values()} == {'b', 'c'}, job.steps()
+    output = job.end()
+    assert output.count('with total 20100') == 3, output[-2000:]
+
+
+def random_kills():
+    soak.run(seed=3, changes=5, workers=3)
+
+
+def script_stops_at_its_limit():
+    """The soak script itself, for a moment."""
+    done = subprocess.run(
+        [PYTHON, HERE + '/soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120
+    )
+    assert done.returncode == 0 and 'every sum was right' in done.stdout, done.stdout
+
+
+def main():
+    if os.path.basename(python_bed.BUILD) != 'release':
+        print('skip elastic: a library with a sanitizer cannot be loaded into Python')
+        return 77
+    return run_cases(
+        [
+            (case.__name__, case)
+            for case in (
+                hosts_by_list_and_file,
+                token_is_in_no_command_line,
+                wrong_hosts_are_named,
+                failure_ends_all_hosts,
+                interrupt_and_kill_leave_nothing,
+                way_to_a_host_ends,
+                hosts_in_network_namespaces,
+                lost_worker_comes_back,
+                lost_host_comes_back,
+                too_few_end_the_job,
+                goes_on_without_a_bad_host,
+                discovery_adds_and_removes,
+                random_kills,
+                script_stops_at_its_limit,
+            )
+            if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]
+        ]
+    )
+
+
+if __name__ == '__main__':
+    sys.exit(main())

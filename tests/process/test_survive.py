@@ -1,0 +1,80 @@
+#!/usr/bin/env python3
+"""Kills servers of a job that survives that (TRIB_SURVIVE=servers). The training must go on, fail nothing, and end with
+the same weights, bit for bit, as one that nothing happened to.
+
+Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+from ports import free_port  # noqa: E402
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+WORKERS, EPOCHS = 3, 40
+BOUND = 60.0  # seconds for a whole training, far above what it takes
+
+
+def train(servers, deaths, **settings):
+    """Returns each worker's exit status and output. One server more is killed whenever rank 0 has printed two lines."""
+    env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
+               TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_SURVIVE='servers', **settings)
+    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+    there = [subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **pipes) for _ in range(servers)]
+    workers = [subprocess.Popen([BUILD + '/examples/digits', '--epochs', str(EPOCHS)], env=dict(env, TRIB_RANK=str(i)), **pipes)
+               for i in range(WORKERS)]
+    try:
+        first, killed = [], 0
+        for line in workers[0].stdout:
+            first.append(line)
+            if line.startswith('epoch') and killed < deaths:
+                there[killed].send_signal(signal.SIGKILL)
+                killed += 1
+        assert killed == deaths, 'only %d servers were killed: %s' % (killed, ''.join(first))
+        deadline = time.monotonic() + BOUND
+        outputs = [worker.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for worker in workers]
+        outputs[0] = ''.join(first) + outputs[0]
+        for server in there[deaths:]:
+            server.communicate(timeout=max(0.1, deadline - time.monotonic()))
+        return [(worker.returncode, output) for worker, output in zip(workers, outputs)], [server.wait(timeout=10) for server in there]
+    finally:
+        for process in there + workers:
+            process.kill()
+            process.wait()
+
+
+def weights_of(results):
+    """Returns the hash of the weights, which rank 0 prints when all workers have the same."""
+    for rank, (status, output) in enumerate(results):
+        assert status == 0, 'rank %d ended with %d: %s' % (rank, status, output[-600:])
+    found = re.search(r'bit-identical: ok \(hash (\w+)\)', results[0][1])
+    assert found, results[0][1][-600:]
+    return found.group(1)
+
+
+def killed(transport, servers, deaths):
+    undisturbed, _ = train(servers, 0, TRIB_TRANSPORT=transport)
+    results, statuses = train(servers, deaths, TRIB_TRANSPORT=transport, TRIB_LOG='warn')
+    assert weights_of(results) == weights_of(undisturbed)
+    assert statuses == [-signal.SIGKILL] * deaths + [0] * (servers - deaths), statuses
+    assert all(output.count('the job goes on without a server') == deaths for _, output in results), results[1][1][-600:]
+
+
+def last_one_killed():
+    """Nobody else sums, so the job ends, and says why."""
+    results, _ = train(1, 1, TRIB_COLOCATE='off', TRIB_LOG='error')
+    for status, output in results:
+        assert status != 0 and 'the job is over: lost ' in output and 'server 0' in output, '%d: %s' % (status, output[-600:])
+
+
+CASES = [('killed_%d_of_%d_%s' % (deaths, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
+         for transport in ('tcp', 'shm') for servers, deaths in ((2, 1), (3, 1), (3, 2))] + [('last_one_killed', last_one_killed)]
+
+
+if __name__ == '__main__':
+    sys.exit(run_cases(CASES))

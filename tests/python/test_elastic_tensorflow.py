@@ -1,0 +1,42 @@
+#!/usr/bin/env python3
+"""Elastic training with Keras on TensorFlow: a worker is killed and comes back. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME:
+why` and exits with 77.
+"""
+
+import os
+import sys
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
+import python_bed  # noqa: E402
+from cases import run_cases  # noqa: E402
+from elastic_bed import Job  # noqa: E402
+
+
+def worker_is_lost(python):
+    program = HERE + '/elastic_keras_cases.py'
+    job = Job('--elastic', '1:2', '--', python, program, '20', KERAS_BACKEND='tensorflow')
+    job.comes_to(lambda steps: sum(each[2] == 2 for each in steps.values()) == 2, 'two workers', seconds=120)
+    victim = next(pid for pid, each in job.steps().items() if each[1] == 0)
+    job.kill(victim)
+    job.comes_to(
+        lambda steps: victim not in steps and sum(each[2] == 2 for each in steps.values()) == 2,
+        'two again',
+        seconds=120,
+    )
+    output = job.end(seconds=180)
+    assert output.count('trained 20 epochs') == 2, output[-2500:]
+
+
+def main():
+    python, reason = python_bed.interpreter('tensorflow')
+    if python is None:
+        print('skip elastic_tensorflow: ' + reason)
+        return 77
+    return run_cases([('worker_is_lost', lambda: worker_is_lost(python))])
+
+
+if __name__ == '__main__':
+    sys.exit(main())

@@ -1,0 +1,126 @@
+#!/usr/bin/env python3
+"""Elastic training with PyTorch: workers are killed, hosts come and go, torchrun starts all again. Prints `ok NAME` / `not ok NAME:
+why`, or one `skip NAME: why` and exits with 77.
+"""
+
+import os
+import re
+import sys
+import tempfile
+
+HERE = os.path.dirname(os.path.abspath(__file__))
+sys.path.insert(0, os.path.dirname(HERE))
+sys.path.insert(0, HERE)
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
+import elastic_bed  # noqa: E402
+import python_bed  # noqa: E402
+from cases import run_cases  # noqa: E402
+from elastic_bed import Job  # noqa: E402
+
+
+def worker_is_lost(python):
+    job = Job('--elastic', '1:3', '--', python, HERE + '/elastic_cases.py', '6')
+    for rank in 1, 0:  # rank 0 has the state; another one has it, too
+        job.has_size(3)
+        job.kill(next(pid for pid, each in job.steps().items() if each[1] == rank))
+        job.comes_to(lambda steps: len(steps) == 2 or any(each[2] == 2 for each in steps.values()), 'a job of two')
+    output = job.end(seconds=120)
+    assert output.count('trained 6 epochs') == 3, output[-2500:]
+
+
+def hosts_change(python):
+    with tempfile.TemporaryDirectory() as folder:
+
+        def show(text):
+            with open(folder + '/new', 'w', encoding='ascii') as file:
+                file.write(text)
+            os.rename(folder + '/new', folder + '/hosts')
+
+        with open(folder + '/discover', 'w', encoding='ascii') as file:
+            file.write('#!/bin/sh\ncat %s/hosts\n' % folder)
+        os.chmod(folder + '/discover', 0o755)
+        show('a:1\nb:1\n')
+        options = ('--discover', folder + '/discover', '--host', '127.0.0.1', '--rsh', elastic_bed.stand_in(folder))
+        job = Job('--elastic', '1:3', *options, '--', python, HERE + '/elastic_cases.py', '12')
+        job.has_size(2)
+        show('a:1\nb:2\n')
+        job.has_size(3)
+        show('b:2\n')
+        job.has_size(2)
+        output = job.end(seconds=120)
+    assert output.count('trained 12 epochs') == 2 and 'Traceback' not in output, output[-2500:]
+
+
+def digits_with_chaos(python):
+    """The example learns as much as without kills."""
+    example = python_bed.SOURCE + '/examples/elastic_digits.py'
+
+    def accuracy(*arguments):
+        job = Job(
+            '--elastic',
+            '1:3',
+            '--host-failures',
+            '0',
+            '--',
+            python,
+            example,
+            '--epochs',
+            '12',
+            '--pause',
+            '0.1',
+            *arguments,
+        )
+        output = job.end(seconds=200)
+        return float(re.search(r'accuracy ([\d.]+) %', output).group(1)), output
+
+    calm, _ = accuracy()
+    wild, output = accuracy('--chaos', '3')
+    assert output.count('was ended by signal 9') == 3, output[-2500:]
+    assert calm > 93 and wild > 93, (calm, wild)
+
+
+def torchrun_starts_again(python):
+    """torchrun starts all workers anew after a loss; the new ones join a job of their own, at the same address."""
+    program = (
+        'import os, torch, tributary.torch as hvd; hvd.init(); again = int(os.environ["TORCHELASTIC_RESTART_COUNT"]);\n'
+        'value = hvd.allreduce(torch.ones(3) * (hvd.rank() + 1), op=hvd.Sum)\n'
+        'assert value.tolist() == [6, 6, 6], value\n'
+        'again < 2 and hvd.rank() == again and os._exit(5)\n'
+        'hvd.allreduce(torch.ones(1)); print("attempt", again, "is right", flush=True); hvd.shutdown()'
+    )
+    with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
+        file.write(program)
+        file.flush()
+        command = [
+            python,
+            '-m',
+            'torch.distributed.run',
+            '--nnodes',
+            '1:2',
+            '--nproc-per-node',
+            '3',
+            '--max-restarts',
+            '3',
+        ]
+        command += ['--rdzv-backend', 'c10d', '--rdzv-endpoint', '127.0.0.1:0', file.name]
+        output = python_bed.run(command, python_bed.environment(PYTHONWARNINGS='ignore'))
+    assert output.count('attempt 2 is right') == 3, output[-2500:]
+
+
+def main():
+    python, reason = python_bed.interpreter('torch')
+    if python is None:
+        print('skip elastic_torch: ' + reason)
+        return 77
+    cases = worker_is_lost, hosts_change, digits_with_chaos, torchrun_starts_again
+    return run_cases(
+        [
+            (case.__name__, lambda case=case: case(python))
+            for case in cases
+            if len(sys.argv) < 2 or case.__name__ in sys.argv[1:]
+        ]
+    )
+
+
+if __name__ == '__main__':
+    sys.exit(main())

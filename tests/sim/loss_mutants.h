@@ -1,0 +1,30 @@
+/* loss_mutants.h - the bugs of test_mutants.c that show where a server is lost and the job goes on. */
+#ifndef TRIB_TESTS_SIM_LOSS_MUTANTS_H
+#define TRIB_TESTS_SIM_LOSS_MUTANTS_H
+
+#include "tests/sim/torture.h"
+
+#define SEEDS_OF_LOSSES 2000u /* of which those with a lost server are run */
+
+#define LOSS_BUG_LIST(X)                                                                                               \
+    X(BUG_COPY_FORGOTTEN, "a worker keeps no copy of a sum")                                                           \
+    X(BUG_TORN_INPUT, "a sum lands in the input before all of it is there")                                            \
+    X(BUG_COPY_OF_ANOTHER_ROUND, "a sum lands in a copy that still counts for the round before")                       \
+    X(BUG_GIVER_IGNORED, "a worker pushes its input again where another one gives the sum away")                       \
+    X(BUG_ROUNDS_BEFORE_FORGOTTEN, "the next owner does not learn which rounds are over")                              \
+    X(BUG_OTHER_SUCCESSOR, "members disagree about a lost server's successor")                                         \
+    X(BUG_LATE_WORKER_SILENT, "a worker that is told of a tensor after the loss is not asked for its report")          \
+    X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")
+#define LOSS_BUG_ENUM(name, text) name,
+#define LOSS_BUG_NAME(name, text) [name] = (text),
+
+static bool loses_server(const torture_plan *plan)
+{
+    bool loses = false;
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        loses = loses || plan->faults[i].kind == TORTURE_LOSE;
+    }
+    return loses;
+}
+
+#endif

@@ -1,0 +1,249 @@
+/*
+ * test_server_loss.c - servers die in a job that survives that (TRIB_SURVIVE=servers): no operation fails, and every
+ * result is the reference's. Each job is run many times, and its servers die at another moment each time.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/worker/op.h"
+#include "tests/sim/sim_bed.h"
+
+enum { WORKERS_MAX = 4, TENSORS = 5, ROUNDS = 6, COUNT_MAX = 40000 };
+
+typedef struct stream {
+    struct bed *bed;
+    uint32_t rank, tensor, round; /* the round that is under way */
+    bool begun;
+    int32_t *input, *output;
+} stream;
+
+typedef struct bed {
+    sim_job *job;
+    uint32_t workers, done, failed, wrong;
+    bool in_place, mixes; /* mixes: every third round is a broadcast */
+    trib_status status;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    stream streams[WORKERS_MAX][TENSORS];
+} bed;
+
+static uint32_t count_of(uint32_t tensor)
+{
+    static const uint32_t counts[TENSORS] = {COUNT_MAX, 1, 9000, 0, 3000};
+    return counts[tensor];
+}
+
+static int32_t value(uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
+{
+    return (int32_t)((tensor * 7919 + round * 104729 + rank * 1299709 + i * 31) % 1000003);
+}
+
+static bool is_broadcast(const bed *self, uint32_t tensor, uint32_t round)
+{
+    return self->mixes && (round + tensor) % 3 == 0;
+}
+
+static uint32_t root_of(const bed *self, uint32_t round)
+{
+    return round % self->workers;
+}
+
+static int32_t expected(const bed *self, uint32_t tensor, uint32_t round, uint32_t i)
+{
+    if (is_broadcast(self, tensor, round)) {
+        return value(tensor, round, root_of(self, round), i);
+    }
+    int32_t sum = 0;
+    for (uint32_t rank = 0; rank < self->workers; rank++) {
+        sum += value(tensor, round, rank, i);
+    }
+    return sum;
+}
+
+static void begin(stream *at);
+
+static void on_done(const trib_result *result, void *user)
+{
+    stream *at = user;
+    bed *self = at->bed;
+    const uint32_t count = count_of(at->tensor);
+    self->done++;
+    if (result->status != TRIB_OK) {
+        self->failed++;
+        self->status = result->status;
+        snprintf(self->text, sizeof self->text, "%s", result->text);
+        return;
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        self->wrong += at->output[i] != expected(self, at->tensor, at->round, i);
+    }
+    memset(at->input, 0x5a, count * sizeof *at->input); /* the caller's again */
+    memset(at->output, 0xa5, count * sizeof *at->output);
+    if (++at->round < ROUNDS) {
+        begin(at);
+    }
+}
+
+static void begin(stream *at)
+{
+    static const char *const names[TENSORS] = {"a", "b", "c", "d", "e"};
+    const bed *self = at->bed;
+    trib_error error = {.status = TRIB_OK};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    trib_engine *engine = self->job->members[at->rank].engine;
+    for (uint32_t i = 0; i < count_of(at->tensor); i++) {
+        at->input[i] = value(at->tensor, at->round, at->rank, i);
+    }
+    params.tensor = sim_bed_declare(self->job, at->rank, names[at->tensor], count_of(at->tensor));
+    params.input = at->input;
+    params.output = at->output;
+    params.done_cb = on_done;
+    params.user = at;
+    params.root = (int32_t)root_of(self, at->round);
+    const trib_status status = is_broadcast(self, at->tensor, at->round)
+                                   ? trib_broadcast(engine, &params, NULL, &error)
+                                   : trib_push_pull(engine, &params, NULL, &error);
+    if (status != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+}
+
+static bool all_done(sim_job *job, void *argument)
+{
+    (void)job;
+    const bed *self = argument;
+    return self->failed > 0 || self->done == self->workers * TENSORS * ROUNDS;
+}
+
+typedef struct setting {
+    uint32_t workers, servers, deaths;
+    bool in_place, mixes, colocated;
+    uint32_t reactors;
+} setting;
+
+/* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it lives. */
+static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
+{
+    sim_job_config config = sim_job_config_default(what->workers, what->servers);
+    config.seed = seed;
+    config.engine.survive = TRIB_SURVIVE_SERVERS;
+    config.engine.colocate = what->colocated ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
+    config.engine.reactors = what->reactors;
+    config.engine.chunk_bytes = 4096;
+    config.engine.partition_bytes = 16384;
+    bed self = {
+        .job = sim_bed_open(&config), .workers = what->workers, .in_place = what->in_place, .mixes = what->mixes};
+    if (self.job == NULL) {
+        return 0; /* not reached; for analysers */
+    }
+    const int64_t began_ns = trib_sim_now(self.job->sim);
+    for (uint32_t rank = 0; rank < what->workers; rank++) {
+        for (uint32_t i = 0; i < TENSORS; i++) {
+            stream *at = &self.streams[rank][i];
+            *at = (stream){.bed = &self, .rank = rank, .tensor = i};
+            at->input = calloc(COUNT_MAX, sizeof *at->input);
+            at->output = what->in_place ? at->input : calloc(COUNT_MAX, sizeof *at->output);
+            begin(at);
+        }
+    }
+    for (uint32_t i = 0; i < what->deaths; i++) {
+        (void)sim_job_run(self.job, began_ns + die_ns[i], NULL, NULL);
+        sim_job_kill(self.job, what->workers + i);
+    }
+    const bool done = sim_job_run(self.job, began_ns + 100 * SECOND, all_done, &self);
+    const int64_t took_ns = trib_sim_now(self.job->sim) - began_ns;
+    if (!done || self.failed > 0 || self.wrong > 0) {
+        fail_msg("%u workers, %u servers, %s, %s, seed %llu, died at %lld and %lld ns: %s, %u of %u done, %u wrong: %s",
+                 what->workers, what->servers, what->in_place ? "in place" : "apart",
+                 what->mixes ? "with broadcasts" : "sums", (unsigned long long)seed, (long long)die_ns[0],
+                 (long long)die_ns[1], trib_status_text(self.status), self.done, what->workers * TENSORS * ROUNDS,
+                 self.wrong, self.text);
+    }
+    assert_true(sim_job_close(self.job, 60 * SECOND));
+    sim_job_free(self.job);
+    for (uint32_t rank = 0; rank < what->workers; rank++) {
+        for (uint32_t i = 0; i < TENSORS; i++) {
+            free(self.streams[rank][i].input);
+            if (!what->in_place) {
+                free(self.streams[rank][i].output);
+            }
+        }
+    }
+    return took_ns;
+}
+
+static uint64_t next_random(uint64_t *state)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return *state >> 33;
+}
+
+static void sweep(const setting *what, uint32_t times)
+{
+    const int64_t none[2] = {0, 0};
+    setting lives = *what;
+    lives.deaths = 0;
+    const int64_t took_ns = run(&lives, none, 1);
+    uint64_t state = what->workers * 31 + what->servers;
+    for (uint32_t i = 0; i < times; i++) {
+        const int64_t first_ns = (int64_t)(next_random(&state) % (uint64_t)took_ns);
+        const int64_t die_ns[2] = {first_ns, first_ns + (int64_t)(next_random(&state) % (uint64_t)took_ns)};
+        (void)run(what, die_ns, i + 1);
+    }
+}
+
+static void one_of_two_dies(void **state)
+{
+    (void)state;
+    for (uint32_t workers = 2; workers <= 4; workers++) {
+        for (uint32_t kind = 0; kind < 4; kind++) {
+            const setting what = {.workers = workers,
+                                  .servers = 2,
+                                  .deaths = 1,
+                                  .in_place = (kind & 1) != 0,
+                                  .mixes = (kind & 2) != 0,
+                                  .reactors = 1 + workers % 2};
+            sweep(&what, 25);
+        }
+    }
+}
+
+static void two_of_three_die(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        const setting what = {.workers = 3,
+                              .servers = 3,
+                              .deaths = 2,
+                              .in_place = (kind & 1) != 0,
+                              .mixes = (kind & 2) != 0,
+                              .reactors = 2};
+        sweep(&what, 25);
+    }
+}
+
+static void workers_take_over(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        const setting what = {.workers = 3,
+                              .servers = 1,
+                              .deaths = 1,
+                              .in_place = (kind & 1) != 0,
+                              .mixes = (kind & 2) != 0,
+                              .colocated = true,
+                              .reactors = 1};
+        sweep(&what, 25);
+    }
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(one_of_two_dies),
+        cmocka_unit_test(two_of_three_die),
+        cmocka_unit_test(workers_take_over),
+    };
+    return cmocka_run_group_tests_name("server loss", tests, NULL, NULL);
+}

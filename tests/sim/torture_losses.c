@@ -1,0 +1,63 @@
+/* torture_losses.c - draws servers that die in jobs that survive that (TRIB_SURVIVE=servers). */
+#include "tests/sim/torture.h"
+
+#define MS INT64_C(1000000)
+
+static uint32_t below(trib_sim_stream *stream, uint32_t end)
+{
+    return (uint32_t)trib_sim_draw_below(stream, end);
+}
+
+/* Only whole tensors in host memory survive, on reactors that all members have. */
+static void make_plain(torture_plan *plan)
+{
+    plan->local_size = 0;
+    plan->pace_ns = 0;
+    plan->dawdler = TORTURE_NOBODY;
+    plan->job.per_machine = 0;
+    plan->restless_ns = 0;
+    plan->lives = 0;
+    plan->leaves = plan->prompt = false;
+    plan->early_leaver = TORTURE_NOBODY;
+    plan->haste_ns = 0;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        plan->tensors[i].on_device = false;
+        plan->tensors[i].exchange = TORTURE_WHOLE;
+        plan->tensors[i].group = 0;
+        plan->tensors[i].backwards = false;
+    }
+    for (uint32_t i = 0; i < plan->job.workers + plan->job.servers; i++) {
+        plan->reactors[i] = plan->job.engine.reactors;
+        plan->bandwidths[i] = 0;
+    }
+}
+
+/* All servers but one die, or all of them where workers sum, too, which they do where there are more workers than
+ * servers. Other faults are harmless, and no operation may notice any. A job that may end anyway has the setting and no
+ * such loss. One that is attacked has neither. */
+void torture_draw_losses(torture_plan *plan)
+{
+    torture_draw_attack(plan);
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 67};
+    const bool draws = trib_sim_draw_one_in(&stream, 2), colocates = trib_sim_draw_one_in(&stream, 3);
+    const uint32_t servers = plan->job.servers, dying = servers - (colocates && plan->job.workers > servers ? 0 : 1);
+    if (!draws || servers == 0 || plan->attack != TORTURE_NO_ATTACK) {
+        return;
+    }
+    plan->job.engine.survive = TRIB_SURVIVE_SERVERS;
+    if (plan->may_end || dying == 0 || plan->narrow != TORTURE_NOBODY || plan->odd_rank != TORTURE_NOBODY) {
+        return;
+    }
+    make_plain(plan);
+    plan->job.engine.colocate = colocates ? TRIB_COLOCATE_ON : plan->job.engine.colocate;
+    const int64_t horizon_ns = (5 * MS) << below(&stream, 8);
+    const uint32_t count = 1 + below(&stream, dying), first = below(&stream, servers);
+    for (uint32_t i = 0; i < count; i++) {
+        const uint32_t place =
+            plan->fault_count < TORTURE_FAULTS_MAX ? plan->fault_count++ : TORTURE_FAULTS_MAX - 1 - i;
+        plan->faults[place] = (torture_fault){.kind = TORTURE_LOSE,
+                                              .member = plan->job.workers + (first + i) % servers,
+                                              .at_ns = (int64_t)trib_sim_draw_below(&stream, (uint64_t)horizon_ns),
+                                              .for_ns = 1};
+    }
+}
