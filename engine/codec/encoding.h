@@ -7,9 +7,9 @@
 
 #include "engine/codec/codec.h"
 
-#define TRIB_ENCODING_BYTES 32u       /* of the description */
-#define TRIB_ENCODING_SMALL 4096u     /* bytes; a smaller sum has as much room as one of this size */
-#define TRIB_ENCODING_MARGIN 4096u    /* bytes that an encoded chunk may have more than the largest chunk */
+#define TRIB_ENCODING_BYTES 32u    /* of the description */
+#define TRIB_ENCODING_SMALL 4096u  /* bytes; a smaller sum has as much room as one of this size */
+#define TRIB_ENCODING_MARGIN 4096u /* bytes that an encoded chunk may have more than the largest chunk */
 
 typedef struct trib_encoding {
     const trib_codec *codec;

@@ -63,7 +63,7 @@ typedef struct trib_registry_entry {
     uint64_t count;
     uint8_t dims; /* of its shape; 0: nobody has given one */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
-    uint32_t shape_rank; /* who gave it */
+    uint32_t shape_rank;              /* who gave it */
     char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", or how its sums are encoded */
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;

@@ -93,7 +93,8 @@ static void describe(char *text, size_t size, const trib_declaration *what)
 static bool is_same_but_shape(const trib_registry_entry *entry, const trib_declaration *what)
 {
     return entry->dtype == what->dtype && entry->local_size == what->local_size && entry->layout == what->layout &&
-           strcmp(entry->codec, what->codec) == 0 && entry->row == what->row && (entry->layout != TRIB_WHOLE || entry->count == what->count);
+           strcmp(entry->codec, what->codec) == 0 && entry->row == what->row &&
+           (entry->layout != TRIB_WHOLE || entry->count == what->count);
 }
 
 bool trib_declaration_is_same(const trib_registry_entry *entry, const trib_declaration *what)

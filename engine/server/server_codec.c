@@ -137,9 +137,8 @@ static const trib_encoding *know(trib_core *core, const trib_frame *frame, const
         TRIB_OK) {
         return NULL;
     }
-    known_encoding *known = self == NULL || self->encoding_count >= ENCODINGS_MAX
-                                ? NULL
-                                : trib_core_zalloc(core, sizeof *known);
+    known_encoding *known =
+        self == NULL || self->encoding_count >= ENCODINGS_MAX ? NULL : trib_core_zalloc(core, sizeof *known);
     if (known == NULL) {
         (void)trib_error_set(error, TRIB_NO_MEMORY, "no room for one more codec: %u are known",
                              self == NULL ? 0 : self->encoding_count);
@@ -169,13 +168,13 @@ trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link
     const uint32_t count = what->size / (uint32_t)trib_dtype_size(what->dtype);
     trib_status status = sum->aggregator->ops->recv_target(sum->aggregator, what, buffer_out, error);
     if (status != TRIB_OK) {
-        return status == TRIB_AGAIN ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes",
-                                                     what->size)
-                                    : status;
+        return status == TRIB_AGAIN
+                   ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size)
+                   : status;
     }
-    status = what->encoding->codec->decode(
-        &what->encoding->params, what->dtype, (const unsigned char *)payload + TRIB_ENCODING_BYTES,
-        frame->payload_size - TRIB_ENCODING_BYTES, *buffer_out, count, &why);
+    status = what->encoding->codec->decode(&what->encoding->params, what->dtype,
+                                           (const unsigned char *)payload + TRIB_ENCODING_BYTES,
+                                           frame->payload_size - TRIB_ENCODING_BYTES, *buffer_out, count, &why);
     trib_charge(core->reactor, TRIB_COST_COPY, what->size);
     if (status != TRIB_OK) {
         sum->aggregator->ops->abandon(sum->aggregator, *buffer_out);

@@ -39,8 +39,22 @@ trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc 
         return TRIB_OK;
     }
     *config = (trib_codec_config){.codec = NULL};
-    return is_named ? trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name, text, why.text)
-                    : TRIB_OK;
+    return is_named
+               ? trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name, text, why.text)
+               : TRIB_OK;
+}
+
+trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
+                                  const trib_codec_config *config, trib_error *error)
+{
+    char text[TRIB_CODEC_TEXT_SIZE];
+    if (desc->codec == NULL || strcmp(trib_codec_format(config, text), tensor->codec_text) == 0) {
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_MISMATCH,
+                          "tensor \"%s\" was declared before with the codec \"%s\", now with \"%s\": use another "
+                          "name, or release the first one",
+                          tensor->name, tensor->codec_text, text);
 }
 
 static uint64_t chunk_room(const trib_tensor *tensor)
@@ -191,8 +205,7 @@ void trib_task_encode(trib_core *core, trib_task *task)
         return;
     }
     trib_assert(!self->is_open);
-    self->is_used =
-        op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG);
+    self->is_used = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG);
     if (!self->is_used) {
         return;
     }

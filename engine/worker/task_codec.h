@@ -25,6 +25,9 @@ typedef struct trib_task_codec {
  * TRIB_UNSUPPORTED: it names one that it cannot have. */
 TRIB_CHECKED trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc,
                                            trib_codec_config *config, trib_error *error);
+/* TRIB_MISMATCH: the tensor was declared before with another codec. */
+TRIB_CHECKED trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
+                                               const trib_codec_config *config, trib_error *error);
 /* At placement: gives up a codec that chunks of this size, or a job with relays, cannot have. Returns false, with the
  * reason in `text`, if the tensor names it. */
 bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size);

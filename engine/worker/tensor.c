@@ -117,7 +117,6 @@ static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *des
 static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, const trib_codec_config *codec,
                               trib_error *error)
 {
-    char codec_text[TRIB_CODEC_TEXT_SIZE];
     const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
     if ((desc->flags & TRIB_TENSOR_NEW) != 0) {
         return trib_error_set(error, TRIB_STATE,
@@ -131,15 +130,9 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
                               "tensor \"%s\" was declared before with another layout, row or splits: use another name",
                               tensor->name);
     }
-    if (desc->codec != NULL && strcmp(trib_codec_format(codec, codec_text), tensor->codec_text) != 0) {
-        return trib_error_set(error, TRIB_MISMATCH,
-                              "tensor \"%s\" was declared before with the codec \"%s\", now with \"%s\": use another "
-                              "name, or release the first one",
-                              tensor->name, tensor->codec_text, codec_text);
-    }
     if (tensor->dtype == desc->dtype && tensor->count == declared_count(desc) && tensor->on_device == on_device &&
         is_same_shape(tensor, desc)) {
-        return TRIB_OK;
+        return trib_codec_check_same(tensor, desc, codec, error);
     }
     char before[TRIB_TENSOR_TEXT_SIZE], now[TRIB_TENSOR_TEXT_SIZE];
     trib_tensor_describe(before, sizeof before, tensor->dtype, tensor->count, tensor->dims, tensor->shape);
@@ -406,11 +399,10 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
                         trib_cut *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed));
-    const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
     tensor->round_base = round_base;
     tensor->cut = cut_owned;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, cut_owned->bytes);
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(tensor->engine->roster, cut_owned->bytes);
     tensor->partition_bytes = cut_owned->partition_bytes;
     tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;

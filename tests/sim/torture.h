@@ -179,9 +179,9 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
-/* torture_codec.c: draws how the job's sums are encoded. */
+/* torture_codec.c: draws losses, and how the job's sums are encoded; called last. */
 void torture_draw_codec(torture_plan *plan);
-/* Draws an attack, or servers that die, which no operation may notice; called last. */
+/* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);

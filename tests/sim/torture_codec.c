@@ -13,12 +13,12 @@
 #include "tests/sim/torture_internal.h"
 #include "tests/support/values.h"
 
-static const char *const codecs[] = {
-    "fp16",      "bf16,two_way", "fp8_e4m3", "fp8_e5m2,two_way", "onebit", "onebit,two_way", "topk,ratio=0.1",
-    "topk,k=9,two_way"};
+static const char *const codecs[] = {"fp16",   "bf16,two_way",   "fp8_e4m3",       "fp8_e5m2,two_way",
+                                     "onebit", "onebit,two_way", "topk,ratio=0.1", "topk,k=9,two_way"};
 
 void torture_draw_codec(torture_plan *plan)
 {
+    torture_draw_losses(plan);
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 131};
     const uint64_t chosen = trib_sim_draw_below(&stream, sizeof codecs / sizeof codecs[0]);
     if (!trib_sim_draw_one_in(&stream, 3) || plan->job.engine.sum_order != TRIB_ORDER_RANK) {
@@ -74,8 +74,7 @@ static void through_codec(const trib_tensor *tensor, const trib_codec_place *pla
     const trib_codec *codec = tensor->codec.codec;
     unsigned char *encoded = malloc(codec->bound(&tensor->codec.params, tensor->dtype, count));
     const uint32_t bytes =
-        encoded == NULL ? 0
-                        : codec->encode(&tensor->codec.params, place, NULL, tensor->dtype, values, count, encoded);
+        encoded == NULL ? 0 : codec->encode(&tensor->codec.params, place, NULL, tensor->dtype, values, count, encoded);
     if (codec->decode(&tensor->codec.params, tensor->dtype, encoded, bytes, values, count, NULL) != TRIB_OK) {
         abort();
     }
@@ -108,7 +107,8 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
         values_store(what->dtype, sum, i, values_round(what->dtype, value));
     }
     if (trib_encoding_answers(&encoding, what->dtype, count)) {
-        const trib_codec_place sum_place = trib_encoding_sum_place(partition, encoding.partition_count, 1, first - begin);
+        const trib_codec_place sum_place =
+            trib_encoding_sum_place(partition, encoding.partition_count, 1, first - begin);
         through_codec(tensor, &sum_place, sum, count);
     }
     uint32_t wrong = UINT32_MAX;

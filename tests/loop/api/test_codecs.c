@@ -95,8 +95,8 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
         const uint32_t bytes =
             trib_codec_encode(&self->config, &memory, &place, TRIB_FLOAT32, elements, count, encoded);
         decoded[rank] = zeros(count * 4u);
-        assert_int_equal(
-            codec->decode(&self->config.params, TRIB_FLOAT32, encoded, bytes, decoded[rank], count, NULL), TRIB_OK);
+        assert_int_equal(codec->decode(&self->config.params, TRIB_FLOAT32, encoded, bytes, decoded[rank], count, NULL),
+                         TRIB_OK);
     }
     for (uint32_t i = 0; i < count; i++) {
         const float pair = decoded[0][i] + decoded[1][i];
@@ -112,9 +112,8 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
         memcpy(elements, self->sum + first, count * 4u);
         const uint32_t bytes =
             codec->encode(&self->config.params, &place, NULL, TRIB_FLOAT32, elements, count, encoded);
-        assert_int_equal(codec->decode(&self->config.params, TRIB_FLOAT32, encoded, bytes, self->sum + first, count,
-                                       NULL),
-                         TRIB_OK);
+        assert_int_equal(
+            codec->decode(&self->config.params, TRIB_FLOAT32, encoded, bytes, self->sum + first, count, NULL), TRIB_OK);
     }
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         free(decoded[rank]);
@@ -304,10 +303,10 @@ static void the_jobs_codec_is_for_those_that_can(void **state)
         trib_op *ops[WORKERS];
         const uint64_t before = pushed(&self);
         for (uint32_t i = 0; i < WORKERS; i++) {
-            ops[i] = party_submit(
-                &self, i, trib_all_reduce,
-                (trib_op_params){
-                    .tensor = party_declare(&self, i, cases[c].desc), .input = data[i], .output = data[i]});
+            ops[i] = party_submit(&self, i, trib_all_reduce,
+                                  (trib_op_params){.tensor = party_declare(&self, i, cases[c].desc),
+                                                   .input = data[i],
+                                                   .output = data[i]});
         }
         for (uint32_t i = 0; i < WORKERS; i++) {
             party_succeeds(ops[i]);
@@ -344,13 +343,12 @@ static void a_refused_contribution_is_not_lost(void **state)
             }
             const trib_codec_memory memory = {.residual = residual[i], .scratch = scratch};
             const trib_codec_place place = {.round = round, .partition_count = FEW, .rank = i};
-            const uint32_t bytes =
-                trib_codec_encode(&config, &memory, &place, TRIB_FLOAT32, inputs[i], FEW, encoded);
+            const uint32_t bytes = trib_codec_encode(&config, &memory, &place, TRIB_FLOAT32, inputs[i], FEW, encoded);
             if (round == 1) {
                 trib_codec_take_back(&config, &memory, TRIB_FLOAT32, encoded, bytes, FEW);
             }
-            assert_int_equal(
-                config.codec->decode(&config.params, TRIB_FLOAT32, encoded, bytes, decoded[i], FEW, NULL), TRIB_OK);
+            assert_int_equal(config.codec->decode(&config.params, TRIB_FLOAT32, encoded, bytes, decoded[i], FEW, NULL),
+                             TRIB_OK);
             trib_op_params params = {.tensor = tensors[i], .input = inputs[i], .output = sums[i]};
             params.step = round == 1 ? i : 5;
             ops[i] = party_submit(&self, i, trib_all_reduce, params);
@@ -375,12 +373,9 @@ static void a_refused_contribution_is_not_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colocated_servers_sum_in_every_codec),
-        cmocka_unit_test(dedicated_servers_sum_in_every_codec),
-        cmocka_unit_test(a_codec_that_differs_is_told),
-        cmocka_unit_test(what_cannot_have_a_codec_is_refused),
-        cmocka_unit_test(the_jobs_codec_is_for_those_that_can),
-        cmocka_unit_test(a_refused_contribution_is_not_lost),
+        cmocka_unit_test(colocated_servers_sum_in_every_codec), cmocka_unit_test(dedicated_servers_sum_in_every_codec),
+        cmocka_unit_test(a_codec_that_differs_is_told),         cmocka_unit_test(what_cannot_have_a_codec_is_refused),
+        cmocka_unit_test(the_jobs_codec_is_for_those_that_can), cmocka_unit_test(a_refused_contribution_is_not_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -215,7 +215,11 @@ static void test_codec_and_length_belong_together(void **state)
             uint8_t codec;
             uint32_t payload, encoded;
             bool is_right;
-        } cases[] = {{3, some, some, may}, {3, some, 15, false}, {0, some, some, some == 0}, {3, 0, 0, false}, {0, some, 1, false}};
+        } cases[] = {{3, some, some, may},
+                     {3, some, 15, false},
+                     {0, some, some, some == 0},
+                     {3, 0, 0, false},
+                     {0, some, 1, false}};
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             trib_frame frame = sample((trib_frame_type)type), got;
             frame.codec = cases[i].codec;
