@@ -93,7 +93,7 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
     const uint32_t begin = (uint32_t)(trib_cut_begin(tensor->cut, partition) / element);
     const trib_codec_place place = {
         .first_element = first, .partition_first = begin, .partition_count = encoding.partition_count};
-    unsigned char *decoded[TORTURE_WORKERS_MAX], *sum = calloc(count, element);
+    unsigned char *decoded[TORTURE_WORKERS_MAX] = {NULL}, *sum = calloc(count, element);
     for (uint32_t k = 0; k < workers; k++) {
         decoded[k] = malloc((size_t)count * element);
         memcpy(decoded[k], all[k] + (size_t)first * element, (size_t)count * element);
