@@ -22,6 +22,7 @@
 #include "engine/membership/load_report.h"
 #include "engine/cluster/machines.h"
 #include "engine/membership/member.h"
+#include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 #include "engine/link/link_trace.h"
@@ -92,7 +93,8 @@ static trib_status self_received(trib_link *link, const trib_frame *frame, const
                                  trib_error *error)
 {
     bool for_server = frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW ||
-                      frame->type == TRIB_FRAME_REPORT || trib_relay_is_report(link->core, frame);
+                      frame->type == TRIB_FRAME_REPORT || frame->type == TRIB_FRAME_KEPT ||
+                      trib_relay_is_report(link->core, frame);
     return for_server ? trib_server_received(link, frame, payload, in_place, error)
                       : trib_worker_received(link, frame, payload, in_place, error);
 }
@@ -304,6 +306,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_server_sums_scan(core); /* other members' rounds may lack the contribution of a member that left */
         trib_server_resume(core);
     }
+    trib_keepers_release(core);
     bool overdue = now_ns >= core->close_deadline_ns;
     if (reactor->index == 0) {
         leave(core, overdue || now_ns >= core->leave_by_ns);

@@ -1,5 +1,5 @@
-/* succession.h - who sums the partitions of a server that is lost. A pure function: all members that know of the same
- * losses in the same order name the same successor. */
+/* succession.h - who sums the partitions of a server that is lost, and who keeps their sums until then. Pure functions:
+ * all members that know of the same losses in the same order name the same successor. */
 #ifndef TRIB_ENGINE_SUCCESSION_H
 #define TRIB_ENGINE_SUCCESSION_H
 
@@ -9,5 +9,11 @@
  * keeps the partition on its core. `is_gone` says who has left or is lost. Returns false if nobody is there. */
 TRIB_CHECKED bool trib_succession_find(const trib_roster *roster, bool (*is_gone)(const void *user, uint32_t member),
                                        const void *user, uint32_t tensor, uint32_t partition, trib_place_owner *owner);
+
+/* The worker that keeps the partition's sums for all of them (server/keeper.h). */
+static inline uint32_t trib_keeper_rank(const trib_roster *roster, uint32_t partition)
+{
+    return partition % roster->worker_count;
+}
 
 #endif

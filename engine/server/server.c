@@ -5,6 +5,7 @@
 
 #include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
+#include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/takeover.h"
@@ -14,6 +15,7 @@ void trib_server_tick(trib_core *core)
     if (core->sums != NULL && !core->ended) {
         trib_server_sums_scan(core);
         trib_takeovers_check(core);
+        trib_keepers_check(core);
         trib_server_resume(core); /* links that found no memory for a contribution ask again */
         trib_server_check_memory(core);
     }
@@ -125,6 +127,7 @@ bool trib_server_is_idle(const trib_core *core)
 void trib_server_close(trib_core *core)
 {
     trib_takeovers_close(core);
+    trib_keepers_close(core);
     trib_server_sums_close(core);
     trib_server_free_entries(core);
     trib_server_codec_close(core);

@@ -16,6 +16,7 @@
 #include "engine/base/container_of.h"
 #include "engine/core/core_trace.h"
 #include "engine/link/link_cause.h"
+#include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/takeover.h"
@@ -29,15 +30,6 @@ typedef struct server_chunk {
     trib_lender lender;
     trib_arrived arrived;
 } server_chunk;
-
-/* A sum that waits or is being sent. The entry is also the context of the send. */
-struct trib_sum_entry {
-    trib_send_request request;
-    trib_contribution what;
-    trib_server_sum *sum;
-    trib_sum_buffer *buffer;
-    trib_sum_entry *next;
-};
 
 void trib_server_trace_chunk(const trib_server_sum *sum, trib_trace_kind kind, const trib_contribution *what,
                              uint32_t peer, uint32_t value)
@@ -65,8 +57,8 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
         status = trib_server_check_push(link, frame, error);
     } else if (frame->type == TRIB_FRAME_WITHDRAW) {
         status = trib_server_check_operation(link, frame, error);
-    } else if (frame->type == TRIB_FRAME_REPORT) {
-        *sum_out = &link->core->sums[TRIB_SUM_RANK]; /* takeover.c checks it */
+    } else if (frame->type == TRIB_FRAME_REPORT || frame->type == TRIB_FRAME_KEPT) {
+        *sum_out = &link->core->sums[TRIB_SUM_RANK]; /* takeover.c and keeper.c check it */
         return TRIB_OK;
     } else if (!is_stall) {
         status =
@@ -102,6 +94,9 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     what.is_ahead = link->arrival_count > 0;
     status = sum->aggregator->ops->recv_target(sum->aggregator, &what, &target->buffer, error);
     trib_server_note_memory(core, status, what.size);
+    if (status == TRIB_AGAIN) {
+        trib_keepers_release(core); /* what waits has memory */
+    }
     if (status == TRIB_OK) {
         link->recv_claim.abandon = push_abandoned;
         link->recv_claim.what = target->buffer;
@@ -189,6 +184,9 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (frame->type == TRIB_FRAME_REPORT) {
         return trib_takeover_report(link, frame, payload, error);
     }
+    if (frame->type == TRIB_FRAME_KEPT) {
+        return trib_keeper_has(link, frame, error);
+    }
     chunk.what = trib_server_contribution(chunk.sum, link, frame);
     if (frame->type == TRIB_FRAME_WITHDRAW) {
         return withdraw_contributor(&chunk, payload, error);
@@ -199,6 +197,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
         }
         return TRIB_OK;
     }
+    trib_keeper_pushes(chunk.sum, link, frame);
     receive_payload(&chunk, in_place);
     status = decode_payload(&chunk, payload, in_place, error);
     return status == TRIB_OK ? aggregate_chunk(&chunk, error) : status;
@@ -251,6 +250,7 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
         .step = what->step,
+        .aux = entry->is_kept ? TRIB_SUM_IS_KEPT : 0,
     };
 }
 
@@ -307,6 +307,8 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
     entry->what = *what;
     entry->sum = sum;
     entry->buffer = buffer;
+    entry->rank = rank;
+    entry->is_kept = false;
     entry->next = NULL;
     entry->request = (trib_send_request){.priority = what->priority,
                                          .age = trib_scheduler_take_age(&core->host.scheduler),
@@ -315,7 +317,16 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
                                          .send_chunk = sum_send_chunk,
                                          .on_drop = sum_on_drop};
     core->entries_waiting++;
-    const trib_status status = trib_scheduler_submit(link, &entry->request, buffer->size);
+    if (!trib_keeper_awaits(core, entry)) {
+        trib_server_send_sum(entry);
+    }
+}
+
+void trib_server_send_sum(trib_sum_entry *entry)
+{
+    trib_link *link = entry->sum->core->worker_links[entry->rank];
+    const trib_status status =
+        link == NULL ? TRIB_CLOSED : trib_scheduler_submit(link, &entry->request, entry->buffer->size);
     if (status != TRIB_OK) {
         entry_recycle(entry);
     }

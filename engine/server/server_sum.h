@@ -32,6 +32,17 @@ typedef struct trib_server_sum {
     struct trib_server_sum *next; /* TRIB_SUM_GROUP: in core->group_sum_list */
 } trib_server_sum;
 
+/* A sum that waits or is being sent. The entry is also the context of the send. */
+struct trib_sum_entry {
+    trib_send_request request;
+    trib_contribution what;
+    trib_server_sum *sum;
+    trib_sum_buffer *buffer;
+    uint32_t rank;
+    bool is_kept; /* the partition's keeper has the whole sum (keeper.h) */
+    trib_sum_entry *next;
+};
+
 /* The two ranks of a pair in one number, as PUSH and WITHDRAW name it where others name an owner (relay.h). */
 static inline uint32_t trib_pair_code(uint32_t giver, uint32_t taker)
 {
@@ -128,6 +139,8 @@ void trib_server_trace_chunk(const trib_server_sum *sum, trib_trace_kind kind, c
                              uint32_t peer, uint32_t value);
 /* Sends a complete sum to the rank, and gives the reference back afterwards. */
 void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contribution *what, trib_sum_buffer *buffer);
+/* Lets the sum wait for its receiver's link. */
+void trib_server_send_sum(trib_sum_entry *entry);
 /* Sends a notice about a round. `extra` holds the frame's type, aux, root, chunk and collective. */
 void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t rank, const trib_contribution *what,
                         const char *text);

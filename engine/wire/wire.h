@@ -70,7 +70,9 @@
     /* a partition gets another owner: what a worker has of it, and how the worker goes on */                          \
     X(ASK_REPORT, 0)                                                                                                   \
     X(REPORT, 28)                                                                                                      \
-    X(RESUME, 0)
+    X(RESUME, 0)                                                                                                       \
+    /* a partition's keeper has the sum of the round (server/keeper.h) */                                              \
+    X(KEPT, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -83,6 +85,10 @@ typedef enum trib_frame_type {
 /* A bit of `collective`: the frame goes from or to a worker that speaks for its machine (relay.h). */
 #define TRIB_COLLECTIVE_PARTIAL 0x80u
 
+/* `aux` of a PUSH: the sender keeps a copy of the sum for all, and says when it has it (KEPT). `aux` of a SUM: the
+ * partition's keeper has the whole sum. */
+#define TRIB_PUSH_KEEPS 1u
+#define TRIB_SUM_IS_KEPT 1u
 /* What a REPORT says of its worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */

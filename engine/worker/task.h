@@ -83,6 +83,9 @@ typedef struct trib_task {
     uint32_t copy_round, copy_step;
     uint8_t copy_reduce;
     bool lands_in_copy;              /* the round's sum lands in the copy first, as whole partition or not at all */
+    bool keeps;                      /* this worker keeps the round's sum for all (server/keeper.h) */
+    bool has_landed;                 /* a chunk of the sum has begun to land since the round was pushed */
+    bool is_kept;                    /* the keeper has the round's sum, which lands where it is wanted */
     uint32_t giver;                  /* the worker that gives the round's sum away; TRIB_NO_MEMBER: it is summed */
     struct trib_orphan *orphan;      /* its owner is lost, and the next one has not said how to go on; else NULL */
     struct trib_device_task *device; /* NULL: the tensor is in host memory */

@@ -215,7 +215,23 @@ static bool is_received(const trib_task *task, uint32_t chunk)
     return (task->received[chunk / 64] >> (chunk % 64) & 1) != 0;
 }
 
-static trib_status check_sum(trib_link *link, const trib_task *task, const trib_frame *frame, trib_error *error)
+/* A chunk of a sum comes, and the partition's keeper has the whole sum or not. Returns false if the owner contradicts
+ * itself. */
+static bool choose_place(trib_task *task, bool is_kept)
+{
+    if (is_kept == task->is_kept) {
+        return true;
+    }
+    if (task->has_landed || !task->lands_in_copy || task->keeps) {
+        return false;
+    }
+    task->is_kept = true;
+    task->lands_in_copy = false;
+    task->io.received.data = task->io.destination.data;
+    return true;
+}
+
+static trib_status check_sum(trib_link *link, trib_task *task, const trib_frame *frame, trib_error *error)
 {
     const uint32_t expected = frame->chunk < task->chunk_count && trib_task_gets(task)
                                   ? trib_view_chunk_size(&task->io.received, frame->chunk)
@@ -234,6 +250,10 @@ static trib_status check_sum(trib_link *link, const trib_task *task, const trib_
     }
     if (frame->chunk >= task->chunks_sent) {
         return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u, which was not asked for",
+                              task->tensor->name, frame->chunk);
+    }
+    if (frame->payload_size > 0 && !choose_place(task, frame->aux == TRIB_SUM_IS_KEPT)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "sum of tensor \"%s\" chunk %u contradicts others about its keeper",
                               task->tensor->name, frame->chunk);
     }
     /* All sums of a task arrive on one link, over any of its connections. */

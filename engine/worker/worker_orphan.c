@@ -35,11 +35,22 @@ static bool keeps_copies(const trib_core *core, const trib_task *task)
     return task->tensor->is_covered && task->owner.member >= core->engine->roster->worker_count;
 }
 
+/* The other workers wait for the keeper, which is worth it where there are other partitions to exchange meanwhile. */
+static bool may_be_kept(const trib_core *core, const trib_task *task)
+{
+    const uint32_t workers = core->engine->roster->worker_count;
+    return task->op_core->op->collective == TRIB_COLLECTIVE_ALL_REDUCE && task->giver == TRIB_NO_MEMBER &&
+           workers > 1 && task->tensor->partition_count > 1;
+}
+
 void trib_copy_prepare(const trib_core *core, trib_task *task)
 {
     const trib_op *op = task->op_core->op;
     task->lands_in_copy =
         keeps_copies(core, task) && task->size > 0 && trib_collective_is_sum(op->collective) && trib_task_gets(task);
+    task->is_kept = task->has_landed = false;
+    task->keeps = task->lands_in_copy && may_be_kept(core, task) &&
+                  trib_keeper_rank(core->engine->roster, task->partition) == core->engine->member_id;
     if (task->tensor->is_covered) {
         task->io.received.data = task->lands_in_copy ? task->copy : task->io.destination.data;
     }
@@ -67,7 +78,7 @@ void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
     const trib_op *op = task->op_core->op;
     trib_task_io *io = &task->io;
     const bool is_last = task->chunks_received + 1 == task->chunk_count, apart = task->lands_in_copy && is_apart(io);
-    if (!keeps_copies(core, task)) {
+    if (!keeps_copies(core, task) || task->is_kept) {
         return;
     }
     if (apart) {
@@ -88,6 +99,9 @@ void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
         task->copy_round = op->round;
         task->copy_step = op->step;
         task->copy_reduce = (uint8_t)op->reduce;
+    }
+    if (task->keeps) {
+        trib_link_send_copy(trib_worker_owner_link(core, task), trib_task_frame(task, TRIB_FRAME_KEPT), NULL, 0);
     }
 }
 

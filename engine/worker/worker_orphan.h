@@ -1,10 +1,14 @@
 /*
  * worker_orphan.h - the worker's side of the loss of a server that costs nothing (TRIB_SURVIVE=servers).
  *
- * A worker has of each partition either its whole input or the whole sum. So the sum lands in the task's copy, and moves
- * to an output that is the input, too, when all of it is there. The copy is kept until the next round's sum begins to
- * land. That sum needs every worker's next contribution, so by then all workers have the last one. In a broadcast the
- * root alone keeps a copy, because it is told last that the round is complete.
+ * A worker has of each partition either its whole input or the whole sum, or another worker has the sum for it. So the
+ * sum lands in the task's copy, and moves to an output that is the input, too, when all of it is there. The copy is kept
+ * until the next round's sum begins to land. That sum needs every worker's next contribution, so by then all workers
+ * have the last one. In a broadcast the root alone keeps a copy, because it is told last that the round is complete.
+ *
+ * In an all-reduce of several partitions one worker, the partition's keeper, does so for all (server/keeper.h). A SUM
+ * that says that the keeper has it lands where it is wanted, even in the input, and leaves no copy. The keeper's copy is
+ * there until all workers are through, so such a round is given away and never pushed again.
  *
  * When a server is lost, each worker closes what it has to it. Then it tells the partition's next owner (REPORT) its last
  * round, whether it still has the input for it, and whose round's sum it has in its copy. The owner answers all workers
@@ -48,6 +52,7 @@ void trib_copy_prepare(const trib_core *core, trib_task *task);
 /* A chunk of the sum is about to land: what the copy has of another round is over. */
 static inline void trib_copy_begin(trib_task *task)
 {
+    task->has_landed = true;
     task->copy_round = task->lands_in_copy ? 0 : task->copy_round;
 }
 /* A chunk of the sum is there, which is not counted yet. */

@@ -46,7 +46,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     frame.chunk = chunk;
     frame.size = trib_view_chunk_size(&task->io.source, chunk);
     frame.priority = op->priority;
-    frame.aux = trib_worker_owner_code(link->core, task);
+    frame.aux = task->keeps ? TRIB_PUSH_KEEPS : trib_worker_owner_code(link->core, task);
     if (task->giver != TRIB_NO_MEMBER) { /* another worker gives the sum away, and this one asks for it */
         frame.collective = TRIB_COLLECTIVE_BROADCAST;
         frame.root = task->giver;

@@ -4,7 +4,7 @@
 
 #include "tests/sim/torture.h"
 
-#define SEEDS_OF_LOSSES 2000u /* of which those with a lost server are run */
+#define SEEDS_OF_LOSSES 4000u /* of which those with a lost server are run */
 
 #define LOSS_BUG_LIST(X)                                                                                               \
     X(BUG_COPY_FORGOTTEN, "a worker keeps no copy of a sum")                                                           \
@@ -14,7 +14,9 @@
     X(BUG_ROUNDS_BEFORE_FORGOTTEN, "the next owner does not learn which rounds are over")                              \
     X(BUG_OTHER_SUCCESSOR, "members disagree about a lost server's successor")                                         \
     X(BUG_LATE_WORKER_SILENT, "a worker that is told of a tensor after the loss is not asked for its report")          \
-    X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")
+    X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")                                                      \
+    X(BUG_KEEPER_EMPTY, "a keeper says that it has a sum which it does not keep")                                      \
+    X(BUG_KEPT_TOO_SOON, "the owner takes a sum for kept when it has left for the keeper")
 #define LOSS_BUG_ENUM(name, text) name,
 #define LOSS_BUG_NAME(name, text) [name] = (text),
 

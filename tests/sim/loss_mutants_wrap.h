@@ -4,6 +4,7 @@
 #define TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 
 #include "engine/cluster/succession.h"
+#include "engine/server/keeper.h"
 #include "engine/server/takeover.h"
 #include "engine/worker/worker_orphan.h"
 
@@ -11,7 +12,8 @@ __typeof__(trib_copy_take) __real_trib_copy_take, __wrap_trib_copy_take;
 void __wrap_trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
 {
     __real_trib_copy_take(core, task, chunk);
-    task->copy_round = strikes(BUG_COPY_FORGOTTEN, 1) ? 0 : task->copy_round;
+    task->copy_round =
+        strikes(BUG_COPY_FORGOTTEN, 1) || (task->keeps && strikes(BUG_KEEPER_EMPTY, 1)) ? 0 : task->copy_round;
 }
 
 __typeof__(trib_copy_prepare) __real_trib_copy_prepare, __wrap_trib_copy_prepare;
@@ -51,6 +53,24 @@ trib_status __wrap_trib_takeover_report(trib_link *link, const trib_frame *frame
         memset(changed + TRIB_REPORT_COPY_AT, 0, sizeof(uint32_t));
     }
     return __real_trib_takeover_report(link, frame, changed, error);
+}
+
+__typeof__(trib_keeper_awaits) __real_trib_keeper_awaits, __wrap_trib_keeper_awaits;
+bool __wrap_trib_keeper_awaits(trib_core *core, trib_sum_entry *entry)
+{
+    const trib_roster *roster = core->engine->roster;
+    const trib_contribution what = entry->what;
+    const uint32_t keeper = trib_keeper_rank(roster, what.partition), rank = entry->rank;
+    const bool waits = __real_trib_keeper_awaits(core, entry);
+    const uint32_t last = keeper + 1 == roster->worker_count ? keeper - 1 : roster->worker_count - 1;
+    if (waits && rank == last && what.chunk + 1 == what.chunk_count && core->worker_links[keeper] != NULL &&
+        strikes(BUG_KEPT_TOO_SOON, 1)) {
+        const trib_frame kept = {
+            .type = TRIB_FRAME_KEPT, .tensor = what.tensor, .partition = what.partition, .round = what.round};
+        trib_error error;
+        (void)!trib_keeper_has(core->worker_links[keeper], &kept, &error);
+    }
+    return waits;
 }
 
 __typeof__(trib_summation_take_over) __real_trib_summation_take_over, __wrap_trib_summation_take_over;

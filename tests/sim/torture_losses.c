@@ -52,6 +52,10 @@ void torture_draw_losses(torture_plan *plan)
     plan->job.engine.colocate = colocates ? TRIB_COLOCATE_ON : plan->job.engine.colocate;
     const int64_t horizon_ns = (5 * MS) << below(&stream, 8);
     const uint32_t count = 1 + below(&stream, dying), first = below(&stream, servers);
+    /* Only tensors of several partitions have keepers. */
+    if (below(&stream, 3) > 0 && plan->job.engine.partition_bytes > 2 * plan->job.engine.chunk_bytes) {
+        plan->job.engine.partition_bytes = 2 * plan->job.engine.chunk_bytes;
+    }
     for (uint32_t i = 0; i < count; i++) {
         const uint32_t place =
             plan->fault_count < TORTURE_FAULTS_MAX ? plan->fault_count++ : TORTURE_FAULTS_MAX - 1 - i;
