@@ -70,7 +70,10 @@
     /* a partition gets another owner: what a worker has of it, and how the worker goes on */                          \
     X(ASK_REPORT, 0)                                                                                                   \
     X(REPORT, 28)                                                                                                      \
-    X(RESUME, 0)
+    X(RESUME, 0)                                                                                                       \
+    /* a server asks to be let go, which a worker is through with; between a member and the coordinator */             \
+    X(DRAIN, 0)                                                                                                        \
+    X(LOSSES_TAKEN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

@@ -1,4 +1,4 @@
-/* torture_losses.c - draws servers that die in jobs that survive that (TRIB_SURVIVE=servers). */
+/* torture_losses.c - draws servers that die, or are drained, in jobs that survive that (TRIB_SURVIVE=servers). */
 #include "tests/sim/torture.h"
 
 #define MS INT64_C(1000000)
@@ -32,7 +32,7 @@ static void make_plain(torture_plan *plan)
     }
 }
 
-/* All servers but one die, or all of them where workers sum, too, which they do where there are more workers than
+/* All servers but one go, or all of them where workers sum, too, which they do where there are more workers than
  * servers. Other faults are harmless, and no operation may notice any. A job that may end anyway has the setting and no
  * such loss. One that is attacked has neither. */
 void torture_draw_losses(torture_plan *plan)
@@ -59,5 +59,6 @@ void torture_draw_losses(torture_plan *plan)
                                               .member = plan->job.workers + (first + i) % servers,
                                               .at_ns = (int64_t)trib_sim_draw_below(&stream, (uint64_t)horizon_ns),
                                               .for_ns = 1};
+        plan->faults[place].amount = trib_sim_draw_one_in(&stream, 3) ? 1 : 0;
     }
 }

@@ -100,8 +100,12 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
             trib_sim_set(sim, &fault->begin, trib_sim_now(sim) + LOSE_AGAIN_NS);
             return;
         }
-        self->verdict.checks[TORTURE_CHECK_LOSE]++;
-        sim_job_kill(self->job, what->member);
+        self->verdict.checks[what->amount > 0 ? TORTURE_CHECK_DRAIN : TORTURE_CHECK_LOSE]++;
+        if (what->amount > 0) {
+            self->drained[what->member] = sim_job_drain(self->job, what->member);
+        } else {
+            sim_job_kill(self->job, what->member);
+        }
         break;
     case TORTURE_KILL:
         /* a job that survives the loss of a server may go on, and nobody is told then */
@@ -292,6 +296,12 @@ static void check_rest(run *self)
         if (self->job->members[i].killed) {
             continue;
         }
+        if (self->drained[i]) { /* what it had is elsewhere */
+            if (!self->job->members[i].ended_told) {
+                torture_broken(self, "at rest, server %u was drained, and is still there", i);
+            }
+            continue;
+        }
         if (trib_engine_ops_in_flight(engine) > 0) {
             torture_broken(self, "at rest, member %u counts operations in flight", i);
         }
@@ -363,7 +373,7 @@ static void check_ends(run *self)
         const bool deserted = self->plan->early_leaver != TORTURE_NOBODY;
         const trib_status status = member->ended.status;
         /* If rank 0 leaves early, a member that hears of it from others first takes them for lost. */
-        const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
+        const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted || self->drained[i])) ||
                              (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
                              (status == TRIB_PEER_LOST && self->plan->early_leaver == 0);
         if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {
