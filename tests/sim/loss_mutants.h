@@ -14,7 +14,8 @@
     X(BUG_ROUNDS_BEFORE_FORGOTTEN, "the next owner does not learn which rounds are over")                              \
     X(BUG_OTHER_SUCCESSOR, "members disagree about a lost server's successor")                                         \
     X(BUG_LATE_WORKER_SILENT, "a worker that is told of a tensor after the loss is not asked for its report")          \
-    X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")
+    X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")                                                      \
+    X(BUG_LET_GO_AT_ONCE, "a server that asks to go is let go while workers still have to do with it")
 #define LOSS_BUG_ENUM(name, text) name,
 #define LOSS_BUG_NAME(name, text) [name] = (text),
 

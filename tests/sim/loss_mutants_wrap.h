@@ -4,6 +4,7 @@
 #define TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 
 #include "engine/cluster/succession.h"
+#include "engine/membership/server_loss.h"
 #include "engine/server/takeover.h"
 #include "engine/worker/worker_orphan.h"
 
@@ -51,6 +52,16 @@ trib_status __wrap_trib_takeover_report(trib_link *link, const trib_frame *frame
         memset(changed + TRIB_REPORT_COPY_AT, 0, sizeof(uint32_t));
     }
     return __real_trib_takeover_report(link, frame, changed, error);
+}
+
+__typeof__(trib_server_loss_let_go) __real_trib_server_loss_let_go, __wrap_trib_server_loss_let_go;
+bool __wrap_trib_server_loss_let_go(trib_coordinator *self, uint32_t member)
+{
+    const bool goes = __real_trib_server_loss_let_go(self, member);
+    for (uint32_t i = 0; i < self->worker_count && goes && strikes(BUG_LET_GO_AT_ONCE, 1); i++) {
+        self->slots[i].losses_taken = self->losses;
+    }
+    return goes;
 }
 
 __typeof__(trib_summation_take_over) __real_trib_summation_take_over, __wrap_trib_summation_take_over;
