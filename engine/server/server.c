@@ -89,10 +89,6 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (atomic_load(&core->engine->losses.drains)) {
         return; /* the worker goes on elsewhere; if it is lost, the coordinator notices */
     }
-    int64_t left_ns;
-    if (trib_departed_has(&core->engine->departed, link->peer, &left_ns)) {
-        return; /* its BYE was lost with the connection */
-    }
     trib_cause cause;
     trib_link_end_cause(link, &cause);
     trib_job_member_lost(core->engine, &cause);

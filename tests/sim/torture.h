@@ -51,7 +51,7 @@ typedef enum torture_kind {
     TORTURE_DEVICE = TORTURE_KINDS, /* a member's device fails or hangs from then on; only where there are devices */
     /* a server dies in a job that has formed and survives that, or is drained (amount 1) */
     TORTURE_LOSE,
-    TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
+    TORTURE_MISS /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
 
 /* An attack beside the faults; at most one of these in a job. */

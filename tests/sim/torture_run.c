@@ -100,12 +100,7 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
             trib_sim_set(sim, &fault->begin, trib_sim_now(sim) + LOSE_AGAIN_NS);
             return;
         }
-        self->verdict.checks[what->amount > 0 ? TORTURE_CHECK_DRAIN : TORTURE_CHECK_LOSE]++;
-        if (what->amount > 0) {
-            self->drained[what->member] = sim_job_drain(self->job, what->member);
-        } else {
-            sim_job_kill(self->job, what->member);
-        }
+        torture_lose(self, what);
         break;
     case TORTURE_KILL:
         /* a job that survives the loss of a server may go on, and nobody is told then */
@@ -276,44 +271,26 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
 }
 
 /* Messages without an acknowledgement are on their way for a moment: on a slow link, the partitions of cancelled
- * operations. */
+ * operations; on a connection that was forgotten, what is sent again once its silence is noticed. */
 static int64_t moment_ns(const torture_plan *plan)
 {
     if (plan->narrow == TORTURE_NOBODY) {
-        return SECOND / 2;
+        return plan->job.engine.peer_timeout_ns;
     }
     const uint64_t bytes = (uint64_t)plan->job.engine.partition_bytes * (plan->job.workers + plan->job.servers);
     return 4 * SECOND + (int64_t)(bytes * 8 * SECOND / plan->narrow_bits);
 }
 
-/* True if every server that was drained has been let go. */
-static bool has_drained(sim_job *job, void *argument)
-{
-    const run *self = argument;
-    bool all = true;
-    for (uint32_t i = 0; i < job->member_count; i++) {
-        all = all && (!self->drained[i] || job->members[i].killed || job->members[i].ended_told);
-    }
-    return all;
-}
-
 static void check_rest(run *self)
 {
     self->rests = true;
-    /* A connection that was lost unseen is noticed within the peer timeout. */
-    const int64_t patience_ns = 2 * self->plan->job.engine.peer_timeout_ns;
-    if (!sim_job_run(self->job, trib_sim_now(self->job->sim) + patience_ns, has_drained, self)) {
-        torture_broken(self, "at rest, a server was drained, and is still there");
-    }
+    torture_await_drained(self);
     (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + 30 * SECOND, torture_has_begun, NULL);
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        if (self->job->members[i].killed) {
+        if (self->job->members[i].killed || self->drained[i]) { /* what it had is elsewhere */
             continue;
-        }
-        if (self->drained[i]) {
-            continue; /* what it had is elsewhere */
         }
         if (trib_engine_ops_in_flight(engine) > 0) {
             torture_broken(self, "at rest, member %u counts operations in flight", i);

@@ -33,8 +33,9 @@ static void job_ended(trib_engine *engine, const trib_error *error, void *user)
     pthread_mutex_unlock(&self->mutex);
 }
 
-/* SIGTERM and SIGINT end the wait, or have a server leave first where the job goes on without it. The others would end the process and the job with it, though whoever sends them
- * asks for something else: a terminal that closes, a log rotation, another program's habit. */
+/* SIGTERM and SIGINT end the wait, or have a server leave first where the job goes on without it. The others would end
+ * the process and the job with it, though whoever sends them asks for something else: a terminal that closes, a log
+ * rotation, another program's habit. */
 static void list_signals(sigset_t *set)
 {
     static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM};
