@@ -21,6 +21,7 @@
 #include "engine/engine.h"
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
+#include "engine/membership/server_drain.h"
 #include "engine/base/descriptor.h"
 #include "engine/base/float_env.h"
 #include "engine/base/fork.h"
@@ -250,6 +251,12 @@ void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user
     if (trib_api_is_usable(engine)) {
         trib_engine_begin_close(engine, closed_cb, user);
     }
+}
+
+trib_status trib_engine_drain(trib_engine *engine, trib_error *error)
+{
+    const trib_status status = trib_api_check_engine(engine, error);
+    return status == TRIB_OK ? trib_server_drain(engine, error) : status;
 }
 
 static bool is_closed(trib_engine *engine)

@@ -318,6 +318,13 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, in
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
+/* A server in a process of its own asks to leave a job that goes on without it (trib_config.survive): others take its
+ * share, and no operation fails. Returns at once; ended_cb runs when nobody needs the server any more, with TRIB_OK, or
+ * with TRIB_CLOSED if nobody else can sum its share: then it has left as by trib_engine_close. On TRIB_STATE nothing has
+ * happened, and *error (may be NULL) says why: it is no such server, or the job does not go on without it, has not come
+ * together or is over. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_engine_drain(trib_engine *engine, trib_error *error);
+
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to
  * close_timeout_ns (with a GPU 12 s more: docs/gpu.md), and in any case until a callback that runs on an engine's
  * thread has returned: a log line a second later says which one it waits for. ATTACHED: it runs the caller's loop then,

@@ -20,6 +20,7 @@
 #include "engine/local_group/group.h"
 #include "engine/codec/codec.h"
 #include "engine/membership/member.h"
+#include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
 #include "engine/worker/op.h"
 #include "engine/tracer/tracer.h"
@@ -184,6 +185,7 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .carried_out = trib_group_carried_out,
                                      .ask_time = trib_member_ask_time,
                                      .server_suspected = trib_server_suspected,
+                                     .losses_taken = trib_server_losses_taken,
                                      .tensor_name = trib_tensor_name_of};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)

@@ -146,6 +146,8 @@ typedef struct trib_job_hooks {
     bool (*ask_time)(trib_engine *engine);
     /* Any core: the way to a server is lost, and the loss of that server costs nothing: the coordinator is asked. */
     void (*server_suspected)(trib_engine *engine, uint32_t member);
+    /* Any core: all cores have taken one more loss. */
+    void (*losses_taken)(trib_engine *engine);
     /* The name of the tensor with that tag. The caller holds the mutex. */
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;

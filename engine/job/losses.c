@@ -10,7 +10,8 @@ trib_status trib_losses_open(trib_losses *losses, uint32_t members)
     trib_assert(losses->capacity == 0);
     losses->order = calloc(members, sizeof *losses->order);
     losses->suspected = calloc(members, sizeof *losses->suspected);
-    if (losses->order == NULL || losses->suspected == NULL) {
+    losses->taken_by = calloc(members, sizeof *losses->taken_by);
+    if (losses->order == NULL || losses->suspected == NULL || losses->taken_by == NULL) {
         return TRIB_NO_MEMORY;
     }
     losses->capacity = members;
@@ -21,6 +22,8 @@ void trib_losses_close(trib_losses *losses)
 {
     free(losses->order);
     free(losses->suspected);
+    free(losses->taken_by);
+    losses->taken_by = NULL;
     losses->order = NULL;
     losses->suspected = NULL;
     losses->capacity = 0;
@@ -44,4 +47,20 @@ bool trib_losses_has(const trib_losses *losses, uint32_t member)
         }
     }
     return false;
+}
+
+void trib_losses_take(trib_losses *losses, uint32_t number)
+{
+    trib_assert(number < atomic_load(&losses->count));
+    atomic_fetch_add(&losses->taken_by[number], 1);
+}
+
+uint32_t trib_losses_taken(const trib_losses *losses, uint32_t core_count)
+{
+    const uint32_t count = atomic_load(&losses->count);
+    uint32_t taken = 0;
+    while (taken < count && atomic_load(&losses->taken_by[taken]) == core_count) {
+        taken++;
+    }
+    return taken;
 }

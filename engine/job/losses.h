@@ -1,5 +1,5 @@
-/* losses.h - the servers that a job has lost and goes on without, in the order in which the coordinator has said so. Core
- * 0 writes it, any thread reads it. */
+/* losses.h - the servers that a job has lost, or let go, and goes on without, in the order in which the coordinator has
+ * said so. Core 0 writes it, any thread reads it. */
 #ifndef TRIB_ENGINE_LOSSES_H
 #define TRIB_ENGINE_LOSSES_H
 
@@ -17,6 +17,13 @@ typedef struct trib_losses {
     atomic_bool *suspected; /* by member: some core has lost its way to it, and the coordinator is asked */
     trib_post ask_post;
     atomic_bool ask_posted;
+    atomic_uint *taken_by; /* of each in that order: how many cores have nothing to do with it any more */
+    trib_post taken_post;
+    atomic_bool taken_posted;
+    /* This process is a server and has asked to be let go, so workers that end their connections are not lost. */
+    atomic_bool drains;
+    trib_post drain_post;
+    atomic_bool drain_posted;
 } trib_losses;
 
 /* Called once, when the roster arrives. Fails with TRIB_NO_MEMORY only. */
@@ -26,5 +33,9 @@ void trib_losses_close(trib_losses *losses);
 void trib_losses_add(trib_losses *losses, uint32_t member);
 /* True if the coordinator has said that the member is lost. */
 bool trib_losses_has(const trib_losses *losses, uint32_t member);
+/* Any core: it has nothing to do any more with the next one in the order. Each core calls it once for each. */
+void trib_losses_take(trib_losses *losses, uint32_t number);
+/* The number of those, from the first on, that all cores have taken. */
+uint32_t trib_losses_taken(const trib_losses *losses, uint32_t core_count);
 
 #endif

@@ -232,8 +232,11 @@ static void note_break(trib_link *link, const trib_conn *conn, const char *reaso
     trib_link_redial *redial = &link->redial;
     redial->tries = redial->refused = 0;
     snprintf(redial->reason, sizeof redial->reason, "%s", reason);
-    trib_log(link->host->reactor->logger, TRIB_LOG_WARN, "the connection %s %s broke (%s): it is made again",
-             link->outgoing ? "to" : "from", conn->remote.text, reason);
+    /* Workers end what they have to a server that is about to go. */
+    const bool is_expected = atomic_load(&link->host->engine->losses.drains);
+    trib_log(link->host->reactor->logger, is_expected ? TRIB_LOG_INFO : TRIB_LOG_WARN,
+             "the connection %s %s broke (%s): it is made again", link->outgoing ? "to" : "from", conn->remote.text,
+             reason);
     trib_egress_rest(link);
     arm_deadline(link);
 }

@@ -15,6 +15,7 @@
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
+#include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
 #include "engine/membership/verdict.h"
 
@@ -195,6 +196,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_groups_member_left(self);
     trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
+    trib_drain_check(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
     }
@@ -285,6 +287,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_rebalance_take_ready(self, member, frame, error);
     case TRIB_FRAME_SERVER_LOST:
         return take_server_lost(self, member, frame, payload, error);
+    case TRIB_FRAME_DRAIN:
+        return trib_drain_take(self, member, error);
+    case TRIB_FRAME_LOSSES_TAKEN:
+        return trib_drain_take_taken(self, member, frame, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:

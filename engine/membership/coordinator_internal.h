@@ -19,7 +19,10 @@ typedef struct trib_coordinator_slot {
     bool joined, left;
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
-    bool lost; /* a server that the job goes on without; it counts as one that has left, too */
+    bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
+    bool drains;           /* it has asked to go, and some worker may still have to do with it */
+    uint32_t loss_number;  /* its place among those that are lost, from 1 on */
+    uint32_t losses_taken; /* a worker: how many of those it has nothing to do with any more */
     uint64_t forgets_sent, forgets_answered;
     int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
@@ -91,7 +94,7 @@ struct trib_coordinator {
     trib_core *core;
     trib_listeners listeners;
     uint32_t worker_count, server_count;
-    uint32_t joined, workers_left;
+    uint32_t joined, workers_left, losses;
     uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none */
     trib_coordinator_slot *slots;
     bool running, over;

@@ -11,6 +11,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
@@ -187,6 +188,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_SERVER_LOST:
         return joined ? trib_server_loss_take(member->core->engine, frame, payload, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST before the roster");
+    case TRIB_FRAME_DRAIN:
+        return trib_server_drain_refused(member->core->engine, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

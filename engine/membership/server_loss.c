@@ -52,13 +52,15 @@ trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, 
         cause.subject >= roster->member_count || trib_losses_has(&engine->losses, cause.subject)) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST about member %u", cause.subject);
     }
-    if (!trib_job_survives(engine, &cause)) {
+    const bool drains = cause.status == TRIB_PEER_LEFT; /* that server answers until nobody needs it */
+    if (!drains && !trib_job_survives(engine, &cause)) {
         trib_job_end(engine, &cause); /* this process has not reached all servers yet, or is that server */
         return TRIB_OK;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_job_render(engine, &cause, text);
-    trib_log(engine->cores[0].reactor->logger, TRIB_LOG_WARN, "the job goes on without a server: %s", text);
+    trib_log(engine->cores[0].reactor->logger, drains ? TRIB_LOG_INFO : TRIB_LOG_WARN,
+             "the job goes on without a server%s: %s", drains ? ", which leaves in good order" : "", text);
     trib_losses_add(&engine->losses, cause.subject);
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
         trib_worker_server_lost(engine, cause.subject);
@@ -128,18 +130,27 @@ static void tell_members(const trib_coordinator *self, const trib_cause *cause)
     }
 }
 
-bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
+/* The server of that place is no part of the job any more. */
+static void expel(trib_coordinator_slot *slot, const trib_cause *cause)
+{
+    slot->drains = false;
+    if (slot->link != NULL) {
+        trib_coordinator_notify_end(slot->link, cause);
+        trib_link_close_for(slot->link, true, cause);
+    }
+}
+
+static bool is_about_server(const trib_coordinator *self, const trib_cause *cause)
+{
+    return self->running && !self->over && self->roster->survives && cause->subject_kind == TRIB_SUBJECT_MEMBER &&
+           cause->subject >= self->worker_count && cause->subject < trib_coordinator_slots(self);
+}
+
+/* Deals the server's partitions to others, and tells all. Returns false if that would cost something. */
+static bool go_on_without(trib_coordinator *self, const trib_cause *cause)
 {
     const survivors at = {.self = self, .lost = cause->subject};
-    if (!self->running || self->over || !self->roster->survives || cause->status != TRIB_PEER_LOST ||
-        cause->subject_kind != TRIB_SUBJECT_MEMBER || cause->subject < self->worker_count ||
-        cause->subject >= trib_coordinator_slots(self)) {
-        return false;
-    }
     trib_coordinator_slot *slot = &self->slots[cause->subject];
-    if (slot->left) {
-        return slot->lost;
-    }
     bool goes_on = self->groups == NULL;
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL && goes_on; entry = entry->newer) {
         goes_on = deal_anew(&at, entry, false);
@@ -154,11 +165,39 @@ bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
         (void)deal_anew(&at, entry, true);
     }
     slot->left = slot->lost = true;
+    slot->loss_number = ++self->losses;
     tell_members(self, cause);
-    if (slot->link != NULL) {
-        trib_coordinator_notify_end(slot->link, cause);
-        trib_link_close_for(slot->link, true, cause);
+    return true;
+}
+
+bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
+{
+    if (!is_about_server(self, cause) || cause->status != TRIB_PEER_LOST) {
+        return false;
     }
+    trib_coordinator_slot *slot = &self->slots[cause->subject];
+    if (slot->left) {
+        if (slot->drains && cause->kind == TRIB_CAUSE_SILENT && cause->origin == TRIB_NO_MEMBER) {
+            expel(slot, cause); /* it was lost while it was about to go */
+        }
+        return slot->lost;
+    }
+    if (!go_on_without(self, cause)) {
+        return false;
+    }
+    expel(slot, cause);
+    trib_registry_member_left(self);
+    return true;
+}
+
+bool trib_server_loss_let_go(trib_coordinator *self, uint32_t member)
+{
+    const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, member,
+                                              TRIB_NO_MEMBER, "has asked to leave the job");
+    if (!is_about_server(self, &cause) || self->slots[member].left || !go_on_without(self, &cause)) {
+        return false;
+    }
+    self->slots[member].drains = true;
     trib_registry_member_left(self);
     return true;
 }

@@ -22,5 +22,7 @@ TRIB_CHECKED trib_status trib_server_loss_take(trib_engine *engine, const trib_f
 /* The coordinator: goes on without that server, if the cause is the loss of one and it costs nothing. Also true if the
  * server is known to be lost. */
 TRIB_CHECKED bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause);
+/* The same for a server that has asked to go. It stays until no worker has to do with it (server_drain.h). */
+TRIB_CHECKED bool trib_server_loss_let_go(trib_coordinator *self, uint32_t member);
 
 #endif

@@ -14,8 +14,10 @@ void trib_server_tick(trib_core *core)
 {
     if (core->sums != NULL && !core->ended) {
         trib_server_sums_scan(core);
-        trib_takeovers_check(core);
         trib_keepers_check(core);
+        if (!atomic_load(&core->engine->losses.drains)) { /* else reports go to the next owner */
+            trib_takeovers_check(core);
+        }
         trib_server_resume(core); /* links that found no memory for a contribution ask again */
         trib_server_check_memory(core);
     }
@@ -86,6 +88,9 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
     if (core->ended || link->role == TRIB_LINK_ROLE_NONE || (link->bye && status == TRIB_PEER_LEFT)) {
         return; /* trib_server_sums_scan refuses the rounds that miss this worker's contribution */
     }
+    if (atomic_load(&core->engine->losses.drains)) {
+        return; /* the worker goes on elsewhere; if it is lost, the coordinator notices */
+    }
     trib_cause cause;
     trib_link_end_cause(link, &cause);
     trib_job_member_lost(core->engine, &cause);
@@ -120,6 +125,9 @@ trib_status trib_server_open(trib_core *core, trib_error *error)
 
 bool trib_server_is_idle(const trib_core *core)
 {
+    if (atomic_load(&core->engine->losses.drains)) {
+        return true; /* workers get elsewhere what it still has */
+    }
     return core->entries_waiting == 0 && core->takeovers == NULL && trib_relay_is_idle(core) &&
            !trib_server_sums_owe(core);
 }

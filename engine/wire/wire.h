@@ -72,7 +72,10 @@
     X(REPORT, 28)                                                                                                      \
     X(RESUME, 0)                                                                                                       \
     /* a partition's keeper has the sum of the round (server/keeper.h) */                                              \
-    X(KEPT, 0)
+    X(KEPT, 0)                                                                                                         \
+    /* a server asks to be let go, which a worker is through with; between a member and the coordinator */             \
+    X(DRAIN, 0)                                                                                                        \
+    X(LOSSES_TAKEN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

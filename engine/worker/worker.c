@@ -350,6 +350,9 @@ void trib_worker_joined(trib_core *core)
         trib_server_resume(core);
     }
     trib_engine_core_joined(engine);
+    if (atomic_load(&engine->losses.count) > 0) {
+        trib_worker_post_losses(engine); /* a server has asked to go meanwhile */
+    }
     for (uint32_t tag = 0;; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;

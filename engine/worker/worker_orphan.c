@@ -292,14 +292,18 @@ static bool close_links_to(trib_core *core, uint32_t member)
 
 void trib_worker_take_losses(trib_core *core)
 {
-    const trib_losses *losses = &core->engine->losses;
-    while (!core->ended && core->losses_taken < atomic_load(&losses->count)) {
+    trib_losses *losses = &core->engine->losses;
+    /* A server that asks to go may do so while this process still makes its connections, which it then does first. */
+    while (!core->ended && atomic_load(&core->engine->phase) == TRIB_PHASE_READY &&
+           core->losses_taken < atomic_load(&losses->count)) {
         const uint32_t member = losses->order[core->losses_taken];
         if (!close_links_to(core, member)) {
             return;
         }
         core->losses_taken++; /* which the reports tell */
         orphan_tasks(core, member);
+        trib_losses_take(losses, core->losses_taken - 1);
+        core->engine->hooks->losses_taken(core->engine);
     }
 }
 
@@ -309,6 +313,17 @@ static void server_lost(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     atomic_store(&core->lost_posted, false);
     trib_worker_take_losses(core);
+}
+
+void trib_worker_post_losses(trib_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_core *core = &engine->cores[i];
+        if (!atomic_exchange(&core->lost_posted, true)) {
+            core->lost_post.run = server_lost;
+            trib_reactor_post(core->reactor, &core->lost_post);
+        }
+    }
 }
 
 void trib_worker_server_lost(trib_engine *engine, uint32_t member)
@@ -329,13 +344,7 @@ void trib_worker_server_lost(trib_engine *engine, uint32_t member)
         trib_job_fail(engine, TRIB_PEER_LOST, "nobody is left to sum the partitions of a lost server");
         return;
     }
-    for (uint32_t i = 0; i < engine->core_count; i++) {
-        trib_core *core = &engine->cores[i];
-        if (!atomic_exchange(&core->lost_posted, true)) {
-            core->lost_post.run = server_lost;
-            trib_reactor_post(core->reactor, &core->lost_post);
-        }
-    }
+    trib_worker_post_losses(engine);
 }
 
 /* ---- Going on ---- */

@@ -32,6 +32,8 @@
 
 /* Core 0: a server is lost; the cores take its partitions to their next owners. */
 void trib_worker_server_lost(trib_engine *engine, uint32_t member);
+/* Any core: has all cores go on with the losses. */
+void trib_worker_post_losses(trib_engine *engine);
 /* Goes on with the losses that the core has heard of, as far as all links to those servers have ended. */
 void trib_worker_take_losses(trib_core *core);
 /* Frees what is left when the job is over. */

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Kills servers of a job that survives that (TRIB_SURVIVE=servers). The training must go on, fail nothing, and end with
+"""Kills or drains servers of a job that survives that (TRIB_SURVIVE=servers). The training must go on, fail nothing, and end with
 the same weights, bit for bit, as one that nothing happened to.
 
 Prints `ok NAME` / `not ok NAME: why`.
@@ -20,8 +20,9 @@ WORKERS, EPOCHS = 3, 40
 BOUND = 60.0  # seconds for a whole training, far above what it takes
 
 
-def train(servers, deaths, **settings):
-    """Returns each worker's exit status and output. One server more is killed whenever rank 0 has printed two lines."""
+def train(servers, deaths, number=signal.SIGKILL, **settings):
+    """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0 has
+    printed another line of an epoch."""
     env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
                TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_SURVIVE='servers', **settings)
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
@@ -33,15 +34,15 @@ def train(servers, deaths, **settings):
         for line in workers[0].stdout:
             first.append(line)
             if line.startswith('epoch') and killed < deaths:
-                there[killed].send_signal(signal.SIGKILL)
+                there[killed].send_signal(number)
                 killed += 1
         assert killed == deaths, 'only %d servers were killed: %s' % (killed, ''.join(first))
         deadline = time.monotonic() + BOUND
         outputs = [worker.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for worker in workers]
         outputs[0] = ''.join(first) + outputs[0]
-        for server in there[deaths:]:
-            server.communicate(timeout=max(0.1, deadline - time.monotonic()))
-        return [(worker.returncode, output) for worker, output in zip(workers, outputs)], [server.wait(timeout=10) for server in there]
+        said = [server.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for server in there]
+        return ([(worker.returncode, output) for worker, output in zip(workers, outputs)],
+                [(server.returncode, output) for server, output in zip(there, said)])
     finally:
         for process in there + workers:
             process.kill()
@@ -59,10 +60,30 @@ def weights_of(results):
 
 def killed(transport, servers, deaths):
     undisturbed, _ = train(servers, 0, TRIB_TRANSPORT=transport)
-    results, statuses = train(servers, deaths, TRIB_TRANSPORT=transport, TRIB_LOG='warn')
+    results, ended = train(servers, deaths, TRIB_TRANSPORT=transport, TRIB_LOG='warn')
     assert weights_of(results) == weights_of(undisturbed)
-    assert statuses == [-signal.SIGKILL] * deaths + [0] * (servers - deaths), statuses
+    assert [status for status, _ in ended] == [-signal.SIGKILL] * deaths + [0] * (servers - deaths), ended
     assert all(output.count('the job goes on without a server') == deaths for _, output in results), results[1][1][-600:]
+
+
+def drained(transport, number):
+    """One of two servers is told to end, and leaves first: workers say no more than that it leaves."""
+    undisturbed, _ = train(2, 0, TRIB_TRANSPORT=transport)
+    results, ended = train(2, 1, number, TRIB_TRANSPORT=transport, TRIB_LOG='info')
+    assert weights_of(results) == weights_of(undisturbed)
+    assert [status for status, _ in ended] == [0, 0], ended
+    for _, output in results + ended:
+        assert not re.search('Z (warn|error) ', output), output[-900:]
+    for _, output in results:
+        assert output.count('the job goes on without a server, which leaves in good order: ') == 1, output[-900:]
+
+
+def last_one_drained():
+    """Nobody else sums, so the server leaves as without the setting, and says why."""
+    results, ended = train(1, 1, signal.SIGTERM, TRIB_COLOCATE='off', TRIB_LOG='error')
+    assert all(status != 0 for status, _ in results), results
+    status, output = ended[0]
+    assert status == 1 and 'it could not be drained: nobody else can sum its share' in output, (status, output)
 
 
 def last_one_killed():
@@ -74,6 +95,9 @@ def last_one_killed():
 
 CASES = [('killed_%d_of_%d_%s' % (deaths, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
          for transport in ('tcp', 'shm') for servers, deaths in ((2, 1), (3, 1), (3, 2))] + [('last_one_killed', last_one_killed)]
+CASES += [('drained_%s_%s' % (number.name, transport), lambda t=transport, n=number: drained(t, n))
+          for transport, number in (('tcp', signal.SIGTERM), ('shm', signal.SIGTERM), ('tcp', signal.SIGINT))]
+CASES += [('last_one_drained', last_one_drained)]
 
 
 if __name__ == '__main__':

@@ -16,7 +16,8 @@
     X(BUG_LATE_WORKER_SILENT, "a worker that is told of a tensor after the loss is not asked for its report")          \
     X(BUG_SUMMED_AGAIN, "the next owner takes no note of copies")                                                      \
     X(BUG_KEEPER_EMPTY, "a keeper says that it has a sum which it does not keep")                                      \
-    X(BUG_KEPT_TOO_SOON, "the owner takes a sum for kept when it has left for the keeper")
+    X(BUG_KEPT_TOO_SOON, "the owner takes a sum for kept when it has left for the keeper")                             \
+    X(BUG_LET_GO_AT_ONCE, "a server that asks to go is let go while workers still have to do with it")
 #define LOSS_BUG_ENUM(name, text) name,
 #define LOSS_BUG_NAME(name, text) [name] = (text),
 

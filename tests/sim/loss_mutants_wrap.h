@@ -4,6 +4,7 @@
 #define TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 
 #include "engine/cluster/succession.h"
+#include "engine/membership/server_loss.h"
 #include "engine/server/keeper.h"
 #include "engine/server/takeover.h"
 #include "engine/worker/worker_orphan.h"
@@ -71,6 +72,16 @@ bool __wrap_trib_keeper_awaits(trib_core *core, trib_sum_entry *entry)
         (void)!trib_keeper_has(core->worker_links[keeper], &kept, &error);
     }
     return waits;
+}
+
+__typeof__(trib_server_loss_let_go) __real_trib_server_loss_let_go, __wrap_trib_server_loss_let_go;
+bool __wrap_trib_server_loss_let_go(trib_coordinator *self, uint32_t member)
+{
+    const bool goes = __real_trib_server_loss_let_go(self, member);
+    for (uint32_t i = 0; i < self->worker_count && goes && strikes(BUG_LET_GO_AT_ONCE, 1); i++) {
+        self->slots[i].losses_taken = self->losses;
+    }
+    return goes;
 }
 
 __typeof__(trib_summation_take_over) __real_trib_summation_take_over, __wrap_trib_summation_take_over;

@@ -1,6 +1,6 @@
 /*
- * test_server_loss.c - servers die in a job that survives that (TRIB_SURVIVE=servers): no operation fails, and every
- * result is the reference's. Each job is run many times, and its servers die at another moment each time.
+ * test_server_loss.c - servers die, or are drained, in a job that survives that (TRIB_SURVIVE=servers): no operation
+ * fails, and every result is the reference's. Each job is run many times, and its servers go at another moment each time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,8 +119,23 @@ static bool all_done(sim_job *job, void *argument)
 typedef struct setting {
     uint32_t workers, servers, deaths;
     bool in_place, mixes, colocated;
+    uint32_t drained; /* so many of the servers that go are drained, the others die */
     uint32_t reactors;
 } setting;
+
+static bool is_told(sim_job *job, void *argument)
+{
+    return job->members[*(const uint32_t *)argument].ended_told;
+}
+
+/* A server that was drained is let go at once, and in good order. */
+static void check_drained(const bed *self, const setting *what)
+{
+    for (uint32_t i = what->workers; i < what->workers + what->drained; i++) {
+        assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + SECOND, is_told, &i));
+        assert_string_equal(trib_status_text(self->job->members[i].ended.status), trib_status_text(TRIB_OK));
+    }
+}
 
 /* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it lives. */
 static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
@@ -149,7 +164,11 @@ static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
     }
     for (uint32_t i = 0; i < what->deaths; i++) {
         (void)sim_job_run(self.job, began_ns + die_ns[i], NULL, NULL);
-        sim_job_kill(self.job, what->workers + i);
+        if (i < what->drained) {
+            assert_true(self.failed > 0 || sim_job_drain(self.job, what->workers + i));
+        } else {
+            sim_job_kill(self.job, what->workers + i);
+        }
     }
     const bool done = sim_job_run(self.job, began_ns + 100 * SECOND, all_done, &self);
     const int64_t took_ns = trib_sim_now(self.job->sim) - began_ns;
@@ -160,6 +179,7 @@ static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
                  (long long)die_ns[1], trib_status_text(self.status), self.done, what->workers * TENSORS * ROUNDS,
                  self.wrong, self.text);
     }
+    check_drained(&self, what);
     assert_true(sim_job_close(self.job, 60 * SECOND));
     sim_job_free(self.job);
     for (uint32_t rank = 0; rank < what->workers; rank++) {
@@ -183,7 +203,7 @@ static void sweep(const setting *what, uint32_t times)
 {
     const int64_t none[2] = {0, 0};
     setting lives = *what;
-    lives.deaths = 0;
+    lives.deaths = lives.drained = 0;
     const int64_t took_ns = run(&lives, none, 1);
     uint64_t state = what->workers * 31 + what->servers;
     for (uint32_t i = 0; i < times; i++) {
@@ -238,12 +258,29 @@ static void workers_take_over(void **state)
     }
 }
 
+static void servers_are_drained(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 12; kind++) {
+        const setting what = {.workers = 2 + kind % 3,
+                              .servers = kind % 4 == 3 ? 1 : 3,
+                              .deaths = kind % 4 == 3 ? 1 : 2,
+                              .drained = kind % 4 == 0 || kind % 4 == 3 ? 1 : 2,
+                              .in_place = (kind & 1) != 0,
+                              .mixes = (kind & 2) != 0,
+                              .colocated = kind % 4 == 3,
+                              .reactors = 1 + kind % 2};
+        sweep(&what, 25);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_of_two_dies),
         cmocka_unit_test(two_of_three_die),
         cmocka_unit_test(workers_take_over),
+        cmocka_unit_test(servers_are_drained),
     };
     return cmocka_run_group_tests_name("server loss", tests, NULL, NULL);
 }

@@ -49,8 +49,9 @@ typedef enum torture_kind {
     TORTURE_ALLOC_FAILURE, /* a member's allocations sometimes fail, for a while */
     TORTURE_KINDS,
     TORTURE_DEVICE = TORTURE_KINDS, /* a member's device fails or hangs from then on; only where there are devices */
-    TORTURE_LOSE,                   /* a server dies in a job that has formed and survives that */
-    TORTURE_MISS                    /* one of a member's allocations fails: the n-th of those with rare sizes */
+    /* a server dies in a job that has formed and survives that, or is drained (amount 1) */
+    TORTURE_LOSE,
+    TORTURE_MISS /* one of a member's allocations fails: the n-th of those with rare sizes */
 } torture_kind;
 
 /* An attack beside the faults; at most one of these in a job. */
@@ -70,6 +71,7 @@ typedef enum torture_attack {
     X(BLAME, "losses whose subject is known")                                                                          \
     X(TOLD, "members told of a death")                                                                                 \
     X(LOSE, "servers lost for nothing")                                                                                \
+    X(DRAIN, "servers drained")                                                                                        \
     X(SILENCE, "members that saw another stand still")                                                                 \
     X(FLIP, "damaged payloads found")                                                                                  \
     X(REPEAT, "frames repeated")                                                                                       \

@@ -84,6 +84,7 @@ typedef struct run {
     /* How late each member's callbacks may be, because it stood still or its clock jumped. */
     int64_t grace_extended_ns[TORTURE_MEMBERS_MAX];
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* a count, because freezes nest */
+    bool drained[TORTURE_MEMBERS_MAX];    /* servers that have asked to leave */
     uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
     trib_sim_stream alloc_failures;
@@ -167,6 +168,12 @@ void torture_buffers_give_back(attempt *what);
 void torture_stream_end(attempt *what);
 /* Checks that no output was written after it had been given back. */
 void torture_buffers_check(run *self);
+
+/* ---- torture_losses.c ---- */
+/* The server of that fault goes. */
+void torture_lose(run *self, const torture_fault *what);
+/* Every server that was drained is let go soon. */
+void torture_await_drained(run *self);
 
 /* ---- torture_stutter.c ---- */
 

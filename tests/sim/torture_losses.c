@@ -1,5 +1,5 @@
-/* torture_losses.c - draws servers that die in jobs that survive that (TRIB_SURVIVE=servers). */
-#include "tests/sim/torture.h"
+/* torture_losses.c - draws servers that die, or are drained, in jobs that survive that (TRIB_SURVIVE=servers). */
+#include "tests/sim/torture_internal.h"
 
 #define MS INT64_C(1000000)
 
@@ -32,7 +32,7 @@ static void make_plain(torture_plan *plan)
     }
 }
 
-/* All servers but one die, or all of them where workers sum, too, which they do where there are more workers than
+/* All servers but one go, or all of them where workers sum, too, which they do where there are more workers than
  * servers. Other faults are harmless, and no operation may notice any. A job that may end anyway has the setting and no
  * such loss. One that is attacked has neither. */
 void torture_draw_losses(torture_plan *plan)
@@ -63,5 +63,36 @@ void torture_draw_losses(torture_plan *plan)
                                               .member = plan->job.workers + (first + i) % servers,
                                               .at_ns = (int64_t)trib_sim_draw_below(&stream, (uint64_t)horizon_ns),
                                               .for_ns = 1};
+        plan->faults[place].amount = trib_sim_draw_one_in(&stream, 3) ? 1 : 0;
+    }
+}
+
+void torture_lose(run *self, const torture_fault *what)
+{
+    const bool drains = what->amount > 0;
+    self->verdict.checks[drains ? TORTURE_CHECK_DRAIN : TORTURE_CHECK_LOSE]++;
+    if (drains) {
+        self->drained[what->member] = sim_job_drain(self->job, what->member);
+    } else {
+        sim_job_kill(self->job, what->member);
+    }
+}
+
+static bool has_drained(sim_job *job, void *argument)
+{
+    const run *self = argument;
+    bool all = true;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        all = all && (!self->drained[i] || job->members[i].killed || job->members[i].ended_told);
+    }
+    return all;
+}
+
+void torture_await_drained(run *self)
+{
+    /* A connection that was lost unseen is noticed within the peer timeout. */
+    const int64_t patience_ns = 2 * self->plan->job.engine.peer_timeout_ns;
+    if (!sim_job_run(self->job, trib_sim_now(self->job->sim) + patience_ns, has_drained, self)) {
+        torture_broken(self, "at rest, a server was drained, and is still there");
     }
 }

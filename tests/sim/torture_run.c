@@ -100,8 +100,7 @@ static void fault_begins(trib_sim *sim, trib_sim_event *event)
             trib_sim_set(sim, &fault->begin, trib_sim_now(sim) + LOSE_AGAIN_NS);
             return;
         }
-        self->verdict.checks[TORTURE_CHECK_LOSE]++;
-        sim_job_kill(self->job, what->member);
+        torture_lose(self, what);
         break;
     case TORTURE_KILL:
         /* a job that survives the loss of a server may go on, and nobody is told then */
@@ -285,11 +284,12 @@ static int64_t moment_ns(const torture_plan *plan)
 static void check_rest(run *self)
 {
     self->rests = true;
+    torture_await_drained(self);
     (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + 30 * SECOND, torture_has_begun, NULL);
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        if (self->job->members[i].killed) {
+        if (self->job->members[i].killed || self->drained[i]) { /* what it had is elsewhere */
             continue;
         }
         if (trib_engine_ops_in_flight(engine) > 0) {
@@ -363,7 +363,7 @@ static void check_ends(run *self)
         const bool deserted = self->plan->early_leaver != TORTURE_NOBODY;
         const trib_status status = member->ended.status;
         /* If rank 0 leaves early, a member that hears of it from others first takes them for lost. */
-        const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted)) ||
+        const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted || self->drained[i])) ||
                              (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
                              (status == TRIB_PEER_LOST && self->plan->early_leaver == 0);
         if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <unistd.h>
 
 #include "api/tributary.h"
 #include "tools/cli/commands.h"
@@ -13,6 +14,7 @@
 
 typedef struct waiter {
     const char *command; /* "server" */
+    trib_engine *engine;
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     bool over;
@@ -31,8 +33,9 @@ static void job_ended(trib_engine *engine, const trib_error *error, void *user)
     pthread_mutex_unlock(&self->mutex);
 }
 
-/* SIGTERM and SIGINT end the wait. The others would end the process and the job with it, though whoever sends them
- * asks for something else: a terminal that closes, a log rotation, another program's habit. */
+/* SIGTERM and SIGINT end the wait, or have a server leave first where the job goes on without it. The others would end
+ * the process and the job with it, though whoever sends them asks for something else: a terminal that closes, a log
+ * rotation, another program's habit. */
 static void list_signals(sigset_t *set)
 {
     static const int taken[] = {SIGTERM, SIGINT, SIGHUP, SIGUSR1, SIGUSR2, SIGALRM};
@@ -42,16 +45,31 @@ static void list_signals(sigset_t *set)
     }
 }
 
-/* A thread takes the signals, so that no code runs in a signal handler. */
-static void *take_signals(void *user)
+/* Returns SIGTERM or SIGINT. */
+static int await_signal(const waiter *self)
 {
-    waiter *self = user;
     sigset_t set;
     list_signals(&set);
     int number = 0;
     while (sigwait(&set, &number) == 0 && number != SIGTERM && number != SIGINT) {
         fprintf(stderr, "tributary %s: signal %d (%s) is ignored; SIGTERM ends this process\n", self->command, number,
                 strsignal(number));
+    }
+    return number;
+}
+
+/* A thread takes the signals, so that no code runs in a signal handler. */
+static void *take_signals(void *user)
+{
+    waiter *self = user;
+    int number = await_signal(self);
+    trib_error error = {.status = TRIB_OK};
+    if (trib_engine_drain(self->engine, &error) == TRIB_OK) {
+        fprintf(stderr, "tributary %s: signal %d: leaving the job; another signal ends this process at once\n",
+                self->command, number);
+        number = await_signal(self);
+        fprintf(stderr, "tributary %s: ended by signal %d before it had left the job\n", self->command, number);
+        _exit(1); /* for the job that is the loss of a server, which it survives; to say BYE would fail operations */
     }
     pthread_mutex_lock(&self->mutex);
     self->signal = self->over ? 0 : number;
@@ -85,6 +103,7 @@ static int serve_job(trib_config *config, const char *what)
     if (status != TRIB_OK) {
         return reject_engine(what, status, &error);
     }
+    self.engine = engine;
     pthread_t thread;
     const int lack = pthread_create(&thread, NULL, take_signals, &self);
     if (lack != 0) {
@@ -148,9 +167,11 @@ static int parse_options(int argc, char **argv, const char *command)
         .notes = "An option that is not given is taken from the environment (TRIB_*, or BytePS's DMLC_*; "
                  "docs/operating.md).\n"
                  "The process ends by itself when the job does. Its exit status:\n"
-                 "  0  the job ended well\n"
+                 "  0  the job ended well, or goes on without this server after SIGTERM or SIGINT\n"
                  "  1  the job failed or did not form, the machine refused something, or SIGTERM or SIGINT came first\n"
                  "  2  an option or a setting is wrong\n"
+                 "On SIGTERM or SIGINT a server of a job with TRIB_SURVIVE=servers leaves it first, which costs no\n"
+                 "operation; a second signal ends it at once.\n"
                  "SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM are ignored.\n",
     };
     const int status = options_parse(&table, argc, argv);

@@ -274,6 +274,11 @@ void sim_job_leave(sim_job *job, uint32_t index)
     }
 }
 
+bool sim_job_drain(sim_job *job, uint32_t index)
+{
+    return trib_engine_drain(job->members[index].engine, NULL) == TRIB_OK;
+}
+
 static bool all_closed(sim_job *job, void *unused)
 {
     (void)unused;

@@ -74,6 +74,8 @@ bool sim_job_all_ready(sim_job *job, void *unused);
 void sim_job_kill(sim_job *job, uint32_t index);
 /* Closes the member's engine without waiting. */
 void sim_job_leave(sim_job *job, uint32_t index);
+/* Asks for that server's leave from a job that goes on without it. Returns false if the server cannot ask. */
+bool sim_job_drain(sim_job *job, uint32_t index);
 /* Closes every engine that is not closing yet. Killed members run again to be closed, cut off from all others.
  * Runs the world until all engines are closed. Returns false if they are not closed within limit_ns: then
  * sim_job_free must not be called. */

@@ -329,6 +329,7 @@ FUNCTIONS = {
     'trib_engine_create': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_engine_destroy': (c_int, c_void_p),
     'trib_engine_dispatch': (c_size_t, c_void_p, c_size_t),
+    'trib_engine_drain': (c_int, c_void_p, c_void_p),
     'trib_engine_get_fd': (c_int, c_void_p),
     'trib_engine_get_info': (c_int, c_void_p, c_void_p),
     'trib_engine_get_stats': (c_int, c_void_p, c_void_p),

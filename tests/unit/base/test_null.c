@@ -31,6 +31,7 @@ static void no_engine(void **state)
     trib_tensor *tensor = NULL;
     char byte = 0;
     REFUSED(trib_engine_wait_ready(NULL, 0, &error), "engine");
+    REFUSED(trib_engine_drain(NULL, &error), "engine");
     REFUSED(trib_tensor_declare(NULL, &desc, &tensor, &error), "engine");
     REFUSED(trib_push_pull(NULL, &params, NULL, &error), "engine");
     REFUSED(trib_broadcast(NULL, &params, NULL, &error), "engine");

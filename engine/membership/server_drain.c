@@ -1,0 +1,137 @@
+/* server_drain.c - see server_drain.h. */
+#include "engine/membership/server_drain.h"
+
+#include "engine/base/container_of.h"
+#include "engine/link/link_cause.h"
+#include "engine/membership/member.h"
+#include "engine/membership/server_loss.h"
+
+/* ---- The server ---- */
+
+static void leave_anyway(trib_engine *engine, const char *why)
+{
+    atomic_store(&engine->losses.drains, false);
+    const trib_cause cause = trib_cause_note(TRIB_CLOSED, engine->member_id, why);
+    trib_job_end(engine, &cause);
+}
+
+static void ask_to_go(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_engine *engine = ((trib_core *)reactor->owner)->engine;
+    trib_link *link = trib_member_link(engine->member);
+    if (atomic_load(&engine->phase) == TRIB_PHASE_ENDED) {
+        return;
+    }
+    if (link == NULL) {
+        leave_anyway(engine, "this server has left the job without its coordinator, which it has lost");
+        return;
+    }
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
+}
+
+trib_status trib_server_drain(trib_engine *engine, trib_error *error)
+{
+    const trib_roster *roster = engine->roster;
+    trib_losses *losses = &engine->losses;
+    if (engine->config.roles != TRIB_ROLE_SERVER) {
+        return trib_error_set(error, TRIB_STATE, "only a server in a process of its own can be drained");
+    }
+    if (roster == NULL || !roster->survives || atomic_load(&engine->phase) != TRIB_PHASE_READY) {
+        return trib_error_set(error, TRIB_STATE,
+                              "the job has not come together, is over, or does not go on without a server "
+                              "(TRIB_SURVIVE=servers)");
+    }
+    atomic_store(&losses->drains, true);
+    if (!atomic_exchange(&losses->drain_posted, true)) {
+        losses->drain_post.run = ask_to_go;
+        trib_reactor_post(engine->cores[0].reactor, &losses->drain_post);
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_server_drain_refused(trib_engine *engine, trib_error *error)
+{
+    if (!atomic_load(&engine->losses.drains)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "DRAIN to a server that has not asked to go");
+    }
+    leave_anyway(engine, "this server has left the job, though it could not be drained: nobody else can sum its share "
+                         "(docs/failure.md says when), so operations that need it fail");
+    return TRIB_OK;
+}
+
+/* ---- A worker ---- */
+
+static void say_taken(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_engine *engine = ((trib_core *)reactor->owner)->engine;
+    atomic_store(&engine->losses.taken_posted, false);
+    const trib_frame frame = {.type = TRIB_FRAME_LOSSES_TAKEN,
+                              .aux = trib_losses_taken(&engine->losses, engine->core_count)};
+    trib_member_send(engine->member, &frame, NULL, 0);
+}
+
+void trib_server_losses_taken(trib_engine *engine)
+{
+    trib_losses *losses = &engine->losses;
+    if (!atomic_exchange(&losses->taken_posted, true)) {
+        losses->taken_post.run = say_taken;
+        trib_reactor_post(engine->cores[0].reactor, &losses->taken_post);
+    }
+}
+
+/* ---- The coordinator ---- */
+
+static bool is_awaited(const trib_coordinator *self, const trib_coordinator_slot *server)
+{
+    bool awaited = false;
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        const trib_coordinator_slot *worker = &self->slots[i];
+        awaited = awaited || (!worker->left && worker->losses_taken < server->loss_number);
+    }
+    return awaited;
+}
+
+void trib_drain_check(trib_coordinator *self)
+{
+    for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
+        trib_coordinator_slot *slot = &self->slots[i];
+        if (!slot->drains || is_awaited(self, slot)) {
+            continue;
+        }
+        slot->drains = false;
+        if (slot->link != NULL) {
+            const trib_cause cause =
+                trib_cause_note(TRIB_OK, TRIB_NO_MEMBER, "the server was drained: others sum its share");
+            trib_coordinator_notify_end(slot->link, &cause);
+        }
+    }
+}
+
+trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error *error)
+{
+    if (!self->running || member < self->worker_count) {
+        return trib_error_set(error, TRIB_PROTOCOL, "DRAIN from a worker, or before the roster");
+    }
+    if (self->over || self->slots[member].left) {
+        return TRIB_OK; /* it is told of the end, or was */
+    }
+    if (!trib_server_loss_let_go(self, member)) {
+        trib_link_send_copy(self->slots[member].link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
+        return TRIB_OK;
+    }
+    trib_drain_check(self);
+    return TRIB_OK;
+}
+
+trib_status trib_drain_take_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
+{
+    trib_coordinator_slot *slot = &self->slots[member];
+    if (member >= self->worker_count || frame->aux < slot->losses_taken || frame->aux > self->losses) {
+        return trib_error_set(error, TRIB_PROTOCOL, "LOSSES_TAKEN says %u of %u", frame->aux, self->losses);
+    }
+    slot->losses_taken = frame->aux;
+    trib_drain_check(self);
+    return TRIB_OK;
+}
