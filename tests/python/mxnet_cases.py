@@ -33,6 +33,49 @@ def reductions(rank, size):
         assert np.array_equal(array.asnumpy(), total((100 + i,)))
 
 
+def scaling(rank, size):
+    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The sums
+    # themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
+    for dtype in ('float16', 'float32', 'float64', 'int32', 'int64'):
+        wide = np.float32 if dtype in ('float16', 'float32') else np.float64
+        factor = 0.75 if dtype in ('float32', 'float64') else 1 / 3
+        parts = [(of(r, (50,), wide) * wide(factor)).astype(dtype).astype('float64') for r in range(size)]
+        expected = (sum(parts).astype(dtype).astype(wide) * wide(2.5)).astype(dtype)
+        mine = nd.array(of(rank, (50,)), dtype=dtype)
+        got = trib.allreduce(mine, op=trib.Sum, prescale_factor=factor, postscale_factor=2.5).asnumpy()
+        assert got.dtype == mine.dtype and np.array_equal(got, expected), dtype
+        assert np.array_equal(mine.asnumpy(), of(rank, (50,), dtype)), 'the input has changed'
+
+
+class Recorder:
+    """An optimizer that keeps the gradient it is given."""
+
+    def update(self, index, weight, grad, state):
+        self.gradient = grad.asnumpy()
+
+
+def predivides(rank, size):
+    # In half precision it shows whether gradients were divided before the sum: the reference rounds after each step.
+    gradients = [np.random.RandomState(r).normal(size=200).astype('float16') for r in range(size)]
+    parts = [(one.astype('float32') * np.float32(1 / 3)).astype('float16').astype('float64') for one in gradients]
+    expected = (sum(parts).astype('float16').astype('float32') * np.float32(3 / size)).astype('float16')
+    assert not np.array_equal(expected, (sum(one.astype('float64') for one in gradients) / size).astype('float16'))
+    recorder = Recorder()
+    optimizer = trib.DistributedOptimizer(recorder, gradient_predivide_factor=3.0)
+    optimizer.update(0, None, nd.array(gradients[rank], dtype='float16'), None)
+    assert np.array_equal(recorder.gradient, expected)
+    for refused in (
+        lambda: trib.DistributedOptimizer(recorder, process_set=object()),
+        lambda: trib.allreduce(nd.ones((2,)), process_set=object()),
+    ):
+        try:
+            refused()
+        except tributary.UnsupportedError:
+            pass
+        else:
+            raise AssertionError('a process set was taken and not heeded')
+
+
 def network(seed):
     mx.random.seed(seed)
     net = gluon.nn.HybridSequential()
@@ -63,6 +106,9 @@ def trains(rank, size):
         trainer.step(8 * size)
     for make in (
         lambda net: trib.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}),
+        lambda net: trib.DistributedTrainer(
+            net.collect_params(), 'sgd', {'learning_rate': 0.1}, gradient_predivide_factor=4.0
+        ),
         lambda net: gluon.Trainer(
             net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=trib.KVStore(), update_on_kvstore=False
         ),
@@ -95,7 +141,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, trains, errors):
+    for case in (reductions, scaling, predivides, trains, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -36,6 +36,26 @@ def reductions(rank, size):
     assert trib.broadcast_object({'rank': rank}, size - 1) == {'rank': size - 1}
 
 
+def scaling(rank, size):
+    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The sums
+    # themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
+    for dtype in (np.float16, np.float32, np.float64, np.int32, np.int64):
+        wide = np.float32 if dtype in (np.float16, np.float32) else np.float64
+        factor = 0.75 if dtype in (np.float32, np.float64) else 1 / 3
+        parts = [
+            (of(r, (50,)).numpy().astype(wide) * wide(factor)).astype(dtype).astype(np.float64) for r in range(size)
+        ]
+        expected = (sum(parts).astype(dtype).astype(wide) * wide(2.5)).astype(dtype)
+        mine = tf.cast(of(rank, (50,)), dtype)
+        for function in (scaled_sum, tf.function(scaled_sum)):
+            got = function(mine, factor)
+            assert got.dtype == mine.dtype and np.array_equal(got, expected), dtype
+
+
+def scaled_sum(x, factor):
+    return trib.allreduce(x, op=trib.Sum, prescale_factor=factor, postscale_factor=2.5)
+
+
 def independent_in_any_order(rank, size):
     """Eight sums in one function, which ranks begin in opposite order: none waits for another."""
 
@@ -119,7 +139,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, independent_in_any_order, trains, gradients_flow, errors):
+    for case in (reductions, scaling, independent_in_any_order, trains, gradients_flow, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -11,6 +11,7 @@ from .. import job
 from .._library import beside
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
+from ..process_sets import require_global
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
 MAJOR = int(mx.__version__.split('.')[0])
@@ -64,15 +65,21 @@ def _named(name, kind):
     )
 
 
+def scale(array, factor):
+    """Multiplies an array in place, computed wider and rounded once to the array's type; integers are truncated."""
+    if factor != 1.0:
+        wide = 'float32' if np.dtype(array.dtype) in (np.float16, np.float32) else 'float64'
+        array[:] = (array.astype(wide) * factor).astype(array.dtype)
+
+
 def allreduce_(
     tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
 ):
     """Reduces an array over all workers, in place, and returns it."""
-    if prescale_factor != 1.0:
-        tensor *= prescale_factor
+    require_global(process_set)
+    scale(tensor, prescale_factor)
     exchange(tensor, _named(name, 'allreduce'), REDUCTIONS[reduction_of(op, average)], priority=priority)
-    if postscale_factor != 1.0:
-        tensor *= postscale_factor
+    scale(tensor, postscale_factor)
     return tensor
 
 
@@ -103,6 +110,7 @@ def byteps_declare_tensor(name, **compression):
 
 def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):
     """Replaces an array's elements by the root's and returns it."""
+    require_global(process_set)
     if not 0 <= root_rank < job.size():
         raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
     exchange(tensor, _named(name, 'broadcast'), root=root_rank, priority=priority)
@@ -111,4 +119,4 @@ def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):
 
 def broadcast(tensor, root_rank, name=None, priority=0, process_set=None):
     """Returns the root's array on every worker."""
-    return broadcast_(tensor.copy(), root_rank, name, priority)
+    return broadcast_(tensor.copy(), root_rank, name, priority, process_set)

@@ -4,15 +4,17 @@ import mxnet as mx
 
 from .. import job
 from ..errors import ArgumentError
+from ..process_sets import require_global
 from ..reductions import REDUCTIONS, Average, Sum
-from .ops import broadcast_, exchange
+from .ops import broadcast_, exchange, scale
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
     """Averages each gradient over all workers before the optimizer's own update."""
 
     def __init__(self, optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set=None):
-        self._optimizer = optimizer
+        require_global(process_set)
+        self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
     def __getattr__(self, name):
         return getattr(self._optimizer, name)
@@ -22,7 +24,10 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
     def _average(self, index, gradient):
         for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
-            exchange(grad, 'gradient.%s' % i, REDUCTIONS[Average], priority=-i if isinstance(i, int) else 0)
+            scale(grad, 1.0 / self._predivide)
+            op = Average if self._predivide == 1.0 else Sum
+            exchange(grad, 'gradient.%s' % i, REDUCTIONS[op], priority=-i if isinstance(i, int) else 0)
+            scale(grad, 1.0 if op == Average else self._predivide / job.size())
 
     def update(self, index, weight, grad, state):
         self._average(index, grad)
@@ -46,13 +51,24 @@ class DistributedTrainer(mx.gluon.Trainer):
     """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's parameters."""
 
     def __init__(
-        self, params, optimizer, optimizer_params=None, root_rank=0, compression_params=None, prefix=None, **_unused
+        self,
+        params,
+        optimizer,
+        optimizer_params=None,
+        root_rank=0,
+        compression_params=None,
+        prefix=None,
+        gradient_predivide_factor=1.0,
+        process_set=None,
+        **_unused,
     ):
+        require_global(process_set)
         if compression_params:
             raise ArgumentError('compression_params is not supported yet')
         # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
-        self._scale /= job.size()
+        self._predivide = gradient_predivide_factor
+        self._scale *= self._predivide / job.size()
         self._root_rank, self._prefix, self._has_broadcast = root_rank, prefix or '', False
 
     def _broadcast_once(self):
@@ -66,9 +82,9 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._broadcast_once()
         for index, parameter in enumerate(self._params):
             if parameter.grad_req != 'null':
-                exchange(
-                    parameter.list_grad()[0], '%sgradient.%d' % (self._prefix, index), REDUCTIONS[Sum], priority=-index
-                )
+                gradient = parameter.list_grad()[0]
+                scale(gradient, 1.0 / self._predivide)
+                exchange(gradient, '%sgradient.%d' % (self._prefix, index), REDUCTIONS[Sum], priority=-index)
 
 
 def broadcast_parameters(params, root_rank=0, prefix=None):

@@ -61,7 +61,11 @@ def _gradient(op, gradient):
 
 
 def _scaled(tensor, factor):
-    return tensor if factor == 1.0 else tensor * tf.cast(factor, tensor.dtype)
+    """Returns tensor * factor, computed wider and rounded once to the tensor's type; integers are truncated."""
+    if factor == 1.0:
+        return tensor
+    wide = tf.float64 if not tensor.dtype.is_floating or tensor.dtype == tf.float64 else tf.float32
+    return tf.cast(tf.cast(tensor, wide) * tf.constant(factor, wide), tensor.dtype)
 
 
 def allreduce(
