@@ -66,11 +66,13 @@ static trib_status check_exchange(const trib_config *config, trib_error *error)
     return trib_config_check(&known, &checked, error);
 }
 
-/* Rank 0's coordinator may say where: "host:0". Without one the environment and the interfaces do. */
+/* Rank 0's coordinator may say where: "host:0". Without one the environment and the interfaces do; what a launcher's
+ * variables say is an address for a use of its own. */
 static trib_status make_id(const trib_config *config, trib_unique_id *id, trib_error *error)
 {
-    return config->coordinator != NULL ? trib_unique_id_create_at(config->coordinator, id, error)
-                                       : trib_unique_id_create(id, error);
+    return config->coordinator != NULL && config->coordinator_source == NULL
+               ? trib_unique_id_create_at(config->coordinator, id, error)
+               : trib_unique_id_create(id, error);
 }
 
 static void fill_card(const trib_config *config, card *mine)
