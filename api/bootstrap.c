@@ -99,10 +99,11 @@ static trib_status check_cards(const card *mine, const card *all, trib_error *er
     for (int32_t i = 0; i < mine->worker_count; i++) {
         const card *at = &all[i];
         if (memcmp(at->magic, card_magic, sizeof card_magic) != 0 || at->rank != i) {
-            return trib_error_set(error, TRIB_JOIN_FAILED,
-                                  "oob_cb: what it brought for rank %d is not what that worker gave it; it must put each "
-                                  "worker's bytes at the place of its rank, and all must run the same release",
-                                  (int)i);
+            return trib_error_set(
+                error, TRIB_JOIN_FAILED,
+                "oob_cb: what it brought for rank %d is not what that worker gave it; it must put each "
+                "worker's bytes at the place of its rank, and all must run the same release",
+                (int)i);
         }
         if (at->worker_count != mine->worker_count) {
             return trib_error_set(error, TRIB_JOIN_FAILED,
@@ -142,9 +143,10 @@ static trib_status exchange(trib_bootstrap *self, trib_error *error)
     const int code = config->oob_cb(mine, cards, sizeof *mine, config->oob_user);
     trib_status status = TRIB_OK;
     if (code != 0) {
-        status = trib_error_set(error, TRIB_JOIN_FAILED,
-                                "oob_cb returned %d on rank %d: the workers could not exchange the job's address%s%.250s",
-                                code, (int)config->rank, mine->status != TRIB_OK ? "; and " : "", mine->text);
+        status =
+            trib_error_set(error, TRIB_JOIN_FAILED,
+                           "oob_cb returned %d on rank %d: the workers could not exchange the job's address%s%.250s",
+                           code, (int)config->rank, mine->status != TRIB_OK ? "; and " : "", mine->text);
     }
     status = status == TRIB_OK ? check_cards(mine, cards, error) : status;
     if (status == TRIB_OK) {

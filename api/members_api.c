@@ -28,8 +28,7 @@ static void describe_member(const trib_engine *engine, const trib_roster *roster
         .rank = is_worker ? (int32_t)id : -1,
         .server = is_worker ? -1 : (int32_t)(id - roster->worker_count),
         .roles = (is_worker ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER) |
-                 (info->sums || info->stands_by ? TRIB_ROLE_SERVER : 0u) |
-                 (coordinates ? TRIB_ROLE_COORDINATOR : 0u),
+                 (info->sums || info->stands_by ? TRIB_ROLE_SERVER : 0u) | (coordinates ? TRIB_ROLE_COORDINATOR : 0u),
         .reactors = info->reactors,
     };
     copy_host(info->name, out->host, sizeof out->host);

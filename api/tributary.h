@@ -256,8 +256,9 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
-    const char *listen; /* address or interface, or several with commas (docs/operating.md), dealt evenly to reactors by nearness, else in turns, the
-                              rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
+    const char *listen; /* address or interface (docs/operating.md), or several with commas, dealt evenly to reactors
+                              by nearness, else in turns, the rest spare; not loopback: a token too; default
+                              127.0.0.1, with one what leads to rank 0 */
     const char *job;    /* the job's name: members of other jobs are refused; default "default" */
     const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
                               32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */

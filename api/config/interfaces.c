@@ -109,8 +109,8 @@ static trib_status add_matching(const char *list, const char *pattern, const str
         if (!matches(at, pattern) || !is_allowed(list, at) || !is_the_one(interfaces, at)) {
             continue;
         }
-        const socklen_t size = at->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in)
-                                                                  : sizeof(struct sockaddr_in6);
+        const socklen_t size =
+            at->ifa_addr->sa_family == AF_INET ? sizeof(struct sockaddr_in) : sizeof(struct sockaddr_in6);
         getnameinfo(at->ifa_addr, size, host, sizeof host, NULL, 0, NI_NUMERICHOST);
         ++*count;
         if (!has(list_out, host) && !add(list_out, host)) {
@@ -132,8 +132,7 @@ static void list_interfaces(const struct ifaddrs *interfaces, char *text, size_t
         }
         bool has_address = false;
         for (const struct ifaddrs *other = interfaces; other != NULL; other = other->ifa_next) {
-            has_address = has_address ||
-                          (strcmp(other->ifa_name, at->ifa_name) == 0 && is_the_one(interfaces, other));
+            has_address = has_address || (strcmp(other->ifa_name, at->ifa_name) == 0 && is_the_one(interfaces, other));
         }
         if (first == at) {
             const char *state = !(at->ifa_flags & IFF_UP) ? " (down)" : has_address ? "" : " (no address)";
@@ -198,7 +197,8 @@ trib_status trib_interfaces_expand(const char *list, trib_address *list_out, tri
 
 trib_status trib_interfaces_guess(trib_address *address_out, trib_error *error)
 {
-    static const char others[] = "!docker*,!br-*,!veth*,!virbr*,!cni*,!flannel*,!cali*,!lxc*,!lxd*,!podman*,!tailscale*";
+    static const char others[] =
+        "!docker*,!br-*,!veth*,!virbr*,!cni*,!flannel*,!cali*,!lxc*,!lxd*,!podman*,!tailscale*";
     struct ifaddrs *interfaces = NULL;
     if (getifaddrs(&interfaces) != 0) {
         return trib_error_set(error, TRIB_SYSTEM, "cannot list the network interfaces: %m");

@@ -22,8 +22,7 @@ static void format_units(char *text, size_t size, uint64_t value, const unit *un
 
 static void format_bytes(char *text, size_t size, uint64_t bytes)
 {
-    static const unit units[] = {
-        {"G", UINT64_C(1) << 30}, {"M", UINT64_C(1) << 20}, {"K", UINT64_C(1) << 10}, {"", 1}};
+    static const unit units[] = {{"G", UINT64_C(1) << 30}, {"M", UINT64_C(1) << 20}, {"K", UINT64_C(1) << 10}, {"", 1}};
     format_units(text, size, bytes, units);
 }
 

@@ -93,9 +93,10 @@ trib_status trib_unique_id_take(uint64_t number, trib_error *error)
 {
     place *at = find_place(number);
     if (at == NULL) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "unique_id: this process keeps the membership and has not made the id, so its port is not "
-                              "here; call trib_unique_id_create in the process of rank 0 (or of the coordinator)");
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "unique_id: this process keeps the membership and has not made the id, so its port is not "
+            "here; call trib_unique_id_create in the process of rank 0 (or of the coordinator)");
     }
     if (!move_place(at, PLACE_RESERVED, PLACE_TAKEN)) {
         return trib_error_set(error, TRIB_STATE,
@@ -171,8 +172,10 @@ static trib_status reserve(const trib_address *wanted, trib_unique_id_content *c
     if (fd < 0) {
         char why[TRIB_REASON_MAX];
         atomic_store(&at->state, PLACE_FREE);
-        return trib_error_set(error, TRIB_SYSTEM, "unique id: cannot reserve a port at %s: %s; the address must be one "
-                              "of this machine's", wanted->text, trib_log_reason(code, why));
+        return trib_error_set(error, TRIB_SYSTEM,
+                              "unique id: cannot reserve a port at %s: %s; the address must be one "
+                              "of this machine's",
+                              wanted->text, trib_log_reason(code, why));
     }
     at->fd = fd;
     atomic_store(&at->number, content->number);
@@ -219,8 +222,8 @@ static trib_status choose_address(trib_address *wanted_out, trib_error *error)
         return trib_address_resolve(coordinator, wanted_out, error);
     }
     trib_address found;
-    const trib_status status = listen != NULL ? trib_interfaces_expand(listen, &found, error)
-                                              : trib_interfaces_guess(&found, error);
+    const trib_status status =
+        listen != NULL ? trib_interfaces_expand(listen, &found, error) : trib_interfaces_guess(&found, error);
     if (status == TRIB_OK) {
         found.text[strcspn(found.text, ",")] = '\0';
         snprintf(wanted_out->text, sizeof wanted_out->text, strchr(found.text, ':') != NULL ? "[%.150s]:0" : "%.150s:0",
@@ -234,7 +237,8 @@ static trib_status create(const char *address, trib_unique_id *id_out, trib_erro
     trib_address wanted;
     trib_unique_id_content content;
     layout bytes = {.number = 0};
-    trib_status status = address != NULL ? trib_address_resolve(address, &wanted, error) : choose_address(&wanted, error);
+    trib_status status =
+        address != NULL ? trib_address_resolve(address, &wanted, error) : choose_address(&wanted, error);
     if (status != TRIB_OK) {
         return status == TRIB_JOIN_FAILED ? TRIB_INVALID : status;
     }
