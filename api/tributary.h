@@ -302,13 +302,16 @@ typedef struct trib_config {
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
     trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
+    /* The codec of tensors that name none, where they can have it; the same on all workers. NULL: none */
+    const char *codec;
+    uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
     /* Instead of coordinator and token, whose values are not looked at then: an id, the same on all members, or on
      * workers the program's own exchange, by which rank 0 gives one to all. With oob_cb rank 0's coordinator may be
      * "host:0" to say where it listens. */
     const trib_unique_id *unique_id; /* copied; or NULL */
     trib_oob_cb oob_cb;              /* all workers give it, or none; or NULL */
     void *oob_user;
-    uint64_t reserved[4]; /* must be 0 */
+    uint64_t reserved[2]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -513,7 +516,10 @@ typedef struct trib_tensor_desc {
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     uint32_t reserved_32;
-    uint64_t reserved[2];
+    /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they are.
+     * NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
+    const char *codec;
+    uint64_t reserved[1];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */

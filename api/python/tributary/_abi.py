@@ -178,10 +178,12 @@ class trib_config(Structure):
         ('coordinator_source', c_char_p),
         ('checksum', c_int),
         ('survive', c_int),
+        ('codec', c_char_p),
+        ('codec_min_bytes', c_uint64),
         ('unique_id', c_void_p),
         ('oob_cb', trib_oob_cb),
         ('oob_user', c_void_p),
-        ('reserved', c_uint64 * 4),
+        ('reserved', c_uint64 * 2),
     ]
 
 
@@ -260,7 +262,8 @@ class trib_tensor_desc(Structure):
         ('group', c_void_p),
         ('split_count', c_uint32),
         ('reserved_32', c_uint32),
-        ('reserved', c_uint64 * 2),
+        ('codec', c_char_p),
+        ('reserved', c_uint64 * 1),
     ]
 
 
