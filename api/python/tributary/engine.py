@@ -218,8 +218,10 @@ class Engine:
             setattr(config, name, kept[-1])
         if unique_id is not None:
             if len(unique_id) != _abi.TRIB_UNIQUE_ID_SIZE:
-                raise ArgumentError('unique_id: %d bytes, and tributary.unique_id() makes %d' % (
-                    len(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
+                raise ArgumentError(
+                    'unique_id: %d bytes, and tributary.unique_id() makes %d'
+                    % (len(unique_id), _abi.TRIB_UNIQUE_ID_SIZE)
+                )
             kept.append(ctypes.create_string_buffer(bytes(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
             config.unique_id = ctypes.addressof(kept[-1])
         exchange = None
