@@ -11,7 +11,9 @@
 #include <ev.h>
 
 #include "api/config/address.h"
+#include "api/config/interfaces.h"
 #include "api/blocking.h"
+#include "api/bootstrap.h"
 #include "api/check.h"
 #include "api/config/config.h"
 #include "api/create.h"
@@ -118,7 +120,8 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         }
         config->listen = listen->text;
     } else {
-        status = trib_address_check_listen(config->listen, error);
+        status = trib_interfaces_expand(config->listen, listen, error);
+        config->listen = listen->text;
     }
     status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
     if (status == TRIB_OK && config->token == NULL &&
@@ -207,9 +210,14 @@ trib_status trib_engine_create(const trib_config *config, trib_engine **engine_o
     if (config == NULL || engine_out == NULL) {
         return trib_error_set(error, TRIB_INVALID, "config and engine_out must not be NULL");
     }
-    const trib_float_env callers = trib_float_env_enter();
-    const trib_status status = create(config, engine_out, error);
-    trib_float_env_leave(callers);
+    trib_bootstrap bootstrap;
+    trib_status status = trib_bootstrap_begin(&bootstrap, config, error); /* it calls the program's own function */
+    if (status == TRIB_OK) {
+        const trib_float_env callers = trib_float_env_enter();
+        status = create(&bootstrap.config, engine_out, error);
+        trib_float_env_leave(callers);
+    }
+    trib_bootstrap_end(&bootstrap, status == TRIB_OK);
     return status;
 }
 

@@ -40,6 +40,8 @@ extern "C" {
 #define TRIB_VERSION_MINOR 1
 #define TRIB_VERSION_PATCH 0
 #define TRIB_VERSION_STRING "0.1.0"
+/* A number that grows with each release: #if TRIB_VERSION_NUMBER >= 100 is true from 0.1.0 on. */
+#define TRIB_VERSION_NUMBER (TRIB_VERSION_MAJOR * 10000 + TRIB_VERSION_MINOR * 100 + TRIB_VERSION_PATCH)
 
 #if defined(__GNUC__)
 #define TRIB_API __attribute__((visibility("default")))
@@ -95,6 +97,13 @@ TRIB_API const char *trib_status_text(trib_status status);
 
 /* "0.1.0" of the library in use, which may differ from the header's. TRIB_ANY_THREAD. */
 TRIB_API const char *trib_version(void);
+/* TRIB_VERSION_NUMBER of the library in use. TRIB_ANY_THREAD. */
+TRIB_API uint32_t trib_version_number(void);
+/* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
+ * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
+ * "groups", "batches", "members", "settings", "survive_servers"). False for NULL and unknown names, so that a program
+ * may ask for what a later release has. TRIB_ANY_THREAD. */
+TRIB_API bool trib_has_feature(const char *name);
 
 /* ---- Types of elements and operations ----------------------------------------------------------------------- */
 
@@ -220,6 +229,18 @@ typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void
  * Runs once at most, where callbacks run; close or destroy the engine then. error is valid until it returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
+/* How a job finds together without an address: one process makes an id, the program hands its bytes to all others by
+ * means of its own, and all put it into trib_config.unique_id. It has an address, a reserved port and a token; who has
+ * read it can join the job, so it must travel as a secret does. */
+#define TRIB_UNIQUE_ID_SIZE 256
+typedef struct trib_unique_id {
+    char bytes[TRIB_UNIQUE_ID_SIZE];
+} trib_unique_id;
+
+/* Gives each member's `bytes` bytes to all: fills `all` with worker_count times as many, in the order of ranks, and
+ * blocks for that. 0: done; anything else: it failed. Runs once, inside trib_engine_create, on its thread. */
+typedef int (*trib_oob_cb)(const void *mine, void *all, size_t bytes, void *user);
+
 /* Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
  * names one. Those marked [job] are decided by the coordinator's process; other members' values are ignored. */
 typedef struct trib_config {
@@ -235,8 +256,9 @@ typedef struct trib_config {
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
     const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
-    const char *listen; /* address, or several with commas, dealt evenly to reactors by nearness, else in turns, the
-                              rest spare; not loopback: a token too; default 127.0.0.1, with one what leads to rank 0 */
+    const char *listen; /* address or interface (docs/operating.md), or several with commas, dealt evenly to reactors
+                              by nearness, else in turns, the rest spare; not loopback: a token too; default
+                              127.0.0.1, with one what leads to rank 0 */
     const char *job;    /* the job's name: members of other jobs are refused; default "default" */
     const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
                               32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */
@@ -283,7 +305,13 @@ typedef struct trib_config {
     /* The codec of tensors that name none, where they can have it; the same on all workers. NULL: none */
     const char *codec;
     uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
-    uint64_t reserved[5];     /* must be 0 */
+    /* Instead of coordinator and token, whose values are not looked at then: an id, the same on all members, or on
+     * workers the program's own exchange, by which rank 0 gives one to all. With oob_cb rank 0's coordinator may be
+     * "host:0" to say where it listens. */
+    const trib_unique_id *unique_id; /* copied; or NULL */
+    trib_oob_cb oob_cb;              /* all workers give it, or none; or NULL */
+    void *oob_user;
+    uint64_t reserved[2]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -295,12 +323,23 @@ TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
  * the environment changes. TRIB_INVALID: *error (may be NULL) says why. Not thread-safe against setenv. */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
+/* Makes an id in the process that will keep the membership: rank 0, or the coordinator of its own. Its port stays
+ * reserved in this process until that engine, created with the id, has taken it; each id serves one engine. A process
+ * may make several. The host is that of TRIB_COORDINATOR, else the first that TRIB_LISTEN or TRIB_INTERFACE names,
+ * else the first address of the machine's interfaces; trib_unique_id_create_at takes "host:0" or "host:port" instead.
+ * TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no random bytes), TRIB_NO_MEMORY: *error (may be NULL)
+ * says why, and *id_out is 0. May ask a resolver, and block for it. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_unique_id_create(trib_unique_id *id_out, trib_error *error);
+TRIB_API TRIB_CHECKED trib_status trib_unique_id_create_at(const char *address, trib_unique_id *id_out,
+                                                           trib_error *error);
+
 /* ---- The engine --------------------------------------------------------------------------------------------- */
 
 /* Creates an engine and starts joining the job; returns at once, unless the coordinator is given by a name that no
  * resolver knows yet: that is looked up for at most join_timeout_ns. Operations may be submitted right away: they start
  * when the job has come together. config is copied. On failure *engine_out is NULL and *error (may be NULL) says
- * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name), TRIB_UNSUPPORTED (a transport or device),
+ * why: TRIB_INVALID (a setting), TRIB_JOIN_FAILED (that name; oob_cb failed, or another worker could not take part; the
+ * call returns when oob_cb does), TRIB_UNSUPPORTED (a transport or device),
  * TRIB_NO_MEMORY, TRIB_SYSTEM. ATTACHED: call it on the loop's thread. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_create(const trib_config *config, trib_engine **engine_out,
                                                      trib_error *error);
@@ -368,6 +407,35 @@ typedef struct trib_engine_info {
 /* Fills *info with what the engine knows of the job. TRIB_INVALID if struct_size is not known, TRIB_NO_MEMORY.
  * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine, trib_engine_info *info);
+
+/* A member of the job. */
+typedef struct trib_job_member {
+    int32_t rank;      /* of a worker; -1 for a server of its own */
+    int32_t server;    /* number of a server of its own; -1 for a worker */
+    uint32_t roles;    /* bits of trib_role; SERVER: it sums or may come to sum */
+    uint32_t reactors; /* event loops */
+    char host[64];     /* name of its machine, shortened if it is long */
+    char address[160]; /* where its first reactor listens: numeric, with port; several with commas */
+    uint64_t reserved[4];
+} trib_job_member;
+
+/* Lists the job's members, workers by rank and then servers: at most capacity entries; *count_out is how many there are
+ * in all. TRIB_STATE: the job has not come together yet. TRIB_INVALID. Never blocks. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_engine_get_members(const trib_engine *engine, trib_job_member *members,
+                                                          size_t capacity, size_t *count_out);
+
+/* A setting as the engine uses it. Both names are static texts. */
+typedef struct trib_setting_value {
+    const char *variable; /* "TRIB_CHUNK_BYTES"; NULL: the environment does not have it */
+    const char *field;    /* "chunk_bytes", of trib_config */
+    char value[256];      /* as the variable would say it, cut off if it is longer; a token is never shown */
+} trib_setting_value;
+
+/* Lists the settings of the table in docs/operating.md that are fields of trib_config: at most capacity entries;
+ * *count_out is how many there are in all. Once the job has come together, those marked [job] have the coordinator's
+ * values, and what was left to the engine has been decided. TRIB_INVALID. Never blocks. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *engine, trib_setting_value *settings,
+                                                           size_t capacity, size_t *count_out);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 

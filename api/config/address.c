@@ -194,25 +194,6 @@ trib_status trib_address_local(const trib_address *remote, trib_address *local_o
     return convert_each(remote->text, find_local_for_one, true, local_out, error);
 }
 
-static trib_status check_numeric(const char *text, trib_address *address_out, trib_error *error)
-{
-    unsigned char binary[sizeof(struct in6_addr)];
-    if (inet_pton(AF_INET, text, binary) != 1 && inet_pton(AF_INET6, text, binary) != 1) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "listen \"%s\": must be a numeric address without a port, such as 10.0.0.7 or fd00::7 "
-                              "(TRIB_LISTEN, or trib_config.listen)",
-                              text);
-    }
-    snprintf(address_out->text, sizeof address_out->text, "%s", text);
-    return TRIB_OK;
-}
-
-trib_status trib_address_check_listen(const char *list, trib_error *error)
-{
-    trib_address same;
-    return convert_each(list, check_numeric, false, &same, error);
-}
-
 bool trib_address_is_loopback(const char *list)
 {
     bool is_loopback = true;

@@ -11,8 +11,6 @@ TRIB_CHECKED trib_status trib_address_resolve(const char *text, trib_address *ad
 /* The local address from which `remote` (numeric) would be reached, without a port; of several, a list of those from
  * which one would be. */
 TRIB_CHECKED trib_status trib_address_local(const trib_address *remote, trib_address *local_out, trib_error *error);
-/* Numeric hosts without ports, one or several. */
-TRIB_CHECKED trib_status trib_address_check_listen(const char *list, trib_error *error);
 /* True if one of the list (numeric, with or without ports) is 0.0.0.0 or ::, which are valid for listening only. */
 bool trib_address_has_wildcard(const char *list);
 /* True if all of the list are 127.0.0.0/8 or ::1 (numeric, with or without a port). */

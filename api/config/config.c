@@ -116,8 +116,9 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     if (!alone && leaves_port_open(config->coordinator)) {
         return trib_error_set(error, TRIB_INVALID,
-                              "coordinator %.200s: choose a port, or the other processes of the job do not find it "
-                              "(TRIB_COORDINATOR=host:port, the same on all members)",
+                              "coordinator %.160s: choose a port, or the other processes of the job do not find it "
+                              "(TRIB_COORDINATOR=host:port, the same on all members), or give all of them "
+                              "trib_config.unique_id or oob_cb",
                               config->coordinator);
     }
     if (config->colocate == TRIB_COLOCATE_OFF && config->server_count == 0) {
@@ -238,4 +239,9 @@ void trib_op_params_init(trib_op_params *params, size_t struct_size)
 const char *trib_version(void)
 {
     return TRIB_VERSION_STRING;
+}
+
+uint32_t trib_version_number(void)
+{
+    return TRIB_VERSION_NUMBER;
 }

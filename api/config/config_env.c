@@ -17,6 +17,9 @@ trib_status trib_config_from_env(trib_config *config, trib_error *error)
     if (status == TRIB_OK) {
         status = trib_settings_read(&found, error);
     }
+    if (trib_setting_get("TRIB_LISTEN") == NULL && trib_setting_get("TRIB_INTERFACE") != NULL) {
+        found.listen = trib_setting_get("TRIB_INTERFACE");
+    }
     if (trib_setting_get("TRIB_COORDINATOR") != NULL) {
         found.coordinator_source = NULL;
     }

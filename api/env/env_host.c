@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
+#include "api/config/interfaces.h"
 #include "api/env/device_load.h"
 #include "api/env/env_place.h"
 #include "api/env/look_up.h"
@@ -358,6 +359,10 @@ void trib_env_host_describe(FILE *out)
     trib_config_init(&config, sizeof config);
     if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* an engine's creation says what is wrong */
         config.listen = NULL;
+    }
+    trib_address listen;
+    if (config.listen != NULL) {
+        config.listen = trib_interfaces_expand(config.listen, &listen, NULL) == TRIB_OK ? listen.text : NULL;
     }
     const trib_status status = trib_env_place_make(&self, &config, NULL, &is_placed, NULL);
     if (self.topo == NULL) {

@@ -126,6 +126,83 @@ def errors_are_exceptions():
     assert output.count('errors are right') == 2, output[-1500:]
 
 
+BOOTSTRAP = '''
+import array, os, sys, time
+import tributary
+folder, rank, size = sys.argv[1], int(sys.argv[2]), 3
+
+def bring(name, value):
+    """Puts a value where all see it, and returns nothing."""
+    with open(os.path.join(folder, name + '.new'), 'wb') as file:
+        file.write(value)
+    os.rename(os.path.join(folder, name + '.new'), os.path.join(folder, name))
+
+def fetch(name):
+    path = os.path.join(folder, name)
+    for _ in range(2000):
+        if os.path.exists(path):
+            with open(path, 'rb') as file:
+                return file.read()
+        time.sleep(0.01)
+    raise TimeoutError(name)
+
+class Comm:
+    rank, size, turns = rank, size, 0
+    def allgather(self, value):
+        self.turns += 1
+        bring('%d.%d' % (self.turns, self.rank), value)
+        return [fetch('%d.%d' % (self.turns, r)) for r in range(self.size)]
+
+class Broken(Comm):
+    def allgather(self, value):
+        raise KeyError('no network')
+
+def check():
+    values = array.array('d', [float(tributary.rank())])
+    tributary.engine().declare_like('values', values).push_pull(values, reduce=tributary.SUM).wait()
+    assert values.tolist() == [3.0] and tributary.size() == 3, values
+
+if rank == 0:
+    bring('id', tributary.unique_id('127.0.0.1:0'))
+tributary.init(unique_id=fetch('id'), rank=rank, worker_count=size)
+check()
+tributary.shutdown()
+comm = Comm()
+tributary.init(comm)
+check()
+tributary.shutdown()
+assert comm.turns == 1
+for call, kind, words in ((lambda: tributary.init([0, 1]), tributary.ArgumentError, 'no allgather()'),
+                          (lambda: tributary.init(unique_id=b'short'), tributary.ArgumentError, '5 bytes'),
+                          (lambda: tributary.init(unique_id=bytes(256)), tributary.ArgumentError, 'unique_id'),
+                          (lambda: tributary.unique_id('192.0.2.1:0'), tributary.TributaryError, '192.0.2.1'),
+                          (lambda: tributary.init(Broken()), tributary.JobLostError, 'oob_cb returned 1')):
+    try:
+        call()
+    except kind as problem:
+        assert words in str(problem), problem
+        assert words[:3] != 'oob' or isinstance(problem.__cause__, KeyError), problem.__cause__
+    else:
+        raise AssertionError(words)
+print('found each other')
+'''
+
+
+def processes_find_together_without_an_address():
+    with tempfile.TemporaryDirectory() as folder:
+        command = [sys.executable, '-c', BOOTSTRAP, folder]
+        environment = {name: value for name, value in python_bed.environment().items() if name != 'TRIB_TOKEN'}
+        workers = [
+            subprocess.Popen(
+                [*command, str(rank)], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            )
+            for rank in range(3)
+        ]
+        outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    for output in outputs:
+        assert output.count('found each other') == 1, output[-1500:]
+
+
 def main():
     if os.path.basename(python_bed.BUILD) != 'release':
         print('skip python: a library with a sanitizer cannot be loaded into Python')
@@ -136,6 +213,7 @@ def main():
             ('generated', the_file_is_what_the_header_says),
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
+            ('bootstrap', processes_find_together_without_an_address),
         ]
     )
 

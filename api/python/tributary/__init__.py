@@ -9,6 +9,7 @@ The bindings of frameworks are packages inside: tributary.torch and others, with
 """
 
 from ._library import lib as _lib
+from .bootstrap import unique_id
 from .engine import AVG, MAX, MIN, SUM, Engine, Operation, Tensor
 from .errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from .job import (
@@ -55,4 +56,5 @@ __all__ = [
     'size',
     'start_timeline',
     'stop_timeline',
+    'unique_id',
 ]

@@ -7,6 +7,7 @@ TRIB_VERSION_MAJOR = 0
 TRIB_VERSION_MINOR = 1
 TRIB_VERSION_PATCH = 0
 TRIB_ERROR_TEXT_SIZE = 384
+TRIB_UNIQUE_ID_SIZE = 256
 TRIB_TENSOR_NAME_MAX = 255
 TRIB_TENSOR_DIMS_MAX = 16
 TRIB_TENSOR_DEVICE = 1
@@ -103,6 +104,8 @@ trib_ready_cb = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 
 trib_ended_cb = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 
+trib_oob_cb = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+
 trib_closed_cb = CFUNCTYPE(None, c_void_p, c_void_p)
 
 trib_done_cb = CFUNCTYPE(None, c_void_p, c_void_p)
@@ -113,6 +116,13 @@ class trib_error(Structure):
     _fields_ = [
         ('status', c_int),
         ('text', c_char * 384),
+    ]
+
+
+class trib_unique_id(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('bytes', c_char * 256),
     ]
 
 
@@ -170,7 +180,10 @@ class trib_config(Structure):
         ('survive', c_int),
         ('codec', c_char_p),
         ('codec_min_bytes', c_uint64),
-        ('reserved', c_uint64 * 5),
+        ('unique_id', c_void_p),
+        ('oob_cb', trib_oob_cb),
+        ('oob_user', c_void_p),
+        ('reserved', c_uint64 * 2),
     ]
 
 
@@ -194,6 +207,28 @@ class trib_engine_info(Structure):
         ('cross_rank', c_int32),
         ('cross_size', c_int32),
         ('reserved', c_uint64 * 5),
+    ]
+
+
+class trib_job_member(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('rank', c_int32),
+        ('server', c_int32),
+        ('roles', c_uint32),
+        ('reactors', c_uint32),
+        ('host', c_char * 64),
+        ('address', c_char * 160),
+        ('reserved', c_uint64 * 4),
+    ]
+
+
+class trib_setting_value(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('variable', c_char_p),
+        ('field', c_char_p),
+        ('value', c_char * 256),
     ]
 
 
@@ -332,6 +367,8 @@ FUNCTIONS = {
     'trib_engine_drain': (c_int, c_void_p, c_void_p),
     'trib_engine_get_fd': (c_int, c_void_p),
     'trib_engine_get_info': (c_int, c_void_p, c_void_p),
+    'trib_engine_get_members': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
+    'trib_engine_get_settings': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_engine_get_stats': (c_int, c_void_p, c_void_p),
     'trib_engine_wait_ready': (c_int, c_void_p, c_int64, c_void_p),
     'trib_engine_waiting': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
@@ -340,6 +377,7 @@ FUNCTIONS = {
     'trib_group_desc_init': (None, c_void_p, c_size_t),
     'trib_group_rank': (c_int32, c_void_p),
     'trib_group_size': (c_int32, c_void_p),
+    'trib_has_feature': (c_bool, c_char_p),
     'trib_memory_register': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_memory_unregister': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_cancel': (None, c_void_p),
@@ -370,5 +408,8 @@ FUNCTIONS = {
     'trib_trace_start': (c_int, c_void_p, c_uint64, c_void_p),
     'trib_trace_stop': (None, c_void_p),
     'trib_trace_write': (c_int, c_void_p, c_char_p, c_void_p),
+    'trib_unique_id_create': (c_int, c_void_p, c_void_p),
+    'trib_unique_id_create_at': (c_int, c_char_p, c_void_p, c_void_p),
     'trib_version': (c_char_p,),
+    'trib_version_number': (c_uint32,),
 }

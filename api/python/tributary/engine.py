@@ -8,6 +8,7 @@ import threading
 
 from . import _abi
 from ._library import call, error_of, initialised, lib
+from .bootstrap import Exchange, place_of
 from .buffers import buffer_of
 from .completions import Completions
 from .errors import ArgumentError, JobLostError, NotInitializedError
@@ -200,10 +201,12 @@ class Engine:
     """A member of a job. Its own threads move the data; the interpreter's lock is not taken on the way.
 
     The environment describes the job (docs/operating.md); `settings` are fields of trib_config that come instead of it.
+    unique_id: the bytes that tributary.unique_id() made on rank 0, the same on all members; comm: a communicator of mpi4py's
+    kind, which says rank and size and exchanges the address. With either no address and no token is needed.
     Methods may be called from any thread, but not in a forked child. close() before the interpreter ends: it is
     registered with atexit."""
 
-    def __init__(self, **settings):
+    def __init__(self, comm=None, unique_id=None, **settings):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
         config = initialised(_abi.trib_config(), lib.trib_config_init)
         call(lib.trib_config_from_env, ctypes.byref(config))
@@ -213,13 +216,29 @@ class Engine:
                 raise ArgumentError('there is no setting %s' % name)
             kept.append(value.encode() if isinstance(value, str) else value)
             setattr(config, name, kept[-1])
+        if unique_id is not None:
+            if len(unique_id) != _abi.TRIB_UNIQUE_ID_SIZE:
+                raise ArgumentError(
+                    'unique_id: %d bytes, and tributary.unique_id() makes %d'
+                    % (len(unique_id), _abi.TRIB_UNIQUE_ID_SIZE)
+                )
+            kept.append(ctypes.create_string_buffer(bytes(unique_id), _abi.TRIB_UNIQUE_ID_SIZE))
+            config.unique_id = ctypes.addressof(kept[-1])
+        exchange = None
+        if comm is not None:
+            config.rank, config.worker_count = place_of(comm)
+            exchange = Exchange(comm)
+            config.oob_cb = exchange.callback
         self._handle = ctypes.c_void_p()
         self._lock = threading.Lock()  # no thread may be inside a call when the engine is destroyed
         self._process = os.getpid()
         self._tensors, self._live = {}, set()
         self.turns = {}  # how often a binding has used each kind of operation without a name
         self._completions = Completions()
-        call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
+        try:
+            call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
+        except RuntimeError as problem:
+            raise problem from (exchange.problem if exchange is not None else None)
         self.rank, self.size = config.rank, config.worker_count
         atexit.register(self.close)
 

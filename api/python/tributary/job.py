@@ -7,8 +7,9 @@ import threading
 import time
 
 from . import _abi
+from .bootstrap import place_of
 from .engine import Engine
-from .errors import ArgumentError, JobLostError, NotInitializedError
+from .errors import JobLostError, NotInitializedError
 from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
@@ -20,11 +21,13 @@ _generation = 0  # how often init() has made an engine; what a binding keeps for
 
 def init(comm=None, process_sets=None, **settings):
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
-    A second call does nothing until shutdown() was called. comm must be None. process_sets: a list of
-    ProcessSet to be added, or "dynamic"; settings are fields of trib_config."""
+    A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are the
+    job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of trib_config, or
+    unique_id=tributary.unique_id() of rank 0 (Engine)."""
     global _engine, _generation, _settings
     if comm:
-        raise ArgumentError('init() takes no communicator: the launcher says who belongs to the job')
+        place_of(comm)  # what is no communicator is refused at once
+        settings['comm'] = comm
     with _lock:
         if _engine is not None:
             return

@@ -1,17 +1,17 @@
 """A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
 
-The group of all processes has an engine, whose address and token go through the group's store; other groups are groups of that
+The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of that
 engine. Point-to-point messages are not supported."""
 
 import datetime
 import os
-import secrets
 import socket
 
 import torch
 import torch.distributed as dist
 
 from .. import _abi
+from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import UnsupportedError
 from . import device, exchange
@@ -301,20 +301,15 @@ def _create(opts, _backend_options=None):
     if world is not None and world.is_open():
         return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, size)
     if rank == 0:
-        address = _own_address()
-        with socket.socket() as probe:
-            probe.bind((address, 0))
-            port = probe.getsockname()[1]
-        store.set('tributary', '%s:%d %s' % (address, port, secrets.token_hex(32)))
-    coordinator, token = store.get('tributary').decode().split()
+        is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
+        store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
     device.choose()
     engine = Engine(
         rank=rank,
         worker_count=size,
         server_count=0,
-        coordinator=coordinator,
-        token=token,
+        unique_id=bytes.fromhex(store.get('tributary').decode()),
         op_timeout_ns=int(timeout.total_seconds() * 1e9),
     )
     engine.wait_ready()
