@@ -12,6 +12,8 @@
 
 /* Returns the `crc` of a frame that the link is about to send; 0: none. */
 uint32_t trib_link_checksum_of(const trib_link *link, const void *payload, uint32_t payload_size);
+/* Notes that a header of the link was damaged on its way. Returns TRIB_PEER_LOST, with both ends in the text. */
+TRIB_CHECKED trib_status trib_link_checksum_header(const trib_link *link, trib_error *error);
 /* TRIB_PEER_LOST, with both ends of the connection in the text, if a payload has not arrived as it was sent. */
 TRIB_CHECKED trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame, const void *payload,
                                                     trib_error *error);

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/limits.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_host.h"
@@ -217,23 +218,46 @@ static bool may_go_on(const trib_link *link, trib_status status)
     return is_repeated(link);
 }
 
+static void note_reason(trib_link *link, const char *reason)
+{
+    trib_link_redial *redial = &link->redial;
+    snprintf(redial->reason, sizeof redial->reason, "%s", redial->is_damaged ? "a message was damaged" : reason);
+    redial->is_damaged = false;
+}
+
 /* Notes the end of an attempt. Returns false if nobody can be there any more. */
 static bool note_attempt(trib_link *link, bool refused, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
     redial->refused = refused ? redial->refused + 1 : 0;
     redial->address = (redial->address + 1) % address_count(link);
-    snprintf(redial->reason, sizeof redial->reason, "%s", redial->is_late ? "no answer" : reason);
+    note_reason(link, redial->is_late ? "no answer" : reason);
     return redial->refused < address_count(link);
+}
+
+bool trib_redial_damaged(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    if (!may_go_on(link, TRIB_PEER_LOST)) {
+        return false;
+    }
+    if (link->state != TRIB_LINK_READY && link->state != TRIB_LINK_LEAVING) {
+        redial->is_damaged = true; /* this attempt has failed */
+        return true;
+    }
+    redial->damaged = redial->damaged > 0 && redial->damaged_at == link->session.received ? redial->damaged + 1 : 1;
+    redial->damaged_at = link->session.received;
+    redial->is_damaged = redial->damaged < TRIB_DAMAGES_MAX;
+    return redial->is_damaged;
 }
 
 static void note_break(trib_link *link, const trib_conn *conn, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
     redial->tries = redial->refused = 0;
-    snprintf(redial->reason, sizeof redial->reason, "%s", reason);
+    note_reason(link, reason);
     trib_log(link->host->reactor->logger, TRIB_LOG_WARN, "the connection %s %s broke (%s): it is made again",
-             link->outgoing ? "to" : "from", conn->remote.text, reason);
+             link->outgoing ? "to" : "from", conn->remote.text, redial->reason);
     trib_egress_rest(link);
     arm_deadline(link);
 }
