@@ -199,6 +199,8 @@ void trib_link_transport_closed(trib_conn *conn, trib_status status, const char 
         trib_link_arrivals_abandon(link);
         if (link->flow.egress != NULL) {
             trib_scheduler_link_gone(link->host); /* what the transport gave back is the credit of other links */
+        } else {
+            trib_scheduler_resumed(link); /* what it carried goes over the link's other connections */
         }
         return;
     }

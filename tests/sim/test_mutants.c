@@ -69,6 +69,7 @@ typedef enum bug {
     BUG_SILENCE_UNNOTICED,
     BUG_ANY_EPOCH,
     BUG_CHECKSUM_IGNORED,
+    BUG_DAMAGE_ENDS,
     BUG_PROOF_IGNORED,
     LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
     BUG_COUNT
@@ -108,6 +109,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_SILENCE_UNNOTICED] = "the silence of a member does not end the job",
     [BUG_ANY_EPOCH] = "frames of any epoch are accepted",
     [BUG_CHECKSUM_IGNORED] = "the checksum of payloads is not compared",
+    [BUG_DAMAGE_ENDS] = "a damaged message ends the link",
     [BUG_PROOF_IGNORED] = "the connector's proof is not checked",
     LOSS_BUG_LIST(LOSS_BUG_NAME)};
 
@@ -251,6 +253,12 @@ trib_status __wrap_trib_link_checksum_compare(trib_link *link, const trib_frame 
                                               trib_error *error)
 {
     return strikes(BUG_CHECKSUM_IGNORED, 1) ? TRIB_OK : __real_trib_link_checksum_compare(link, frame, payload, error);
+}
+
+__typeof__(trib_redial_damaged) __real_trib_redial_damaged, __wrap_trib_redial_damaged;
+bool __wrap_trib_redial_damaged(trib_link *link)
+{
+    return !strikes(BUG_DAMAGE_ENDS, 1) && __real_trib_redial_damaged(link);
 }
 
 __typeof__(trib_auth_verify) __real_trib_auth_verify, __wrap_trib_auth_verify;
