@@ -238,6 +238,10 @@ static bool note_attempt(trib_link *link, bool refused, const char *reason)
 bool trib_redial_damaged(trib_link *link)
 {
     trib_link_redial *redial = &link->redial;
+    if (link->bye) { /* the peer has left in good order, and that was no frame that anybody needs */
+        redial->is_damaged = true;
+        return true;
+    }
     if (!may_go_on(link, TRIB_PEER_LOST)) {
         return false;
     }
