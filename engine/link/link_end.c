@@ -169,9 +169,23 @@ static trib_status status_of_end(const trib_link *link, trib_status status)
     return status == TRIB_OK ? TRIB_PEER_LOST : status;
 }
 
+/* A connection that is lost while its peer leaves cannot be made again, because the process has ended. The coordinator's
+ * word stands for the BYE that was lost with it. */
+static void note_departure(trib_link *link)
+{
+    trib_engine *engine = link->host->engine;
+    int64_t left_ns;
+    if (link->proved && !link->bye && !link->end_from_peer && link->end.status == TRIB_PEER_LOST &&
+        trib_departed_has(&engine->departed, link->peer, &left_ns)) {
+        link->bye = true;
+        link->end = trib_cause_note(TRIB_PEER_LEFT, engine->member_id, "left");
+    }
+}
+
 /* Nothing of the link is with a transport any more. */
 static void end_link(trib_link *link)
 {
+    note_departure(link);
     trib_link_host *host = link->host;
     const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;
     trib_trace_link(host, TRIB_TRACE_LINK_CLOSED, link, (uint32_t)link->end.status);

@@ -273,12 +273,11 @@ static void check_core(run *self, uint32_t member, const trib_core *core)
 }
 
 /* Messages without an acknowledgement are on their way for a moment: on a slow link, the partitions of cancelled
- * operations. */
+ * operations; on a connection that was forgotten, what is sent again once its silence is noticed. */
 static int64_t moment_ns(const torture_plan *plan)
 {
     if (plan->narrow == TORTURE_NOBODY) {
-        /* a gateway may have forgotten the connection of such a message, which is noticed after a quarter of this */
-        return plan->job.engine.peer_timeout_ns / 2;
+        return plan->job.engine.peer_timeout_ns;
     }
     const uint64_t bytes = (uint64_t)plan->job.engine.partition_bytes * (plan->job.workers + plan->job.servers);
     return 4 * SECOND + (int64_t)(bytes * 8 * SECOND / plan->narrow_bits);

@@ -52,6 +52,10 @@ void torture_draw_prompt(torture_plan *plan)
         plan->leaves = true;
         plan->crowd = 0;
         plan->odd_rank = TORTURE_NOBODY;
+        for (uint32_t i = 0; i < plan->job.workers;
+             i++) { /* rank 0 does not wait longer than it may for workers to leave */
+            plan->late_ns[i] = plan->late_ns[i] < SECOND ? plan->late_ns[i] : SECOND;
+        }
         for (uint32_t i = 0; i < plan->tensor_count; i++) {
             plan->tensors[i].rounds = 0;
         }

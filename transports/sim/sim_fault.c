@@ -45,12 +45,12 @@ static int64_t silence_of(const sim_pair *pair)
 }
 
 /* Since when nothing has moved on the connection, as that end sees it; -1: it awaits nothing. What waits for its turn on
- * this side's link is not under way yet. */
+ * this side's link is not under way yet, and what the peer's kernel has is acknowledged. */
 static int64_t silent_since(const sim_end *end)
 {
     const sim_pair *pair = end->pair;
     const sim_flow *out = &pair->flows[end->index], *in = &pair->flows[1 - end->index];
-    if (!sim_flow_is_waiting(out) || (out->window_used == 0 && trib_sim_reachable(pair))) {
+    if (!sim_flow_is_waiting(out) || (out->window_used == out->arrived && trib_sim_reachable(pair))) {
         return -1;
     }
     return out->progress_ns > in->arrived_ns ? out->progress_ns : in->arrived_ns;
