@@ -362,7 +362,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     }
     if (status != TRIB_OK && trib_frame_is_damaged(header, link->session.is_established)) {
         status = trib_link_checksum_header(link, &error);
-        if (trib_redial_damaged(link)) {
+        if (trib_link_damaged(link)) {
             return status; /* the transport ends the connection */
         }
     }
@@ -392,7 +392,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
         trib_link_arrival_abandon(link, arrival);
     }
     free(arrival->memory);
-    if (!is_sound && trib_redial_damaged(link)) {
+    if (!is_sound && trib_link_damaged(link)) {
         conn->transport->ops->conn_close(conn, false);
     } else if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);

@@ -4,7 +4,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/limits.h"
 #include "engine/link/link_host.h"
+#include "engine/link/link_reconnect.h"
 
 static bool is_wanted(const trib_link *link)
 {
@@ -77,4 +79,24 @@ trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame,
     snprintf(what, sizeof what, "a %s of %u bytes", trib_frame_name(frame->type), frame->payload_size);
     snprintf(how, sizeof how, "CRC32C %08x, sent with %08x", crc, frame->crc);
     return note_damage(link, what, how, error);
+}
+
+bool trib_link_damaged(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    if (link->bye) { /* the peer has left in good order, and that was no frame that anybody needs */
+        redial->is_damaged = true;
+        return true;
+    }
+    if (!trib_redial_is_possible(link)) {
+        return false;
+    }
+    if (link->state != TRIB_LINK_READY && link->state != TRIB_LINK_LEAVING) {
+        redial->is_damaged = true; /* this attempt has failed */
+        return true;
+    }
+    redial->damaged = redial->damaged > 0 && redial->damaged_at == link->session.received ? redial->damaged + 1 : 1;
+    redial->damaged_at = link->session.received;
+    redial->is_damaged = redial->damaged < TRIB_DAMAGES_MAX;
+    return redial->is_damaged;
 }

@@ -6,7 +6,6 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/base/limits.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_host.h"
@@ -235,24 +234,9 @@ static bool note_attempt(trib_link *link, bool refused, const char *reason)
     return redial->refused < address_count(link);
 }
 
-bool trib_redial_damaged(trib_link *link)
+bool trib_redial_is_possible(const trib_link *link)
 {
-    trib_link_redial *redial = &link->redial;
-    if (link->bye) { /* the peer has left in good order, and that was no frame that anybody needs */
-        redial->is_damaged = true;
-        return true;
-    }
-    if (!may_go_on(link, TRIB_PEER_LOST)) {
-        return false;
-    }
-    if (link->state != TRIB_LINK_READY && link->state != TRIB_LINK_LEAVING) {
-        redial->is_damaged = true; /* this attempt has failed */
-        return true;
-    }
-    redial->damaged = redial->damaged > 0 && redial->damaged_at == link->session.received ? redial->damaged + 1 : 1;
-    redial->damaged_at = link->session.received;
-    redial->is_damaged = redial->damaged < TRIB_DAMAGES_MAX;
-    return redial->is_damaged;
+    return may_go_on(link, TRIB_PEER_LOST);
 }
 
 static void note_break(trib_link *link, const trib_conn *conn, const char *reason)

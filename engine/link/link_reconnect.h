@@ -37,11 +37,8 @@ void trib_redial_connected(trib_link *link);
 /* The connection of the link has ended, and nobody ended the link. Returns true if the link goes on without it. */
 TRIB_CHECKED bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status,
                                               const char *reason);
-/* A frame that was damaged on its way has come over the link. Returns true if the caller shall end the connection: the
- * link gets another one, and the peer sends the frame again. Meanwhile redial.is_damaged is set, and nothing that comes
- * over this connection counts. Returns false if the link has to end: the connection cannot be made again, or what
- * followed the last good frame was damaged each time (TRIB_DAMAGES_MAX). */
-TRIB_CHECKED bool trib_redial_damaged(trib_link *link);
+/* True if the link gets another connection when this one ends. */
+TRIB_CHECKED bool trib_redial_is_possible(const trib_link *link);
 /* Another connection of an established link has passed its handshake; the peer has received that many frames. */
 TRIB_CHECKED trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error *error);
 

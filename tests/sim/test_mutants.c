@@ -17,7 +17,6 @@
 #include "engine/device/device_task.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
-#include "engine/link/link_checksum.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/local_group/group.h"
@@ -248,19 +247,6 @@ trib_status __wrap_trib_frame_check_epoch(const trib_frame *frame, uint32_t epoc
     return strikes(BUG_ANY_EPOCH, 1) ? TRIB_OK : __real_trib_frame_check_epoch(frame, epoch, error);
 }
 
-__typeof__(trib_link_checksum_compare) __real_trib_link_checksum_compare, __wrap_trib_link_checksum_compare;
-trib_status __wrap_trib_link_checksum_compare(trib_link *link, const trib_frame *frame, const void *payload,
-                                              trib_error *error)
-{
-    return strikes(BUG_CHECKSUM_IGNORED, 1) ? TRIB_OK : __real_trib_link_checksum_compare(link, frame, payload, error);
-}
-
-__typeof__(trib_redial_damaged) __real_trib_redial_damaged, __wrap_trib_redial_damaged;
-bool __wrap_trib_redial_damaged(trib_link *link)
-{
-    return !strikes(BUG_DAMAGE_ENDS, 1) && __real_trib_redial_damaged(link);
-}
-
 __typeof__(trib_auth_verify) __real_trib_auth_verify, __wrap_trib_auth_verify;
 bool __wrap_trib_auth_verify(const unsigned char key[TRIB_KEY_SIZE], const trib_handshake *handshake, bool as_connector,
                              const unsigned char proof[TRIB_PROOF_SIZE])
@@ -428,6 +414,7 @@ uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t
     return sum->level == TRIB_SUM_GROUP && strikes(BUG_OTHER_MEMBER, 50) ? (contributor + 1) % sum->count : contributor;
 }
 
+#include "tests/sim/damage_mutants_wrap.h"
 #include "tests/sim/loss_mutants_wrap.h"
 
 /* ---- The search ---- */

@@ -84,7 +84,7 @@ typedef struct run {
     /* How late each member's callbacks may be, because it stood still or its clock jumped. */
     int64_t grace_extended_ns[TORTURE_MEMBERS_MAX];
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* a count, because freezes nest */
-    bool flips; /* bits flip by now */
+    bool flips;                           /* bits flip by now */
     uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
     trib_sim_stream alloc_failures;

@@ -415,7 +415,8 @@ static void take_data(sim_flow *flow, uint32_t bytes)
     flow->arrived += bytes;
     flow->arrived_ns = trib_sim_now(flow->pair->net->sim);
     if (trib_sim_passes(&flow->pair->flows[1 - flow->from])) {
-        flow->progress_ns = flow->arrived_ns; /* the receiver's kernel acknowledges, also for a process that stands still */
+        flow->progress_ns =
+            flow->arrived_ns; /* the receiver's kernel acknowledges, also for a process that stands still */
     }
     if (end->lingers) {
         trib_sim_flow_read(flow, bytes);
