@@ -775,7 +775,7 @@ typedef struct trib_stats {
     uint64_t bytes_copied;     /* payload that transports copied in this process; RDMA: none of registered memory */
     uint64_t bytes_relayed;    /* payload that this process pushed in the name of its machine (trib_config.local_sum) */
     uint64_t bytes_direct;     /* of device tensors, that went past host memory (docs/rdma.md), each way */
-    uint64_t payloads_damaged; /* payloads whose CRC32C did not match; each has ended a connection */
+    uint64_t payloads_damaged; /* messages that were damaged on their way; each has ended a connection */
     uint64_t reserved[12];
 } trib_stats;
 

@@ -134,6 +134,10 @@ void trib_callback_end(const trib_callback *self)
         self->reactor->host_env = trib_float_env_enter(); /* what it has changed stays in a thread of the host's */
         const int64_t for_ns = trib_now_fast(self->reactor) - self->since_ns;
         if (for_ns > limit_ns(engine)) {
+            trib_callback_site *site = &engine->callback_sites[self->reactor->index];
+            atomic_store(&site->long_what, pack(self->kind, self->tag));
+            atomic_store(&site->long_for_ns, for_ns);
+            atomic_store(&site->long_end_ns, trib_now_fast(self->reactor));
             warn(engine, self->reactor->index, pack(self->kind, self->tag), for_ns, true);
         }
     }
@@ -164,6 +168,24 @@ void trib_callbacks_watch(trib_engine *engine, trib_reactor *reactor)
             warn(engine, i, what, now_ns - since_ns, false);
         }
     }
+}
+
+bool trib_callbacks_blame_locked(const trib_engine *engine, char text[TRIB_CALLBACK_TEXT_SIZE])
+{
+    const int64_t limit = limit_ns(engine), now_ns = trib_now(engine->reactors[0].reactor);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        const trib_callback_site *site = &engine->callback_sites[i];
+        const int64_t since_ns = atomic_load(&site->since_ns), end_ns = atomic_load(&site->long_end_ns);
+        if (since_ns != 0 && now_ns - since_ns > limit) {
+            describe(engine, atomic_load(&site->what), now_ns - since_ns, text);
+            return true;
+        }
+        if (end_ns != 0 && now_ns - end_ns < 2 * limit) {
+            describe(engine, atomic_load(&site->long_what), atomic_load(&site->long_for_ns), text);
+            return true;
+        }
+    }
+    return false;
 }
 
 bool trib_callbacks_describe_locked(trib_engine *engine, char text[TRIB_CALLBACK_TEXT_SIZE])

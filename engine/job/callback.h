@@ -44,4 +44,8 @@ void trib_callbacks_watch(trib_engine *engine, trib_reactor *reactor);
 /* Names the callback that has run longest, and for how long; false: none runs. The caller holds the mutex. */
 bool trib_callbacks_describe_locked(trib_engine *engine, char text[TRIB_CALLBACK_TEXT_SIZE]);
 
+/* Names a callback that has held a core up for half the peer timeout or more, and runs still or has returned within the
+ * last peer timeout: others may have taken this process for lost. false: none. The caller holds the mutex. */
+bool trib_callbacks_blame_locked(const trib_engine *engine, char text[TRIB_CALLBACK_TEXT_SIZE]);
+
 #endif

@@ -3,6 +3,7 @@
  */
 #include "engine/job/job.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -138,6 +139,17 @@ static bool advises(const trib_engine *engine, const trib_cause *cause)
            (engine->coordinator != NULL || trib_cause_is_about_coordinator(cause, engine->roster));
 }
 
+/* Who was lost may have been silent because of the program. The caller holds the mutex. */
+static void add_callback(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    char callback[TRIB_CALLBACK_TEXT_SIZE];
+    if (cause->status == TRIB_PEER_LOST && trib_callbacks_blame_locked(engine, callback)) {
+        const size_t most = TRIB_ERROR_TEXT_SIZE - sizeof callback - 64, length = strlen(text);
+        const size_t at = length < most ? length : most; /* a long text is cut: this is what the reader can change */
+        snprintf(text + at, TRIB_ERROR_TEXT_SIZE - at, "; this process itself was held up by %s", callback);
+    }
+}
+
 void trib_job_end(trib_engine *engine, const trib_cause *cause)
 {
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -148,6 +160,7 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
         pthread_mutex_unlock(&engine->mutex);
         return;
     }
+    add_callback(engine, cause, text);
     engine->cause = *cause;
     engine->fate.status = cause->status;
     memcpy(engine->fate.text, text, sizeof text);

@@ -119,6 +119,9 @@ typedef struct trib_callback_site {
     _Atomic int64_t since_ns;  /* 0: none runs */
     _Atomic uint64_t what;     /* its kind, and the tag of its tensor */
     _Atomic int64_t warned_ns; /* since_ns of the last one that was warned of */
+    /* The last one that took too long: what it was, how long it took, and when it returned; 0: none has. */
+    _Atomic uint64_t long_what;
+    _Atomic int64_t long_for_ns, long_end_ns;
 } trib_callback_site;
 
 /* Functions of the engine's upper layers that lower layers call. Set when the engine is opened. */

@@ -321,7 +321,7 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
     trib_error_clear(&error);
     target->buffer = NULL;
     target->payload_size = 0;
-    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+    if (link == NULL || link->state == TRIB_LINK_CLOSING || link->redial.is_damaged) {
         return TRIB_CLOSED;
     }
     trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
@@ -360,6 +360,12 @@ static trib_status transport_header(trib_conn *conn, const unsigned char header[
         link->asks_again = true;
         return TRIB_AGAIN;
     }
+    if (status != TRIB_OK && trib_frame_is_damaged(header, link->session.is_established)) {
+        status = trib_link_checksum_header(link, &error);
+        if (trib_link_damaged(link)) {
+            return status; /* the transport ends the connection */
+        }
+    }
     return status == TRIB_OK || status == TRIB_AGAIN ? status : refuse_frame(link, status, &error);
 }
 
@@ -368,7 +374,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
 {
     (void)header;
     trib_link *link = conn->user;
-    if (link == NULL || link->state == TRIB_LINK_CLOSING) {
+    if (link == NULL || link->state == TRIB_LINK_CLOSING || link->redial.is_damaged) {
         return;
     }
     const trib_arrival *arrival = trib_link_arrival_take(link);
@@ -378,14 +384,17 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_error error;
     trib_error_clear(&error);
     trib_status status = trib_link_checksum_compare(link, &arrival->frame, payload, &error);
-    if (status == TRIB_OK) {
+    const bool is_sound = status == TRIB_OK;
+    if (is_sound) {
         trib_session_received(link, &arrival->frame);
         status = trib_link_arrival_give(link, arrival, payload, &error);
     } else {
         trib_link_arrival_abandon(link, arrival);
     }
     free(arrival->memory);
-    if (status != TRIB_OK) {
+    if (!is_sound && trib_link_damaged(link)) {
+        conn->transport->ops->conn_close(conn, false);
+    } else if (status != TRIB_OK) {
         trib_link_close(link, false, status, error.text);
     } else if (link->asks_again && link->state != TRIB_LINK_CLOSING) {
         link->asks_again = false;

@@ -1,9 +1,12 @@
 /* link_checksum.c - see link_checksum.h. */
 #include "engine/link/link_checksum.h"
 
+#include <stdio.h>
 #include <string.h>
 
+#include "engine/base/limits.h"
 #include "engine/link/link_host.h"
+#include "engine/link/link_reconnect.h"
 
 static bool is_wanted(const trib_link *link)
 {
@@ -36,21 +39,26 @@ uint32_t trib_link_checksum_of(const trib_link *link, const void *payload, uint3
     return payload_size > 0 && is_wanted(link) ? compute(link->host, payload, payload_size) : 0;
 }
 
-static trib_status note_damage(const trib_link *link, const trib_frame *frame, uint32_t crc, trib_error *error)
+/* Counts it, and says where to look. */
+static trib_status note_damage(const trib_link *link, const char *what, const char *how, trib_error *error)
 {
     const trib_link_host *host = link->host;
     const char *here = host->address.text;
     trib_counter_add(&host->stats->payloads_damaged, 1);
     const trib_status status =
         trib_error_set(error, TRIB_PEER_LOST,
-                       "a %s of %u bytes was damaged on its way from %s to %.*s (CRC32C %08x, sent with %08x): check "
-                       "the memory and network cards of both machines and what is between them",
-                       trib_frame_name(frame->type), frame->payload_size, link->conn->remote.text,
-                       (int)strcspn(here, "+,"), here, crc, frame->crc);
+                       "%s was damaged on its way from %s to %.*s (%s): check the memory and network cards of both "
+                       "machines and what is between them, and that nobody writes to a buffer while it is summed",
+                       what, link->conn->remote.text, (int)strcspn(here, "+,"), here, how);
     if (link->proved) { /* otherwise it is logged among those that are turned away, which is bounded */
         trib_log(host->reactor->logger, TRIB_LOG_WARN, "%s", error->text);
     }
     return status;
+}
+
+trib_status trib_link_checksum_header(const trib_link *link, trib_error *error)
+{
+    return note_damage(link, "the header of a message", "its checksum does not match", error);
 }
 
 trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame, const void *payload, trib_error *error)
@@ -67,5 +75,28 @@ trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame,
     if (crc == frame->crc) {
         return TRIB_OK;
     }
-    return note_damage(link, frame, crc, error);
+    char what[64], how[64];
+    snprintf(what, sizeof what, "a %s of %u bytes", trib_frame_name(frame->type), frame->payload_size);
+    snprintf(how, sizeof how, "CRC32C %08x, sent with %08x", crc, frame->crc);
+    return note_damage(link, what, how, error);
+}
+
+bool trib_link_damaged(trib_link *link)
+{
+    trib_link_redial *redial = &link->redial;
+    if (link->bye) { /* the peer has left in good order, and that was no frame that anybody needs */
+        redial->is_damaged = true;
+        return true;
+    }
+    if (!trib_redial_is_possible(link)) {
+        return false;
+    }
+    if (link->state != TRIB_LINK_READY && link->state != TRIB_LINK_LEAVING) {
+        redial->is_damaged = true; /* this attempt has failed */
+        return true;
+    }
+    redial->damaged = redial->damaged > 0 && redial->damaged_at == link->session.received ? redial->damaged + 1 : 1;
+    redial->damaged_at = link->session.received;
+    redial->is_damaged = redial->damaged < TRIB_DAMAGES_MAX;
+    return redial->is_damaged;
 }

@@ -84,12 +84,18 @@ void trib_link_left(trib_link *link)
     end_connection(link, true);
 }
 
+/* False for a second connection of which the peer may not know that it is ready: nothing was sent over it. */
+static bool was_used(const trib_link *second)
+{
+    return second->outgoing || second->has_received;
+}
+
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
 void trib_link_close_for(trib_link *link, bool flush, const trib_cause *cause)
 {
     const trib_cause copy = *cause; /* the argument may be the `end` of a link that is closed here */
-    /* A second connection that never became ready ends without its main link. */
-    if (link->main != NULL && trib_link_is_up(link) && !trib_link_is_ending(link->main)) {
+    /* A second connection that the peer never knew to be ready ends without its main link. */
+    if (link->main != NULL && trib_link_is_up(link) && was_used(link) && !trib_link_is_ending(link->main)) {
         link = link->main;
     }
     for (uint32_t i = 0; i < trib_link_connections(link); i++) {
@@ -140,7 +146,7 @@ static void second_closed(trib_link *link, bool was_handshake)
     const bool over = trib_link_detach_from_main(link);
     if (over) {
         finish_closed(main);
-    } else if (!trib_link_is_ending(main) && !was_handshake && !link->bye && (link->outgoing || link->has_received)) {
+    } else if (!trib_link_is_ending(main) && !was_handshake && !link->bye && was_used(link)) {
         /* A second connection that ended before the peer knew it to be ready was never used, so the main link lives on.
          * A main link that is closing still has its own last frames to write. */
         trib_link_close_for(main, false, &link->end);
@@ -213,6 +219,8 @@ void trib_link_transport_closed(trib_conn *conn, trib_status status, const char 
         trib_link_arrivals_abandon(link);
         if (link->flow.egress != NULL) {
             trib_scheduler_link_gone(link->host); /* what the transport gave back is the credit of other links */
+        } else {
+            trib_scheduler_resumed(link); /* what it carried goes over the link's other connections */
         }
         return;
     }

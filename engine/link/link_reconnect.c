@@ -217,26 +217,38 @@ static bool may_go_on(const trib_link *link, trib_status status)
     return is_repeated(link);
 }
 
+static void note_reason(trib_link *link, const char *reason)
+{
+    trib_link_redial *redial = &link->redial;
+    snprintf(redial->reason, sizeof redial->reason, "%s", redial->is_damaged ? "a message was damaged" : reason);
+    redial->is_damaged = false;
+}
+
 /* Notes the end of an attempt. Returns false if nobody can be there any more. */
 static bool note_attempt(trib_link *link, bool refused, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
     redial->refused = refused ? redial->refused + 1 : 0;
     redial->address = (redial->address + 1) % address_count(link);
-    snprintf(redial->reason, sizeof redial->reason, "%s", redial->is_late ? "no answer" : reason);
+    note_reason(link, redial->is_late ? "no answer" : reason);
     return redial->refused < address_count(link);
+}
+
+bool trib_redial_is_possible(const trib_link *link)
+{
+    return may_go_on(link, TRIB_PEER_LOST);
 }
 
 static void note_break(trib_link *link, const trib_conn *conn, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
     redial->tries = redial->refused = 0;
-    snprintf(redial->reason, sizeof redial->reason, "%s", reason);
+    note_reason(link, reason);
     /* Workers end what they have to a server that is about to go. */
     const bool is_expected = atomic_load(&link->host->engine->losses.drains);
     trib_log(link->host->reactor->logger, is_expected ? TRIB_LOG_INFO : TRIB_LOG_WARN,
              "the connection %s %s broke (%s): it is made again", link->outgoing ? "to" : "from", conn->remote.text,
-             reason);
+             redial->reason);
     trib_egress_rest(link);
     arm_deadline(link);
 }

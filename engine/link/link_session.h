@@ -53,6 +53,9 @@ typedef struct trib_link_redial {
     bool is_late;                /* this attempt took too long */
     bool needs_offer;            /* what an address offers (RDMA) is needed, as a device alone moves payloads */
     bool survives;               /* a broken connection is made again */
+    bool is_damaged;             /* a damaged frame has come, and the connection ends */
+    uint32_t damaged;            /* damaged frames in a row */
+    uint64_t damaged_at;         /* frames that were received before them */
     bool is_excused;             /* the deadline was late, and was extended once */
     uint32_t extensions;         /* how often the deadline was extended because the peer lives */
     trib_timer timer;            /* the next attempt, or the limit of this one */

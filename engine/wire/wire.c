@@ -144,6 +144,23 @@ static trib_status refuse_later(const uint64_t words[HEADER_WORDS], const char *
     return TRIB_PROTOCOL;
 }
 
+static void load_words(const unsigned char header[TRIB_HEADER_SIZE], uint64_t words[HEADER_WORDS])
+{
+    for (size_t i = 0; i < HEADER_WORDS; i++) {
+        words[i] = load_u64(header + 8 * i);
+    }
+}
+
+bool trib_frame_is_damaged(const unsigned char header[TRIB_HEADER_SIZE], bool speaks_this_version)
+{
+    if (load_u32(header) != TRIB_WIRE_MAGIC || trib_frame_is_foreign(header)) {
+        return speaks_this_version;
+    }
+    uint64_t words[HEADER_WORDS];
+    load_words(header, words);
+    return words[HEADER_WORDS - 1] >> 32 != checksum(words);
+}
+
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)
 {
     if (load_u32(header) != TRIB_WIRE_MAGIC) {
@@ -156,9 +173,7 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
                               TRIB_WIRE_VERSION);
     }
     uint64_t words[HEADER_WORDS];
-    for (size_t i = 0; i < HEADER_WORDS; i++) {
-        words[i] = load_u64(header + 8 * i);
-    }
+    load_words(header, words);
     if (words[HEADER_WORDS - 1] >> 32 != checksum(words)) {
         return trib_error_set(error, TRIB_PROTOCOL, "corrupt frame header (checksum does not match)");
     }

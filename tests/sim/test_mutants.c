@@ -17,7 +17,6 @@
 #include "engine/device/device_task.h"
 #include "engine/link/link_arrival.h"
 #include "engine/link/link_cause.h"
-#include "engine/link/link_checksum.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/local_group/group.h"
@@ -69,6 +68,7 @@ typedef enum bug {
     BUG_SILENCE_UNNOTICED,
     BUG_ANY_EPOCH,
     BUG_CHECKSUM_IGNORED,
+    BUG_DAMAGE_ENDS,
     BUG_PROOF_IGNORED,
     LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
     BUG_COUNT
@@ -108,6 +108,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_SILENCE_UNNOTICED] = "the silence of a member does not end the job",
     [BUG_ANY_EPOCH] = "frames of any epoch are accepted",
     [BUG_CHECKSUM_IGNORED] = "the checksum of payloads is not compared",
+    [BUG_DAMAGE_ENDS] = "a damaged message ends the link",
     [BUG_PROOF_IGNORED] = "the connector's proof is not checked",
     LOSS_BUG_LIST(LOSS_BUG_NAME)};
 
@@ -244,13 +245,6 @@ __typeof__(trib_frame_check_epoch) __real_trib_frame_check_epoch, __wrap_trib_fr
 trib_status __wrap_trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
 {
     return strikes(BUG_ANY_EPOCH, 1) ? TRIB_OK : __real_trib_frame_check_epoch(frame, epoch, error);
-}
-
-__typeof__(trib_link_checksum_compare) __real_trib_link_checksum_compare, __wrap_trib_link_checksum_compare;
-trib_status __wrap_trib_link_checksum_compare(trib_link *link, const trib_frame *frame, const void *payload,
-                                              trib_error *error)
-{
-    return strikes(BUG_CHECKSUM_IGNORED, 1) ? TRIB_OK : __real_trib_link_checksum_compare(link, frame, payload, error);
 }
 
 __typeof__(trib_auth_verify) __real_trib_auth_verify, __wrap_trib_auth_verify;
@@ -420,6 +414,7 @@ uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t
     return sum->level == TRIB_SUM_GROUP && strikes(BUG_OTHER_MEMBER, 50) ? (contributor + 1) % sum->count : contributor;
 }
 
+#include "tests/sim/damage_mutants_wrap.h"
 #include "tests/sim/loss_mutants_wrap.h"
 
 /* ---- The search ---- */

@@ -1,5 +1,6 @@
 /* test_reconnect.c - connections that break while the way to the peer is slow are made again (link_reconnect.h), in
  * virtual time. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,20 +21,22 @@ static sim_job *open_job(uint64_t seed)
     return sim_bed_open(&config);
 }
 
-static void sum(sim_job *job)
+static void sum(sim_job *job, uint32_t count)
 {
+    char name[16];
+    snprintf(name, sizeof name, "sum %u", count);
     exchange exchanges[WORKERS] = {{.done = 0}};
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
-        exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
-        for (uint32_t i = 0; i < COUNT; i++) {
+        exchanges[rank].buffer = calloc(count, sizeof(int32_t));
+        for (uint32_t i = 0; i < count; i++) {
             exchanges[rank].buffer[i] = (int32_t)(i + rank);
         }
-        sim_bed_submit(job, rank, "sum", COUNT, &exchanges[rank], 0);
+        sim_bed_submit(job, rank, name, count, &exchanges[rank], 0);
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, sim_bed_all_done, exchanges));
     for (uint32_t rank = 0; rank < WORKERS; rank++) {
         assert_int_equal(exchanges[rank].status, TRIB_OK);
-        for (uint32_t i = 0; i < COUNT; i++) {
+        for (uint32_t i = 0; i < count; i++) {
             assert_int_equal(exchanges[rank].buffer[i], WORKERS * (WORKERS - 1) / 2 + WORKERS * i);
         }
         free(exchanges[rank].buffer);
@@ -89,15 +92,15 @@ static void check(int64_t round_trip_ns, int64_t within_ns)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {
         sim_job *job = open_job(seed);
-        sum(job);
+        sum(job, COUNT);
         move_away(job, round_trip_ns);
-        sum(job);
+        sum(job, COUNT);
         uint32_t broken = break_links(job);
         assert_int_equal(broken, WORKERS);
         assert_true(sim_job_run(job, trib_sim_now(job->sim) + within_ns, are_made_again, &broken));
-        sum(job);
+        sum(job, COUNT);
         (void)sim_job_run(job, trib_sim_now(job->sim) + 4 * TIMEOUT_NS, NULL, NULL);
-        sum(job);
+        sum(job, COUNT);
         assert_int_equal(count_made_again(job), 2 * broken);
         assert_true(sim_job_close(job, 60 * SECOND));
         sim_job_free(job);
@@ -118,11 +121,32 @@ static void a_link_has_time_while_its_peer_lives(void **state)
     check(TIMEOUT_NS * 22 / 100, 3 * TIMEOUT_NS);
 }
 
+/* The server's links carry so little that a sum takes longer than the peer timeout, and a payload longer than the quarter
+ * of it after which a silent connection breaks. Bytes move all the time, so none breaks. One that is forgotten does. */
+static void narrow_links_do_not_break(void **state)
+{
+    (void)state;
+    const trib_sim_link narrow = {.egress_bits = RATE / 400, .ingress_bits = RATE / 400, .latency_ns = 1000000};
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    trib_sim_node_relink(job->members[WORKERS].node, &narrow);
+    for (uint32_t i = 0; i < 3; i++) {
+        sum(job, COUNT / 10);
+    }
+    assert_int_equal(count_made_again(job), 0);
+    assert_true(trib_sim_net_forget(job->net, 0));
+    sum(job, COUNT / 10);
+    assert_true(count_made_again(job) > 0);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_answers_are_awaited),
         cmocka_unit_test(a_link_has_time_while_its_peer_lives),
+        cmocka_unit_test(narrow_links_do_not_break),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

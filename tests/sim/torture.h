@@ -162,6 +162,7 @@ typedef struct torture_plan {
     uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
     int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
     torture_attack attack;
+    uint64_t flip_one_in;   /* of messages, for FLIPS; once all have joined, if the job may not end for it */
     uint32_t attack_one_in; /* of data frames, for FORGERY */
 } torture_plan;
 

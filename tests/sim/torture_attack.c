@@ -1,7 +1,8 @@
 /*
  * torture_attack.c - what a network, a peer or a stranger does to a job beyond faults; see torture.h.
  *
- * - Flips and forgeries happen between machines. The engine may end the job for them; it may not change a sum.
+ * - Flips and forgeries happen between machines and change no sum. The engine may end the job for a forgery, and for a
+ *   flip before all have joined; a later flip costs a connection, which is made again.
  * - A member that falls silent for longer than the peer timeout is noticed by every other one.
  * - Strangers connect to members all the time, with garbage, another version, or a wrong proof. The job may not suffer,
  *   and none of them may be let in.
@@ -80,7 +81,8 @@ void torture_draw_attack(torture_plan *plan)
     case 0:
         make_plain(plan);
         plan->attack = TORTURE_FLIPS;
-        plan->weather.flip_one_in = UINT64_C(20) << rate;
+        plan->flip_one_in = UINT64_C(20) << rate;
+        plan->may_end = is_cut;
         break;
     case 1:
     case 2:
@@ -341,6 +343,18 @@ bool torture_attack_open(run *self)
     }
     trib_sim_net_forge(self->job->net, forge, attacker);
     return true;
+}
+
+void torture_attack_flip(run *self)
+{
+    const torture_plan *plan = self->plan;
+    if (plan->attack != TORTURE_FLIPS || self->flips || (!plan->may_end && !sim_job_all_ready(self->job, NULL))) {
+        return;
+    }
+    self->flips = true;
+    trib_sim_weather weather = plan->weather;
+    weather.flip_one_in = plan->flip_one_in;
+    trib_sim_net_weather(self->job->net, &weather);
 }
 
 void torture_attack_check_silence(run *self, const torture_fault *fault, bool formed)

@@ -85,6 +85,7 @@ typedef struct run {
     int64_t grace_extended_ns[TORTURE_MEMBERS_MAX];
     uint32_t frozen[TORTURE_MEMBERS_MAX]; /* a count, because freezes nest */
     bool drained[TORTURE_MEMBERS_MAX];    /* servers that have asked to leave */
+    bool flips;                           /* bits flip by now */
     uint64_t alloc_fails_one_in[TORTURE_MEMBERS_MAX];
     torture_miss miss;
     trib_sim_stream alloc_failures;
@@ -111,6 +112,7 @@ void torture_watch_closed(run *self);
 /* torture_attack.c. */
 bool torture_attack_open(run *self);
 /* Checks, when a member stood still, that the others have heard of it. formed: the job had formed when it began. */
+void torture_attack_flip(run *self);
 void torture_attack_check_silence(run *self, const torture_fault *fault, bool formed);
 /* After the engines are closed, and before the world is freed. */
 void torture_attack_close(run *self);

@@ -219,6 +219,7 @@ static bool is_settled(sim_job *job, void *argument)
 {
     run *self = argument;
     torture_stutter(self);
+    torture_attack_flip(self);
     if (trib_sim_steps(job->sim) % WATCH_EVERY == 0) {
         torture_watch(self);
     }
@@ -335,7 +336,7 @@ static void check_all_told(run *self)
 /* A control connection that is reset before the job forms is made again. */
 static bool should_have_joined(const run *self)
 {
-    if (self->plan->attack == TORTURE_FLIPS) {
+    if (self->plan->attack == TORTURE_FLIPS && self->plan->may_end) {
         return false;
     }
     for (uint32_t i = 0; i < self->plan->fault_count; i++) {

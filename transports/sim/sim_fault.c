@@ -44,31 +44,43 @@ static int64_t silence_of(const sim_pair *pair)
     return least_ns;
 }
 
+/* Since when nothing has moved on the connection, as that end sees it; -1: it awaits nothing. What waits for its turn on
+ * this side's link is not under way yet, and what the peer's kernel has is acknowledged. */
+static int64_t silent_since(const sim_end *end)
+{
+    const sim_pair *pair = end->pair;
+    const sim_flow *out = &pair->flows[end->index], *in = &pair->flows[1 - end->index];
+    if (!sim_flow_is_waiting(out) || (out->window_used == out->arrived && trib_sim_reachable(pair))) {
+        return -1;
+    }
+    return out->progress_ns > in->arrived_ns ? out->progress_ns : in->arrived_ns;
+}
+
 void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event)
 {
     sim_pair *pair = trib_container_of(event, sim_pair, silence);
     const int64_t now_ns = trib_sim_now(sim);
     for (unsigned i = 0; i < 2; i++) {
         sim_end *end = &pair->ends[i];
-        const int64_t silent_ns = now_ns - pair->flows[i].progress_ns;
-        if (is_open(end) && end->transport->silence_ns > 0 && sim_flow_is_waiting(&pair->flows[i]) &&
+        const int64_t since_ns = silent_since(end), silent_ns = now_ns - since_ns;
+        if (is_open(end) && end->transport->silence_ns > 0 && since_ns >= 0 &&
             silent_ns >= end->transport->silence_ns) {
             trib_sim_flow_drop(&pair->flows[i]);
             trib_sim_end_begin(end, TRIB_PEER_LOST, "no answer for %.1f s", (double)silent_ns / 1e9);
         }
     }
     const int64_t again_ns = silence_of(pair) / 4;
-    if (again_ns > 0) {
+    const bool is_waiting = sim_flow_is_waiting(&pair->flows[0]) || sim_flow_is_waiting(&pair->flows[1]);
+    if (again_ns > 0 && (is_waiting || !trib_sim_reachable(pair))) {
         trib_sim_set(sim, event, now_ns + again_ns);
     }
 }
 
-static void watch_silence(sim_pair *pair)
+void trib_sim_pair_watch_silence(sim_pair *pair)
 {
-    trib_sim *sim = pair->net->sim;
-    trib_sim_clear(sim, &pair->silence);
-    if (!trib_sim_reachable(pair) && silence_of(pair) > 0) {
-        trib_sim_set(sim, &pair->silence, trib_sim_now(sim) + silence_of(pair));
+    const int64_t silence_ns = silence_of(pair);
+    if (silence_ns > 0 && !trib_sim_event_is_set(&pair->silence)) {
+        trib_sim_set(pair->net->sim, &pair->silence, trib_sim_now(pair->net->sim) + silence_ns);
     }
 }
 
@@ -79,7 +91,7 @@ static void look_around(const trib_sim_node *node)
         if (pair->ends[0].node != node && pair->ends[1].node != node) {
             continue;
         }
-        watch_silence(pair);
+        trib_sim_pair_watch_silence(pair);
         trib_sim_pair_look(pair);
     }
 }
@@ -145,7 +157,7 @@ bool trib_sim_net_forget(trib_sim_net *net, uint64_t index)
     sim_pair *pair = find_open(net, index);
     if (pair != NULL) {
         pair->forgotten = true;
-        watch_silence(pair);
+        trib_sim_pair_watch_silence(pair);
     }
     return pair != NULL;
 }

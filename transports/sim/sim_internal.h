@@ -96,7 +96,8 @@ struct sim_flow {
     uint64_t arrived;     /* bytes arrived and unread */
     uint64_t unheard;     /* of window_used: read, but the acknowledgement does not pass */
     int64_t last_arrival_ns;
-    int64_t progress_ns;            /* when something was last sent or read */
+    int64_t progress_ns;            /* when bytes were last acknowledged, or the first ones sent */
+    int64_t arrived_ns;             /* when bytes last arrived */
     int64_t busy_since_ns, busy_ns; /* since when it has unsent or unread bytes; and how long it had some before */
     uint8_t from;                   /* index of the sending end */
     bool queued;                    /* in its port's queue */
@@ -274,6 +275,8 @@ static inline bool sim_end_reads(sim_end *end)
 }
 
 /* ---- sim_fault.c ---- */
+/* Ends the connection's ends whose data under way is not acknowledged in time, from now on until nothing is. */
+void trib_sim_pair_watch_silence(sim_pair *pair);
 /* The silence limit of the pair has passed. */
 void trib_sim_pair_check_silence(trib_sim *sim, trib_sim_event *event);
 

@@ -325,9 +325,9 @@ static void send_data(sim_port *port, sim_flow *flow)
     trib_sim *sim = port->net->sim;
     uint32_t bytes = draw_size(flow);
     int64_t sent_ns = trib_sim_now(sim) + (int64_t)((double)bytes * port->byte_ns);
+    flow->progress_ns = flow->window_used == 0 ? trib_sim_now(sim) : flow->progress_ns;
     flow->unsent -= bytes;
     flow->window_used += bytes;
-    flow->progress_ns = trib_sim_now(sim);
     port->free_ns = sent_ns;
     if (!sim_is_local(flow->pair)) {
         flow->pair->ends[flow->from].machine->bytes_out += bytes;
@@ -413,6 +413,11 @@ static void take_data(sim_flow *flow, uint32_t bytes)
         return;
     }
     flow->arrived += bytes;
+    flow->arrived_ns = trib_sim_now(flow->pair->net->sim);
+    if (trib_sim_passes(&flow->pair->flows[1 - flow->from])) {
+        flow->progress_ns =
+            flow->arrived_ns; /* the receiver's kernel acknowledges, also for a process that stands still */
+    }
     if (end->lingers) {
         trib_sim_flow_read(flow, bytes);
     } else {

@@ -140,6 +140,7 @@ void trib_sim_stream_write(sim_end *end)
     const int64_t now_ns = trib_sim_now(end->pair->net->sim);
     if (!sim_flow_is_waiting(flow)) {
         flow->progress_ns = flow->busy_since_ns = now_ns;
+        trib_sim_pair_watch_silence(end->pair);
     }
     end->base.busy_ns = transport->base.is_slow ? (uint64_t)(flow->busy_ns + now_ns - flow->busy_since_ns) : 0;
     size_t taken = hand_to_kernel(end);

@@ -38,7 +38,7 @@ typedef struct tcp_backlog {
 /* Since when a peer has acknowledged nothing of the data under way to it. */
 typedef struct tcp_silence {
     int64_t since_ns;
-    uint64_t acked; /* bytes acknowledged in all, at the last check */
+    uint64_t acked, received; /* bytes acknowledged and received in all, at the last check */
     bool was_checked;
 } tcp_silence;
 
@@ -46,7 +46,7 @@ typedef struct tcp_silence {
 typedef struct tcp_seen {
     uint32_t unacked, probes; /* packets in flight; unanswered probes of a closed window */
     uint32_t unsent;          /* bytes that wait for room at the peer */
-    uint64_t acked;           /* bytes acknowledged in all */
+    uint64_t acked, received; /* bytes acknowledged and received in all */
     int64_t last_ack_ms;      /* since the last acknowledgement, of data or not */
 } tcp_seen;
 

@@ -1,11 +1,14 @@
 /*
- * tcp_silence.c - ends a connection whose peer acknowledges nothing for too long.
+ * tcp_silence.c - ends a connection whose peer acknowledges nothing for too long, and sends nothing.
  *
  * The kernel's own limit (TCP_USER_TIMEOUT) counts from the first retransmission until everything that was lost has
  * arrived. Behind a link that has become slow, or that fails a second time before it has recovered, this time never
  * restarts: what is acknowledged meanwhile does not count, and two unanswered retries end the connection. So the
  * kernel's limit is set far away, and this file measures what matters: the time during which none of the data under
  * way was acknowledged.
+ *
+ * What the peer sends meanwhile shows that it lives: its acknowledgements may wait in the queue of a narrow link. If
+ * nothing of this side arrives there, the peer's own data is not acknowledged either, and soon it sends nothing new.
  *
  * A peer whose receive window is closed answers the kernel's probes, which is not silence.
  *
@@ -69,16 +72,18 @@ int64_t trib_tcp_silence_learn(tcp_silence *silence, int64_t now_ns, const tcp_s
         silence->since_ns = now_ns;
         silence->was_checked = true;
         silence->acked = seen->acked;
+        silence->received = seen->received;
         return seen->unsent > 0 ? 0 : -1;
     }
     const int64_t acked_ns = now_ns - seen->last_ack_ms * NS_PER_MS;
-    if (silence->was_checked && seen->acked != silence->acked) {
+    if (silence->was_checked && (seen->acked != silence->acked || seen->received != silence->received)) {
         silence->since_ns = now_ns;
     } else if ((!silence->was_checked || seen->unacked == 0) && acked_ns > silence->since_ns) {
         silence->since_ns = acked_ns;
     }
     silence->was_checked = true;
     silence->acked = seen->acked;
+    silence->received = seen->received;
     return now_ns - silence->since_ns;
 }
 
@@ -103,6 +108,7 @@ static void check_silence(trib_reactor *reactor, trib_timer *timer)
                            .probes = info.tcpi_probes,
                            .unsent = info.tcpi_notsent_bytes,
                            .acked = info.tcpi_bytes_acked,
+                           .received = info.tcpi_bytes_received,
                            .last_ack_ms = info.tcpi_last_ack_recv};
     const int64_t silent_ns = trib_tcp_silence_learn(&conn->silence, now_ns, &seen);
     if (silent_ns >= silence_ns) {

@@ -266,6 +266,61 @@ static void named_while_destroy_waits(void **state)
     assert_true(atomic_load(&self.seen));
 }
 
+/* ---- Lost for it ---- */
+
+static void impatient(trib_config *config, int member)
+{
+    (void)member;
+    config->reactors = 1;
+    config->peer_timeout_ns = INT64_C(600000000);
+}
+
+static void run_until_lost(const trib_result *result, void *user)
+{
+    (void)result;
+    const atomic_bool *lost = user;
+    while (!atomic_load(lost)) {
+        sched_yield();
+    }
+}
+
+/* The callback of rank 1 runs until rank 0 has lost it. Its own error then names the callback, and that of rank 0 does
+ * not, because rank 0 cannot know. */
+static void named_to_who_was_lost(void **state)
+{
+    (void)state;
+    job jobs;
+    atomic_bool lost = false;
+    float data[2] = {1, 2}, next[2] = {1, 2};
+    trib_tensor *slow[2], *other[2];
+    trib_error errors[2];
+    job_open(&jobs, 2, 0, impatient);
+    for (int i = 0; i < 2; i++) {
+        slow[i] = job_declare(jobs.engines[i], "slow one", TRIB_FLOAT32, 1);
+        other[i] = job_declare(jobs.engines[i], "other", TRIB_FLOAT32, 1);
+    }
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = slow[1];
+    params.input = params.output = &data[1];
+    params.done_cb = run_until_lost;
+    params.user = &lost;
+    assert_int_equal(trib_push_pull(jobs.engines[1], &params, NULL, NULL), TRIB_OK);
+    assert_int_equal(job_wait(job_push_pull(jobs.engines[0], slow[0], data, data, TRIB_SUM), NULL), TRIB_OK);
+    trib_op *ops[2];
+    for (int i = 0; i < 2; i++) {
+        ops[i] = job_push_pull(jobs.engines[i], other[i], &next[i], &next[i], TRIB_SUM);
+    }
+    assert_int_equal(job_wait(ops[0], &errors[0]), TRIB_PEER_LOST);
+    atomic_store(&lost, true);
+    assert_int_equal(job_wait(ops[1], &errors[1]), TRIB_PEER_LOST);
+    assert_null(strstr(errors[0].text, "held up"));
+    if (strstr(errors[1].text, "this process itself was held up by the callback of tensor \"slow one\"") == NULL) {
+        fail_msg("%s", errors[1].text);
+    }
+    job_close(&jobs);
+}
+
 int main(void)
 {
     alarm(120); /* ends a callback that is never named */
@@ -273,6 +328,7 @@ int main(void)
         cmocka_unit_test(queue_goes_on_after_longjmp),   cmocka_unit_test(attached_goes_on_after_longjmp),
         cmocka_unit_test(queue_goes_on_after_unwinding), cmocka_unit_test(attached_goes_on_after_unwinding),
         cmocka_unit_test(named_while_it_runs),           cmocka_unit_test(named_while_destroy_waits),
+        cmocka_unit_test(named_to_who_was_lost),
     };
     return cmocka_run_group_tests_name("callback_ends", tests, NULL, NULL);
 }

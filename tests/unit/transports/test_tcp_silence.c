@@ -35,6 +35,18 @@ static void little_by_little_is_none(void **state)
     }
 }
 
+/* Acknowledgements wait in the queue of a narrow link, while the peer's data comes. Silence begins when it comes no more. */
+static void what_the_peer_sends_is_life(void **state)
+{
+    (void)state;
+    tcp_silence silence = {.since_ns = 100 * SECOND};
+    for (int64_t i = 1; i <= 20; i++) {
+        const tcp_seen seen = {.unacked = 5, .acked = 7000, .received = 1000 * (uint64_t)(i < 10 ? i : 10)};
+        const int64_t silent_ns = trib_tcp_silence_learn(&silence, (100 + i) * SECOND, &seen);
+        assert_int_equal(silent_ns, i < 11 ? 0 : (i - 10) * SECOND);
+    }
+}
+
 static void idle_connection_is_not_silent(void **state)
 {
     (void)state;
@@ -95,6 +107,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_acknowledged_is_silence),
         cmocka_unit_test(little_by_little_is_none),
+        cmocka_unit_test(what_the_peer_sends_is_life),
         cmocka_unit_test(idle_connection_is_not_silent),
         cmocka_unit_test(an_answer_before_the_first_look_counts),
         cmocka_unit_test(answers_that_acknowledge_nothing_are_silence),
