@@ -160,5 +160,6 @@ bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
         trib_link_close_for(slot->link, true, cause);
     }
     trib_registry_member_left(self);
+    trib_serves_check(self);
     return true;
 }

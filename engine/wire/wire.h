@@ -70,7 +70,10 @@
     /* a partition gets another owner: what a worker has of it, and how the worker goes on */                          \
     X(ASK_REPORT, 0)                                                                                                   \
     X(REPORT, 28)                                                                                                      \
-    X(RESUME, 0)
+    X(RESUME, 0)                                                                                                       \
+    /* a tensor, as its workers have declared it: the coordinator tells the members that sum, which answer */          \
+    X(SERVE, TRIB_PAYLOAD_MAX)                                                                                         \
+    X(SERVING, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
