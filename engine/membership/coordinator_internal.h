@@ -113,7 +113,7 @@ struct trib_coordinator {
     uint64_t forgets;
     uint64_t serves;
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
-    trib_group_entry *groups; /* newest first */
+    trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */

@@ -401,105 +401,6 @@ static void a_contribution_to_another_epoch(void **state)
     bed_close(&self);
 }
 
-/* Answers SERVEs up to that tensor's, and makes groups known. Returns the tensor's number. */
-static uint32_t serve(const bed *self, const raw_peer *peer, const char *last)
-{
-    trib_frame frame = {.type = TRIB_FRAME_NONE};
-    char name[TRIB_TENSOR_NAME_MAX + 1] = "";
-    while (strcmp(name, last) != 0) {
-        assert_true(raw_peer_receive(peer, &frame, self->payload));
-        trib_frame answer = {.type = TRIB_FRAME_NONE, .epoch = 1, .group = frame.group};
-        if (frame.type == TRIB_FRAME_GROUP_RANKS) {
-            answer.type = TRIB_FRAME_GROUP_KNOWN;
-            raw_peer_send(peer, answer, NULL, 0);
-        } else if (frame.type == TRIB_FRAME_SERVE) {
-            trib_reader reader = {.data = self->payload + 4, .left = frame.payload_size - 4}; /* behind the size */
-            trib_get_text(&reader, name, sizeof name);
-            answer = (trib_frame){.type = TRIB_FRAME_SERVING, .epoch = 1};
-            raw_peer_send(peer, answer, NULL, 0);
-        }
-    }
-    return frame.tensor;
-}
-
-static void declare(const bed *self, bool in_group)
-{
-    const int32_t ranks[] = {0};
-    trib_error error = {.text = ""};
-    trib_tensor_desc desc;
-    trib_group_desc group;
-    trib_tensor *tensor = NULL;
-    trib_group_desc_init(&group, sizeof group);
-    group.name = "alone";
-    group.ranks = ranks;
-    group.rank_count = 1;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = "weights";
-    desc.dtype = TRIB_FLOAT32;
-    desc.count = 4;
-    if (in_group) {
-        assert_int_equal(trib_group_create(self->host.engine, &group, &desc.group, &error), TRIB_OK);
-    }
-    assert_int_equal(trib_tensor_declare(self->host.engine, &desc, &tensor, &error), TRIB_OK);
-}
-
-/* Rank 0 declares a tensor of four floats, alone or in a group without rank 1, which then pushes what does not fit it.
- * The server's error names the rank and the tensor. */
-static void push_is_rejected(trib_frame push, bool declares, bool in_group, const char *words)
-{
-    const unsigned char payload[64] = {0};
-    bed self;
-    raw_peer peer, accepted, data;
-    trib_member_info info;
-    trib_error error = {.text = ""};
-    bed_open(&self, 2);
-    join(&self, &peer, 1, 2, 0);
-    expect_roster(&self, &peer);
-    take_first_member(&self, &info);
-    raw_peer_accept(&peer, &accepted, HOST_TOKEN);
-    raw_peer_connect(&data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
-    assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_OK);
-    if (declares) {
-        declare(&self, in_group);
-        push.tensor += serve(&self, &peer, "weights");
-    }
-    push.type = TRIB_FRAME_PUSH;
-    push.epoch = 1;
-    push.round = 1;
-    raw_peer_send(&data, push, payload, push.size);
-    raw_peer_expect_end(&data);
-    await_line(&self, words);
-    raw_peer *const all[] = {&data, &accepted, &peer};
-    for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
-        raw_peer_close(all[i]);
-    }
-    bed_close(&self);
-}
-
-static void pushes_that_no_tensor_has(void **state)
-{
-    (void)state;
-    const trib_frame right = {.chunk_count = 1, .size = 16, .dtype = TRIB_FLOAT32};
-    trib_frame push = right;
-    push.tensor = 7;
-    push_is_rejected(push, false, false, "PUSH from rank 1 (by hand) for tensor 7, which nobody has declared");
-    push_is_rejected(push, true, false, "which nobody has declared");
-    push = right;
-    push_is_rejected(push, true, true, "PUSH from rank 1 (by hand) for tensor \"weights\": it belongs to another group");
-    push.size = 8;
-    push_is_rejected(push, true, false,
-                     "for tensor \"weights\": chunk 0 of 1 with 8 bytes, of a partition of 16 bytes in 1 chunks");
-    push = right;
-    push.chunk_count = 2;
-    push_is_rejected(push, true, false, "for tensor \"weights\": chunk 0 of 2 with 16 bytes");
-    push = right;
-    push.dtype = TRIB_INT32;
-    push_is_rejected(push, true, false, "for tensor \"weights\": another type or layout than declared");
-    push = right;
-    push.partition = 1;
-    push_is_rejected(push, true, false, "for tensor \"weights\": partition 1 of 1");
-}
-
 /* Rank 1 starts the sum of rank 2's partition and withholds its payload. The job ends with rank 1's name, before rank
  * 2's own sum comes. */
 static void a_sum_of_another_member(void **state)
@@ -525,7 +426,7 @@ static void a_sum_of_another_member(void **state)
         ops[i] = job_push_pull(self.host.engine, tensor, values[i], values[i], TRIB_SUM);
     }
     for (uint32_t i = 0; i < 2; i++) {
-        (void)serve(&self, &peers[i], "c");
+        (void)raw_peer_serve(&peers[i], "c", self.payload);
     }
     trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
     assert_true(raw_peer_receive(&data[1], &push, self.payload)); /* pushed to rank 2 */
@@ -562,7 +463,6 @@ int main(void)
         cmocka_unit_test(a_damaged_payload),
         cmocka_unit_test(a_sum_of_another_member),
         cmocka_unit_test(a_contribution_to_another_epoch),
-        cmocka_unit_test(pushes_that_no_tensor_has),
         cmocka_unit_test(another_version),
         cmocka_unit_test(a_coordinator_of_another_version),
         cmocka_unit_test(second_connections),
