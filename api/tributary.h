@@ -280,7 +280,10 @@ typedef struct trib_config {
     const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
     trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
-    uint64_t reserved[7];           /* must be 0 */
+    /* The codec of tensors that name none, where they can have it; the same on all workers. NULL: none */
+    const char *codec;
+    uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
+    uint64_t reserved[5];     /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -445,7 +448,10 @@ typedef struct trib_tensor_desc {
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     uint32_t reserved_32;
-    uint64_t reserved[2];
+    /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they are.
+     * NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
+    const char *codec;
+    uint64_t reserved[1];
 } trib_tensor_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_tensor_desc). TRIB_ANY_THREAD. */

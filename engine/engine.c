@@ -18,6 +18,7 @@
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
 #include "engine/local_group/group.h"
+#include "engine/codec/codec.h"
 #include "engine/membership/member.h"
 #include "engine/membership/server_loss.h"
 #include "engine/worker/op.h"
@@ -36,6 +37,16 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->job = copy_text(config->job);
     engine->coordinator_address = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
+    engine->codec = copy_text(config->codec);
+    engine->config.codec = engine->codec;
+    if ((engine->codec == NULL) != (config->codec == NULL)) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
+    trib_codec_config codec;
+    trib_error why;
+    if (config->codec != NULL && trib_codec_parse(config->codec, &codec, &why) != TRIB_OK) {
+        return trib_error_set(error, TRIB_INVALID, "TRIB_CODEC: %.400s", why.text);
+    }
     if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
@@ -286,6 +297,7 @@ void trib_engine_free(trib_engine *engine)
     trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
     free(engine->listen_host);
+    free(engine->codec);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);
     pthread_mutex_destroy(&engine->once_mutex);

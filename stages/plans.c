@@ -6,24 +6,19 @@
  */
 #include "stages/plans.h"
 
-#include "stages/codec/codec.h"
-
 static const trib_plan host = {
     .name = "host memory",
-    .codec = &trib_codec_none,
     .stages = {&trib_stage_compress, &trib_stage_push, &trib_stage_pull, &trib_stage_decompress, NULL},
 };
 
 static const trib_plan device_each = {
     .name = "one device on each machine",
-    .codec = &trib_codec_none,
     .stages = {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_compress, &trib_stage_push,
                &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d_last, NULL},
 };
 
 static const trib_plan devices = {
     .name = "devices of several machines",
-    .codec = &trib_codec_none,
     .stages = {&trib_stage_input, &trib_stage_nccl_reduce, &trib_stage_copy_d2h, &trib_stage_compress, &trib_stage_push,
                &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d, &trib_stage_nccl_broadcast, NULL},
 };

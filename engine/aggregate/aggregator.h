@@ -78,6 +78,9 @@ typedef struct trib_contribution {
     /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not
      * interpreted here */
     uint32_t owner;
+    /* How the chunk was encoded, NULL: not at all. All contributors must say the same; otherwise not interpreted here. */
+    const struct trib_encoding *encoding;
+    uint32_t partition_elements; /* with an encoding */
 } trib_contribution;
 
 /* A sum that is being sent to its receivers, which share it by reference count. */
@@ -85,7 +88,8 @@ typedef struct trib_sum_buffer {
     void *data;
     uint32_t size;
     uint32_t references;
-    void *slot; /* for the aggregator alone */
+    uint8_t codec; /* that made the data; 0: the data are elements */
+    void *slot;    /* for the aggregator alone */
 } trib_sum_buffer;
 
 /* The payload of a contribution, as it arrived. */

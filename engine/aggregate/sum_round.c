@@ -183,6 +183,14 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }
+    if (first->encoding != what->encoding) {
+        snprintf(text, sizeof text,
+                 "the workers disagree in round %u: rank %u and rank %u do not encode chunks in the same way",
+                 what->round, trib_sum_rank(self, first, first->contributor),
+                 trib_sum_rank(self, what, what->contributor));
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
     sum_chunk *chunk = &round->chunks[what->chunk];
     if (!chunk->is_sized) {
         chunk->is_sized = true;

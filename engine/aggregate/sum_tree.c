@@ -169,6 +169,18 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     return root.block;
 }
 
+/* All receivers get the same bytes, so the sum is encoded once. */
+static void encode(trib_summation *self, sum_chunk *chunk)
+{
+    trib_contribution what = chunk->round->what;
+    if (what.encoding != NULL && chunk->sum.data != NULL) {
+        what.chunk = (uint32_t)(chunk - chunk->round->chunks);
+        what.size = chunk->size;
+        self->config.encode(self->config.user, &what, &chunk->sum);
+        trib_assert(chunk->sum.size <= (chunk->size < TRIB_SUM_SMALL_BYTES ? TRIB_SUM_SMALL_BYTES : chunk->size));
+    }
+}
+
 static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_node payload, sum_block *spare)
 {
     if (payload.data != NULL) {
@@ -192,6 +204,7 @@ static void add_to_sum(trib_summation *self, sum_chunk *chunk, uint32_t rank, su
         trib_sum_partial_give_out(self, chunk, result);
     } else {
         begin_handing(chunk, &chunk->sum, result);
+        encode(self, chunk);
         trib_sum_chunk_hand_out(self, chunk);
     }
 }

@@ -21,6 +21,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/aggregate/summation.h"
+#include "engine/codec/encoding.h"
 
 #define TRIB_SUM_WIDTHS 3u         /* blocks of 1, 2 and 4 times chunk_bytes, up to the widest accumulator */
 #define TRIB_SUM_SMALL_BYTES 4096u /* bytes; chunks up to this use smaller blocks of 1, 2 and 4 times this size */
@@ -28,6 +29,8 @@
 #define TRIB_SUM_ROUND_CLASSES 17u /* rounds with room for 2^0 .. 2^16 chunks */
 _Static_assert(TRIB_SUM_CHUNKS_MAX == 1u << (TRIB_SUM_ROUND_CLASSES - 1),
                "rounds for all partitions, and no larger ones");
+
+_Static_assert(TRIB_ENCODING_SMALL == TRIB_SUM_SMALL_BYTES, "the room of a small encoded sum");
 
 #define TRIB_SUM_TORN "a contribution was lost with its connection while it was summed"
 

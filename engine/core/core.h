@@ -82,7 +82,8 @@ typedef struct trib_core {
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */
     int64_t next_scan_ns;     /* time of the next scan of waiting rounds while the core ends */
     trib_sum_entry *free_entries;
-    uint32_t entries_waiting; /* sums not sent yet */
+    struct trib_server_codec *codec; /* for encoded chunks (server_codec.c); NULL: none has come yet */
+    uint32_t entries_waiting;        /* sums not sent yet */
     /* time of the last check while contributions find no memory (server_memory.c), else 0 */
     int64_t out_of_memory_at_ns;
     int64_t out_of_memory_ns; /* duration of the shortage so far, without time in which this process was stopped */

@@ -162,7 +162,7 @@ struct trib_engine {
      * writes into memory that was freed. */
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
-    char *job, *coordinator_address, *listen_host;
+    char *job, *coordinator_address, *listen_host, *codec;
     char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;

@@ -9,6 +9,7 @@
 #include "engine/base/hash.h"
 #include "engine/cluster/cut.h"
 #include "engine/cluster/rank_set.h"
+#include "engine/codec/codec.h"
 #include "engine/link/listeners.h"
 
 /* A place in the job. The ranks come first, then the dedicated servers. A place's index is the id of its member. */
@@ -63,7 +64,8 @@ typedef struct trib_registry_entry {
     uint64_t count;
     uint8_t dims; /* of its shape; 0: nobody has given one */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
-    uint32_t shape_rank; /* who gave it */
+    uint32_t shape_rank;              /* who gave it */
+    char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", or how its sums are encoded */
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;

@@ -10,7 +10,8 @@
 void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
 {
     const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
-    const size_t size = sizeof tensor->name + 32 + (tensor->dims + splits) * sizeof(uint64_t);
+    const size_t size =
+        sizeof tensor->name + sizeof tensor->codec_text + 32 + (tensor->dims + splits) * sizeof(uint64_t);
     tensor->is_declared = true;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
@@ -27,6 +28,7 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
     for (uint32_t i = 0; i < tensor->dims; i++) {
         trib_put_u64(&writer, tensor->shape[i]);
     }
+    trib_put_text(&writer, tensor->codec_text);
     trib_put_u32(&writer, splits);
     for (uint32_t i = 0; i < splits; i++) {
         trib_put_u64(&writer, tensor->splits[i]);

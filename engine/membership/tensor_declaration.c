@@ -22,6 +22,7 @@ static bool read_fields(const trib_coordinator *self, const trib_frame *frame, t
     for (uint32_t i = 0; i < what->dims && i < TRIB_TENSOR_DIMS_MAX; i++) {
         what->shape[i] = trib_get_u64(reader);
     }
+    trib_get_text(reader, what->codec, sizeof what->codec);
     what->split_count = trib_get_u32(reader);
     what->local_size = frame->root;
     what->group = trib_groups_find(self, frame->group);
@@ -81,6 +82,9 @@ static void describe(char *text, size_t size, const trib_declaration *what)
     if (what->row > 1) {
         length += snprintf(text + length, size - (size_t)length, " of rows of %llu", (unsigned long long)what->row);
     }
+    if (strcmp(what->codec, "none") != 0) {
+        length += snprintf(text + length, size - (size_t)length, " with codec \"%s\"", what->codec);
+    }
     if (what->local_size > 0) {
         snprintf(text + length, size - (size_t)length, " on devices, %u a machine", what->local_size);
     }
@@ -89,7 +93,8 @@ static void describe(char *text, size_t size, const trib_declaration *what)
 static bool is_same_but_shape(const trib_registry_entry *entry, const trib_declaration *what)
 {
     return entry->dtype == what->dtype && entry->local_size == what->local_size && entry->layout == what->layout &&
-           entry->row == what->row && (entry->layout != TRIB_WHOLE || entry->count == what->count);
+           strcmp(entry->codec, what->codec) == 0 && entry->row == what->row &&
+           (entry->layout != TRIB_WHOLE || entry->count == what->count);
 }
 
 bool trib_declaration_is_same(const trib_registry_entry *entry, const trib_declaration *what)
@@ -109,7 +114,7 @@ bool trib_declaration_is_same(const trib_registry_entry *entry, const trib_decla
 void trib_declaration_compare(const trib_coordinator *self, const trib_registry_entry *entry,
                               const trib_declaration *what, uint32_t rank, char *text, size_t size)
 {
-    char one[TRIB_TENSOR_TEXT_SIZE + 64], other[TRIB_TENSOR_TEXT_SIZE + 64];
+    char one[TRIB_TENSOR_TEXT_SIZE + TRIB_CODEC_TEXT_SIZE + 80], other[sizeof one];
     /* Shapes are part of the texts if they are all that differs. */
     const bool is_shape = is_same_but_shape(entry, what);
     trib_declaration first = {.dtype = entry->dtype,
@@ -120,6 +125,7 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
                               .dims = is_shape ? entry->dims : 0};
     trib_declaration second = *what;
     memcpy(first.shape, entry->shape, sizeof first.shape);
+    memcpy(first.codec, entry->codec, sizeof first.codec);
     second.dims = is_shape ? what->dims : 0;
     describe(one, sizeof one, &first);
     describe(other, sizeof other, &second);

@@ -14,6 +14,7 @@ typedef struct trib_declaration {
     uint8_t dims;
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     trib_group_entry *group;
+    char codec[TRIB_CODEC_TEXT_SIZE];
 } trib_declaration;
 
 /* Reads the rank's declaration but for its splits, which the reader has next: they are all that it has left. */

@@ -89,6 +89,7 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     entry->group = what->group;
     entry->layout = what->layout;
     entry->row = what->row;
+    memcpy(entry->codec, what->codec, sizeof entry->codec);
     entry->first_rank = rank;
     entry->tags = malloc(self->worker_count * sizeof *entry->tags);
     entry->counts = calloc(trib_cut_slices(what->layout, trib_registry_sharers(self, entry)), sizeof *entry->counts);

@@ -128,6 +128,7 @@ void trib_server_close(trib_core *core)
     trib_takeovers_close(core);
     trib_server_sums_close(core);
     trib_server_free_entries(core);
+    trib_server_codec_close(core);
     free(core->worker_links);
     core->worker_links = NULL;
     trib_server_forget_tensors(core);

@@ -1,6 +1,7 @@
 /* server_frame.c - turns a worker's frame into a contribution, and checks its form. The aggregator checks it against
  * the round. */
 #include "engine/aggregate/summation.h"
+#include "engine/codec/encoding.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 
@@ -110,6 +111,18 @@ trib_status trib_server_check_operation(const trib_link *link, const trib_frame 
     return TRIB_OK;
 }
 
+/* Only an all-reduce among all workers is encoded, and no relay sums encoded chunks. */
+static trib_status check_encoded(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const trib_roster *roster = link->core->engine->roster;
+    if (frame->collective != TRIB_COLLECTIVE_ALL_REDUCE || frame->group != 0 || roster->local_size > 0 ||
+        frame->size == 0 || frame->payload_size > roster->chunk_bytes + TRIB_ENCODING_MARGIN) {
+        return trib_error_set(error, TRIB_PROTOCOL, "encoded PUSH from %s, which cannot be: %u bytes for %u",
+                              trib_roster_name(roster, link->peer), frame->payload_size, frame->size);
+    }
+    return TRIB_OK;
+}
+
 trib_status trib_server_check_push(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
@@ -119,6 +132,9 @@ trib_status trib_server_check_push(const trib_link *link, const trib_frame *fram
     }
     if (frame->size > roster->chunk_bytes || frame->size % trib_dtype_size((trib_dtype)frame->dtype) != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed PUSH from %s", trib_roster_name(roster, link->peer));
+    }
+    if (frame->codec != 0) {
+        return check_encoded(link, frame, error);
     }
     uint32_t expected = expected_payload(link, frame);
     if (frame->payload_size != expected) {

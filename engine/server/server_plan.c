@@ -97,6 +97,11 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     if (frame->type != TRIB_FRAME_PUSH || frame->payload_size == 0) {
         return TRIB_OK; /* the link's own memory receives the text of a withdrawal */
     }
+    if (frame->codec != 0) {
+        status = trib_server_codec_land(link, frame, target);
+        trib_server_note_memory(core, status, frame->payload_size);
+        return status;
+    }
     trib_contribution what = trib_server_contribution(sum, link, frame);
     what.is_ahead = link->arrival_count > 0;
     status = sum->aggregator->ops->recv_target(sum->aggregator, &what, &target->buffer, error);
@@ -122,15 +127,23 @@ static void receive_payload(server_chunk *chunk, bool in_place)
 
 /* ---- DECODE ---- */
 
-static void decode_payload(server_chunk *chunk, const void *payload, bool in_place)
+static trib_status decode_payload(server_chunk *chunk, const void *payload, bool in_place, trib_error *error)
 {
     const trib_frame *frame = chunk->frame;
     trib_core *core = chunk->link->core;
-    trib_assert(frame->codec == 0); /* trib_frame_decode refuses any other codec */
+    if (frame->codec != 0) {
+        void *buffer = NULL;
+        const trib_status status =
+            trib_server_codec_decode(chunk->sum, chunk->link, frame, payload, &chunk->what, &buffer, error);
+        trib_server_codec_give(core, chunk->link->recv_claim.what);
+        chunk->arrived = (trib_arrived){.buffer = buffer, .payload = buffer};
+        return status;
+    }
     chunk->lender = trib_conn_lender(in_place ? &core->host.leases.conn : chunk->link->conn);
     chunk->arrived = (trib_arrived){.buffer = chunk->link->recv_claim.what,
                                     .payload = frame->payload_size > 0 ? payload : NULL,
                                     .lender = &chunk->lender};
+    return TRIB_OK;
 }
 
 /* ---- AGGREGATE ---- */
@@ -191,8 +204,8 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
         return TRIB_OK;
     }
     receive_payload(&chunk, in_place);
-    decode_payload(&chunk, payload, in_place);
-    return aggregate_chunk(&chunk, error);
+    status = decode_payload(&chunk, payload, in_place, error);
+    return status == TRIB_OK ? aggregate_chunk(&chunk, error) : status;
 }
 
 /* ---- ENCODE and SEND ---- */
@@ -234,6 +247,8 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .chunk = what->chunk,
         .chunk_count = what->chunk_count,
         .size = what->size,
+        .encoded_size = entry->buffer->codec == 0 ? 0 : entry->buffer->size,
+        .codec = entry->buffer->codec,
         .priority = what->priority,
         .collective = (uint8_t)((unsigned)what->collective | partial),
         .dtype = (uint8_t)what->dtype,

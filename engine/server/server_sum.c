@@ -220,6 +220,7 @@ static trib_status open_sum(trib_server_sum *sum)
         .buffer_alloc = buffer_alloc,
         .buffer_free = buffer_free,
         .sum_ready = sum_ready,
+        .encode = trib_server_codec_encode,
         .refused = round_refused,
         .user = sum,
         .takes_partials = is_host,

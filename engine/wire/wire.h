@@ -114,12 +114,12 @@ typedef enum trib_frame_type {
     FIELD(chunk, 40, 4)                                                                                                \
     FIELD(chunk_count, 44, 4)                                                                                          \
     FIELD(size, 48, 4)                                                                                                 \
-    LATER(encoded_size, 52, 4)                                                                                         \
+    FIELD(encoded_size, 52, 4)                                                                                         \
     FIELD(priority, 56, 4)                                                                                             \
     FIELD(collective, 60, 1)                                                                                           \
     FIELD(dtype, 61, 1)                                                                                                \
     FIELD(reduce, 62, 1)                                                                                               \
-    LATER(codec, 63, 1)                                                                                                \
+    FIELD(codec, 63, 1)                                                                                                \
     FIELD(root, 64, 4)                                                                                                 \
     FIELD(aux, 68, 4)                                                                                                  \
     FIELD(acknowledged, 72, 8)                                                                                         \
@@ -144,7 +144,7 @@ typedef struct trib_frame {
     uint32_t chunk;
     uint32_t chunk_count;
     uint32_t size;         /* bytes of the chunk in the tensor */
-    uint32_t encoded_size; /* reserved for the bytes of the encoded chunk */
+    uint32_t encoded_size; /* bytes of the payload if a codec made it, else 0 */
     int32_t priority;
     uint8_t collective, dtype, reduce, codec;
     uint16_t flags;

@@ -17,6 +17,7 @@
 #include "engine/base/limits.h"
 #include "engine/base/hash.h"
 #include "engine/cluster/cut.h"
+#include "engine/codec/codec.h"
 #include "engine/core/core.h"
 #include "engine/worker/rank_group.h"
 #include "engine/worker/task.h"
@@ -104,6 +105,9 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     uint64_t *received_bits;
+    trib_codec_config codec;               /* of its sums; none from the placement on if it cannot be there */
+    bool names_codec;                      /* the declaration names the codec; else the job's setting does */
+    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, in its one form; workers must agree */
     unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
     bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
     bool on_device;        /* TRIB_TENSOR_DEVICE */

@@ -59,12 +59,9 @@ typedef struct trib_stage_state {
     trib_stage_times waited; /* part of that time spent waiting for credit, of tasks that got some */
 } trib_stage_state;
 
-struct trib_codec;
-
 #define TRIB_PLAN_STAGES_MAX 12u
 typedef struct trib_plan {
     const char *name;
-    const struct trib_codec *codec;
     bool is_local;                                  /* true if no stage exchanges data with a server */
     const trib_stage *stages[TRIB_PLAN_STAGES_MAX]; /* NULL-terminated */
 } trib_plan;

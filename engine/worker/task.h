@@ -14,6 +14,7 @@
 struct trib_op_core;
 struct trib_device_task;
 struct trib_orphan;
+struct trib_task_codec;
 
 typedef enum trib_task_state {
     TRIB_TASK_IDLE,    /* no round has begun, or one is about to */
@@ -85,6 +86,7 @@ typedef struct trib_task {
     uint32_t giver;                  /* the worker that gives the round's sum away; TRIB_NO_MEMBER: it is summed */
     struct trib_orphan *orphan;      /* its owner is lost, and the next one has not said how to go on; else NULL */
     struct trib_device_task *device; /* NULL: the tensor is in host memory */
+    struct trib_task_codec *codec;   /* NULL: the tensor has none (task_codec.h) */
     trib_task_state state;
     uint32_t stage; /* index into the plan */
     uint32_t holds; /* the sum of held */

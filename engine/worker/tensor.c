@@ -11,6 +11,7 @@
 #include "engine/base/handle.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/task_codec.h"
 
 /* The FNV-1a hash of the name. */
 static uint64_t key_of(const char *name)
@@ -113,7 +114,8 @@ static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *des
            (tensor->dims == desc->dims && memcmp(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape) == 0);
 }
 
-static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, trib_error *error)
+static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, const trib_codec_config *codec,
+                              trib_error *error)
 {
     const bool on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
     if ((desc->flags & TRIB_TENSOR_NEW) != 0) {
@@ -130,7 +132,7 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
     }
     if (tensor->dtype == desc->dtype && tensor->count == declared_count(desc) && tensor->on_device == on_device &&
         is_same_shape(tensor, desc)) {
-        return TRIB_OK;
+        return trib_codec_check_same(tensor, desc, codec, error);
     }
     char before[TRIB_TENSOR_TEXT_SIZE], now[TRIB_TENSOR_TEXT_SIZE];
     trib_tensor_describe(before, sizeof before, tensor->dtype, tensor->count, tensor->dims, tensor->shape);
@@ -143,8 +145,11 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
 }
 
 /* Fills in a tensor that is all zero but for what stays with its memory. Returns false if memory runs out. */
-static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
+static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const trib_codec_config *codec)
 {
+    tensor->codec = *codec;
+    tensor->names_codec = desc->codec != NULL;
+    (void)trib_codec_format(codec, tensor->codec_text);
     tensor->splits = desc->split_count == 0 ? NULL : calloc(desc->split_count, sizeof *tensor->splits);
     if ((tensor->splits == NULL) != (desc->split_count == 0)) {
         return false;
@@ -173,7 +178,8 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc)
     return true;
 }
 
-static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out, trib_error *error)
+static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, const trib_codec_config *codec,
+                       trib_tensor **tensor_out, trib_error *error)
 {
     trib_tensor *tensor = engine->free_tensors;
     if (tensor != NULL) {
@@ -181,7 +187,7 @@ static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, trib_t
     } else {
         tensor = make_tensor(engine);
     }
-    const bool is_filled = tensor != NULL && fill_tensor(tensor, desc);
+    const bool is_filled = tensor != NULL && fill_tensor(tensor, desc, codec);
     if (is_filled) {
         HASH_ADD_STR(engine->tensors_by_name, table_key, tensor);
     }
@@ -217,19 +223,23 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
                                     uintptr_t *handle_out, trib_error *error)
 {
     struct trib_device_tensor *device = NULL;
-    trib_status status = TRIB_OK;
+    trib_codec_config codec;
+    trib_status status = trib_codec_choose(engine, desc, &codec, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     pthread_mutex_lock(&engine->mutex);
     if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc) == NULL) {
         status = take_ahead(engine, desc, &device, error);
     }
     trib_tensor *tensor = find(engine, desc);
     if (status == TRIB_OK && tensor != NULL) {
-        status = check_same(tensor, desc, error);
+        status = check_same(tensor, desc, &codec, error);
         if (status == TRIB_OK) {
             tensor->priority = desc->priority; /* of the operations that this worker submits from now on */
         }
     } else if (status == TRIB_OK) {
-        status = add(engine, desc, &tensor, error);
+        status = add(engine, desc, &codec, &tensor, error);
         if (status == TRIB_OK) {
             tensor->device = device;
             device = NULL;
@@ -364,7 +374,11 @@ static bool make_tasks(trib_tensor *tensor)
         if (tensor->task_index[i] == UINT32_MAX) {
             continue;
         }
-        trib_tensor_make_task(tensor, i, &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]], &bits);
+        trib_task *task = &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]];
+        trib_tensor_make_task(tensor, i, task, &bits);
+        if (!trib_task_codec_open(task)) {
+            return false;
+        }
     }
     return take_copies(tensor);
 }
@@ -385,18 +399,18 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
                         trib_cut *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed));
-    const trib_roster *roster = tensor->engine->roster;
     tensor->id = id;
     tensor->round_base = round_base;
     tensor->cut = cut_owned;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(roster, cut_owned->bytes);
+    tensor->chunk_bytes = trib_tensor_chunk_bytes(tensor->engine->roster, cut_owned->bytes);
     tensor->partition_bytes = cut_owned->partition_bytes;
     tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;
     tensor->plan = tensor->engine->env.choose_plan(tensor);
+    char text[TRIB_ERROR_TEXT_SIZE];
+    const bool has_codec = trib_codec_place_tensor(tensor, text, sizeof text);
     if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
         /* The other workers would wait for pushes that this worker will never send. */
-        char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
         trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);
         return;
@@ -410,6 +424,9 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     tensor->rounds += round_base;
     atomic_store(&tensor->placed, true);
     pthread_mutex_unlock(&tensor->engine->mutex);
+    if (!has_codec) {
+        trib_tensor_bad(tensor, TRIB_UNSUPPORTED, text);
+    }
     release_waiting(tensor);
 }
 
@@ -434,6 +451,9 @@ void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
 void trib_tensor_free_parts(trib_tensor *tensor)
 {
     for (uint32_t core = 0; core < tensor->engine->core_count; core++) {
+        for (uint32_t i = 0; tensor->cores[core].tasks != NULL && i < tensor->cores[core].task_count; i++) {
+            trib_task_codec_close(&tensor->cores[core].tasks[i]);
+        }
         free(tensor->cores[core].tasks);
         tensor->cores[core].tasks = NULL;
     }

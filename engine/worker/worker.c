@@ -12,6 +12,7 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/task_trace.h"
+#include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
 #include "engine/worker/worker_orphan.h"
 
@@ -331,6 +332,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
     trib_op_core *op_core = task->op_core;
     trib_assert(op_core->tasks_left > 0);
+    trib_task_codec_settled(task);
     trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
     task->op_core = NULL; /* the operation may be freed with its last task */

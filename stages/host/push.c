@@ -8,6 +8,7 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_priority.h"
 #include "engine/link/link_self.h"
+#include "engine/worker/task_codec.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/worker.h"
 #include "engine/worker/worker_orphan.h"
@@ -39,7 +40,9 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     const trib_op *op = task->op_core->op;
     uint32_t chunk = task->chunks_sent;
     trib_frame frame = trib_task_frame(task, TRIB_FRAME_PUSH);
-    frame.payload_size = trib_task_sends(task) ? trib_view_chunk_size(&task->io.encoded, chunk) : 0;
+    frame.payload_size = trib_task_sends(task) ? trib_view_chunk_size(&task->io.source, chunk) : 0;
+    frame.codec = trib_task_push_codec(task, chunk, &frame.payload_size);
+    frame.encoded_size = frame.codec != 0 ? frame.payload_size : 0;
     frame.chunk = chunk;
     frame.size = trib_view_chunk_size(&task->io.source, chunk);
     frame.priority = op->priority;

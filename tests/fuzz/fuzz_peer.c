@@ -158,6 +158,7 @@ static void put_tensor(trib_writer *writer, uint8_t shape, script *from)
     if (sliced) {
         trib_put_u64(writer, ELEMENTS);
     }
+    trib_put_text(writer, sliced && next_u8(from) == 7 ? "onebit" : "none");
     trib_put_u32(writer, sliced ? next_u8(from) & 3 : 0);
 }
 

@@ -27,6 +27,7 @@ CASES = (
     'batch_norm_over_all',
     'parallel_module',
     'sets',
+    'codecs',
     'begins_anew',
     'suspended_and_resumed',
 )

@@ -319,6 +319,36 @@ def sets():
     assert trib.remove_process_set(alone)
 
 
+def codecs():
+    rank, size, count = trib.rank(), trib.size(), 30001
+    parts = [torch.randn(count, generator=torch.Generator('cpu').manual_seed(r), device='cpu') for r in range(size)]
+    halves = sum(part.half().double() for part in parts)
+    got = trib.allreduce(parts[rank], op=trib.Sum, name='halves', compression=trib.Compression.codec('fp16'))
+    assert torch.allclose(got.double(), halves, atol=1e-5) and not torch.equal(got, sum(parts))
+    small = slice(0, 1000)
+    onebit = trib.Compression.codec('onebit', min_bytes=0)
+    got = trib.allreduce(parts[rank][small], op=trib.Sum, name='signs', compression=onebit)
+    # Of one chunk: the mean magnitude with each sign.
+    signs = [part[small].sign() * part[small].abs().mean() for part in parts]
+    assert torch.allclose(got, sum(signs), atol=1e-5)
+    exact = trib.allreduce(parts[rank][small], op=trib.Max, name='exact', compression=onebit)
+    assert torch.equal(exact, torch.stack(parts)[:, small].amax(0))  # only sums are encoded
+    of_byteps = trib.Compression.codec({'compressor': 'topk', 'k': 0.05, 'ef': 'vanilla'}, min_bytes=0)
+    assert of_byteps.text == 'compressor=topk,k=0.05,ef=vanilla,two_way'
+    raises(tributary.ArgumentError, lambda: trib.Compression.codec({'compressor': 'topk', 'levels': 3}), 'levels')
+    before = tributary.engine().stats().bytes_pushed
+    target, weight = torch.linspace(-1, 1, count), torch.nn.Parameter(torch.zeros(count))
+    optimizer = trib.DistributedOptimizer(torch.optim.SGD([weight], lr=0.05), [('w', weight)], compression=of_byteps)
+    for _ in range(400):
+        optimizer.zero_grad()
+        ((weight - target) ** 2).sum().backward()
+        optimizer.step()
+    assert same_on_all(weight) and (weight - target).abs().max() < 0.05
+    assert tributary.engine().stats().bytes_pushed - before < 400 * count * 4 / 5
+    whole = torch.ones(100, dtype=torch.int32)
+    raises(tributary.TributaryError, lambda: trib.allreduce(whole, name='whole', compression=onebit), 'whole', 'onebit')
+
+
 def begins_anew():
     for _ in range(4):
         assert torch.equal(trib.allreduce(torch.ones(4), op=trib.Sum), torch.full((4,), float(trib.size())))
@@ -356,6 +386,7 @@ CASES = [
     batch_norm_over_all,
     parallel_module,
     sets,
+    codecs,
     begins_anew,
     suspended_and_resumed,
 ]

@@ -65,6 +65,7 @@ typedef enum torture_attack {
 /* The checks that are counted: one that never had anything to check shows at the end of a run of seeds. */
 #define TORTURE_CHECK_LIST(X)                                                                                          \
     X(RESULT, "results compared")                                                                                      \
+    X(ENCODED, "encoded results compared")                                                                             \
     X(FAILURE, "failures explained")                                                                                   \
     X(BLAME, "losses whose subject is known")                                                                          \
     X(TOLD, "members told of a death")                                                                                 \
@@ -178,7 +179,9 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
-/* Draws an attack, or servers that die, which no operation may notice; called last. */
+/* torture_codec.c: draws losses, and how the job's sums are encoded; called last. */
+void torture_draw_codec(torture_plan *plan);
+/* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);

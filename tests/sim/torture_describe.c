@@ -38,6 +38,9 @@ static void describe_more(const torture_plan *plan, line *out)
     if (plan->absent != TORTURE_NOBODY) {
         say(out, "; member %u cannot be reached for %.3f ms", plan->absent, (double)plan->absent_ns / 1e6);
     }
+    if (plan->job.engine.codec != NULL) {
+        say(out, "; sums in %s", plan->job.engine.codec);
+    }
     if (plan->crowd > 0) {
         say(out, "; a crowd of %u tensors", plan->crowd);
     }

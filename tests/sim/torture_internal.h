@@ -134,6 +134,13 @@ bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what
 trib_status torture_submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
                                  trib_op **op_out, trib_error *error);
 
+/* torture_codec.c: the tensor, if its sums are encoded, else NULL; and whether the buffer holds such a sum, as
+ * torture_check says it. */
+const struct trib_tensor *torture_encoded_tensor(const struct trib_engine *engine, const torture_tensor *what,
+                                                 uint32_t index);
+uint32_t torture_check_encoded(const struct trib_tensor *tensor, const torture_tensor *what, uint32_t index,
+                               uint32_t round, uint32_t workers, const void *buffer);
+
 /* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);

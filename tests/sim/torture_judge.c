@@ -146,8 +146,13 @@ static void check_result(attempt *what, const trib_result *result)
         torture_broken(self, "rank %u, tensor %u, round %u: %u contributors of %u", what->driver->rank, what->tensor,
                        what->round, result->contributors, members);
     }
+    const trib_engine *engine = self->job->members[what->driver->rank].engine;
+    const struct trib_tensor *encoded = torture_encoded_tensor(engine, &tensor, what->tensor);
+    self->verdict.checks[TORTURE_CHECK_ENCODED] += encoded != NULL;
     const uint32_t wrong =
-        torture_check(&tensor, what->tensor, what->round, workers, what->driver->rank, torture_output(what));
+        encoded != NULL
+            ? torture_check_encoded(encoded, &tensor, what->tensor, what->round, workers, torture_output(what))
+            : torture_check(&tensor, what->tensor, what->round, workers, what->driver->rank, torture_output(what));
     if (wrong != UINT32_MAX) {
         torture_broken(self, "rank %u, tensor %u, round %u: element %u differs from the oracle's", what->driver->rank,
                        what->tensor, what->round, wrong);

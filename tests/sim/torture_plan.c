@@ -496,5 +496,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_exchanges(plan);
     torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
-    torture_draw_losses(plan);
+    torture_draw_codec(plan);
 }

@@ -219,7 +219,9 @@ static const char *core_fault(const trib_engine *engine, const trib_core *core)
             const trib_recv_claim *recv_claim = &trib_link_arrival(link, i)->recv_claim;
             /* The sum of a partial sum has an owner, which counts its references. A task's sum has none. */
             to_worker += recv_claim->what != NULL && recv_claim->owner == NULL;
-            to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls;
+            /* An encoded contribution lands elsewhere, and gets the summation's memory when it is decoded. */
+            to_server += recv_claim->what != NULL && upcalls == &trib_server_upcalls &&
+                         trib_link_arrival(link, i)->frame.codec == 0;
         }
     }
     if (fault == NULL && are_sums_kept(core)) {

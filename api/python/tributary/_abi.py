@@ -168,7 +168,9 @@ class trib_config(Structure):
         ('coordinator_source', c_char_p),
         ('checksum', c_int),
         ('survive', c_int),
-        ('reserved', c_uint64 * 7),
+        ('codec', c_char_p),
+        ('codec_min_bytes', c_uint64),
+        ('reserved', c_uint64 * 5),
     ]
 
 
@@ -225,7 +227,8 @@ class trib_tensor_desc(Structure):
         ('group', c_void_p),
         ('split_count', c_uint32),
         ('reserved_32', c_uint32),
-        ('reserved', c_uint64 * 2),
+        ('codec', c_char_p),
+        ('reserved', c_uint64 * 1),
     ]
 
 

@@ -183,9 +183,9 @@ class Group:
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.turns = {}
 
-    def declare(self, name, dtype, count, priority=0, is_device=False):
+    def declare(self, name, dtype, count, priority=0, is_device=False, codec=None):
         """As Engine.declare; the name is the group's."""
-        return self._engine.declare(name, dtype, count, priority, is_device, self._group)
+        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec)
 
     def declare_once(self, name, dtype, count=0, **keywords):
         """As Engine.declare_once; the name is the group's."""
@@ -301,19 +301,31 @@ class Engine:
             raise error_of(status, '')
         return stats
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, group=None):
+    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A name
         that comes again for another shape gets a tensor of its own, with a number behind the name: workers that use names
-        alike number them alike."""
+        alike number them alike. codec is the text of how its sums travel; None: as the job's setting says."""
         shapes = self._tensors.setdefault((name, group), {})
-        key = (dtype, count, is_device)
+        key = (dtype, count, is_device, codec)
         if key not in shapes:
             full = '%s#%d' % (name, len(shapes)) if shapes else name
-            shapes[key] = self.declare_once(full, dtype, count, priority=priority, is_device=is_device, group=group)
+            shapes[key] = self.declare_once(
+                full, dtype, count, priority=priority, is_device=is_device, group=group, codec=codec
+            )
         return shapes[key]
 
     def declare_once(
-        self, name, dtype, count=0, layout=_abi.TRIB_WHOLE, splits=None, row=1, priority=0, is_device=False, group=None
+        self,
+        name,
+        dtype,
+        count=0,
+        layout=_abi.TRIB_WHOLE,
+        splits=None,
+        row=1,
+        priority=0,
+        is_device=False,
+        group=None,
+        codec=None,
     ):
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with the
         n-th of that name on the other workers."""
@@ -330,6 +342,8 @@ class Engine:
             row,
         )
         desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
+        if codec is not None:
+            desc.codec = codec.encode()
         if splits is not None:
             listed = (ctypes.c_uint64 * len(splits))(*splits)
             desc.splits, desc.split_count = ctypes.addressof(listed), len(splits)

@@ -215,7 +215,7 @@ static void tensors_that_cannot_be(void **state)
     bad.flags = 1u << 31;
     refuse_tensor(worker, bad, TRIB_INVALID, "unknown flags");
     bad = good;
-    bad.reserved[1] = 1;
+    bad.reserved[0] = 1;
     refuse_tensor(worker, bad, TRIB_INVALID, "reserved field");
     bad = good;
     bad.struct_size = 3;

@@ -235,6 +235,7 @@ static void put_declaration(trib_writer *writer, uint8_t dtype, uint64_t count)
     trib_put_u8(writer, TRIB_WHOLE);
     trib_put_u64(writer, 1);
     trib_put_u8(writer, 0);
+    trib_put_text(writer, "none");
     trib_put_u32(writer, 0);
 }
 

@@ -27,7 +27,7 @@ CHANGE(smaller_struct, config->struct_size -= 8)
 CHANGE(larger_struct, config->struct_size += 8)
 CHANGE(unknown_flag, config->flags = 4)
 CHANGE(first_reserved, config->reserved[0] = 1)
-CHANGE(last_reserved, config->reserved[6] = 1)
+CHANGE(last_reserved, config->reserved[4] = 1)
 CHANGE(unknown_mode, config->mode = (trib_mode)3)
 CHANGE(unknown_role, config->roles = 8)
 CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
@@ -149,7 +149,7 @@ static void wrong_fields(void **state)
         {larger_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
         {unknown_flag, TRIB_INVALID, "flags", "0x4"},
         {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
-        {last_reserved, TRIB_INVALID, "reserved[6]", "not 0"},
+        {last_reserved, TRIB_INVALID, "reserved[4]", "not 0"},
         {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},

@@ -88,6 +88,8 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_PARTITION_BYTES", "1M"},
                                               {"TRIB_BUILD", "a"},
                                               {"TRIB_LOCAL_SUM", "auto"},
+                                              {"TRIB_CODEC", "int8"},
+                                              {"TRIB_CODEC_MIN_BYTES", "1M"},
                                               {"TRIB_SHARES", "follow"},
                                               {"TRIB_SURVIVE", "servers"},
                                               {"TRIB_GPU_DIRECT", "auto"},

@@ -204,6 +204,38 @@ static void test_wrong_fields_are_named(void **state)
     }
 }
 
+/* Only chunks are encoded, and their header says twice how long they are. */
+static void test_codec_and_length_belong_together(void **state)
+{
+    (void)state;
+    for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
+        const bool may = type == TRIB_FRAME_PUSH || type == TRIB_FRAME_SUM;
+        const uint32_t some = trib_frame_payload_max((trib_frame_type)type) > 0 ? 16 : 0;
+        const struct {
+            uint8_t codec;
+            uint32_t payload, encoded;
+            bool is_right;
+        } cases[] = {{3, some, some, may},
+                     {3, some, 15, false},
+                     {0, some, some, some == 0},
+                     {3, 0, 0, false},
+                     {0, some, 1, false}};
+        for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+            trib_frame frame = sample((trib_frame_type)type), got;
+            frame.codec = cases[i].codec;
+            frame.payload_size = cases[i].payload;
+            frame.encoded_size = cases[i].encoded;
+            unsigned char header[TRIB_HEADER_SIZE];
+            trib_frame_encode(&frame, header);
+            if (cases[i].is_right) {
+                assert_int_equal(trib_frame_decode(header, &got, NULL), TRIB_OK);
+            } else {
+                assert_refused(header, "codec");
+            }
+        }
+    }
+}
+
 static void test_oversized_payload_is_refused(void **state)
 {
     (void)state;
@@ -425,6 +457,7 @@ int main(void)
         cmocka_unit_test(test_the_page_tells_the_offsets),
         cmocka_unit_test(test_every_flipped_bit_is_refused),
         cmocka_unit_test(test_wrong_fields_are_named),
+        cmocka_unit_test(test_codec_and_length_belong_together),
         cmocka_unit_test(test_oversized_payload_is_refused),
         cmocka_unit_test(test_coordinator_name),
         cmocka_unit_test(test_cursors_round_trip),

@@ -2,6 +2,8 @@
 
 import torch
 
+from ..codecs import codec_text
+
 
 class Compressor:
     """Compresses a tensor before the reduction, and restores its type afterwards."""
@@ -55,9 +57,29 @@ class BF16Compressor(_CastCompressor):
     target = torch.bfloat16
 
 
+class CodecCompressor(NoneCompressor):
+    """Leaves the tensor as it is: its sums travel in a codec of the engine."""
+
+    def __init__(self, text, min_bytes):
+        self.text, self.min_bytes = text, min_bytes
+
+
 class Compression:
     """The compressors that arguments named `compression` take."""
 
     none = NoneCompressor
     fp16 = FP16Compressor
     bf16 = BF16Compressor
+
+    @staticmethod
+    def codec(codec, min_bytes=65536):
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors travel
+        as they are."""
+        return CodecCompressor(codec_text(codec), min_bytes)
+
+
+def codec_for(compression, tensor):
+    """Returns the codec that a compression names for a tensor, or None."""
+    text = getattr(compression, 'text', None)
+    is_small = text is not None and tensor.numel() * tensor.element_size() < compression.min_bytes
+    return 'none' if is_small else text

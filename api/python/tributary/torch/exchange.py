@@ -16,22 +16,22 @@ from .handles import Handle
 _SLOTS = 16
 
 
-def _tensor(engine, kind, name, source, priority=0, count=None):
+def _tensor(engine, kind, name, source, priority=0, count=None, codec=None):
     dtype, count = dtype_of(source, name or kind), source.numel() if count is None else count
     if name is None:
-        key = (kind, dtype, count, source.is_cuda)
+        key = (kind, dtype, count, source.is_cuda, codec)
         turn = engine.turns[key] = engine.turns.get(key, -1) + 1
         name = '%s.%d.%d.%d' % (kind, dtype, count, turn % _SLOTS)
-    return engine.declare(name, dtype, count, priority, source.is_cuda)
+    return engine.declare(name, dtype, count, priority, source.is_cuda, codec=codec)
 
 
 def _device(tensor):
     return tensor.device if tensor.is_cuda else None
 
 
-def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=None):
+def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=None, codec=None):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority)
+    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority, codec=codec)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),

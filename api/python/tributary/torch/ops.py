@@ -12,7 +12,7 @@ from ..errors import ArgumentError
 from ..process_sets import global_process_set
 from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
-from .compression import Compression
+from .compression import Compression, codec_for
 from .elements import contiguous
 
 _counters = {}
@@ -58,20 +58,29 @@ def scaled(tensor, factor):
     return (tensor.to(wide) * factor).to(tensor.dtype)
 
 
-def submit_allreduce(tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set):
+def submit_allreduce(
+    tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set, codec=None
+):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
     source = scaled(contiguous(tensor, name), prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
-    handle = exchange.all_reduce(process_set.engine(), source, landing, REDUCTIONS[op], name, priority)
+    handle = exchange.all_reduce(process_set.engine(), source, landing, REDUCTIONS[op], name, priority, codec=codec)
     if landing is not output or postscale != 1.0:
         handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
     return keep(name, handle)
 
 
 def allreduce_async(
-    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+    tensor,
+    average=None,
+    name=None,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+    compression=Compression.none,
 ):
-    """Begins a reduction into a new tensor and returns its handle."""
+    """Begins a reduction into a new tensor and returns its handle. Of a compression the codec counts alone."""
     return submit_allreduce(
         tensor,
         torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
@@ -80,6 +89,7 @@ def allreduce_async(
         prescale_factor,
         postscale_factor,
         process_set=process_set,
+        codec=codec_for(compression, tensor),
     )
 
 
@@ -126,6 +136,7 @@ def allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        compression=compression,
     )
     return compression.decompress(_Allreduce.apply(compressed, name, arguments), context)
 
@@ -145,7 +156,14 @@ def _grouped(begin, tensors, name, kind, arguments):
 
 
 def grouped_allreduce_async(
-    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
+    tensors,
+    average=None,
+    name=None,
+    op=None,
+    prescale_factor=1.0,
+    postscale_factor=1.0,
+    process_set=global_process_set,
+    compression=Compression.none,
 ):
     """Begins the reductions of several tensors into new ones and returns one handle."""
     return _grouped(
@@ -158,6 +176,7 @@ def grouped_allreduce_async(
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,
             process_set=process_set,
+            compression=compression,
         ),
     )
 
@@ -208,6 +227,7 @@ def grouped_allreduce(
         prescale_factor=prescale_factor,
         postscale_factor=postscale_factor,
         process_set=process_set,
+        compression=compression,
     )
     reduced = _GroupedAllreduce.apply(name, arguments, *(compressed for compressed, _ in pairs))
     return [compression.decompress(tensor, context) for tensor, (_, context) in zip(reduced, pairs)]

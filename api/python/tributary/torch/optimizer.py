@@ -9,7 +9,7 @@ from .. import job
 from ..errors import ArgumentError
 from ..process_sets import global_process_set
 from ..reductions import Average, Sum, reduction_of
-from .compression import Compression
+from .compression import Compression, codec_for
 from .ops import submit_allreduce
 from .sparse import sparse_allreduce_async
 
@@ -149,6 +149,7 @@ class _Exchange:
             self.postscale,
             -self.order[parameter],
             self.process_set,
+            codec_for(self.compression, compressed),
         )
         self.handles[parameter] = (handle, compressed, context)
 
@@ -270,7 +271,7 @@ def DistributedOptimizer(
 
     optimizer                 any optimizer of PyTorch; the result is of a class derived from its class
     named_parameters          model.named_parameters(); names must be the same on all workers
-    compression               Compression.none, .fp16 or .bf16
+    compression               Compression.none, .fp16 or .bf16, or .codec("onebit,ef=vanilla"): docs/codecs.md
     backward_passes_per_step  passes that are accumulated before a gradient is sent
     op                        Average or Sum
     gradient_predivide_factor with Average: gradients are divided by it before and by size/factor after the sum

@@ -17,7 +17,7 @@ class DistributedDataParallel(torch.nn.Module):
     module             the module; its parameters must be the same on all workers
     device_ids         taken for BytePS's scripts, and has no meaning: the module is where it is
     broadcast_buffers  buffers, such as BatchNorm's means, are rank 0's before each forward pass in training
-    compression        Compression.none, .fp16 or .bf16
+    compression        Compression.none, .fp16, .bf16 or .codec("onebit,ef=vanilla")
     """
 
     def __init__(self, module, device_ids=None, broadcast_buffers=True, compression=Compression.none, **_unused):

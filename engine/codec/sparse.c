@@ -1,0 +1,391 @@
+/*
+ * sparse.c - the codecs topk and randomk: some of a chunk's elements, each with its index, as they are.
+ *
+ * The bytes are BytePS's: pairs of an index and an element, both as wide as an element. Indices of elements of 16 bits in
+ * a chunk of more than 2^16 need 32 bits, and the element then has 32, too. topk keeps the pairs in a heap with the
+ * smallest magnitude on top, in the order that C++'s push_heap and pop_heap leave; a NaN counts as the largest. randomk
+ * draws indices, and may draw one twice.
+ */
+#include "engine/codec/codec_parts.h"
+
+#define MARKED_ELEMENTS 65536u /* whose indices are checked at once */
+
+#define SPARSE_INLINE static inline __attribute__((always_inline))
+
+typedef struct pair {
+    uint64_t index;
+    uint64_t bits;
+} pair;
+
+static trib_status check_sparse(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
+                                trib_error *error)
+{
+    const bool has_ratio = params->ratio > 0 && params->ratio <= 1 && params->k == 0;
+    const bool has_count = params->k > 0 && params->ratio == 0;
+    if (!has_ratio && !has_count) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "codec %s needs either ratio=, above 0 and at most 1, or k=, the elements to keep",
+                              codec->name);
+    }
+    return codec_check_dtype(codec, dtype, 1, error);
+}
+
+static trib_status check_topk(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
+{
+    return check_sparse(&trib_codec_topk, params, dtype, error);
+}
+
+static trib_status check_randomk(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
+{
+    return check_sparse(&trib_codec_randomk, params, dtype, error);
+}
+
+static size_t width_of(trib_dtype dtype, uint32_t count)
+{
+    const size_t size = trib_dtype_size(dtype);
+    return size == sizeof(uint16_t) && count > UINT16_MAX + 1u ? sizeof(uint32_t) : size;
+}
+
+/* A ratio is taken in float32, as BytePS does. */
+static uint32_t kept_by_ratio(double ratio, trib_dtype dtype, uint32_t count)
+{
+    const float size = (float)trib_dtype_size(dtype);
+    const float kept = (float)ratio * (float)((uint64_t)count * trib_dtype_size(dtype)) / size;
+    return kept < 1 ? 1 : kept >= (float)count ? count : (uint32_t)kept;
+}
+
+static uint32_t kept_at_most(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
+{
+    if (params->k == 0) {
+        return kept_by_ratio(params->ratio, dtype, count);
+    }
+    return params->k < count ? params->k : count;
+}
+
+/* A partition's k is spread over its chunks: each has the difference of two rounded shares, and at least one. */
+static uint32_t kept_of(const trib_codec_params *params, const trib_codec_place *place, trib_dtype dtype,
+                        uint32_t count)
+{
+    if (params->k == 0 || place->partition_count <= count) {
+        return kept_at_most(params, dtype, count);
+    }
+    const double step = (double)params->k / (double)place->partition_count;
+    const uint64_t begin = place->first_element - place->partition_first;
+    const uint64_t before = (uint64_t)((double)begin * step);
+    const uint64_t share = (uint64_t)((double)(begin + count) * step) - before;
+    return share < 1 ? 1 : share > count ? count : (uint32_t)share;
+}
+
+static uint64_t bound_sparse(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
+{
+    return (uint64_t)kept_at_most(params, dtype, count) * 2 * width_of(dtype, count);
+}
+
+/* ---- Pairs ------------------------------------------------------------------------------------------------------- */
+
+SPARSE_INLINE uint64_t load_word(const unsigned char *at, size_t width)
+{
+    uint64_t word = 0;
+    memcpy(&word, at, width);
+    return word;
+}
+
+SPARSE_INLINE pair load_pair(const unsigned char *pairs, uint32_t at, size_t width)
+{
+    const unsigned char *from = pairs + (size_t)at * 2 * width;
+    return (pair){load_word(from, width), load_word(from + width, width)};
+}
+
+SPARSE_INLINE void store_pair(unsigned char *pairs, uint32_t at, size_t width, pair stored)
+{
+    memcpy(pairs + (size_t)at * 2 * width, &stored.index, width);
+    memcpy(pairs + (size_t)at * 2 * width + width, &stored.bits, width);
+}
+
+/* ---- topk -------------------------------------------------------------------------------------------------------- */
+
+SPARSE_INLINE uint64_t magnitude_of(pair of, size_t element)
+{
+    return of.bits & (((uint64_t)1 << (8 * element - 1)) - 1);
+}
+
+/* Moves `moved` up from `hole` to its place in the heap. */
+SPARSE_INLINE void sift_up(unsigned char *heap, uint32_t hole, pair moved, size_t width, size_t element)
+{
+    while (hole > 0) {
+        const uint32_t parent = (hole - 1) / 2;
+        const pair above = load_pair(heap, parent, width);
+        if (magnitude_of(above, element) <= magnitude_of(moved, element)) {
+            break;
+        }
+        store_pair(heap, hole, width, above);
+        hole = parent;
+    }
+    store_pair(heap, hole, width, moved);
+}
+
+/* Takes the smallest of a heap of `size` pairs out, and puts `added` in, as pop_heap and push_heap do: the last pair goes
+ * to where the smaller children have left a hole at the bottom, then up. */
+SPARSE_INLINE void replace_smallest(unsigned char *heap, uint32_t size, pair added, size_t width, size_t element)
+{
+    const pair last = load_pair(heap, size - 1, width);
+    const uint32_t length = size - 1;
+    uint32_t hole = 0;
+    for (uint32_t child = 2; child <= length; child = 2 * hole + 2) {
+        if (child == length) { /* a left child alone */
+            if (length < 2) {
+                break;
+            }
+            store_pair(heap, hole, width, load_pair(heap, child - 1, width));
+            hole = child - 1;
+            break;
+        }
+        pair chosen = load_pair(heap, child, width);
+        const pair left = load_pair(heap, child - 1, width);
+        if (magnitude_of(chosen, element) > magnitude_of(left, element)) {
+            chosen = left;
+            child--;
+        }
+        store_pair(heap, hole, width, chosen);
+        hole = child;
+    }
+    if (length > 0) {
+        sift_up(heap, hole, last, width, element);
+    }
+    sift_up(heap, size - 1, added, width, element);
+}
+
+static size_t screen(const codec_kernels *kernels, const void *source, size_t block, size_t blocks, uint64_t threshold,
+                     size_t element)
+{
+    if (element == sizeof(uint32_t)) {
+        return kernels->screen_32(source, block, blocks, (uint32_t)threshold);
+    }
+    if (element == sizeof(uint64_t)) {
+        return kernels->screen_64(source, block, blocks, threshold);
+    }
+    return kernels->screen_16(source, block, blocks, (uint16_t)threshold);
+}
+
+SPARSE_INLINE void offer(unsigned char *heap, uint32_t kept, const unsigned char *source, uint32_t index, size_t width,
+                         size_t element)
+{
+    const pair added = {index, load_word(source + (size_t)index * element, element)};
+    if (magnitude_of(added, element) > magnitude_of(load_pair(heap, 0, width), element)) {
+        replace_smallest(heap, kept, added, width, element);
+    }
+}
+
+/* Whole blocks without any element that is large enough are passed over. */
+SPARSE_INLINE void select_largest(unsigned char *heap, uint32_t kept, const unsigned char *source, uint32_t count,
+                                  size_t width, size_t element)
+{
+    const codec_kernels *kernels = codec_kernels_best();
+    uint32_t index = 0;
+    for (; index < kept; index++) {
+        sift_up(heap, index, (pair){index, load_word(source + (size_t)index * element, element)}, width, element);
+    }
+    for (; index < count && index % CODEC_SCREEN_BLOCK != 0; index++) {
+        offer(heap, kept, source, index, width, element);
+    }
+    const size_t blocks = count / CODEC_SCREEN_BLOCK;
+    for (size_t block = index / CODEC_SCREEN_BLOCK; block < blocks; block++) {
+        block = screen(kernels, source, block, blocks, magnitude_of(load_pair(heap, 0, width), element), element);
+        index = (uint32_t)(block * CODEC_SCREEN_BLOCK);
+        for (uint32_t i = 0; block < blocks && i < CODEC_SCREEN_BLOCK; i++) {
+            offer(heap, kept, source, index++, width, element);
+        }
+    }
+    for (; index < count; index++) {
+        offer(heap, kept, source, index, width, element);
+    }
+}
+
+static uint32_t encode_topk(const trib_codec_params *params, const trib_codec_place *place, void *state,
+                            trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
+{
+    (void)state;
+    const uint32_t kept = kept_of(params, place, dtype, count);
+    const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
+    if (element == sizeof(uint32_t)) {
+        select_largest(encoded, kept, source, count, sizeof(uint32_t), sizeof(uint32_t));
+    } else if (element == sizeof(uint64_t)) {
+        select_largest(encoded, kept, source, count, sizeof(uint64_t), sizeof(uint64_t));
+    } else if (width == sizeof(uint16_t)) {
+        select_largest(encoded, kept, source, count, sizeof(uint16_t), sizeof(uint16_t));
+    } else {
+        select_largest(encoded, kept, source, count, sizeof(uint32_t), sizeof(uint16_t));
+    }
+    return (uint32_t)(kept * 2 * width);
+}
+
+/* ---- randomk ----------------------------------------------------------------------------------------------------- */
+
+static uint32_t encode_randomk(const trib_codec_params *params, const trib_codec_place *place, void *state,
+                               trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
+{
+    const uint32_t kept = kept_of(params, place, dtype, count);
+    const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
+    codec_xorshift random = codec_xorshift_begin(params, place, TRIB_CODEC_RANDOMK, state); /* alike on all workers */
+    for (uint32_t i = 0; i < kept; i++) {
+        const uint64_t index = codec_xorshift_next(&random) % count;
+        store_pair(encoded, i, width,
+                   (pair){index, load_word((const unsigned char *)source + index * element, element)});
+    }
+    codec_xorshift_end(params, random, state);
+    return (uint32_t)(kept * 2 * width);
+}
+
+/* ---- Decoding ---------------------------------------------------------------------------------------------------- */
+
+static bool mark(uint64_t marks[MARKED_ELEMENTS / 64], uint64_t at)
+{
+    const uint64_t bit = (uint64_t)1 << at % 64;
+    const bool is_new = (marks[at / 64] & bit) == 0;
+    marks[at / 64] |= bit;
+    return is_new;
+}
+
+static bool has_duplicates(const unsigned char *encoded, uint32_t pairs, size_t width, uint32_t count)
+{
+    uint64_t marks[MARKED_ELEMENTS / 64];
+    for (uint64_t first = 0; first < count; first += MARKED_ELEMENTS) {
+        memset(marks, 0, sizeof marks);
+        for (uint32_t i = 0; i < pairs; i++) {
+            const uint64_t at = load_pair(encoded, i, width).index - first;
+            if (at < MARKED_ELEMENTS && !mark(marks, at)) {
+                return true;
+            }
+        }
+    }
+    return false;
+}
+
+/* Checks the bytes of a peer, and counts the pairs. */
+static trib_status check_pairs(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
+                               const unsigned char *encoded, uint32_t encoded_size, uint32_t count, uint32_t *pairs_out,
+                               trib_error *error)
+{
+    const size_t width = width_of(dtype, count);
+    const uint32_t pairs = (uint32_t)(encoded_size / (2 * width));
+    if (pairs == 0 || encoded_size % (2 * width) != 0 || pairs > kept_at_most(params, dtype, count)) {
+        return codec_refuse(codec, "a length that is not that of its pairs", error);
+    }
+    for (uint32_t i = 0; i < pairs; i++) {
+        if (load_pair(encoded, i, width).index >= count) {
+            return codec_refuse(codec, "an index beyond its elements", error);
+        }
+    }
+    if (codec == &trib_codec_topk && has_duplicates(encoded, pairs, width, count)) {
+        return codec_refuse(codec, "an index twice", error);
+    }
+    *pairs_out = pairs;
+    return TRIB_OK;
+}
+
+static trib_status decode_sparse(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
+                                 const unsigned char *encoded, uint32_t encoded_size, void *destination, uint32_t count,
+                                 trib_error *error)
+{
+    const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
+    uint32_t pairs = 0;
+    const trib_status status = check_pairs(codec, params, dtype, encoded, encoded_size, count, &pairs, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    memset(destination, 0, count * element);
+    for (uint32_t i = 0; i < pairs; i++) {
+        const pair one = load_pair(encoded, i, width);
+        memcpy((unsigned char *)destination + one.index * element, &one.bits, element);
+    }
+    return TRIB_OK;
+}
+
+static trib_status decode_topk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                               uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
+{
+    return decode_sparse(&trib_codec_topk, params, dtype, encoded, encoded_size, destination, count, error);
+}
+
+static trib_status decode_randomk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                  uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
+{
+    return decode_sparse(&trib_codec_randomk, params, dtype, encoded, encoded_size, destination, count, error);
+}
+
+/* The sum's NaN is always the same, as in stages/kernels/kernels.h. */
+static void add_element(trib_dtype dtype, void *sum, pair added)
+{
+    if (dtype == TRIB_FLOAT64) {
+        double value;
+        memcpy(&value, &added.bits, sizeof value);
+        double *at = (double *)sum + added.index;
+        *at += value;
+        *at = *at != *at ? __builtin_nan("") : *at;
+        return;
+    }
+    const codec_kernels *kernels = codec_kernels_best();
+    const uint16_t half = (uint16_t)added.bits;
+    float value = codec_f32_of((uint32_t)added.bits);
+    if (dtype == TRIB_FLOAT16) {
+        kernels->f16_to_f32(&value, &half, 1);
+    } else if (dtype == TRIB_BFLOAT16) {
+        kernels->bf16_to_f32(&value, &half, 1);
+    }
+    float *at = (float *)sum + added.index;
+    *at += value;
+    *at = *at != *at ? __builtin_nanf("") : *at;
+}
+
+static trib_status add_sparse(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
+                              const unsigned char *encoded, uint32_t encoded_size, void *sum, uint32_t count,
+                              trib_error *error)
+{
+    const size_t width = width_of(dtype, count);
+    uint32_t pairs = 0;
+    const trib_status status = check_pairs(codec, params, dtype, encoded, encoded_size, count, &pairs, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    uint64_t
+        marks[MARKED_ELEMENTS / 64]; /* an index that randomk has drawn twice counts once: the last, as in decoding */
+    for (uint64_t first = 0; first < count; first += MARKED_ELEMENTS) {
+        memset(marks, 0, sizeof marks);
+        for (uint32_t i = pairs; i-- > 0;) {
+            const pair one = load_pair(encoded, i, width);
+            if (one.index - first < MARKED_ELEMENTS && mark(marks, one.index - first)) {
+                add_element(dtype, sum, one);
+            }
+        }
+    }
+    return TRIB_OK;
+}
+
+static trib_status add_topk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                            uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
+{
+    return add_sparse(&trib_codec_topk, params, dtype, encoded, encoded_size, sum, count, error);
+}
+
+static trib_status add_randomk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                               uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
+{
+    return add_sparse(&trib_codec_randomk, params, dtype, encoded, encoded_size, sum, count, error);
+}
+
+const trib_codec trib_codec_topk = {.name = "topk",
+                                    .id = TRIB_CODEC_TOPK,
+                                    .check = check_topk,
+                                    .bound = bound_sparse,
+                                    .encode = encode_topk,
+                                    .decode = decode_topk,
+                                    .add_encoded = add_topk};
+
+const trib_codec trib_codec_randomk = {.name = "randomk",
+                                       .id = TRIB_CODEC_RANDOMK,
+                                       .check = check_randomk,
+                                       .bound = bound_sparse,
+                                       .encode = encode_randomk,
+                                       .decode = decode_randomk,
+                                       .add_encoded = add_randomk,
+                                       .state_bytes = sizeof(codec_xorshift)};

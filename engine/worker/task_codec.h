@@ -1,0 +1,52 @@
+/*
+ * task_codec.h - a tensor's codec, and what a task keeps of it: encoded chunks, residuals, momenta.
+ *
+ * Sums of a tensor with a codec travel encoded in every all-reduce that sums or averages. All other operations on it
+ * travel as they are.
+ */
+#ifndef TRIB_ENGINE_TASK_CODEC_H
+#define TRIB_ENGINE_TASK_CODEC_H
+
+#include "engine/codec/encoding.h"
+#include "engine/worker/op.h"
+
+typedef struct trib_task_codec {
+    trib_codec_memory memory; /* of the partition */
+    trib_view encoded;        /* chunk_bytes is the room of a chunk, with its description */
+    trib_view answers;        /* encoded sums; no data: they come back as they are */
+    uint32_t *sizes;          /* by chunk: bytes of the encoded contribution */
+    uint32_t *answer_sizes;   /* by chunk: bytes of the encoded sum */
+    uint32_t element;         /* bytes of an element */
+    bool is_used;             /* this round's contribution travels encoded */
+    bool is_open;             /* it was encoded, and has not settled */
+} trib_task_codec;
+
+/* Chooses the codec of a tensor that is declared: what it names, else the job's if it can have that. TRIB_INVALID or
+ * TRIB_UNSUPPORTED: it names one that it cannot have. */
+TRIB_CHECKED trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc,
+                                           trib_codec_config *config, trib_error *error);
+/* TRIB_MISMATCH: the tensor was declared before with another codec. */
+TRIB_CHECKED trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
+                                               const trib_codec_config *config, trib_error *error);
+/* At placement: gives up a codec that chunks of this size, or a job with relays, cannot have. Returns false, with the
+ * reason in `text`, if the tensor names it. */
+bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size);
+/* Takes a task's memory; does nothing without a codec. Returns false if there is none. */
+TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
+void trib_task_codec_close(trib_task *task);
+
+/* COMPRESS: encodes the contribution and sets the views, if this operation travels encoded. */
+void trib_task_encode(trib_core *core, trib_task *task);
+/* DECOMPRESS: decodes the sums that came encoded. */
+TRIB_CHECKED trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error);
+/* The codec's number in the PUSH of a chunk, and its bytes. 0: the chunk travels as it is. */
+uint8_t trib_task_push_codec(const trib_task *task, uint32_t chunk, uint32_t *bytes);
+/* True if the sum of the chunk comes back encoded, in at most *room bytes. */
+bool trib_task_awaits_encoded(const trib_task *task, uint32_t chunk, uint32_t *room);
+void trib_task_note_answer(trib_task *task, uint32_t chunk, uint32_t bytes);
+/* The place where the sum of a chunk lands. */
+unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk);
+/* The task settles. What it encoded goes back into the residual if nobody counted it. */
+void trib_task_codec_settled(trib_task *task);
+
+#endif
