@@ -72,6 +72,8 @@ typedef struct trib_core {
     uint32_t sum_count;
     uint32_t *sums_over; /* by a tensor's id: rounds up to this one belong to tensors that all workers have released */
     uint32_t sums_over_capacity;
+    struct trib_served_tensor **served; /* by id: the tensors that the coordinator has told of (server_tensor.h) */
+    uint32_t served_capacity;
     struct trib_server_sum **group_sums;    /* by group; NULL: no group has contributed to this core yet */
     struct trib_server_sum *group_sum_list; /* those that are there */
     struct trib_takeover *takeovers;        /* partitions of lost servers that this core begins to sum (takeover.h) */

@@ -266,6 +266,8 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_registry_take_release(self, member, frame, error);
     case TRIB_FRAME_FORGOTTEN:
         return trib_registry_take_forgotten(self, member, error);
+    case TRIB_FRAME_SERVING:
+        return trib_serve_take_serving(self, member, error);
     case TRIB_FRAME_GROUP_CREATE:
         return self->running ? trib_groups_take_create(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
@@ -322,6 +324,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     }
     at->link = NULL;
     if (self->over || at->left) {
+        trib_serves_check(self);
         return;
     }
     trib_cause cause;

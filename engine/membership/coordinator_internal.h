@@ -24,6 +24,7 @@ typedef struct trib_coordinator_slot {
     uint32_t loss_number;  /* its place among those that are lost, from 1 on */
     uint32_t losses_taken; /* a worker: how many of those it has nothing to do with any more */
     uint64_t forgets_sent, forgets_answered;
+    uint64_t serves_sent, serves_answered;
     int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
@@ -80,6 +81,9 @@ typedef struct trib_registry_entry {
     uint32_t rounds;                   /* most operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
+    uint64_t serve;                            /* SERVEs sent to each member when its own was, it included; 0: none */
+    bool is_known;                             /* all members that know partitions have answered */
+    struct trib_registry_entry *serve_next;    /* the next tensor that waits for answers */
     /* The owners in a new placement (rebalance.c); NULL: the tensor does not move. */
     trib_place_owner *owners_next;
     unsigned char *answered; /* by rank; NULL: the new placement has not been proposed yet */
@@ -112,7 +116,9 @@ struct trib_coordinator {
     uint32_t number_free;                             /* the first free number, plus one; 0: none */
     uint32_t number_forgotten, number_forgotten_last; /* those that members have been told to forget, likewise */
     uint64_t forgets;
-    trib_group_entry *groups; /* newest first */
+    uint64_t serves;
+    struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
+    trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
@@ -121,6 +127,12 @@ struct trib_coordinator {
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
 {
     return self->worker_count + self->server_count;
+}
+
+/* With host sums, workers that sum for their machines know partitions, too. */
+static inline bool trib_coordinator_knows_partitions(const trib_coordinator *self, uint32_t member)
+{
+    return self->roster->members[member].sums || self->roster->local_size > 0;
 }
 
 /* ---- coordinator.c ---- */
@@ -162,12 +174,20 @@ TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entr
 TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry,
                                                      uint32_t rank);
 
+/* ---- tensor_serve.c ---- */
+/* The tensor has been placed: tells the members that know partitions, and its workers when all have answered. */
+TRIB_CHECKED trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry);
+/* Tells the workers of the tensors that nobody is awaited for any more. Called when a member is lost or gone. */
+void trib_serves_check(trib_coordinator *self);
+void trib_serve_ended(trib_coordinator *self, const trib_registry_entry *entry);
+TRIB_CHECKED trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, trib_error *error);
+
 /* ---- tensor_numbers.c ---- */
 /* *number_out is TRIB_TENSORS_MAX if there is none left. Returns false if memory runs out. */
 bool trib_number_take(trib_coordinator *self, uint32_t *number_out);
 /* The number was taken in vain. */
 void trib_number_give(trib_coordinator *self, uint32_t number);
-/* The tensor has ended. The number comes back when all members that sum have forgotten its partitions. */
+/* The tensor, which members know, has ended. The number comes back when all of them have forgotten its partitions. */
 void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, uint32_t partition_count);
 
 /* ---- group_registry.c ---- */

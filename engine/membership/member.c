@@ -13,6 +13,7 @@
 #include "engine/link/link_cause.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/server/server_tensor.h"
 #include "engine/tracer/tracer.h"
 #include "engine/worker/worker.h"
 
@@ -142,6 +143,15 @@ static void take_left(const trib_member *member, const trib_frame *frame)
     }
 }
 
+/* A member that leaves answers, too, because it still sums for others. */
+static void send_serving(trib_engine *engine)
+{
+    const trib_member *member = engine->member;
+    if (member != NULL && member->link != NULL && trib_link_is_up(member->link)) {
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_SERVING}, NULL, 0);
+    }
+}
+
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                    trib_error *error)
 {
@@ -176,6 +186,9 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_FORGET:
         return joined ? trib_member_take_forget(member->core->engine, frame, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "FORGET before the roster");
+    case TRIB_FRAME_SERVE:
+        return joined ? trib_server_take_serve(member->core->engine, frame, payload, send_serving, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "SERVE before the roster");
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_RANKS:

@@ -212,7 +212,7 @@ void trib_rebalance_stop(trib_coordinator *self)
 static bool may_move(const trib_coordinator *self, const trib_registry_entry *entry)
 {
     return entry->local_size == 0 && entry->count > 0 && entry->layout == TRIB_WHOLE && entry->group == NULL &&
-           !entry->bad && entry->declared_count == self->worker_count && entry->released_count == 0;
+           !entry->bad && entry->is_known && entry->declared_count == self->worker_count && entry->released_count == 0;
 }
 
 static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_registry_entry *entry)

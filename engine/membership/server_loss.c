@@ -199,5 +199,6 @@ bool trib_server_loss_let_go(trib_coordinator *self, uint32_t member)
     }
     self->slots[member].drains = true;
     trib_registry_member_left(self);
+    trib_serves_check(self);
     return true;
 }

@@ -45,15 +45,9 @@ void trib_number_give(trib_coordinator *self, uint32_t number)
     }
 }
 
-/* With host sums, workers that sum for their machines know partitions, too. */
-static bool knows_partitions(const trib_coordinator *self, uint32_t member)
-{
-    return self->roster->members[member].sums || self->roster->local_size > 0;
-}
-
 static bool is_awaited(const trib_coordinator *self, uint32_t member)
 {
-    return self->slots[member].link != NULL && knows_partitions(self, member);
+    return self->slots[member].link != NULL && trib_coordinator_knows_partitions(self, member);
 }
 
 /* Takes back the numbers that all members have forgotten. */
@@ -81,10 +75,6 @@ void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, u
         return;
     }
     trib_tensor_number *mine = &self->numbers[number];
-    if (rounds == 0) {
-        trib_number_give(self, number); /* no server has heard of it */
-        return;
-    }
     mine->round_base = rounds < UINT32_MAX - mine->round_base ? mine->round_base + rounds : UINT32_MAX;
     mine->forget = ++self->forgets;
     mine->next = 0;

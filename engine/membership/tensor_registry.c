@@ -129,23 +129,16 @@ static void take_counts(const trib_coordinator *self, trib_registry_entry *entry
     }
 }
 
-/* Answers a declaration. A whole tensor is placed when the first worker declares it, any other one when all have. */
+/* Answers a declaration. A whole tensor is placed when the first worker declares it, any other one when all have. The
+ * workers that have declared it by then are answered when all members that sum know it. */
 static trib_status answer(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_complete = entry->declared_count == trib_registry_sharers(self, entry);
     if (!entry->bad && entry->cut == NULL && (entry->layout == TRIB_WHOLE || is_complete)) {
-        if (!trib_registry_place(self, entry)) {
-            return TRIB_NO_MEMORY;
-        }
+        const bool is_placed = trib_registry_place(self, entry);
+        return !is_placed ? TRIB_NO_MEMORY : entry->bad ? TRIB_OK : trib_serve_begin(self, entry);
     }
-    trib_status status = TRIB_OK;
-    const bool to_all = entry->layout != TRIB_WHOLE && is_complete;
-    for (uint32_t i = 0; i < self->worker_count && status == TRIB_OK && !entry->bad && entry->cut != NULL; i++) {
-        if ((to_all || i == rank) && entry->tags[i] < TRIB_TAG_RELEASED && self->slots[i].link != NULL) {
-            status = trib_registry_send_declared(self, entry, i);
-        }
-    }
-    return status;
+    return entry->is_known && !entry->bad ? trib_registry_send_declared(self, entry, rank) : TRIB_OK;
 }
 
 static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, bool was_bad, uint32_t rank)
@@ -307,7 +300,12 @@ static void end_entry(trib_coordinator *self, trib_registry_entry *entry)
         }
     }
     trib_rebalance_ended(self, entry);
-    trib_number_end(self, entry->id, entry->rounds, entry->partition_count);
+    trib_serve_ended(self, entry);
+    if (entry->serve == 0) {
+        trib_number_give(self, entry->id); /* no member has heard of it */
+    } else {
+        trib_number_end(self, entry->id, entry->rounds, entry->partition_count);
+    }
     free_entry(entry);
 }
 
@@ -352,6 +350,7 @@ void trib_registry_clear(trib_coordinator *self)
         free_entry(entry);
     }
     self->tensors_last = NULL;
+    self->serve_first = self->serve_last = NULL;
     self->tensors_alive = 0;
     free(self->numbers);
     self->numbers = NULL;

@@ -8,6 +8,7 @@
 #include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/server_tensor.h"
 #include "engine/server/takeover.h"
 
 void trib_server_tick(trib_core *core)
@@ -141,6 +142,7 @@ void trib_server_close(trib_core *core)
     trib_server_codec_close(core);
     free(core->worker_links);
     core->worker_links = NULL;
+    trib_server_forget_tensors(core);
     free(core->sums_over);
     core->sums_over = NULL;
     core->sums_over_capacity = 0;

@@ -5,6 +5,7 @@
 #include "engine/base/container_of.h"
 #include "engine/server/keeper.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/server_tensor.h"
 #include "engine/server/takeover.h"
 
 typedef struct forget_core {
@@ -63,6 +64,7 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
         core->sums_over[self->what.tensor] = self->what.round;
         trib_takeovers_forget(core, self->what.tensor);
         trib_keepers_forget(core, self->what.tensor);
+        trib_server_forget_tensor(core, self->what.tensor);
         for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
             trib_aggregator *aggregator = sum->aggregator;
             trib_contribution what = self->what;

@@ -19,6 +19,7 @@
 #include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/server_tensor.h"
 #include "engine/server/takeover.h"
 
 /* A contribution that is being received. */
@@ -63,6 +64,9 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
     } else if (!is_stall) {
         status =
             trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a worker", trib_frame_name(frame->type));
+    }
+    if (status == TRIB_OK && !is_stall) {
+        status = trib_server_check_tensor(link, frame, error);
     }
     return status == TRIB_OK ? trib_server_find_sum(link, frame, sum_out, error) : status;
 }

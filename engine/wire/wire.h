@@ -75,7 +75,10 @@
     X(KEPT, 0)                                                                                                         \
     /* a server asks to be let go, which a worker is through with; between a member and the coordinator */             \
     X(DRAIN, 0)                                                                                                        \
-    X(LOSSES_TAKEN, 0)
+    X(LOSSES_TAKEN, 0)                                                                                                 \
+    /* a tensor, as its workers have declared it: the coordinator tells the members that sum, which answer */          \
+    X(SERVE, TRIB_PAYLOAD_MAX)                                                                                         \
+    X(SERVING, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

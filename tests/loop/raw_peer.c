@@ -265,6 +265,26 @@ trib_status raw_peer_fail(const char *address, bool proves)
     return status;
 }
 
+uint32_t raw_peer_serve(const raw_peer *self, const char *last, unsigned char *payload)
+{
+    trib_frame frame = {.type = TRIB_FRAME_NONE};
+    char name[TRIB_TENSOR_NAME_MAX + 1] = "";
+    while (strcmp(name, last) != 0) {
+        assert_true(raw_peer_receive(self, &frame, payload));
+        trib_frame answer = {.type = TRIB_FRAME_NONE, .epoch = 1, .group = frame.group};
+        if (frame.type == TRIB_FRAME_GROUP_RANKS) {
+            answer.type = TRIB_FRAME_GROUP_KNOWN;
+            raw_peer_send(self, answer, NULL, 0);
+        } else if (frame.type == TRIB_FRAME_SERVE) {
+            trib_reader reader = {.data = payload + 4, .left = frame.payload_size - 4}; /* behind the size */
+            trib_get_text(&reader, name, sizeof name);
+            answer = (trib_frame){.type = TRIB_FRAME_SERVING, .epoch = 1};
+            raw_peer_send(self, answer, NULL, 0);
+        }
+    }
+    return frame.tensor;
+}
+
 void raw_peer_expect_end(const raw_peer *self)
 {
     unsigned char bytes[4096];

@@ -12,6 +12,7 @@
 #include <cmocka.h>
 
 #include "engine/link/link.h"
+#include "engine/server/server_tensor.h"
 #include "engine/worker/op.h"
 #include "tests/loop/job.h"
 
@@ -26,6 +27,14 @@ void __wrap_trib_link_send_copy(trib_link *link, trib_frame frame, const void *p
         frame.aux = wrong;
     }
     __real_trib_link_send_copy(link, frame, payload, size);
+}
+
+/* The server of a wrong number's tensor believes it, so that the worker alone can notice. */
+__typeof__(trib_server_check_tensor) __real_trib_server_check_tensor, __wrap_trib_server_check_tensor;
+trib_status __wrap_trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    const bool is_wrong = atomic_load(&number) != UINT32_MAX;
+    return is_wrong ? TRIB_OK : __real_trib_server_check_tensor(link, frame, error);
 }
 
 static void declare_and_sum(uint32_t wrong, const char *bad_tensor)

@@ -426,6 +426,9 @@ static void a_sum_of_another_member(void **state)
         trib_tensor *tensor = job_declare(self.host.engine, name, TRIB_FLOAT32, COUNT);
         ops[i] = job_push_pull(self.host.engine, tensor, values[i], values[i], TRIB_SUM);
     }
+    for (uint32_t i = 0; i < 2; i++) {
+        (void)raw_peer_serve(&peers[i], "c", self.payload);
+    }
     trib_frame push = {.type = TRIB_FRAME_NONE}, other = push;
     assert_true(raw_peer_receive(&data[1], &push, self.payload)); /* pushed to rank 2 */
     assert_true(raw_peer_receive(&data[0], &other, self.payload));

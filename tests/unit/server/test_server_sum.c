@@ -160,7 +160,9 @@ static void malformed_withdrawals_are_rejected(void **state)
     frames[3].collective = TRIB_COLLECTIVE_DEVICE_ALONE;
     trib_recv_target target = {.buffer = NULL};
     trib_error error = {.text = ""};
-    assert_int_equal(trib_server_header(&self.link, &good, &target, &error), TRIB_OK);
+    assert_int_equal(trib_server_check_operation(&self.link, &good, &error), TRIB_OK);
+    assert_int_equal(trib_server_header(&self.link, &good, &target, &error), TRIB_PROTOCOL);
+    assert_non_null(strstr(error.text, "for tensor 0, which nobody has declared"));
     for (size_t i = 0; i < sizeof frames / sizeof frames[0]; i++) {
         assert_int_equal(trib_server_header(&self.link, &frames[i], &target, &error), TRIB_PROTOCOL);
         assert_non_null(strstr(error.text, "malformed WITHDRAW"));

@@ -1,0 +1,19 @@
+/*
+ * server_tensor.h - the tensors that a server knows from the coordinator (SERVE), before a contribution can come.
+ *
+ * Each core has a table of its own. The cores share what a tensor is, and the last one that forgets it frees it.
+ */
+#ifndef TRIB_ENGINE_SERVER_TENSOR_H
+#define TRIB_ENGINE_SERVER_TENSOR_H
+
+#include "engine/core/core.h"
+
+/* Core 0: the coordinator says what a tensor is. All cores learn it, then `done` is called on core 0. */
+TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                void (*done)(trib_engine *engine), trib_error *error);
+/* TRIB_PROTOCOL if no tensor can have such a PUSH or WITHDRAW of that worker. The frame's form has been checked. */
+TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
+void trib_server_forget_tensor(trib_core *core, uint32_t id);
+void trib_server_forget_tensors(trib_core *core);
+
+#endif
