@@ -88,7 +88,7 @@ bool trib_link_damaged(trib_link *link)
         redial->is_damaged = true;
         return true;
     }
-    if (!trib_redial_is_possible(link)) {
+    if (!trib_redial_may_go_on(link, TRIB_PEER_LOST)) {
         return false;
     }
     if (link->state != TRIB_LINK_READY && link->state != TRIB_LINK_LEAVING) {

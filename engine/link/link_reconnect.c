@@ -209,7 +209,7 @@ static void arm_deadline(trib_link *link)
 
 /* ---- A connection has ended ---- */
 
-static bool may_go_on(const trib_link *link, trib_status status)
+bool trib_redial_may_go_on(const trib_link *link, trib_status status)
 {
     if (link->host->is_closed || link->bye || link->has_farewell || !is_loss(status)) {
         return false;
@@ -234,11 +234,6 @@ static bool note_attempt(trib_link *link, bool refused, const char *reason)
     return redial->refused < address_count(link);
 }
 
-bool trib_redial_is_possible(const trib_link *link)
-{
-    return may_go_on(link, TRIB_PEER_LOST);
-}
-
 static void note_break(trib_link *link, const trib_conn *conn, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
@@ -256,7 +251,7 @@ static void note_break(trib_link *link, const trib_conn *conn, const char *reaso
 bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status, const char *reason)
 {
     const bool was_ready = link->state == TRIB_LINK_READY || link->state == TRIB_LINK_LEAVING;
-    if (!may_go_on(link, status)) {
+    if (!trib_redial_may_go_on(link, status)) {
         return false;
     }
     if (!was_ready && !note_attempt(link, conn->refused, reason)) {

@@ -37,8 +37,8 @@ void trib_redial_connected(trib_link *link);
 /* The connection of the link has ended, and nobody ended the link. Returns true if the link goes on without it. */
 TRIB_CHECKED bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_status status,
                                               const char *reason);
-/* True if the link gets another connection when this one ends. */
-TRIB_CHECKED bool trib_redial_is_possible(const trib_link *link);
+/* True if the link gets another connection when this one ends with that status. */
+TRIB_CHECKED bool trib_redial_may_go_on(const trib_link *link, trib_status status);
 /* Another connection of an established link has passed its handshake; the peer has received that many frames. */
 TRIB_CHECKED trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error *error);
 

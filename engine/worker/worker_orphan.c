@@ -492,10 +492,9 @@ trib_status trib_orphan_resume(trib_link *link, const trib_frame *frame, trib_er
 
 void trib_worker_free_orphans(trib_core *core)
 {
-    trib_orphan *orphan, *next;
-    DL_FOREACH_SAFE(core->orphans, orphan, next)
-    {
+    while (core->orphans != NULL) {
+        trib_orphan *orphan = core->orphans;
+        DL_DELETE(core->orphans, orphan);
         free(orphan);
     }
-    core->orphans = NULL;
 }

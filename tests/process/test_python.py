@@ -91,7 +91,7 @@ tributary.init()
 engine, rank = tributary.engine(), tributary.rank()
 for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'), (lambda: engine.declare('nul\\0', 0, 1), 'NUL'),
                     (lambda: engine.declare_like('text', 'text'), 'str is no array'),
-                    (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('Q')), 'type Q'),
+                    (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('P')), 'type P'),
                     (lambda: engine.declare('short', 0, 4).push_pull(array.array('f', [1.0])), 'declared with 4'),
                     (lambda: tributary.Engine(no_such_setting=1), 'no_such_setting')):
     try:
