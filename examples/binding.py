@@ -50,13 +50,15 @@ class trib_config(ctypes.Structure):
         i64 join_timeout_ns op_timeout_ns peer_timeout_ns close_timeout_ns; pointer loop ready_cb ready_user ended_cb
         ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
-        i32 shares gpu_direct; text coordinator_source; i32 checksum survive; words7 reserved''')
+        i32 shares gpu_direct; text coordinator_source; i32 checksum survive;
+        text codec; u64 codec_min_bytes; pointer unique_id oob_cb oob_user; words2 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; text name; i32 dtype priority; u64 count; pointer shape;
-        u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count reserved_32; words2 reserved''')
+        u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count reserved_32;
+        text codec; words1 reserved''')
 
 
 class trib_result(ctypes.Structure):

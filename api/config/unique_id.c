@@ -126,7 +126,7 @@ void trib_unique_id_drop(uint64_t number)
 /* Binds the address, whose port may be 0, and writes the one that it has got. -1 with errno. */
 static int bind_port(const struct addrinfo *at, trib_address *bound_out)
 {
-    struct sockaddr_storage bound;
+    struct sockaddr_storage bound = {.ss_family = AF_UNSPEC};
     socklen_t size = sizeof bound;
     const int on = 1;
     char host[64], port[8];

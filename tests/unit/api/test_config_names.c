@@ -58,6 +58,7 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_ROLE", "worker"},
                                               {"TRIB_COORDINATOR", "a:1"},
                                               {"TRIB_LISTEN", "a"},
+                                              {"TRIB_INTERFACE", "eth*"},
                                               {"TRIB_JOB", "a"},
                                               {"TRIB_TOKEN", "a"},
                                               {"TRIB_TRANSPORT", "tcp"},

@@ -24,14 +24,14 @@ typedef struct ref_type {
 } ref_type;
 
 static const ref_type ref_types[TRIB_DTYPE_COUNT] = {
-    [TRIB_FLOAT32] = {4, true, true, 23, 127},   [TRIB_FLOAT64] = {8, true, true, 52, 1023},
-    [TRIB_FLOAT16] = {2, true, true, 10, 15},    [TRIB_BFLOAT16] = {2, true, true, 7, 127},
-    [TRIB_INT8] = {1, false, true, 0, 0},        [TRIB_UINT8] = {1, false, false, 0, 0},
-    [TRIB_INT32] = {4, false, true, 0, 0},       [TRIB_INT64] = {8, false, true, 0, 0},
-    [TRIB_BOOL] = {1, false, false, 0, 0},       [TRIB_INT16] = {2, false, true, 0, 0},
-    [TRIB_UINT16] = {2, false, false, 0, 0},     [TRIB_UINT32] = {4, false, false, 0, 0},
-    [TRIB_UINT64] = {8, false, false, 0, 0},     [TRIB_FLOAT8_E4M3] = {1, true, true, 3, 7, .is_finite = true},
-    [TRIB_FLOAT8_E5M2] = {1, true, true, 2, 15},
+    [TRIB_FLOAT32] = {4, true, true, 23, 127, false},   [TRIB_FLOAT64] = {8, true, true, 52, 1023, false},
+    [TRIB_FLOAT16] = {2, true, true, 10, 15, false},    [TRIB_BFLOAT16] = {2, true, true, 7, 127, false},
+    [TRIB_INT8] = {1, false, true, 0, 0, false},        [TRIB_UINT8] = {1, false, false, 0, 0, false},
+    [TRIB_INT32] = {4, false, true, 0, 0, false},       [TRIB_INT64] = {8, false, true, 0, 0, false},
+    [TRIB_BOOL] = {1, false, false, 0, 0, false},       [TRIB_INT16] = {2, false, true, 0, 0, false},
+    [TRIB_UINT16] = {2, false, false, 0, 0, false},     [TRIB_UINT32] = {4, false, false, 0, 0, false},
+    [TRIB_UINT64] = {8, false, false, 0, 0, false},     [TRIB_FLOAT8_E4M3] = {1, true, true, 3, 7, true},
+    [TRIB_FLOAT8_E5M2] = {1, true, true, 2, 15, false},
 };
 
 static inline uint64_t ref_sign_bit(const ref_type *type)
