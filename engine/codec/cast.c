@@ -7,7 +7,7 @@
 
 static trib_status check_cast(const trib_codec *codec, trib_dtype dtype, trib_error *error)
 {
-    return codec_check_dtype(codec, dtype, sizeof(uint16_t), error);
+    return trib_codec_check_dtype(codec, dtype, sizeof(uint16_t), error);
 }
 
 static trib_status check_fp16(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
@@ -32,11 +32,11 @@ static uint64_t bound_cast(const trib_codec_params *params, trib_dtype dtype, ui
 static uint32_t encode_cast(trib_dtype narrow, trib_dtype dtype, const void *source, uint32_t count,
                             unsigned char *encoded)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        const float *block = codec_load_block(kernels, dtype, source, first, length, room);
+        const float *block = trib_codec_load_block(kernels, dtype, source, first, length, room);
         unsigned char *to = encoded + first * sizeof(uint16_t);
         if (narrow == TRIB_FLOAT16) {
             kernels->f32_to_f16(to, block, length);
@@ -70,20 +70,20 @@ static trib_status decode_cast(const trib_codec *codec, trib_dtype narrow, trib_
                                trib_error *error)
 {
     if (encoded_size != (uint64_t)count * sizeof(uint16_t)) {
-        return codec_refuse(codec, "another length than its elements have", error);
+        return trib_codec_refuse(codec, "another length than its elements have", error);
     }
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        float *block = codec_begin_block(dtype, destination, first, room);
+        float *block = trib_codec_begin_block(dtype, destination, first, room);
         const unsigned char *from = encoded + first * sizeof(uint16_t);
         if (narrow == TRIB_FLOAT16) {
             kernels->f16_to_f32(block, from, length);
         } else {
             kernels->bf16_to_f32(block, from, length);
         }
-        codec_store_block(kernels, dtype, destination, first, length, block);
+        trib_codec_store_block(kernels, dtype, destination, first, length, block);
     }
     return TRIB_OK;
 }

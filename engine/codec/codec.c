@@ -32,7 +32,7 @@ const trib_codec *trib_codec_by_id(uint8_t id)
     return NULL;
 }
 
-trib_status codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t bytes, trib_error *error)
+trib_status trib_codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t bytes, trib_error *error)
 {
     if (dtype != TRIB_FLOAT32 && dtype != TRIB_FLOAT64 && dtype != TRIB_FLOAT16 && dtype != TRIB_BFLOAT16) {
         return trib_error_set(error, TRIB_INVALID,
@@ -47,15 +47,15 @@ trib_status codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t 
     return TRIB_OK;
 }
 
-trib_status codec_refuse(const trib_codec *codec, const char *problem, trib_error *error)
+trib_status trib_codec_refuse(const trib_codec *codec, const char *problem, trib_error *error)
 {
     return trib_error_set(error, TRIB_PROTOCOL, "a chunk that was encoded with %s has %s", codec->name, problem);
 }
 
 /* ---- Blocks of float32 ------------------------------------------------------------------------------------------- */
 
-const float *codec_load_block(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t first,
-                              size_t count, float room[CODEC_BLOCK])
+const float *trib_codec_load_block(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t first,
+                                   size_t count, float room[CODEC_BLOCK])
 {
     switch (dtype) {
     case TRIB_FLOAT32:
@@ -75,13 +75,13 @@ const float *codec_load_block(const codec_kernels *kernels, trib_dtype dtype, co
     }
 }
 
-float *codec_begin_block(trib_dtype dtype, void *destination, size_t first, float room[CODEC_BLOCK])
+float *trib_codec_begin_block(trib_dtype dtype, void *destination, size_t first, float room[CODEC_BLOCK])
 {
     return dtype == TRIB_FLOAT32 ? (float *)destination + first : room;
 }
 
-void codec_store_block(const codec_kernels *kernels, trib_dtype dtype, void *destination, size_t first, size_t count,
-                       const float *block)
+void trib_codec_store_block(const codec_kernels *kernels, trib_dtype dtype, void *destination, size_t first,
+                            size_t count, const float *block)
 {
     switch (dtype) {
     case TRIB_FLOAT32:
@@ -101,26 +101,27 @@ void codec_store_block(const codec_kernels *kernels, trib_dtype dtype, void *des
     }
 }
 
-float codec_largest_finite(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count)
+float trib_codec_largest_finite(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count)
 {
     float room[CODEC_BLOCK];
     uint32_t most = 0;
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         const uint32_t bits =
-            kernels->largest_finite(codec_load_block(kernels, dtype, source, first, length, room), length);
+            kernels->largest_finite(trib_codec_load_block(kernels, dtype, source, first, length, room), length);
         most = bits > most ? bits : most;
     }
     return codec_f32_of(most);
 }
 
-uint32_t codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count)
+uint32_t trib_codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count)
 {
     float room[CODEC_BLOCK];
     uint32_t most = 0;
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        const uint32_t bits = kernels->largest(codec_load_block(kernels, dtype, source, first, length, room), length);
+        const uint32_t bits =
+            kernels->largest(trib_codec_load_block(kernels, dtype, source, first, length, room), length);
         most = bits > most ? bits : most;
     }
     return most;
@@ -128,7 +129,7 @@ uint32_t codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype, cons
 
 /* ---- Random numbers ---------------------------------------------------------------------------------------------- */
 
-uint64_t codec_mix(uint64_t hash, uint64_t number)
+uint64_t trib_codec_mix(uint64_t hash, uint64_t number)
 {
     hash = (hash ^ number) + 0x9e3779b97f4a7c15u;
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
@@ -136,14 +137,14 @@ uint64_t codec_mix(uint64_t hash, uint64_t number)
     return hash ^ hash >> 31;
 }
 
-codec_xorshift codec_xorshift_begin(const trib_codec_params *params, const trib_codec_place *place, uint64_t salt,
-                                    const void *state)
+codec_xorshift trib_codec_xorshift_begin(const trib_codec_params *params, const trib_codec_place *place, uint64_t salt,
+                                         const void *state)
 {
     codec_xorshift begin = {0, 0};
     if (params->seed == 0) {
-        const uint64_t of_tensor = codec_mix(codec_mix(salt, place->tensor_key), place->round);
-        const uint64_t of_place = codec_mix(of_tensor, place->first_element);
-        return (codec_xorshift){of_place | 1, codec_mix(of_place, of_tensor)}; /* not both 0 */
+        const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(salt, place->tensor_key), place->round);
+        const uint64_t of_place = trib_codec_mix(of_tensor, place->first_element);
+        return (codec_xorshift){of_place | 1, trib_codec_mix(of_place, of_tensor)}; /* not both 0 */
     }
     if (state != NULL) {
         memcpy(&begin, state, sizeof begin);
@@ -151,7 +152,7 @@ codec_xorshift codec_xorshift_begin(const trib_codec_params *params, const trib_
     return begin.older == 0 && begin.newer == 0 ? (codec_xorshift){params->seed, params->seed} : begin;
 }
 
-void codec_xorshift_end(const trib_codec_params *params, codec_xorshift after, void *state)
+void trib_codec_xorshift_end(const trib_codec_params *params, codec_xorshift after, void *state)
 {
     if (params->seed != 0 && state != NULL) {
         memcpy(state, &after, sizeof after);

@@ -23,24 +23,24 @@ extern const trib_codec trib_codec_randomk;
 extern const trib_codec trib_codec_dithering;
 
 /* Refuses types that are not floats, or whose elements are not larger than `bytes`. */
-trib_status codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t bytes, trib_error *error);
+trib_status trib_codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t bytes, trib_error *error);
 
 /* Fails with TRIB_PROTOCOL for encoded bytes that no encoder makes. */
-trib_status codec_refuse(const trib_codec *codec, const char *problem, trib_error *error);
+trib_status trib_codec_refuse(const trib_codec *codec, const char *problem, trib_error *error);
 
 /* ---- Blocks of float32 ------------------------------------------------------------------------------------------- */
 
 #define CODEC_BLOCK 1024u /* elements: a few of these arrays fit on a stack and in the first cache */
 
 /* Returns elements first..first + count - 1 as float32: converted in `room`, or in place. A float64 is rounded. */
-const float *codec_load_block(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t first,
-                              size_t count, float room[CODEC_BLOCK]);
+const float *trib_codec_load_block(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t first,
+                                   size_t count, float room[CODEC_BLOCK]);
 
-/* Returns where to decode these elements to: the destination itself, or `room`, from where codec_store_block then
+/* Returns where to decode these elements to: the destination itself, or `room`, from where trib_codec_store_block then
  * converts them. */
-float *codec_begin_block(trib_dtype dtype, void *destination, size_t first, float room[CODEC_BLOCK]);
-void codec_store_block(const codec_kernels *kernels, trib_dtype dtype, void *destination, size_t first, size_t count,
-                       const float *block);
+float *trib_codec_begin_block(trib_dtype dtype, void *destination, size_t first, float room[CODEC_BLOCK]);
+void trib_codec_store_block(const codec_kernels *kernels, trib_dtype dtype, void *destination, size_t first,
+                            size_t count, const float *block);
 
 static inline size_t codec_block_at(size_t first, size_t count)
 {
@@ -48,8 +48,8 @@ static inline size_t codec_block_at(size_t first, size_t count)
 }
 
 /* Returns the largest finite magnitude of a chunk, or the bits of the largest that there is. */
-float codec_largest_finite(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count);
-uint32_t codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count);
+float trib_codec_largest_finite(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count);
+uint32_t trib_codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype, const void *source, size_t count);
 
 /* ---- Bytes ------------------------------------------------------------------------------------------------------- */
 
@@ -99,7 +99,7 @@ static inline bool codec_is_finite(float value)
 /* ---- Random numbers ---------------------------------------------------------------------------------------------- */
 
 /* Mixes a number into a hash, so that each bit of both changes about half of the result's. */
-uint64_t codec_mix(uint64_t hash, uint64_t number);
+uint64_t trib_codec_mix(uint64_t hash, uint64_t number);
 
 /* XorShift128+ in the form of BytePS: both words begin as the seed. All zeros: it has not begun. */
 typedef struct codec_xorshift {
@@ -121,8 +121,8 @@ static inline uint64_t codec_xorshift_next(codec_xorshift *state)
 
 /* Returns the state to go on with: with a seed the partition's (NULL: of a first chunk), else one of the chunk's place
  * and of `salt`. */
-codec_xorshift codec_xorshift_begin(const trib_codec_params *params, const trib_codec_place *place, uint64_t salt,
-                                    const void *state);
-void codec_xorshift_end(const trib_codec_params *params, codec_xorshift after, void *state);
+codec_xorshift trib_codec_xorshift_begin(const trib_codec_params *params, const trib_codec_place *place, uint64_t salt,
+                                         const void *state);
+void trib_codec_xorshift_end(const trib_codec_params *params, codec_xorshift after, void *state);
 
 #endif

@@ -19,7 +19,7 @@ static trib_status check_dithering(const trib_codec_params *params, trib_dtype d
         return trib_error_set(error, TRIB_INVALID, "codec dithering needs k=, the number of %s levels: 1 to %u",
                               params->partition ? "natural" : "linear", most);
     }
-    return codec_check_dtype(&trib_codec_dithering, dtype, 1, error);
+    return trib_codec_check_dtype(&trib_codec_dithering, dtype, 1, error);
 }
 
 static uint32_t levels_of(const trib_codec_params *params)
@@ -112,7 +112,7 @@ static double norm_of(const codec_kernels *kernels, trib_dtype dtype, const void
     double sum = 0;
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        const float *block = codec_load_block(kernels, dtype, source, first, length, room);
+        const float *block = trib_codec_load_block(kernels, dtype, source, first, length, room);
         for (size_t i = 0; i < length; i++) {
             const float square = block[i] * block[i];
             sum += (double)square;
@@ -124,7 +124,7 @@ static double norm_of(const codec_kernels *kernels, trib_dtype dtype, const void
 static double scale_of(const codec_kernels *kernels, const trib_codec_params *params, trib_dtype dtype,
                        const void *source, uint32_t count)
 {
-    const uint32_t largest = codec_largest_bits(kernels, dtype, source, count);
+    const uint32_t largest = trib_codec_largest_bits(kernels, dtype, source, count);
     const double scale = params->normalize && largest < CODEC_F32_INFINITY ? norm_of(kernels, dtype, source, count)
                                                                            : (double)codec_f32_of(largest);
     return scale <= (double)__FLT_MAX__ ? scale : __builtin_nan("");
@@ -160,17 +160,17 @@ static void write_block(bit_writer *writer, dither_block *block, const float *va
 static uint32_t encode_dithering(const trib_codec_params *params, const trib_codec_place *place, void *state,
                                  trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     const double scale = scale_of(kernels, params, dtype, source, count);
-    const uint64_t salt = codec_mix(TRIB_CODEC_DITHERING, place->rank);
-    codec_xorshift random = codec_xorshift_begin(params, place, salt, state);
+    const uint64_t salt = trib_codec_mix(TRIB_CODEC_DITHERING, place->rank);
+    codec_xorshift random = trib_codec_xorshift_begin(params, place, salt, state);
     bit_writer writer = {.at = encoded};
     dither_block block;
     uint32_t distance = 0;
     make_short_codes(&block.codes);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        const float *values = codec_load_block(kernels, dtype, source, first, length, block.room);
+        const float *values = trib_codec_load_block(kernels, dtype, source, first, length, block.room);
         for (size_t i = 0; i < length; i++) {
             block.draws[i] = codec_xorshift_next(&random);
         }
@@ -181,7 +181,7 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
                                                                                levels_of(params), block.draws);
         write_block(&writer, &block, values, length, &distance);
     }
-    codec_xorshift_end(params, random, state);
+    trib_codec_xorshift_end(params, random, state);
     const uint32_t bits = (uint32_t)(writer.at - encoded) * 8 + writer.used;
     if (writer.used > 0) {
         put_bits(&writer, 0, 32 - writer.used);
@@ -273,14 +273,14 @@ static inline dithered take_element(bit_reader *reader)
 static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *params, float scale, trib_dtype dtype,
                                  void *destination, uint32_t count, trib_error *error)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     const float levels = (float)levels_of(params);
     float room[CODEC_BLOCK];
     uint64_t next = UINT64_MAX; /* the last element that was not 0 */
     float value = 0;
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        float *block = codec_begin_block(dtype, destination, first, room);
+        float *block = trib_codec_begin_block(dtype, destination, first, room);
         memset(block, 0, length * sizeof *block);
         if (next != UINT64_MAX && next >= first && next < first + length) {
             block[next - first] = value;
@@ -289,29 +289,29 @@ static trib_status decode_blocks(bit_reader *reader, const trib_codec_params *pa
             const dithered taken = take_element(reader);
             next += taken.distance;
             if (taken.distance == 0 || taken.level == 0 || reader->at > reader->bits || next >= count) {
-                return codec_refuse(&trib_codec_dithering, "bits that are not those of its elements", error);
+                return trib_codec_refuse(&trib_codec_dithering, "bits that are not those of its elements", error);
             }
             value = codec_f32_of(codec_bits_of(magnitude_of(taken.level, scale, levels)) ^ taken.sign);
             if (next < first + length) {
                 block[next - first] = value;
             }
         }
-        codec_store_block(kernels, dtype, destination, first, length, block);
+        trib_codec_store_block(kernels, dtype, destination, first, length, block);
     }
     return TRIB_OK;
 }
 
 static void fill_with_nan(trib_dtype dtype, void *destination, uint32_t count)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        float *block = codec_begin_block(dtype, destination, first, room);
+        float *block = trib_codec_begin_block(dtype, destination, first, room);
         for (size_t i = 0; i < length; i++) {
             block[i] = codec_f32_of(CODEC_F32_NAN);
         }
-        codec_store_block(kernels, dtype, destination, first, length, block);
+        trib_codec_store_block(kernels, dtype, destination, first, length, block);
     }
 }
 
@@ -319,13 +319,13 @@ static trib_status decode_dithering(const trib_codec_params *params, trib_dtype 
                                     uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
     if (encoded_size < TRAILER_BYTES || encoded_size % 4 != 0) {
-        return codec_refuse(&trib_codec_dithering, "a length that is not of whole words", error);
+        return trib_codec_refuse(&trib_codec_dithering, "a length that is not of whole words", error);
     }
     const uint32_t words = (encoded_size - TRAILER_BYTES) / 4;
     bit_reader reader = {.words = encoded, .bits = codec_load_u32(encoded + (size_t)words * 4)};
     const float scale = codec_load_f32(encoded + (size_t)words * 4 + 4);
     if (((uint64_t)reader.bits + 31) / 32 != words) {
-        return codec_refuse(&trib_codec_dithering, "a number of bits that does not fit its length", error);
+        return trib_codec_refuse(&trib_codec_dithering, "a number of bits that does not fit its length", error);
     }
     if (!codec_is_finite(scale)) {
         fill_with_nan(dtype, destination, count);

@@ -12,7 +12,7 @@
 static trib_status check_onebit(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
     (void)params;
-    return codec_check_dtype(&trib_codec_onebit, dtype, 1, error);
+    return trib_codec_check_dtype(&trib_codec_onebit, dtype, 1, error);
 }
 
 static uint64_t words_bytes(trib_dtype dtype, uint32_t count)
@@ -39,7 +39,7 @@ static float mean_magnitude(const codec_kernels *kernels, trib_dtype dtype, cons
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        const float *block = codec_load_block(kernels, dtype, source, first, length, room);
+        const float *block = trib_codec_load_block(kernels, dtype, source, first, length, room);
         for (size_t i = 0; i < length; i++) {
             sum += (double)__builtin_fabsf(block[i]);
         }
@@ -63,7 +63,7 @@ static uint32_t encode_onebit(const trib_codec_params *params, const trib_codec_
 {
     (void)place;
     (void)state;
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     const size_t size = trib_dtype_size(dtype), words = count / (8 * size), rest = count % (8 * size);
     const float scale = params->scaling ? mean_magnitude(kernels, dtype, source, count) : 1.0f;
     pack_signs(kernels, dtype, encoded, source, words);
@@ -108,9 +108,9 @@ static trib_status decode_onebit(const trib_codec_params *params, trib_dtype dty
     (void)params;
     const uint64_t bytes = words_bytes(dtype, count);
     if (encoded_size != bytes + SCALE_BYTES) {
-        return codec_refuse(&trib_codec_onebit, "another length than its elements have", error);
+        return trib_codec_refuse(&trib_codec_onebit, "another length than its elements have", error);
     }
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     const size_t size = trib_dtype_size(dtype), words = count / (8 * size), rest = count % (8 * size);
     const float scale = codec_load_f32(encoded + bytes);
     spread_signs(kernels, dtype, destination, encoded, words, scale);

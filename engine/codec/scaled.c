@@ -14,19 +14,19 @@
 static trib_status check_fp8_e4m3(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
     (void)params;
-    return codec_check_dtype(&trib_codec_fp8_e4m3, dtype, 1, error);
+    return trib_codec_check_dtype(&trib_codec_fp8_e4m3, dtype, 1, error);
 }
 
 static trib_status check_fp8_e5m2(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
     (void)params;
-    return codec_check_dtype(&trib_codec_fp8_e5m2, dtype, 1, error);
+    return trib_codec_check_dtype(&trib_codec_fp8_e5m2, dtype, 1, error);
 }
 
 static trib_status check_int8(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
     (void)params;
-    return codec_check_dtype(&trib_codec_int8, dtype, 1, error);
+    return trib_codec_check_dtype(&trib_codec_int8, dtype, 1, error);
 }
 
 static uint64_t bound_bytes(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
@@ -50,13 +50,13 @@ typedef void widen_bytes(void *restrict to, const void *restrict from, size_t co
 static uint32_t encode_fp8(narrow_bytes *narrow, float scale, trib_dtype dtype, const void *source, uint32_t count,
                            unsigned char *encoded)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     codec_store_f32(encoded, scale);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        narrow(encoded + SCALE_BYTES + first, codec_load_block(kernels, dtype, source, first, length, room), length,
-               1 / scale);
+        narrow(encoded + SCALE_BYTES + first, trib_codec_load_block(kernels, dtype, source, first, length, room),
+               length, 1 / scale);
     }
     return SCALE_BYTES + count;
 }
@@ -67,8 +67,8 @@ static uint32_t encode_fp8_e4m3(const trib_codec_params *params, const trib_code
     (void)params;
     (void)place;
     (void)state;
-    const codec_kernels *kernels = codec_kernels_best();
-    const float scale = power_of_two_scale(codec_largest_finite(kernels, dtype, source, count), 8); /* 448 */
+    const codec_kernels *kernels = trib_codec_kernels_best();
+    const float scale = power_of_two_scale(trib_codec_largest_finite(kernels, dtype, source, count), 8); /* 448 */
     return encode_fp8(kernels->f32_to_e4m3, scale, dtype, source, count, encoded);
 }
 
@@ -78,8 +78,8 @@ static uint32_t encode_fp8_e5m2(const trib_codec_params *params, const trib_code
     (void)params;
     (void)place;
     (void)state;
-    const codec_kernels *kernels = codec_kernels_best();
-    const float scale = power_of_two_scale(codec_largest_finite(kernels, dtype, source, count), 15); /* 57344 */
+    const codec_kernels *kernels = trib_codec_kernels_best();
+    const float scale = power_of_two_scale(trib_codec_largest_finite(kernels, dtype, source, count), 15); /* 57344 */
     return encode_fp8(kernels->f32_to_e5m2, scale, dtype, source, count, encoded);
 }
 
@@ -87,18 +87,18 @@ static uint32_t encode_int8(const trib_codec_params *params, const trib_codec_pl
                             trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
 {
     (void)state;
-    const codec_kernels *kernels = codec_kernels_best();
-    const float largest = codec_largest_finite(kernels, dtype, source, count);
+    const codec_kernels *kernels = trib_codec_kernels_best();
+    const float largest = trib_codec_largest_finite(kernels, dtype, source, count);
     const float range = largest > INT8_LEAST_RANGE ? largest : INT8_LEAST_RANGE;
-    const uint64_t of_tensor = codec_mix(codec_mix(params->seed, place->tensor_key), place->rank);
-    const uint64_t key = codec_mix(codec_mix(of_tensor, place->round), place->first_element >> 32);
+    const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(params->seed, place->tensor_key), place->rank);
+    const uint64_t key = trib_codec_mix(trib_codec_mix(of_tensor, place->round), place->first_element >> 32);
     codec_draws draws = {.key = {(uint32_t)key, (uint32_t)(key >> 32)}, .first = (uint32_t)place->first_element};
     float room[CODEC_BLOCK];
     codec_store_f32(encoded, range / INT8_LARGEST);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         kernels->f32_to_int8(encoded + SCALE_BYTES + first,
-                             codec_load_block(kernels, dtype, source, first, length, room), length,
+                             trib_codec_load_block(kernels, dtype, source, first, length, room), length,
                              INT8_LARGEST / range, &draws);
         draws.first += CODEC_BLOCK;
     }
@@ -110,19 +110,19 @@ static trib_status decode_bytes(const trib_codec *codec, widen_bytes *widen, tri
                                 trib_error *error)
 {
     if (encoded_size != (uint64_t)count + SCALE_BYTES) {
-        return codec_refuse(codec, "another length than its elements have", error);
+        return trib_codec_refuse(codec, "another length than its elements have", error);
     }
     const float scale = codec_load_f32(encoded);
     if (!(scale > 0) || !codec_is_finite(scale)) {
-        return codec_refuse(codec, "a scale that is not above zero and finite", error);
+        return trib_codec_refuse(codec, "a scale that is not above zero and finite", error);
     }
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        float *block = codec_begin_block(dtype, destination, first, room);
+        float *block = trib_codec_begin_block(dtype, destination, first, room);
         widen(block, encoded + SCALE_BYTES + first, length, scale);
-        codec_store_block(kernels, dtype, destination, first, length, block);
+        trib_codec_store_block(kernels, dtype, destination, first, length, block);
     }
     return TRIB_OK;
 }
@@ -131,7 +131,7 @@ static trib_status decode_fp8_e4m3(const trib_codec_params *params, trib_dtype d
                                    uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
     (void)params;
-    return decode_bytes(&trib_codec_fp8_e4m3, codec_kernels_best()->e4m3_to_f32, dtype, encoded, encoded_size,
+    return decode_bytes(&trib_codec_fp8_e4m3, trib_codec_kernels_best()->e4m3_to_f32, dtype, encoded, encoded_size,
                         destination, count, error);
 }
 
@@ -139,7 +139,7 @@ static trib_status decode_fp8_e5m2(const trib_codec_params *params, trib_dtype d
                                    uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
     (void)params;
-    return decode_bytes(&trib_codec_fp8_e5m2, codec_kernels_best()->e5m2_to_f32, dtype, encoded, encoded_size,
+    return decode_bytes(&trib_codec_fp8_e5m2, trib_codec_kernels_best()->e5m2_to_f32, dtype, encoded, encoded_size,
                         destination, count, error);
 }
 
@@ -147,8 +147,8 @@ static trib_status decode_int8(const trib_codec_params *params, trib_dtype dtype
                                uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
     (void)params;
-    return decode_bytes(&trib_codec_int8, codec_kernels_best()->int8_to_f32, dtype, encoded, encoded_size, destination,
-                        count, error);
+    return decode_bytes(&trib_codec_int8, trib_codec_kernels_best()->int8_to_f32, dtype, encoded, encoded_size,
+                        destination, count, error);
 }
 
 const trib_codec trib_codec_fp8_e4m3 = {.name = "fp8_e4m3",

@@ -27,7 +27,7 @@ static trib_status check_sparse(const trib_codec *codec, const trib_codec_params
                               "codec %s needs either ratio=, above 0 and at most 1, or k=, the elements to keep",
                               codec->name);
     }
-    return codec_check_dtype(codec, dtype, 1, error);
+    return trib_codec_check_dtype(codec, dtype, 1, error);
 }
 
 static trib_status check_topk(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
@@ -180,7 +180,7 @@ SPARSE_INLINE void offer(unsigned char *heap, uint32_t kept, const unsigned char
 SPARSE_INLINE void select_largest(unsigned char *heap, uint32_t kept, const unsigned char *source, uint32_t count,
                                   size_t width, size_t element)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     uint32_t index = 0;
     for (; index < kept; index++) {
         sift_up(heap, index, (pair){index, load_word(source + (size_t)index * element, element)}, width, element);
@@ -226,13 +226,14 @@ static uint32_t encode_randomk(const trib_codec_params *params, const trib_codec
 {
     const uint32_t kept = kept_of(params, place, dtype, count);
     const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
-    codec_xorshift random = codec_xorshift_begin(params, place, TRIB_CODEC_RANDOMK, state); /* alike on all workers */
+    codec_xorshift random =
+        trib_codec_xorshift_begin(params, place, TRIB_CODEC_RANDOMK, state); /* alike on all workers */
     for (uint32_t i = 0; i < kept; i++) {
         const uint64_t index = codec_xorshift_next(&random) % count;
         store_pair(encoded, i, width,
                    (pair){index, load_word((const unsigned char *)source + index * element, element)});
     }
-    codec_xorshift_end(params, random, state);
+    trib_codec_xorshift_end(params, random, state);
     return (uint32_t)(kept * 2 * width);
 }
 
@@ -269,15 +270,15 @@ static trib_status check_pairs(const trib_codec *codec, const trib_codec_params 
     const size_t width = width_of(dtype, count);
     const uint32_t pairs = (uint32_t)(encoded_size / (2 * width));
     if (pairs == 0 || encoded_size % (2 * width) != 0 || pairs > kept_at_most(params, dtype, count)) {
-        return codec_refuse(codec, "a length that is not that of its pairs", error);
+        return trib_codec_refuse(codec, "a length that is not that of its pairs", error);
     }
     for (uint32_t i = 0; i < pairs; i++) {
         if (load_pair(encoded, i, width).index >= count) {
-            return codec_refuse(codec, "an index beyond its elements", error);
+            return trib_codec_refuse(codec, "an index beyond its elements", error);
         }
     }
     if (codec == &trib_codec_topk && has_duplicates(encoded, pairs, width, count)) {
-        return codec_refuse(codec, "an index twice", error);
+        return trib_codec_refuse(codec, "an index twice", error);
     }
     *pairs_out = pairs;
     return TRIB_OK;
@@ -324,7 +325,7 @@ static void add_element(trib_dtype dtype, void *sum, pair added)
         *at = *at != *at ? __builtin_nan("") : *at;
         return;
     }
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     const uint16_t half = (uint16_t)added.bits;
     float value = codec_f32_of((uint32_t)added.bits);
     if (dtype == TRIB_FLOAT16) {

@@ -43,19 +43,19 @@ DEFINE_FOR_ACCUMULATOR(double)
 static void gather_blocks(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
                           const void *source, uint32_t count)
 {
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float *momentum = config->momentum != TRIB_MOMENTUM_NONE ? memory->momentum : NULL;
     float *residual = config->feedback != TRIB_FEEDBACK_NONE ? memory->residual : NULL;
     float room[CODEC_BLOCK], values[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
-        memcpy(values, codec_load_block(kernels, dtype, source, first, length, room), length * sizeof *values);
+        memcpy(values, trib_codec_load_block(kernels, dtype, source, first, length, room), length * sizeof *values);
         gather_float(config, momentum != NULL ? momentum + first : NULL, residual != NULL ? residual + first : NULL,
                      values, length);
         if (dtype == TRIB_FLOAT32) {
             memcpy((float *)memory->scratch + first, values, length * sizeof *values);
         }
-        codec_store_block(kernels, dtype, memory->scratch, first, length, values);
+        trib_codec_store_block(kernels, dtype, memory->scratch, first, length, values);
     }
 }
 
@@ -82,12 +82,13 @@ static void settle(const trib_codec_config *config, const trib_codec_memory *mem
         settle_double(memory->residual, memory->scratch, (double)factor, count);
         return;
     }
-    const codec_kernels *kernels = codec_kernels_best();
+    const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         settle_float((float *)memory->residual + first,
-                     codec_load_block(kernels, dtype, memory->scratch, first, length, room), (float)factor, length);
+                     trib_codec_load_block(kernels, dtype, memory->scratch, first, length, room), (float)factor,
+                     length);
     }
 }
 

@@ -145,7 +145,7 @@ int main(int argc, char **argv)
         const double radius = sqrt(-2 * log(((double)(random >> 40) + 1) * 0x1p-24));
         bench.source[i] = (float)(radius * cos(2 * PI * (double)(random & 0xffffff00) * 0x1p-32));
     }
-    printf("chunks of %ld bytes, kernels %s, memcpy %.2f GB/s\n", chunk, codec_kernels_best()->name,
+    printf("chunks of %ld bytes, kernels %s, memcpy %.2f GB/s\n", chunk, trib_codec_kernels_best()->name,
            memcpy_gbs(&bench));
     printf("%-42s %8s %9s %9s\n", "codec", "ratio", "encode", "decode");
     const size_t count = argc > 2 ? (size_t)argc - 2 : sizeof usual / sizeof usual[0];

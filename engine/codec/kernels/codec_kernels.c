@@ -1,27 +1,27 @@
 /* codec_kernels.c - chooses an implementation of the kernels. The compiler's runtime has asked the processor already. */
 #include "engine/codec/kernels/codec_kernels.h"
 
-const codec_kernels *codec_kernels_best(void)
+const codec_kernels *trib_codec_kernels_best(void)
 {
 #if defined(__x86_64__)
     if (__builtin_cpu_supports("fma") && __builtin_cpu_supports("avx2")) {
         if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
             __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl")) {
-            return &codec_kernels_avx512;
+            return &trib_codec_kernels_avx512;
         }
-        return &codec_kernels_avx2;
+        return &trib_codec_kernels_avx2;
     }
 #endif
-    return &codec_kernels_scalar;
+    return &trib_codec_kernels_scalar;
 }
 
-const codec_kernels *codec_kernels_at(size_t index)
+const codec_kernels *trib_codec_kernels_at(size_t index)
 {
     const codec_kernels *all[] = {
-        &codec_kernels_scalar,
+        &trib_codec_kernels_scalar,
 #if defined(__x86_64__)
-        &codec_kernels_avx2,
-        &codec_kernels_avx512,
+        &trib_codec_kernels_avx2,
+        &trib_codec_kernels_avx512,
 #endif
     };
     /* What a processor runs begins with the first of these and ends with the best. */
@@ -29,7 +29,7 @@ const codec_kernels *codec_kernels_at(size_t index)
         if (i == index) {
             return all[i];
         }
-        if (all[i] == codec_kernels_best()) {
+        if (all[i] == trib_codec_kernels_best()) {
             break;
         }
     }

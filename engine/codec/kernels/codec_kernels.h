@@ -65,16 +65,16 @@ typedef struct codec_kernels {
                            uint32_t levels, const uint64_t *restrict draws);
 } codec_kernels;
 
-extern const codec_kernels codec_kernels_scalar;
+extern const codec_kernels trib_codec_kernels_scalar;
 #if defined(__x86_64__)
-extern const codec_kernels codec_kernels_avx2;
-extern const codec_kernels codec_kernels_avx512;
+extern const codec_kernels trib_codec_kernels_avx2;
+extern const codec_kernels trib_codec_kernels_avx512;
 #endif
 
 /* Returns the fastest implementation that this processor runs; never NULL. */
-const codec_kernels *codec_kernels_best(void);
+const codec_kernels *trib_codec_kernels_best(void);
 
 /* Returns the implementations that this processor runs, slowest first; NULL from their count on. */
-const codec_kernels *codec_kernels_at(size_t index);
+const codec_kernels *trib_codec_kernels_at(size_t index);
 
 #endif

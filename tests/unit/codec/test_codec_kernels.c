@@ -157,16 +157,16 @@ static void test_implementations_agree(void **state)
     static inputs bed;
     static uint64_t expected[COUNT * 2], found[COUNT * 2];
     fill(&bed);
-    assert_string_equal(codec_kernels_at(0)->name, "scalar");
-    for (size_t k = 1; codec_kernels_at(k) != NULL; k++) {
-        print_message("# %s\n", codec_kernels_at(k)->name);
+    assert_string_equal(trib_codec_kernels_at(0)->name, "scalar");
+    for (size_t k = 1; trib_codec_kernels_at(k) != NULL; k++) {
+        print_message("# %s\n", trib_codec_kernels_at(k)->name);
         for (size_t i = 0; i < sizeof runs / sizeof runs[0]; i++) {
             for (size_t length = 0; length <= LENGTHS; length++) {
                 const size_t count = length == LENGTHS ? COUNT : length;
                 memset(expected, 0x55, sizeof expected);
                 memset(found, 0x55, sizeof found);
-                runs[i](codec_kernels_at(0), &bed, expected, count);
-                runs[i](codec_kernels_at(k), &bed, found, count);
+                runs[i](trib_codec_kernels_at(0), &bed, expected, count);
+                runs[i](trib_codec_kernels_at(k), &bed, found, count);
                 assert_memory_equal(expected, found, sizeof found);
             }
         }
