@@ -164,7 +164,7 @@ def bad_input():
     refuses([TOOL, 'sim', '--model', 'nobodys'], clean_env(), 'TRIB_MODELS')
     two = dict(TRIB_RANK=0, TRIB_WORKERS=2)
     for listen in ('127.0.0.1:80', 'localhost', '127.0.0.1,', '[::1]'):
-        refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:9', TRIB_LISTEN=listen, **two), 'numeric address without a port, such as')
+        refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:9', TRIB_LISTEN=listen, **two), 'numeric address without a port')
     refuses([HELLO], clean_env(TRIB_COORDINATOR='127.0.0.1:22x', **two), 'its port is no number')
     refuses([HELLO], clean_env(TRIB_COORDINATOR='nobody.invalid:22', TRIB_JOIN_TIMEOUT='1', **two), 'or DNS must know it')
     refuses([HELLO], clean_env(TRIB_COORDINATOR='10.0.0.300:22', TRIB_JOIN_TIMEOUT='3600', **two), 'address "10.0.0.300:22"')
