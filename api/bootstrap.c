@@ -12,7 +12,7 @@
 static const char id_source[] = "trib_config.unique_id";
 static const char oob_source[] = "the id that oob_cb brought";
 
-/* What each worker says of itself in the exchange. Whoever cannot take part says why, so that all end alike. */
+/* A worker's card in the exchange. A worker that cannot take part writes its reason there, so that all end alike. */
 typedef struct card {
     char magic[8];
     int32_t rank, worker_count;

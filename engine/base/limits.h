@@ -59,7 +59,7 @@ _Static_assert(TRIB_TENSOR_BYTES_MAX <= (uint64_t)TRIB_CHUNK_BYTES_MIN * TRIB_PA
 /* connections of a link: itself, its priority link and its subflows */
 #define TRIB_CONNECTIONS_MAX (TRIB_SUBFLOWS_MAX + 2u)
 _Static_assert(TRIB_SUBFLOWS_MAX + 1 == TRIB_NETWORKS_MAX, "a link has a connection by each network at most");
-/* What follows the last good frame of a connection may be damaged so often in a row, and each time another connection is
+/* A message may come damaged so often in a row on a link, and each time another connection is
  * made. A link that damages every second frame comes so far once in 256 frames; what damages the same frame each time,
  * such as a program that changes a buffer while it is sent, ends soon. */
 #define TRIB_DAMAGES_MAX 8u

@@ -139,7 +139,7 @@ static bool advises(const trib_engine *engine, const trib_cause *cause)
            (engine->coordinator != NULL || trib_cause_is_about_coordinator(cause, engine->roster));
 }
 
-/* Who was lost may have been silent because of the program. The caller holds the mutex. */
+/* A member may have been lost because its own program kept it silent. The caller holds the mutex. */
 static void add_callback(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
 {
     char callback[TRIB_CALLBACK_TEXT_SIZE];

@@ -101,6 +101,10 @@ static trib_status read_owners(const trib_engine *engine, const trib_tensor *ten
                                uint32_t count, trib_place_owner **owners_out, trib_error *error)
 {
     const trib_roster *roster = engine->roster;
+    if (count > reader->left / 4) {
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" is placed by a list that is too short",
+                              tensor->name);
+    }
     trib_place_owner *owners = calloc(count > 0 ? count : 1, sizeof *owners);
     if (owners == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", tensor->name);

@@ -55,7 +55,7 @@ static uint32_t find_giver(const trib_takeover *self, uint32_t round)
     return TRIB_NO_MEMBER;
 }
 
-/* What a worker that is in the round says about it. NULL: nobody is. */
+/* Returns the report of a worker that is in the round, or NULL. */
 static const trib_frame *find_operation(const trib_takeover *self, uint32_t round)
 {
     for (uint32_t i = 0; i < self->count; i++) {

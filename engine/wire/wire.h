@@ -95,7 +95,7 @@ typedef enum trib_frame_type {
  * partition's keeper has the whole sum. */
 #define TRIB_PUSH_KEEPS 1u
 #define TRIB_SUM_IS_KEPT 1u
-/* What a REPORT says of its worker. */
+/* The state of a REPORT's worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
 #define TRIB_REPORT_BYTES 28u            /* of its payload */

@@ -122,7 +122,7 @@ static bool is_gone(const void *user, uint32_t member)
     return trib_losses_has(&engine->losses, member) || trib_departed_has(&engine->departed, member, &since_ns);
 }
 
-/* What the worker has of the partition, for its next owner. */
+/* Writes for the partition's next owner how much the worker has of it. */
 static void send_report(trib_core *core, trib_orphan *orphan)
 {
     const trib_task *task = orphan->task;

@@ -429,9 +429,9 @@ static void hunt(bug which, finding *shared)
 {
     planted = which;
     const bool is_loss = which >= BUG_COPY_FORGOTTEN;
-    const uint64_t seeds = is_loss                                            ? SEEDS_OF_LOSSES
-                           : which == BUG_NONE || which == BUG_AHEAD_TOO_SOON ? SEEDS_RARE
-                                                                              : SEEDS;
+    const uint64_t seeds = is_loss ? SEEDS_OF_LOSSES
+                           : which == BUG_NONE || which == BUG_AHEAD_TOO_SOON || which == BUG_ANY_EPOCH ? SEEDS_RARE
+                                                                                                        : SEEDS;
     for (uint64_t seed = 1; seed <= seeds; seed++) {
         shared->running = seed;
         calls = 0;

@@ -24,7 +24,7 @@ const codec_kernels *trib_codec_kernels_at(size_t index)
         &trib_codec_kernels_avx512,
 #endif
     };
-    /* What a processor runs begins with the first of these and ends with the best. */
+    /* A processor can run the first of these and all up to its best. */
     for (size_t i = 0; i <= index && i < sizeof all / sizeof all[0]; i++) {
         if (i == index) {
             return all[i];

@@ -150,7 +150,7 @@ static inline bool ref_less(const ref_type *type, uint64_t left, uint64_t right)
     return type->is_signed ? (int64_t)left < (int64_t)right : left < right;
 }
 
-/* What a bool's sum, or product, is: truth values have no carry. */
+/* A bool's sum is OR, and its product AND: truth values have no carry. */
 static inline trib_reduce ref_reduce(trib_dtype dtype, trib_reduce reduce)
 {
     return dtype != TRIB_BOOL ? reduce : reduce == TRIB_SUM ? TRIB_MAX : reduce == TRIB_PRODUCT ? TRIB_MIN : reduce;
