@@ -160,8 +160,8 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
     return TRIB_OK;
 }
 
-/* Other libraries, such as libev and those of devices, get no number of a standard stream for what they open. coordinator:
- * its name or address, as the caller gave it; NULL: none. */
+/* Other libraries, such as libev and those of devices, get no number of a standard stream for what they open.
+ * coordinator: its name or address, as the caller gave it; NULL: none. */
 static trib_status create_here(trib_config *config, const char *coordinator, trib_engine **engine_out,
                                trib_error *error)
 {

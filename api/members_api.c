@@ -1,4 +1,5 @@
-/* members_api.c - the entry points about a job that has come together: its members, settings as they came out, features. */
+/* members_api.c - the entry points about a job that has come together: its members, settings as they came out,
+ * features. */
 #include <stdio.h>
 #include <string.h>
 

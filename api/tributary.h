@@ -128,11 +128,11 @@ typedef enum trib_dtype {
 
 /* SUM and PRODUCT of integers wrap modulo 2^bits. AVG divides by the number of contributors: floats round once,
  * integers are summed wider (64 bits wrap) and truncated. MIN and MAX of floats give NaN if an input is NaN; -0.0 is
- * below +0.0. A NaN that is computed is positive and quiet, without a payload. Of bools, SUM and MAX are OR, PRODUCT and
- * MIN are AND. What is too large for an 8-bit float becomes NaN in E4M3 and infinity in E5M2: no result saturates.
+ * below +0.0. A NaN that is computed is positive and quiet, without a payload. Of bools, SUM and MAX are OR, PRODUCT
+ * and MIN are AND. What is too large for an 8-bit float becomes NaN in E4M3 and infinity in E5M2: no result saturates.
  * The bitwise ones need integers or bools, and AVG of bools does not exist (trib_reduce_suits). One contribution alone
- * is copied bit by bit. GPUs of a machine compute as NCCL does, rounding each time; with no other machine AVG multiplies
- * inputs by 1 / contributors, rounded too. They have no bitwise reductions of
+ * is copied bit by bit. GPUs of a machine compute as NCCL does, rounding each time; with no other machine AVG
+ * multiplies inputs by 1 / contributors, rounded too. They have no bitwise reductions of
  * integers, no XOR of bools, no 16-bit integers and no 8-bit floats. */
 typedef enum trib_reduce {
     TRIB_SUM = 0,
@@ -201,10 +201,11 @@ typedef enum trib_local_sum {
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
 /* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
- * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it themselves. */
+ * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it
+ * themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
-/* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory that
- * all workers share (docs/failure.md). NOTHING (default): the loss of any member ends the job. */
+/* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory
+ * that all workers share (docs/failure.md). NOTHING (default): the loss of any member ends the job. */
 typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
@@ -327,8 +328,8 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
  * reserved in this process until that engine, created with the id, has taken it; each id serves one engine. A process
  * may make several. The host is that of TRIB_COORDINATOR, else the first that TRIB_LISTEN or TRIB_INTERFACE names,
  * else the first address of the machine's interfaces; trib_unique_id_create_at takes "host:0" or "host:port" instead.
- * TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no random bytes), TRIB_NO_MEMORY: *error (may be NULL)
- * says why, and *id_out is 0. May ask a resolver, and block for it. TRIB_ANY_THREAD. */
+ * TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no random bytes), TRIB_NO_MEMORY: *error (may be
+ * NULL) says why, and *id_out is 0. May ask a resolver, and block for it. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create(trib_unique_id *id_out, trib_error *error);
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create_at(const char *address, trib_unique_id *id_out,
                                                            trib_error *error);
@@ -359,9 +360,9 @@ TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, v
 
 /* A server in a process of its own asks to leave a job that goes on without it (trib_config.survive): others take its
  * share, and no operation fails. Returns at once; ended_cb runs when nobody needs the server any more, with TRIB_OK, or
- * with TRIB_CLOSED if nobody else can sum its share: then it has left as by trib_engine_close. On TRIB_STATE nothing has
- * happened, and *error (may be NULL) says why: it is no such server, or the job does not go on without it, has not come
- * together or is over. TRIB_ANY_THREAD. */
+ * with TRIB_CLOSED if nobody else can sum its share: then it has left as by trib_engine_close. On TRIB_STATE nothing
+ * has happened, and *error (may be NULL) says why: it is no such server, or the job does not go on without it, has not
+ * come together or is over. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_drain(trib_engine *engine, trib_error *error);
 
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to
@@ -523,8 +524,8 @@ typedef struct trib_tensor_desc {
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
     uint32_t reserved_32;
-    /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they are.
-     * NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
+    /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they
+     * are. NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
     const char *codec;
     uint64_t reserved[1];
 } trib_tensor_desc;
@@ -783,10 +784,10 @@ typedef struct trib_stats {
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, trib_stats *stats);
 
 /* TRACES. An engine can record what happens to every operation, partition and chunk, in a ring of 32-byte records on
- * each reactor; the file says how many a full ring has lost. `tributary trace` reads the files of all processes of a job
- * together (docs/trace.md). With trib_config.trace (TRIB_TRACE) it records from the beginning; a thread writes the file
- * every 2 s, and it is whole when the engine's links are closed, also when the job failed. In the name %r is the member
- * (rank2, server0, coordinator), %p the process id, %h the host; to one without % ".%r.%p.trib" is appended. */
+ * each reactor; the file says how many a full ring has lost. `tributary trace` reads the files of all processes of a
+ * job together (docs/trace.md). With trib_config.trace (TRIB_TRACE) it records from the beginning; a thread writes the
+ * file every 2 s, and it is whole when the engine's links are closed, also when the job failed. In the name %r is the
+ * member (rank2, server0, coordinator), %p the process id, %h the host; to one without % ".%r.%p.trib" is appended. */
 
 /* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
  * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */

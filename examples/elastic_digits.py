@@ -42,7 +42,8 @@ def main():
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, kills=0)
 
     def die_now_and_then():
-        """All draw alike, so all know how many have been killed. The only worker never dies: the state would be lost."""
+        """All draw alike, so all know how many have been killed. The only worker never dies: the state would be
+        lost."""
         draw = random.Random(1000 * state.epoch + len(sampler.processed_indices) + 7 * state.kills)
         if hvd.size() > 1 and state.kills < arguments.chaos and draw.random() < 0.05:
             state.kills += 1

@@ -50,7 +50,8 @@ TRIB_CHECKED trib_status trib_settings_check(const trib_config *config, trib_err
  * half-read. */
 TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *error);
 
-/* Writes the field's value as the variable would have it: "256K", "rank", "worker+server"; cut off at size. A token is "set". */
+/* Writes the field's value as the variable would have it: "256K", "rank", "worker+server"; cut off at size. A token is
+ * "set". */
 void trib_setting_format(const trib_setting *setting, const trib_config *config, char *text, size_t size);
 
 /* ---- Values as texts. The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey too. ----

@@ -1,8 +1,8 @@
 /*
  * unique_id.h - what a trib_unique_id says, and the ports that this process has reserved for its ids.
  *
- * A reserved port is a socket that is bound and does not listen. The kernel gives such a port to nobody who asks for any,
- * and the engine's own listener, which names it, may bind it too. The table of reservations belongs to the process
+ * A reserved port is a socket that is bound and does not listen. The kernel gives such a port to nobody who asks for
+ * any, and the engine's own listener, which names it, may bind it too. The table of reservations belongs to the process
  * (docs/decisions/0008-reserved-ports.md).
  */
 #ifndef TRIB_API_CONFIG_UNIQUE_ID_H

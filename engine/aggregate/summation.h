@@ -48,8 +48,8 @@ typedef struct trib_summation_config {
     /* The round is refused, and the server tells `receiver`. Called once for each contributor that has shown up in
      * the round. */
     void (*refused)(void *user, uint32_t receiver, const trib_contribution *what, trib_status status, const char *text);
-    /* Encodes the sum of a chunk that was encoded itself, in place, and sets sum->size and sum->codec; or leaves it as it
-     * is. NULL: no chunk is encoded. */
+    /* Encodes the sum of a chunk that was encoded itself, in place, and sets sum->size and sum->codec; or leaves it as
+     * it is. NULL: no chunk is encoded. */
     void (*encode)(void *user, const trib_contribution *what, trib_sum_buffer *sum);
     void *user;
 

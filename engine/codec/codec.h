@@ -1,9 +1,10 @@
 /*
  * codec.h - codecs: how a chunk of floating-point numbers becomes fewer bytes, and numbers again.
  *
- * Every function here is pure: it keeps nothing between calls but what lies in the memory that its caller gives, and any
- * thread may call it. The unit is a chunk, and each encoded chunk can be decoded without any other. Buffers of encoded
- * bytes need no alignment; those of elements have that of their element. docs/codecs.md has each codec's error bound.
+ * Every function here is pure: it keeps nothing between calls but what lies in the memory that its caller gives, and
+ * any thread may call it. The unit is a chunk, and each encoded chunk can be decoded without any other. Buffers of
+ * encoded bytes need no alignment; those of elements have that of their element. docs/codecs.md has each codec's error
+ * bound.
  *
  * Encoding is deterministic. Random numbers come from the parameters' seed and the chunk's place, or from a state that
  * the caller keeps. Each implementation of the kernels gives the same bits.
@@ -52,8 +53,8 @@ typedef struct trib_codec_place {
 typedef struct trib_codec {
     const char *name;
     uint8_t id; /* a trib_codec_id */
-    /* Refuses a type of elements or parameters that the codec cannot have: TRIB_INVALID, and a text that says what to do.
-     * Everything below needs parameters and a type that were accepted here. */
+    /* Refuses a type of elements or parameters that the codec cannot have: TRIB_INVALID, and a text that says what to
+     * do. Everything below needs parameters and a type that were accepted here. */
     trib_status (*check)(const trib_codec_params *params, trib_dtype dtype, trib_error *error);
     /* Returns the largest number of bytes that `count` elements can become; a multiple of 4. */
     uint64_t (*bound)(const trib_codec_params *params, trib_dtype dtype, uint32_t count);
@@ -62,12 +63,13 @@ typedef struct trib_codec {
      * chunk; its chunks then come in order. NULL: this chunk is the first. */
     uint32_t (*encode)(const trib_codec_params *params, const trib_codec_place *place, void *state, trib_dtype dtype,
                        const void *source, uint32_t count, unsigned char *encoded);
-    /* Decodes what a peer sent, which may be anything: TRIB_PROTOCOL if encode cannot have made it for `count` elements.
-     * Then the destination has any content. Nothing outside of the two buffers is touched. */
+    /* Decodes what a peer sent, which may be anything: TRIB_PROTOCOL if encode cannot have made it for `count`
+     * elements. Then the destination has any content. Nothing outside of the two buffers is touched. */
     trib_status (*decode)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                           uint32_t encoded_size, void *destination, uint32_t count, trib_error *error);
-    /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), in time that the encoded bytes
-     * take and not the elements. An element that was not sent keeps its bits. TRIB_PROTOCOL leaves the sum unchanged. */
+    /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), in time that the encoded
+     * bytes take and not the elements. An element that was not sent keeps its bits. TRIB_PROTOCOL leaves the sum
+     * unchanged. */
     trib_status (*add_encoded)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                                uint32_t encoded_size, void *sum, uint32_t count, trib_error *error);
     /* Bytes of a partition's state for encoding; 0: none is needed, and `state` is not looked at. */
@@ -118,8 +120,8 @@ trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_e
 const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CODEC_TEXT_SIZE]);
 
 /*
- * The memory around one chunk. Residuals and momenta are accumulators (trib_acc_dtype: float32, or float64 for float64),
- * one for each element of the partition, and zeros at first. The caller points to the chunk's part of them.
+ * The memory around one chunk. Residuals and momenta are accumulators (trib_acc_dtype: float32, or float64 for
+ * float64), one for each element of the partition, and zeros at first. The caller points to the chunk's part of them.
  */
 typedef struct trib_codec_memory {
     void *state;    /* of the partition; see trib_codec.encode */

@@ -3,8 +3,8 @@
  *
  * The bytes are BytePS's, for elements of each type as for float32. A stream of bits, the first in the highest bit of a
  * word of 32, has for each level above 0 the distance from the one before (Elias delta), the sign, and the level (Elias
- * delta). After the words stand the number of bits and the scale, a float32. A chunk with a NaN or an infinity, or whose
- * norm is infinite, has no bits, and a NaN as its scale: all of it decodes to NaN.
+ * delta). After the words stand the number of bits and the scale, a float32. A chunk with a NaN or an infinity, or
+ * whose norm is infinite, has no bits, and a NaN as its scale: all of it decodes to NaN.
  */
 #include "engine/codec/codec_parts.h"
 
@@ -55,8 +55,8 @@ typedef struct bit_writer {
     unsigned used; /* bits of `pending`, below 32 */
 } bit_writer;
 
-/* `count` is at most 32. A word is stored even if it is not full yet: it is stored again then, and the trailer's place is
- * behind it. */
+/* `count` is at most 32. A word is stored even if it is not full yet: it is stored again then, and the trailer's place
+ * is behind it. */
 static inline void put_bits(bit_writer *writer, uint64_t bits, unsigned count)
 {
     writer->pending = writer->pending << count | bits;

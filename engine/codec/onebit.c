@@ -1,9 +1,9 @@
 /*
  * onebit.c - the codec onebit: the sign of each element, and with `scaling` the mean magnitude of the chunk.
  *
- * Its bits are BytePS's. A word has as many bits as an element, the first element in its highest bit; 1 is below zero, so
- * that -0.0 and NaN are 0. After the words stands a float32 with the magnitude. The mean is summed in float64, element
- * after element. A NaN or an infinity in the chunk makes the mean one, and with it all of the chunk.
+ * Its bits are BytePS's. A word has as many bits as an element, the first element in its highest bit; 1 is below zero,
+ * so that -0.0 and NaN are 0. After the words stands a float32 with the magnitude. The mean is summed in float64,
+ * element after element. A NaN or an infinity in the chunk makes the mean one, and with it all of the chunk.
  */
 #include "engine/codec/codec_parts.h"
 

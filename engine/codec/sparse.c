@@ -1,8 +1,8 @@
 /*
  * sparse.c - the codecs topk and randomk: some of a chunk's elements, each with its index, as they are.
  *
- * The bytes are BytePS's: pairs of an index and an element, both as wide as an element. Indices of elements of 16 bits in
- * a chunk of more than 2^16 need 32 bits, and the element then has 32, too. topk keeps the pairs in a heap with the
+ * The bytes are BytePS's: pairs of an index and an element, both as wide as an element. Indices of elements of 16 bits
+ * in a chunk of more than 2^16 need 32 bits, and the element then has 32, too. topk keeps the pairs in a heap with the
  * smallest magnitude on top, in the order that C++'s push_heap and pop_heap leave; a NaN counts as the largest. randomk
  * draws indices, and may draw one twice.
  */
@@ -124,8 +124,8 @@ SPARSE_INLINE void sift_up(unsigned char *heap, uint32_t hole, pair moved, size_
     store_pair(heap, hole, width, moved);
 }
 
-/* Takes the smallest of a heap of `size` pairs out, and puts `added` in, as pop_heap and push_heap do: the last pair goes
- * to where the smaller children have left a hole at the bottom, then up. */
+/* Takes the smallest of a heap of `size` pairs out, and puts `added` in, as pop_heap and push_heap do: the last pair
+ * goes to where the smaller children have left a hole at the bottom, then up. */
 SPARSE_INLINE void replace_smallest(unsigned char *heap, uint32_t size, pair added, size_t width, size_t element)
 {
     const pair last = load_pair(heap, size - 1, width);

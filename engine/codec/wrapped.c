@@ -1,9 +1,9 @@
 /*
  * wrapped.c - momentum and error feedback around any codec.
  *
- * They are computed in accumulators: m = mu * m + g; p = m, or g + mu * m; p = p + residual. What is encoded is p in the
- * tensor's type, and the residual becomes p less what decodes from it. Each operation rounds once. A residual that is no
- * finite number is forgotten, so that one infinite gradient does not stay for ever.
+ * They are computed in accumulators: m = mu * m + g; p = m, or g + mu * m; p = p + residual. What is encoded is p in
+ * the tensor's type, and the residual becomes p less what decodes from it. Each operation rounds once. A residual that
+ * is no finite number is forgotten, so that one infinite gradient does not stay for ever.
  */
 #include "engine/codec/codec_parts.h"
 

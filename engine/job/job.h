@@ -199,8 +199,8 @@ struct trib_engine {
     _Atomic(const trib_roster *) roster;
     _Atomic trib_phase phase;
     trib_cause cause; /* why the job ended; written with the mutex held, final once phase is ENDED */
-    /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0 before
-     * job_over is set; status TRIB_OK: none. */
+    /* The coordinator's cause of the job's end, which this member passes on instead of its own. Written on core 0
+     * before job_over is set; status TRIB_OK: none. */
     trib_cause verdict;
     trib_error fate; /* the cause rendered for this process; guarded by mutex, final once phase is ENDED */
     trib_departed departed;

@@ -158,8 +158,8 @@ static bool may_send_now(const trib_link *link, const trib_send_record *out)
     return link->is_self || (link->conn != NULL && (!out->is_counted || link->state == TRIB_LINK_READY));
 }
 
-/* Adds several records to the empty pool. How many are in use depends on when acknowledgements come, so the next peak is
- * often a little higher; it shall not allocate in the middle of a job. Without memory there are fewer, or none. */
+/* Adds several records to the empty pool. How many are in use depends on when acknowledgements come, so the next peak
+ * is often a little higher; it shall not allocate in the middle of a job. Without memory there are fewer, or none. */
 static void add_records(trib_link_host *host)
 {
     for (uint32_t i = host->out_count / 8 + 4; i > 0; i--) {

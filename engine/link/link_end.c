@@ -169,8 +169,8 @@ static trib_status status_of_end(const trib_link *link, trib_status status)
     return status == TRIB_OK ? TRIB_PEER_LOST : status;
 }
 
-/* A connection that is lost while its peer leaves cannot be made again, because the process has ended. The coordinator's
- * word stands for the BYE that was lost with it. */
+/* A connection that is lost while its peer leaves cannot be made again, because the process has ended. The
+ * coordinator's word stands for the BYE that was lost with it. */
 static void note_departure(trib_link *link)
 {
     trib_engine *engine = link->host->engine;

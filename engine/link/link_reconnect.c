@@ -14,8 +14,8 @@
 #define WAIT_FIRST_NS (5 * INT64_C(1000000)) /* doubles with each attempt */
 #define WAIT_SHARE 64                        /* a wait is at most this part of the peer timeout */
 /* An attempt takes so many such parts of the peer timeout at most, in turns, until the peer's machine answers; then the
- * handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. The long one is for answers
- * that wait in a full queue, which none of the short ones would live to see. */
+ * handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. The long one is for
+ * answers that wait in a full queue, which none of the short ones would live to see. */
 #define ATTEMPT_SHARE 32
 static const unsigned char attempt_shares[] = {2, 3, 6};
 #define PATIENT_SHARE 2 /* the part that an attempt takes once the timeout has passed, and the peer lives */

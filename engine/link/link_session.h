@@ -89,8 +89,8 @@ void trib_session_acknowledge(struct trib_link *link);
 /* True if the peer may have received that many frames and needs only those that are kept. */
 bool trib_session_may_resume(const struct trib_link *link, uint64_t received);
 /* Gives back the buffers of frames that were sent with that `context`: the link goes on with copies. What the transport
- * has, or receives for the context, comes back soon: its connection breaks. The link ends if it cannot be made again, or
- * there is no memory. */
+ * has, or receives for the context, comes back soon: its connection breaks. The link ends if it cannot be made again,
+ * or there is no memory. */
 void trib_session_give_back(struct trib_link *link, const void *context);
 /* Sends what the peer lacks over a new connection. */
 void trib_session_resend(struct trib_link *link, uint64_t received);

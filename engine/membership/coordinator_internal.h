@@ -1,6 +1,7 @@
 /*
  * coordinator_internal.h - declarations that the files of the coordinator share: coordinator.c (links and life),
- * coordinator_join.c (gathering), tensor_registry.c and tensor_placement.c (tensors). All functions are called on core 0.
+ * coordinator_join.c (gathering), tensor_registry.c and tensor_placement.c (tensors). All functions are called on core
+ * 0.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_INTERNAL_H
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H

@@ -295,9 +295,9 @@ static void log_settings(trib_coordinator *self, const char *name, const trib_jo
     }
 }
 
-/* A launcher that starts the coordinator in a process of its own counts machines there, and its workers count processes:
- * BytePS. So a dedicated coordinator takes a multiple of its number from the first worker, and servers that have
- * joined before move up. */
+/* A launcher that starts the coordinator in a process of its own counts machines there, and its workers count
+ * processes: BytePS. So a dedicated coordinator takes a multiple of its number from the first worker, and servers that
+ * have joined before move up. */
 static bool learn_worker_count(trib_coordinator *self, const trib_member_info *info, uint32_t workers)
 {
     const uint32_t before = self->worker_count;

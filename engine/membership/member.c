@@ -74,8 +74,8 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_member *member = core->engine->member;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
-    /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the tensors that were
-     * made before the roster came. */
+    /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the
+     * tensors that were made before the roster came. */
     if (!member->joined || member->link == NULL || tensor->is_declared || tensor->waits_for_group) {
         return;
     }

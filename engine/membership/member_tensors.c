@@ -66,8 +66,8 @@ static bool is_ending(trib_engine *engine, uint32_t tag)
     return tensor != NULL && has_ended(tensor);
 }
 
-/* The lengths of the slices end a DECLARED frame. Returns NULL if they or the partition size are not what the coordinator may
- * choose, or if memory runs out. */
+/* The lengths of the slices end a DECLARED frame. Returns NULL if they or the partition size are not what the
+ * coordinator may choose, or if memory runs out. */
 static trib_cut *read_cut(const trib_engine *engine, const trib_tensor *tensor, trib_reader *reader,
                           uint32_t partition_bytes)
 {
@@ -193,7 +193,8 @@ trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame
                : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
 }
 
-/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not move. */
+/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not move.
+ * */
 static trib_tensor *movable(trib_engine *engine, uint32_t tag)
 {
     trib_tensor *tensor = engine->roster->follows ? tensor_by_tag(engine, tag) : NULL;

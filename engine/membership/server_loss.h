@@ -2,9 +2,9 @@
  * server_loss.h - the loss of a server in a process of its own, in a job that survives it (TRIB_SURVIVE=servers).
  *
  * A member that loses its way to a server asks the coordinator, which may have noticed by itself. The coordinator alone
- * decides, deals the server's partitions to others, and tells all members (SERVER_LOST). Each worker then closes what it
- * still has to that server before it says what it has of those partitions (engine/worker/worker_orphan.h). So a server
- * that was taken for lost wrongly changes no sum.
+ * decides, deals the server's partitions to others, and tells all members (SERVER_LOST). Each worker then closes what
+ * it still has to that server before it says what it has of those partitions (engine/worker/worker_orphan.h). So a
+ * server that was taken for lost wrongly changes no sum.
  *
  * Where the loss costs something, the job ends as without that setting: if nobody else sums, or if a tensor on that
  * server is not a whole tensor in host memory that all workers share.

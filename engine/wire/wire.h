@@ -180,8 +180,8 @@ TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADE
 
 /* True for a header of this protocol in another version. The version has the same place in all versions. */
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
-/* True for a header of this version whose checksum does not match, so that it was damaged. If the peer has proved that it
- * speaks this version, a header that claims anything else was damaged, too. */
+/* True for a header of this version whose checksum does not match, so that it was damaged. If the peer has proved that
+ * it speaks this version, a header that claims anything else was damaged, too. */
 bool trib_frame_is_damaged(const unsigned char header[TRIB_HEADER_SIZE], bool speaks_this_version);
 /* True for the beginning of an HTTP request, such as a load balancer's. */
 bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE]);

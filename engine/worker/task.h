@@ -77,8 +77,8 @@ typedef struct trib_task {
     uint32_t chunks_received;
     struct trib_self_lease *self_held; /* chunks that this process's own server reads in place */
     trib_task_io io;
-    /* Where the loss of a server costs nothing (worker_orphan.h): memory for a copy of the sum, and the round whose whole
-     * sum is there (0: none), with what else its PUSH said. */
+    /* Where the loss of a server costs nothing (worker_orphan.h): memory for a copy of the sum, and the round whose
+     * whole sum is there (0: none), with what else its PUSH said. */
     unsigned char *copy;
     uint32_t copy_round, copy_step;
     uint8_t copy_reduce;

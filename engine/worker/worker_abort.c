@@ -1,8 +1,8 @@
 /*
  * worker_abort.c - giving up: deadlines, cancellation, and the withdraws sent to servers.
  *
- * Invariant: a task that fails while a link holds its bytes settles when they come back. If they do not come back within
- * GRACE_NS, the link goes on with copies of them.
+ * Invariant: a task that fails while a link holds its bytes settles when they come back. If they do not come back
+ * within GRACE_NS, the link goes on with copies of them.
  */
 #include <stdio.h>
 

@@ -2,23 +2,24 @@
  * worker_orphan.h - the worker's side of the loss of a server that costs nothing (TRIB_SURVIVE=servers).
  *
  * A worker has of each partition either its whole input or the whole sum, or another worker has the sum for it. So the
- * sum lands in the task's copy, and moves to an output that is the input, too, when all of it is there. The copy is kept
- * until the next round's sum begins to land. That sum needs every worker's next contribution, so by then all workers
- * have the last one. In a broadcast the root alone keeps a copy, because it is told last that the round is complete.
+ * sum lands in the task's copy, and moves to an output that is the input, too, when all of it is there. The copy is
+ * kept until the next round's sum begins to land. That sum needs every worker's next contribution, so by then all
+ * workers have the last one. In a broadcast the root alone keeps a copy, because it is told last that the round is
+ * complete.
  *
  * In an all-reduce of several partitions one worker, the partition's keeper, does so for all (server/keeper.h). A SUM
- * that says that the keeper has it lands where it is wanted, even in the input, and leaves no copy. The keeper's copy is
- * there until all workers are through, so such a round is given away and never pushed again.
+ * that says that the keeper has it lands where it is wanted, even in the input, and leaves no copy. The keeper's copy
+ * is there until all workers are through, so such a round is given away and never pushed again.
  *
- * When a server is lost, each worker closes what it has to it. Then it tells the partition's next owner (REPORT) its last
- * round, whether it still has the input for it, and whose round's sum it has in its copy. The owner answers all workers
- * when all have reported (server/takeover.h). RESUME says whether this worker is to give its copy away, as the root of a
- * broadcast that takes the place of that round, and whether its own round is such a broadcast of another worker.
- * Otherwise the worker pushes its input again.
+ * When a server is lost, each worker closes what it has to it. Then it tells the partition's next owner (REPORT) its
+ * last round, whether it still has the input for it, and whose round's sum it has in its copy. The owner answers all
+ * workers when all have reported (server/takeover.h). RESUME says whether this worker is to give its copy away, as the
+ * root of a broadcast that takes the place of that round, and whether its own round is such a broadcast of another
+ * worker. Otherwise the worker pushes its input again.
  *
- * A worker that was told of the tensor only after the loss has another owner from the beginning, and one that has released
- * it knows no partition any more. Neither reports by itself. The owner asks for reports that are missing (ASK_REPORT), and
- * such a worker answers that it waits for nothing.
+ * A worker that was told of the tensor only after the loss has another owner from the beginning, and one that has
+ * released it knows no partition any more. Neither reports by itself. The owner asks for reports that are missing
+ * (ASK_REPORT), and such a worker answers that it waits for nothing.
  *
  * Invariants
  *
@@ -39,8 +40,8 @@ void trib_worker_take_losses(trib_core *core);
 /* Frees what is left when the job is over. */
 void trib_worker_free_orphans(trib_core *core);
 
-/* Returns true if the task cannot be pushed, because its owner is lost and has no successor yet. The task is pushed when
- * that is known. */
+/* Returns true if the task cannot be pushed, because its owner is lost and has no successor yet. The task is pushed
+ * when that is known. */
 bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task);
 /* The task is given up: its next owner hears of that after RESUME. */
 void trib_orphan_withdraw(trib_task *task);

@@ -2,8 +2,8 @@
  * bench_codecs.c - measures how fast one core encodes and decodes with each codec, beside memcpy of the same elements.
  *
  * The elements are normally distributed float32, 32 MiB of them, so that they come from memory and go there. They are
- * encoded and decoded in chunks, and the encoded bytes stay in a cache, as where they are sent at once. Times are medians
- * of processor time. GB/s count the elements' bytes; the ratio is theirs to the encoded.
+ * encoded and decoded in chunks, and the encoded bytes stay in a cache, as where they are sent at once. Times are
+ * medians of processor time. GB/s count the elements' bytes; the ratio is theirs to the encoded.
  *
  * Usage: bench_codecs [bytes of a chunk [codec...]]
  */

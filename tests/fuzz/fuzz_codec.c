@@ -1,9 +1,9 @@
 /*
- * fuzz_codec.c - for any bytes as an encoded chunk, each codec decodes or refuses, and touches nothing outside; any text
- * is a codec or refused with a reason; and what a codec makes of any elements, it takes back.
+ * fuzz_codec.c - for any bytes as an encoded chunk, each codec decodes or refuses, and touches nothing outside; any
+ * text is a codec or refused with a reason; and what a codec makes of any elements, it takes back.
  *
- * An input is a codec's text of at most 64 bytes, a byte 0, a byte that chooses the type and how much the chunk has, and
- * the chunk.
+ * An input is a codec's text of at most 64 bytes, a byte 0, a byte that chooses the type and how much the chunk has,
+ * and the chunk.
  */
 #include <stddef.h>
 #include <stdint.h>

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""Trains as a script of Horovod's does, on GPUs, as one worker of a job: init() first, then the GPU is chosen by the local
-rank. The parameters must be the same on all workers to the bit, the loss must fall, and sums of whole numbers be exact.
+"""Trains as a script of Horovod's does, on GPUs, as one worker of a job: init() first, then the GPU is chosen by the
+local rank. The parameters must be the same on all workers to the bit, the loss must fall, and sums of whole numbers be
+exact.
 
 GPU_DDP=1 trains with torch.distributed's DistributedDataParallel over the backend instead.
 """

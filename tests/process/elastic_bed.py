@@ -1,5 +1,5 @@
-"""What the tests of elastic jobs share: a job under `tributary run --elastic` whose workers the test ends, hosts that are not there
-(a stand-in for ssh runs everything on this machine), and what is left of a job."""
+"""What the tests of elastic jobs share: a job under `tributary run --elastic` whose workers the test ends, hosts that
+are not there (a stand-in for ssh runs everything on this machine), and what is left of a job."""
 
 import collections
 import os

@@ -1,7 +1,9 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job, for tests: elastic_worker.py STEPS PAUSE. It checks every sum, and that no step is lost or counted twice.
+"""A worker of an elastic job, for tests: elastic_worker.py STEPS PAUSE. It checks every sum, and that no step is lost
+or counted twice.
 
-Prints a line for each step and one at the end. Its state is the number of steps and a total that any error would change."""
+Prints a line for each step and one at the end. Its state is the number of steps and a total that any error would
+change."""
 
 import array
 import os

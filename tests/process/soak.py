@@ -3,8 +3,8 @@
 
     python3 tests/process/soak.py --minutes 60 [--seed N] [--workers N]
 
-Each run is a job of its own with some kills, also several at once and while the job forms. A seed gives the same choices; what they
-meet depends on time. Ends with status 1 at the first wrong sum, hang or process that is left.
+Each run is a job of its own with some kills, also several at once and while the job forms. A seed gives the same
+choices; what they meet depends on time. Ends with status 1 at the first wrong sum, hang or process that is left.
 """
 
 import argparse

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""`tributary run` over several hosts and with --elastic: real processes, hosts by a stand-in for ssh. Prints `ok NAME` /
-`not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""`tributary run` over several hosts and with --elastic: real processes, hosts by a stand-in for ssh. Prints `ok NAME`
+/ `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 
 import os
@@ -108,7 +108,8 @@ def way_to_a_host_ends():
 
 
 def hosts_in_network_namespaces():
-    """The stand-in for ssh is `ip netns exec`: the workers are in a network of their own, and find the launcher and each other."""
+    """The stand-in for ssh is `ip netns exec`: the workers are in a network of their own, and find the launcher and
+    each other."""
     name, near, far = 'trib-%d' % os.getpid(), 'trb%d' % (os.getpid() % 10000), 'trc%d' % (os.getpid() % 10000)
     commands = (
         'ip netns add %s' % name,

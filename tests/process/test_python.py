@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""The Python package without a framework: its declarations match the header, arrays are summed and errors are exceptions. Prints
-`ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
+"""The Python package without a framework: its declarations match the header, arrays are summed and errors are
+exceptions. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 
 import ctypes

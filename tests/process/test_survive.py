@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills or drains servers of a job that survives that (TRIB_SURVIVE=servers). The training must go on, fail nothing, and end with
-the same weights, bit for bit, as one that nothing happened to.
+"""Kills or drains servers of a job that survives that (TRIB_SURVIVE=servers). The training must go on, fail nothing,
+and end with the same weights, bit for bit, as one that nothing happened to.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
@@ -21,8 +21,8 @@ BOUND = 60.0  # seconds for a whole training, far above what it takes
 
 
 def train(servers, deaths, number=signal.SIGKILL, **settings):
-    """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0 has
-    printed another line of an epoch."""
+    """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0
+    has printed another line of an epoch."""
     env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
                TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_SURVIVE='servers', **settings)
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')

@@ -1,4 +1,5 @@
-"""Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by itself."""
+"""Cases of the torch.distributed backend, started by torchrun: each process compares with what it computes by
+itself."""
 
 import functools
 

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job with PyTorch, for test_elastic_torch.py: elastic_cases.py EPOCHS. Each epoch every sample counts once, also
-over changes of hosts. Prints a line for each step, as elastic_worker.py does."""
+"""A worker of an elastic job with PyTorch, for test_elastic_torch.py: elastic_cases.py EPOCHS. Each epoch every sample
+counts once, also over changes of hosts. Prints a line for each step, as elastic_worker.py does."""
 
 import os
 import sys

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job with Keras, for test_elastic_tensorflow.py: elastic_keras_cases.py EPOCHS. Prints a line for each step, as
-elastic_worker.py does."""
+"""A worker of an elastic job with Keras, for test_elastic_tensorflow.py: elastic_keras_cases.py EPOCHS. Prints a line
+for each step, as elastic_worker.py does."""
 
 import os
 import sys

@@ -34,8 +34,8 @@ def reductions(rank, size):
 
 
 def scaling(rank, size):
-    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The sums
-    # themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
+    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The
+    # sums themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
     for dtype in ('float16', 'float32', 'float64', 'int32', 'int64'):
         wide = np.float32 if dtype in ('float16', 'float32') else np.float64
         factor = 0.75 if dtype in ('float32', 'float64') else 1 / 3

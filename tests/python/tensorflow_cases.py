@@ -1,4 +1,5 @@
-"""Cases of tributary.tensorflow that every worker of a job runs. Each compares with what a worker computes by itself."""
+"""Cases of tributary.tensorflow that every worker of a job runs. Each compares with what a worker computes by
+itself."""
 
 import os
 
@@ -37,8 +38,8 @@ def reductions(rank, size):
 
 
 def scaling(rank, size):
-    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The sums
-    # themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
+    # The reference rounds where the operation rounds, before the sum and after it; integers are truncated there. The
+    # sums themselves are exact: halves are summed in single precision, and the others' factor adds no bits.
     for dtype in (np.float16, np.float32, np.float64, np.int32, np.int64):
         wide = np.float32 if dtype in (np.float16, np.float32) else np.float64
         factor = 0.75 if dtype in (np.float32, np.float64) else 1 / 3

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Elastic training with PyTorch: workers are killed, hosts come and go, torchrun starts all again. Prints `ok NAME` / `not ok NAME:
-why`, or one `skip NAME: why` and exits with 77.
+"""Elastic training with PyTorch: workers are killed, hosts come and go, torchrun starts all again. Prints `ok NAME` /
+`not ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 
 import os

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tributary.torch and its torch.distributed backend, with workers on this machine's processors. Prints `ok NAME` / `not ok NAME:
-why`, or one `skip NAME: why` and exits with 77.
+"""tributary.torch and its torch.distributed backend, with workers on this machine's processors. Prints `ok NAME` / `not
+ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 
 import os
@@ -35,7 +35,8 @@ CASES = (
 
 def all_cases(python, workers, *options):
     def case():
-        # Servers of `tributary run` end with the job, so only a job without them can begin anew. One worker cannot be fewer.
+        # Servers of `tributary run` end with the job, so only a job without them can begin anew. One worker cannot be
+        # fewer.
         left_out = (
             {'begins_anew', 'suspended_and_resumed'} if options else {'suspended_and_resumed'} if workers == 1 else ()
         )

@@ -1,5 +1,5 @@
-"""Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself, from
-the inputs of all ranks, which are made from seeds."""
+"""Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself,
+from the inputs of all ranks, which are made from seeds."""
 
 import os
 import sys
@@ -54,7 +54,10 @@ def reductions():
             assert torch.equal(
                 trib.allreduce(mine(shape, dtype), op=trib.Max), whole.amax(0) if whole.numel() else mine(shape, dtype)
             )
-            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Product), whole.prod(0).to(dtype)), (dtype, shape)
+            assert torch.equal(trib.allreduce(mine(shape, dtype), op=trib.Product), whole.prod(0).to(dtype)), (
+                dtype,
+                shape,
+            )
         if dtype in FLOATS:
             expected = (of_all((17,), dtype).double().sum(0) / trib.size()).to(dtype)
             assert torch.equal(trib.allreduce(mine((17,), dtype)), expected)

@@ -1,5 +1,5 @@
-/* loss_mutants_wrap.h - the bugs of test_mutants.c that show where a server is lost and the job goes on. Included there,
- * behind what says which bug is planted. */
+/* loss_mutants_wrap.h - the bugs of test_mutants.c that show where a server is lost and the job goes on. Included
+ * there, behind what says which bug is planted. */
 #ifndef TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 #define TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 

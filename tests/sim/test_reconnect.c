@@ -121,8 +121,9 @@ static void a_link_has_time_while_its_peer_lives(void **state)
     check(TIMEOUT_NS * 22 / 100, 3 * TIMEOUT_NS);
 }
 
-/* The server's links carry so little that a sum takes longer than the peer timeout, and a payload longer than the quarter
- * of it after which a silent connection breaks. Bytes move all the time, so none breaks. One that is forgotten does. */
+/* The server's links carry so little that a sum takes longer than the peer timeout, and a payload longer than the
+ * quarter of it after which a silent connection breaks. Bytes move all the time, so none breaks. One that is forgotten
+ * does. */
 static void narrow_links_do_not_break(void **state)
 {
     (void)state;

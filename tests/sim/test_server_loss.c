@@ -1,6 +1,7 @@
 /*
  * test_server_loss.c - servers die, or are drained, in a job that survives that (TRIB_SURVIVE=servers): no operation
- * fails, and every result is the reference's. Each job is run many times, and its servers go at another moment each time.
+ * fails, and every result is the reference's. Each job is run many times, and its servers go at another moment each
+ * time.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -137,7 +138,8 @@ static void check_drained(const bed *self, const setting *what)
     }
 }
 
-/* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it lives. */
+/* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it lives.
+ * */
 static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
 {
     sim_job_config config = sim_job_config_default(what->workers, what->servers);

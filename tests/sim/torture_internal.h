@@ -1,5 +1,6 @@
 /* torture_internal.h - a run of torture.h: torture_run.c (faults, final checks), torture_drive.c (the workers),
- * torture_buffers.c (what they read and write), and torture_judge.c, torture_blame.c, torture_watch.c (checks during the run). */
+ * torture_buffers.c (what they read and write), and torture_judge.c, torture_blame.c, torture_watch.c (checks during
+ * the run). */
 #ifndef TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 #define TRIB_TESTS_SIM_TORTURE_INTERNAL_H
 

@@ -1,5 +1,5 @@
-/* torture_stutter.c - processes that stand still for moments while the job forms, as on a busy machine: some workers are
- * ready, and even done, before others have connected. See torture.h. */
+/* torture_stutter.c - processes that stand still for moments while the job forms, as on a busy machine: some workers
+ * are ready, and even done, before others have connected. See torture.h. */
 #include "tests/sim/torture_internal.h"
 
 #define ONCE_IN 30u         /* events */

@@ -188,7 +188,8 @@ static const trib_summation *summation_of(const trib_server_sum *sum)
     return aggregator == NULL ? NULL : trib_sum_aggregator_summation(aggregator);
 }
 
-/* Each is in an outbox, or with a transport. A relay's partial sums and what is on its way back to it are counted elsewhere. */
+/* Each is in an outbox, or with a transport. A relay's partial sums and what is on its way back to it are counted
+ * elsewhere. */
 static bool are_sums_kept(const trib_core *core)
 {
     uint64_t owed = 0;

@@ -1,4 +1,5 @@
-/* run_hosts.h - `tributary run` over several hosts, or with workers that come and go: the Python package has its launcher. */
+/* run_hosts.h - `tributary run` over several hosts, or with workers that come and go: the Python package has its
+ * launcher. */
 #ifndef TRIB_TOOLS_CLI_RUN_HOSTS_H
 #define TRIB_TOOLS_CLI_RUN_HOSTS_H
 

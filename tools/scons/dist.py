@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """Packs a build into a tarball that runs where nothing can be installed: `scons dist`.
 
-In it: the tools, the library with what it takes to build against it, the documents and the small examples, the CUDA module if it was
-built, the GPU tests, and every shared library that these need and that is not part of glibc or gcc's runtime, found with ldd. Programs
-find their libraries by paths relative to themselves, and so does pkg-config.
+In it: the tools, the library with what it takes to build against it, the documents and the small examples, the CUDA
+module if it was built, the GPU tests, and every shared library that these need and that is not part of glibc or gcc's
+runtime, found with ldd. Programs find their libraries by paths relative to themselves, and so does pkg-config.
 """
 import argparse
 import glob
@@ -60,7 +60,8 @@ def put(source, target, strip):
 
 
 def put_pc(target, version):
-    """Writes a file with relative paths. The library finds its own dependencies beside it, so a program does not name them."""
+    """Writes a file with relative paths. The library finds its own dependencies beside it, so a program does not name
+    them."""
     with open('api/tributary.pc.in', encoding='utf-8') as template:
         text = template.read().replace('@PREFIX@', '${pcfiledir}/../..').replace('@VERSION@', version)
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -69,7 +70,8 @@ def put_pc(target, version):
 
 
 def put_readme(target):
-    """Writes the README with the commands of the tarball: what it says of the source tree, from which it was built, is left out."""
+    """Writes the README with the commands of the tarball: what it says of the source tree, from which it was built, is
+    left out."""
     with open('README.md', encoding='utf-8') as file:
         text = file.read()
     text, tried = re.subn(r'## Try it\n.*?(?=## Embed it\n)', TRY_IT, text, flags=re.DOTALL)

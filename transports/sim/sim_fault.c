@@ -44,8 +44,8 @@ static int64_t silence_of(const sim_pair *pair)
     return least_ns;
 }
 
-/* Since when nothing has moved on the connection, as that end sees it; -1: it awaits nothing. What waits for its turn on
- * this side's link is not under way yet, and what the peer's kernel has is acknowledged. */
+/* Since when nothing has moved on the connection, as that end sees it; -1: it awaits nothing. What waits for its turn
+ * on this side's link is not under way yet, and what the peer's kernel has is acknowledged. */
 static int64_t silent_since(const sim_end *end)
 {
     const sim_pair *pair = end->pair;

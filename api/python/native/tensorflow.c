@@ -1,7 +1,7 @@
-/* tensorflow.c - an operation of TensorFlow's, TributaryExchange, whose kernel is asynchronous: compute() submits, and the
- * completion thread tells TensorFlow that the result is there. No thread of TensorFlow waits, and the interpreter is not
- * needed. The operation is not stateful: TensorFlow would run stateful ones one by one, in an order that may differ
- * between workers. */
+/* tensorflow.c - an operation of TensorFlow's, TributaryExchange, whose kernel is asynchronous: compute() submits, and
+ * the completion thread tells TensorFlow that the result is there. No thread of TensorFlow waits, and the interpreter
+ * is not needed. The operation is not stateful: TensorFlow would run stateful ones one by one, in an order that may
+ * differ between workers. */
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -170,8 +170,8 @@ static bool take_buffers(struct operation *operation, TF_Status *status)
     return TF_GetCode(status) == 0;
 }
 
-/* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another place
- * uses for another shape gets a number, the same on workers that use names alike. The job is locked. */
+/* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
+ * place uses for another shape gets a number, the same on workers that use names alike. The job is locked. */
 static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_error *error)
 {
     int64_t count = TF_TensorElementCount(input);
@@ -262,8 +262,8 @@ static void infer_shape(TF_ShapeInferenceContext *context, TF_Status *status)
     TF_DeleteShapeHandle(shape);
 }
 
-/* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an operation
- * stateful whatever its argument says. */
+/* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an
+ * operation stateful whatever its argument says. */
 __attribute__((constructor)) static void register_operation(void)
 {
     TF_Status *status = TF_NewStatus();

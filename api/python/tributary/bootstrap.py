@@ -8,9 +8,9 @@ from .errors import ArgumentError
 
 
 def unique_id(address=None):
-    """Returns the bytes of an id for one job. Rank 0's process makes it, the program hands it to all others as it would a
-    secret, and all give it to init(unique_id=...). address: "host:0" where rank 0 is reached (None: the environment and the
-    machine's interfaces say)."""
+    """Returns the bytes of an id for one job. Rank 0's process makes it, the program hands it to all others as it would
+    a secret, and all give it to init(unique_id=...). address: "host:0" where rank 0 is reached (None: the environment
+    and the machine's interfaces say)."""
     made = _abi.trib_unique_id()
     if address is None:
         call(lib.trib_unique_id_create, ctypes.byref(made))

@@ -12,9 +12,10 @@
     tributary.init()
     train(state)
 
-A worker that is lost ends the operations of all others with JobLostError. They go back to their last commit, begin anew with
-whoever is there, and take the state from rank 0, which was there before. Workers that come, or have to go, are taken in or left
-out at a commit (or check_host_updates()), and nothing is lost. Start such a job with `tributary run --elastic MIN:MAX`."""
+A worker that is lost ends the operations of all others with JobLostError. They go back to their last commit, begin anew
+with whoever is there, and take the state from rank 0, which was there before. Workers that come, or have to go, are
+taken in or left out at a commit (or check_host_updates()), and nothing is lost. Start such a job with `tributary run
+--elastic MIN:MAX`."""
 
 import copy
 import functools
@@ -27,15 +28,15 @@ HorovodInternalError = JobLostError
 
 
 def _begin_anew():
-    """Leaves the job as it was and joins it as it is now: the one place where a change of membership takes place. Returns
-    True if others have come in that lack the state."""
+    """Leaves the job as it was and joins it as it is now: the one place where a change of membership takes place.
+    Returns True if others have come in that lack the state."""
     job.begin_anew()
     return job.has_newcomers()
 
 
 class State:
-    """What a job needs to go on after a change: save() keeps a copy, restore() goes back to it, sync() gives rank 0's to
-    all."""
+    """What a job needs to go on after a change: save() keeps a copy, restore() goes back to it, sync() gives rank 0's
+    to all."""
 
     def __init__(self, bcast_object=broadcast_object, get_rank=job.rank):
         self._bcast_object, self._rank = bcast_object, get_rank
@@ -102,7 +103,8 @@ class ObjectState(State):
 
 
 def run(func):
-    """Makes a function of a state, and more arguments, go on through losses and changes. It is called again after each."""
+    """Makes a function of a state, and more arguments, go on through losses and changes. It is called again after
+    each."""
     return run_fn(func, _begin_anew)
 
 
@@ -120,8 +122,8 @@ def run_fn(func, reset):
             except HostsUpdatedInterrupt as change:
                 must_sync = not change.skip_sync
             except Exception as problem:
-                # A framework may have an error of its own for a loss. Without the launcher nobody says who is left, and one
-                # that starts all workers again, such as torchrun, sees the error.
+                # A framework may have an error of its own for a loss. Without the launcher nobody says who is left, and
+                # one that starts all workers again, such as torchrun, sees the error.
                 is_loss = isinstance(problem, JobLostError) or job.is_lost()
                 if not is_loss or (reset is _begin_anew and job.launcher() is None):
                     raise

@@ -119,8 +119,9 @@ class Tensor:
         flags=0,
         is_once=False,
     ):
-        """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or a
-        function that makes it of the operation's handle. is_once: the tensor is released when the operation is over."""
+        """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or
+        a function that makes it of the operation's handle. is_once: the tensor is released when the operation is
+        over."""
         engine, params, handle = self.engine, self._params, ctypes.c_void_p()
         with self._lock:
             params.input, params.output, params.reduce, params.root, params.stream = (
@@ -176,8 +177,8 @@ class Tensor:
 
 
 class Group:
-    """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use it;
-    ranks are places in the group."""
+    """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use
+    it; ranks are places in the group."""
 
     def __init__(self, engine, handle):
         self._engine, self._group = engine, handle.value
@@ -201,8 +202,8 @@ class Engine:
     """A member of a job. Its own threads move the data; the interpreter's lock is not taken on the way.
 
     The environment describes the job (docs/operating.md); `settings` are fields of trib_config that come instead of it.
-    unique_id: the bytes that tributary.unique_id() made on rank 0, the same on all members; comm: a communicator of mpi4py's
-    kind, which says rank and size and exchanges the address. With either no address and no token is needed.
+    unique_id: the bytes that tributary.unique_id() made on rank 0, the same on all members; comm: a communicator of
+    mpi4py's kind, which says rank and size and exchanges the address. With either no address and no token is needed.
     Methods may be called from any thread, but not in a forked child. close() before the interpreter ends: it is
     registered with atexit."""
 
@@ -253,8 +254,8 @@ class Engine:
         return self._handle is not None
 
     def wait_ready(self, is_void=None):
-        """Waits until the job has come together, and raises what kept it from that. is_void: a function that is asked now
-        and then; JobLostError when it says that the job cannot come together."""
+        """Waits until the job has come together, and raises what kept it from that. is_void: a function that is asked
+        now and then; JobLostError when it says that the job cannot come together."""
         while True:
             with self._entered():
                 error = _abi.trib_error()
@@ -321,9 +322,9 @@ class Engine:
         return stats
 
     def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None):
-        """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A name
-        that comes again for another shape gets a tensor of its own, with a number behind the name: workers that use names
-        alike number them alike. codec is the text of how its sums travel; None: as the job's setting says."""
+        """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
+        name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
+        use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says."""
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec)
         if key not in shapes:
@@ -346,8 +347,8 @@ class Engine:
         group=None,
         codec=None,
     ):
-        """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with the
-        n-th of that name on the other workers."""
+        """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
+        the n-th of that name on the other workers."""
         encoded = name.encode()
         if b'\0' in encoded:
             raise ArgumentError('%r: a name must not contain a NUL' % name)

@@ -2,8 +2,8 @@
 
 
 class TributaryError(RuntimeError):
-    """An engine's error. `status` is the number of the C API, `status_name` its name; the text says what happened, which
-    tensor and peer it concerns, and what to do."""
+    """An engine's error. `status` is the number of the C API, `status_name` its name; the text says what happened,
+    which tensor and peer it concerns, and what to do."""
 
     def __init__(self, text, status=0, status_name=''):
         super().__init__('%s: %s' % (status_name, text) if status_name else text)
@@ -23,7 +23,8 @@ class MismatchError(TributaryError):
 
 
 class JobLostError(TributaryError):
-    """A member was lost or has left, so the job is over for this engine. Elastic training catches it and begins anew."""
+    """A member was lost or has left, so the job is over for this engine. Elastic training catches it and begins
+    anew."""
 
 
 class HostsUpdatedInterrupt(Exception):

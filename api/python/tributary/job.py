@@ -1,4 +1,5 @@
-"""The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export them."""
+"""The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export
+them."""
 
 import atexit
 import contextlib
@@ -21,9 +22,9 @@ _generation = 0  # how often init() has made an engine; what a binding keeps for
 
 def init(comm=None, process_sets=None, **settings):
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
-    A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are the
-    job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of trib_config, or
-    unique_id=tributary.unique_id() of rank 0 (Engine)."""
+    A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are
+    the job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of
+    trib_config, or unique_id=tributary.unique_id() of rank 0 (Engine)."""
     global _engine, _generation, _settings
     if comm:
         place_of(comm)  # what is no communicator is refused at once
@@ -61,8 +62,8 @@ _REJOIN_SECONDS = 30
 
 def _join(settings, deadline):
     """Returns an engine that has joined. Under `tributary run --elastic` the launcher says where: each attempt has a
-    coordinator of its own, and one that cannot form is followed by another. Without it a worker that begins anew may come
-    while others still leave the last job, and is rejected until they have."""
+    coordinator of its own, and one that cannot form is followed by another. Without it a worker that begins anew may
+    come while others still leave the last job, and is rejected until they have."""
     global _has_newcomers
     rendezvous = launcher()
     while True:

@@ -1,4 +1,5 @@
-"""A worker's place in an elastic job: it asks the launcher, `tributary run --elastic`, for each attempt (launch/elastic.py)."""
+"""A worker's place in an elastic job: it asks the launcher, `tributary run --elastic`, for each attempt
+(launch/elastic.py)."""
 
 import hashlib
 import hmac
@@ -50,7 +51,8 @@ class Rendezvous:
         self._send(ready=self._attempt)
 
     def change(self):
-        """Returns None, or what the launcher said of changes since the attempt began: {'added': bool, 'removed': bool}."""
+        """Returns None, or what the launcher said of changes since the attempt began: {'added': bool, 'removed':
+        bool}."""
         self._take_news()
         return self._change
 

@@ -43,8 +43,9 @@ typedef struct codec_kernels {
     uint32_t (*largest_finite)(const void *from, size_t count);
     uint32_t (*largest)(const void *from, size_t count);
 
-    /* Packs which elements are below zero, the first in a word's highest bit; as many elements as a word has bits make a
-     * word. `infinity` has the bits of infinity in the elements' type. And back: elements get these bits, with their sign. */
+    /* Packs which elements are below zero, the first in a word's highest bit; as many elements as a word has bits make
+     * a word. `infinity` has the bits of infinity in the elements' type. And back: elements get these bits, with their
+     * sign. */
     void (*signs_16)(void *restrict to, const void *restrict from, size_t words, uint16_t infinity);
     void (*signs_32)(void *restrict to, const void *restrict from, size_t words, uint32_t infinity);
     void (*signs_64)(void *restrict to, const void *restrict from, size_t words, uint64_t infinity);

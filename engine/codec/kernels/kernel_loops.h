@@ -55,8 +55,9 @@ LOOP_INLINE uint32_t smaller(uint32_t left, uint32_t right)
 /* ---- Narrow floats ----------------------------------------------------------------------------------------------- */
 
 /*
- * A format of fewer bits. A float32 whose exponent it has loses `shift` bits. A smaller one is added to `unit`, the power
- * of two whose last bit is worth as much as the format's last: the processor rounds, and the low bits are the result.
+ * A format of fewer bits. A float32 whose exponent it has loses `shift` bits. A smaller one is added to `unit`, the
+ * power of two whose last bit is worth as much as the format's last: the processor rounds, and the low bits are the
+ * result.
  */
 typedef struct narrow {
     uint32_t shift;    /* bits of a float32 that the format has not */

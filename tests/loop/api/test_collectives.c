@@ -1,5 +1,5 @@
-/* test_collectives.c - every collective, with lengths of all kinds, in the whole job and in groups, against results that
- * are computed element by element. */
+/* test_collectives.c - every collective, with lengths of all kinds, in the whole job and in groups, against results
+ * that are computed element by element. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -58,7 +58,8 @@ def onebit(chunk, scaling):
 
 
 def topk(chunk, kept):
-    """A binary heap with the smallest magnitude on top; removal sinks the hole to a leaf before the last is put there."""
+    """A binary heap with the smallest magnitude on top; removal sinks the hole to a leaf before the last is put
+    there."""
     heap = []
 
     def rise(hole, item):

@@ -1,4 +1,5 @@
-/* test_codec.c - what every codec keeps: its error bound, its bits, what it refuses; feedback, momentum, the text form. */
+/* test_codec.c - what every codec keeps: its error bound, its bits, what it refuses; feedback, momentum, the text form.
+ * */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -283,8 +283,8 @@ static void test_finish(void **unused)
     }
 }
 
-/* Every 8-bit and 16-bit value survives the way to float32 and back. Between neighbours, the middle and the values next to it
- * round correctly. */
+/* Every 8-bit and 16-bit value survives the way to float32 and back. Between neighbours, the middle and the values next
+ * to it round correctly. */
 static void test_finish_rounds_to_nearest_even(void **unused)
 {
     enum { POINTS = 4, COUNT = 65536 * POINTS };

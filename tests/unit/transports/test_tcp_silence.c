@@ -35,7 +35,8 @@ static void little_by_little_is_none(void **state)
     }
 }
 
-/* Acknowledgements wait in the queue of a narrow link, while the peer's data comes. Silence begins when it comes no more. */
+/* Acknowledgements wait in the queue of a narrow link, while the peer's data comes. Silence begins when it comes no
+ * more. */
 static void what_the_peer_sends_is_life(void **state)
 {
     (void)state;

@@ -1,6 +1,6 @@
 /*
- * test_pipeline.c - what the dispatcher promises to stages, and they to it: stages that answer at once, later, in the middle of
- * start, for credit, or that fail, of tasks that are given up at any time, in an order that a seed decides.
+ * test_pipeline.c - what the dispatcher promises to stages, and they to it: stages that answer at once, later, in the
+ * middle of start, for credit, or that fail, of tasks that are given up at any time, in an order that a seed decides.
  */
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,7 @@
 """Reductions and broadcasts of JAX's arrays: primitives that XLA's programs call (native/jax.c).
 
-The same program must run on all workers. Names belong to places in a program: where none is given they are counted as the
-program is traced, so workers must trace the same functions in the same order."""
+The same program must run on all workers. Names belong to places in a program: where none is given they are counted as
+the program is traced, so workers must trace the same functions in the same order."""
 
 import ctypes
 import itertools
@@ -143,8 +143,8 @@ def _begin(name, leaf, kind, op, root, priority):
 
 
 def allreduce(tree, op=Average, name=None):
-    """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min, Max or Product. Average and Sum
-    can be differentiated; all of them work under jit and vmap."""
+    """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min, Max or Product.
+    Average and Sum can be differentiated; all of them work under jit and vmap."""
     return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce')
 
 
@@ -161,8 +161,8 @@ def broadcast(tree, root_rank=0, name=None):
 
 
 def check():
-    """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread: the
-    next operation raises the error, or this call, after block_until_ready()."""
+    """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread:
+    the next operation raises the error, or this call, after block_until_ready()."""
     address = _native.trib_jax_failure()
     if address:
         text = ctypes.string_at(address)

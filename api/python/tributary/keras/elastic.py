@@ -1,4 +1,5 @@
-"""Elastic training with Keras: Horovod's KerasState (TensorFlowKerasState) and its callbacks (tributary.elastic has the rules)."""
+"""Elastic training with Keras: Horovod's KerasState (TensorFlowKerasState) and its callbacks (tributary.elastic has the
+rules)."""
 
 import keras
 import numpy as np

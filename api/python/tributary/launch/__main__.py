@@ -1,5 +1,5 @@
-"""`tributary run` over several hosts, or with --elastic. The command reads its options and starts this with pairs of name and
-value, then -- and the program. Nothing here needs the library, or a package beside Python's own."""
+"""`tributary run` over several hosts, or with --elastic. The command reads its options and starts this with pairs of
+name and value, then -- and the program. Nothing here needs the library, or a package beside Python's own."""
 
 import argparse
 import asyncio

@@ -1,8 +1,8 @@
-"""Starts, watches and ends the workers of one host for `tributary run`. It runs by itself on that host, with no other module of
-the package, and speaks JSON lines: orders on its standard input, events on its standard output.
+"""Starts, watches and ends the workers of one host for `tributary run`. It runs by itself on that host, with no other
+module of the package, and speaks JSON lines: orders on its standard input, events on its standard output.
 
-The input is its lifeline: when it ends, the launcher or the way to it is gone, and all workers are ended. Should this process
-be killed, the kernel ends its workers."""
+The input is its lifeline: when it ends, the launcher or the way to it is gone, and all workers are ended. Should this
+process be killed, the kernel ends its workers."""
 
 import asyncio
 import ctypes
@@ -33,7 +33,8 @@ def _address_towards(other):
 
 
 def _free_port(address):
-    """Returns a port outside the range from which the kernel assigns ports, so that nobody gets it before it is used."""
+    """Returns a port outside the range from which the kernel assigns ports, so that nobody gets it before it is
+    used."""
     for port in random.sample(range(10000, 32000), 1000):
         with socket.socket() as probe:
             try:
@@ -158,7 +159,8 @@ class Agent:
 
 
 def _end_all():
-    """Ends all descendants, with time to end by themselves. Processes that start meanwhile are found by the next look."""
+    """Ends all descendants, with time to end by themselves. Processes that start meanwhile are found by the next
+    look."""
     deadline = time.monotonic() + _KILL_SECONDS
     _signal_all(_descendants(), signal.SIGTERM)
     while _descendants() and time.monotonic() < deadline:

@@ -1,5 +1,5 @@
-"""One job over several hosts: what all ways to run it share. fixed.py runs one with so many workers from begin to end, elastic.py
-one whose workers come and go."""
+"""One job over several hosts: what all ways to run it share. fixed.py runs one with so many workers from begin to end,
+elastic.py one whose workers come and go."""
 
 import asyncio
 import os

@@ -1,9 +1,10 @@
-"""A job whose workers come and go. The launcher holds the rendezvous: it knows who lives, and gives out, for each attempt, ranks
-and the address of the coordinator.
+"""A job whose workers come and go. The launcher holds the rendezvous: it knows who lives, and gives out, for each
+attempt, ranks and the address of the coordinator.
 
-An attempt is one engine in each worker, from its forming to the first loss, or to the boundary at which workers learn that others
-have come or must go. The next attempt begins when every worker that is left of the last one has asked for its place. Workers of
-the last attempt get the first ranks, in their old order, because they have the state that the others get from rank 0."""
+An attempt is one engine in each worker, from its forming to the first loss, or to the boundary at which workers learn
+that others have come or must go. The next attempt begins when every worker that is left of the last one has asked for
+its place. Workers of the last attempt get the first ranks, in their old order, because they have the state that the
+others get from rank 0."""
 
 import asyncio
 import signal

@@ -25,8 +25,8 @@ class Link:
 
     async def open(self, towards):
         """Starts the agent. `towards` is an address of the launcher's; the answer is the host's own on that way."""
-        # The agent is started by a line on a shell's input: no quoting on the way there, and nothing to see in a list of
-        # processes. A shell may read ahead, so orders follow when the agent has answered.
+        # The agent is started by a line on a shell's input: no quoting on the way there, and nothing to see in a list
+        # of processes. A shell may read ahead, so orders follow when the agent has answered.
         argv = [*self._command, self.name, 'sh'] if self._command else ['sh']
         try:
             self._process = await asyncio.create_subprocess_exec(

@@ -1,4 +1,5 @@
-"""Where the workers of an elastic job ask the launcher for their place in the next attempt (its other end: ../rendezvous.py).
+"""Where the workers of an elastic job ask the launcher for their place in the next attempt (its other end:
+../rendezvous.py).
 
 Both ends prove that they know the token before anything else is read. Then JSON lines go both ways."""
 
@@ -17,7 +18,8 @@ def proof(token, side, first, second):
 
 
 class Rendezvous:
-    """Listens for workers. on_message(worker, message) gets what they say; a message of None: the connection has ended."""
+    """Listens for workers. on_message(worker, message) gets what they say; a message of None: the connection has
+    ended."""
 
     def __init__(self, token, on_message):
         self._token, self._on_message = token, on_message

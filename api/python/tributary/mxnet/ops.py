@@ -103,7 +103,8 @@ def push_pull(tensor, name=None, is_average=True):
 
 
 def byteps_declare_tensor(name, **compression):
-    """Does nothing: a tensor is declared at its first operation, which knows its size. Compressors are not supported yet."""
+    """Does nothing: a tensor is declared at its first operation, which knows its size. Compressors are not supported
+    yet."""
     if compression:
         raise ArgumentError('%s: compression (%s) is not supported yet' % (name, ', '.join(compression)))
 

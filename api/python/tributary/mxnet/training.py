@@ -48,7 +48,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's parameters."""
+    """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's
+    parameters."""
 
     def __init__(
         self,
@@ -99,8 +100,8 @@ if hasattr(mx.kvstore, 'KVStoreBase'):
 
     @mx.kvstore.KVStoreBase.register
     class KVStore(mx.kvstore.KVStoreBase):
-        """A key-value store for gluon.Trainer(kvstore=KVStore()). Pass an instance: by a name MXNet trains alone, and does
-        not say so."""
+        """A key-value store for gluon.Trainer(kvstore=KVStore()). Pass an instance: by a name MXNet trains alone, and
+        does not say so."""
 
         def __init__(self):
             super().__init__()

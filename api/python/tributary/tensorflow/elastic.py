@@ -1,4 +1,5 @@
-"""Elastic training with TensorFlow: Horovod's TensorFlowState and TensorFlowKerasState (tributary.elastic has the rules)."""
+"""Elastic training with TensorFlow: Horovod's TensorFlowState and TensorFlowKerasState (tributary.elastic has the
+rules)."""
 
 from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401 (names of this module)
 from ..keras.elastic import KerasState, TensorFlowKerasState, VariablesState  # noqa: F401

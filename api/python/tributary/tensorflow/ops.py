@@ -82,8 +82,8 @@ def allreduce(
     ignore_name_scope=False,
     priority=0,
 ):
-    """Returns the reduction of all workers' tensors; differentiable. IndexedSlices are made dense. The arguments named device
-    are taken and have no meaning: a tensor is summed where it is."""
+    """Returns the reduction of all workers' tensors; differentiable. IndexedSlices are made dense. The arguments named
+    device are taken and have no meaning: a tensor is summed where it is."""
     require_global(process_set)
     op = reduction_of(op, average)
     if isinstance(tensor, tf.IndexedSlices):

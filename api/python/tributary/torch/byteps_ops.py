@@ -81,7 +81,7 @@ def suspend():
 
 
 def resume(num_workers, num_servers, global_rank, context=None):
-    """Joins the job again as rank global_rank of num_workers, with num_servers servers. All workers that go on call it; the
-    coordinator stays at its address, so rank 0 has to be on the same machine as before. Under `tributary run --elastic` the
-    launcher says ranks and counts, and these arguments have no meaning."""
+    """Joins the job again as rank global_rank of num_workers, with num_servers servers. All workers that go on call it;
+    the coordinator stays at its address, so rank 0 has to be on the same machine as before. Under `tributary run
+    --elastic` the launcher says ranks and counts, and these arguments have no meaning."""
     job.init(rank=global_rank, worker_count=num_workers, server_count=num_servers)

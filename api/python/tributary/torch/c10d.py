@@ -1,7 +1,7 @@
 """A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
 
-The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of that
-engine. Point-to-point messages are not supported."""
+The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of
+that engine. Point-to-point messages are not supported."""
 
 import datetime
 import os

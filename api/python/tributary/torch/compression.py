@@ -73,8 +73,8 @@ class Compression:
 
     @staticmethod
     def codec(codec, min_bytes=65536):
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors travel
-        as they are."""
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
+        travel as they are."""
         return CodecCompressor(codec_text(codec), min_bytes)
 
 

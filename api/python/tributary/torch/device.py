@@ -12,9 +12,9 @@ from .._library import beside, call, initialised, lib
 
 def init(comm=None, process_sets=None, **settings):
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
-    A second call does nothing until shutdown() was called. comm: as tributary.init's. process_sets: a list of ProcessSet to be
-    added, or "dynamic"; settings are fields of trib_config. Where PyTorch sees GPUs the engine sums in the memory of
-    this process's own; TRIB_DEVICE=none keeps it from that."""
+    A second call does nothing until shutdown() was called. comm: as tributary.init's. process_sets: a list of
+    ProcessSet to be added, or "dynamic"; settings are fields of trib_config. Where PyTorch sees GPUs the engine sums in
+    the memory of this process's own; TRIB_DEVICE=none keeps it from that."""
     if 'device' not in settings:
         choose()
     job.init(comm, process_sets, **settings)

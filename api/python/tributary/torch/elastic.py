@@ -13,9 +13,9 @@ from .functions import allgather_object, broadcast_object, broadcast_optimizer_s
 
 
 class ElasticSampler(torch.utils.data.Sampler):
-    """Deals what is left of an epoch's data to the workers that are there. Call record_batch() after each batch and put the
-    sampler into the TorchState. After a change of hosts no sample of the epoch is read twice; after a loss those of the lost
-    worker are, and those since the last commit."""
+    """Deals what is left of an epoch's data to the workers that are there. Call record_batch() after each batch and put
+    the sampler into the TorchState. After a change of hosts no sample of the epoch is read twice; after a loss those of
+    the lost worker are, and those since the last commit."""
 
     def __init__(self, dataset, shuffle=True, seed=0):
         self.dataset, self.shuffle, self.seed = dataset, shuffle, seed
@@ -137,8 +137,8 @@ def _handler_of(value):
 
 
 class TorchState(ObjectState):
-    """The state of models, optimizers, samplers and plain values: TorchState(model=model, optimizer=optimizer, batch=0).
-    Each is an attribute."""
+    """The state of models, optimizers, samplers and plain values: TorchState(model=model, optimizer=optimizer,
+    batch=0). Each is an attribute."""
 
     def __init__(self, model=None, optimizer=None, **attributes):
         values = dict(attributes)

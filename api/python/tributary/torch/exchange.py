@@ -12,7 +12,8 @@ from .._library import call, lib
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
-# Operations without a name share this many tensors of each kind, type and size, so that they overlap without growing in number.
+# Operations without a name share this many tensors of each kind, type and size, so that they overlap without growing in
+# number.
 _SLOTS = 16
 
 
@@ -74,7 +75,8 @@ def _once_name(engine, kind, name):
 
 
 def _on_host(tensor):
-    """Returns a tensor's elements in host memory: GPUs of one machine alone have all-reduce and broadcast of their own."""
+    """Returns a tensor's elements in host memory: GPUs of one machine alone have all-reduce and broadcast of their
+    own."""
     return tensor.cpu() if tensor.is_cuda else tensor
 
 
@@ -90,8 +92,8 @@ def _taken(handle, dtype, lengths):
 
 
 def all_gather(engine, source, row=1, name=None):
-    """The handle's result: all workers' sources, flat, one behind the other, and their lengths in rows. row: elements that
-    belong together. Type and row must be the same on all workers."""
+    """The handle's result: all workers' sources, flat, one behind the other, and their lengths in rows. row: elements
+    that belong together. Type and row must be the same on all workers."""
     host = _on_host(source)
     bits = bits_of(host).reshape(-1)
     scale = max(row * (host.element_size() // bits.element_size()), 1)
@@ -153,8 +155,8 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
 
 
 def all_to_all(engine, source, lengths, row=1, name=None):
-    """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of `source`
-    for each worker."""
+    """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of
+    `source` for each worker."""
     host = _on_host(source)
     bits = bits_of(host).reshape(-1)
     scale = max(row * (host.element_size() // bits.element_size()), 1)

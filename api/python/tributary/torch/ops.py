@@ -32,7 +32,8 @@ _in_flight = {}  # handles by name, of operations that may be under way
 
 
 def claim_name(kind, name):
-    """Returns the full name of an operation. Raises ArgumentError if the caller's name is that of one that is under way."""
+    """Returns the full name of an operation. Raises ArgumentError if the caller's name is that of one that is under
+    way."""
     if name is None:
         return '%s.%s' % (kind, counted_name(kind))
     full = '%s.%s' % (kind, name)
@@ -129,7 +130,8 @@ def allreduce(
     postscale_factor=1.0,
     process_set=global_process_set,
 ):
-    """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or Product."""
+    """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or
+    Product."""
     compressed, context = compression.compress(tensor)
     arguments = dict(
         op=reduction_of(op, average),
