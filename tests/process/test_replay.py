@@ -128,7 +128,8 @@ def hosts_of_one_machine():
 def one_host():
     """No link is between the members, and tensors are cut as on one machine."""
     files, step = recorded('one host', '-n', '3', '-s', '0', '--per-machine', '3')
-    said = replay(files, '--per-machine', '1', '--rate', '10gbit')
+    # Single steps differ by a few percent here, so the median is that of many.
+    said = replay(files, '--per-machine', '1', '--rate', '10gbit', '--iters', '20')
     assert said['recorded']['one_host'] and said['replayed']['t_opt_ms'] == 0 and said['replayed']['wire_bytes'] == 0, said
     near(said['replayed']['step_ms'], step, 2, 'one host')
     near(said['predicted']['step_ms'], sim('-n', '3', '-s', '0', '--rate', '10gbit'), 5, 'each on a machine of its own')

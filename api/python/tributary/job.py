@@ -86,7 +86,7 @@ def _join(settings, deadline):
             raise
 
 
-# What the launcher says of a place, as fields of trib_config.
+# The launcher describes a place by these fields of trib_config.
 _PLACE_FIELDS = {'rank': 'rank', 'size': 'worker_count', 'coordinator': 'coordinator', 'job': 'job'}
 
 

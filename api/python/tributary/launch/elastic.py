@@ -255,7 +255,7 @@ class Elastic(Driver):
                 % (len(self.workers), max(places, 0), self.options.least)
             )
 
-    # What workers say and do.
+    # Messages and ends of workers.
 
     def _take_message(self, number, message):
         if number not in self.workers:
