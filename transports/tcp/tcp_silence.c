@@ -7,7 +7,7 @@
  * kernel's limit is set far away, and this file measures what matters: the time during which none of the data under
  * way was acknowledged.
  *
- * What the peer sends meanwhile shows that it lives: its acknowledgements may wait in the queue of a narrow link. If
+ * Data from the peer counts as life, too: its acknowledgements may wait in the queue of a narrow link. If
  * nothing of this side arrives there, the peer's own data is not acknowledged either, and soon it sends nothing new.
  *
  * A peer whose receive window is closed answers the kernel's probes, which is not silence.

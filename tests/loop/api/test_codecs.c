@@ -50,7 +50,7 @@ static void *zeros(size_t size)
     return memory;
 }
 
-/* What the workers keep, by rank: over all elements of the tensor, and by partition. */
+/* Each rank's residual: over all elements of the tensor, and by partition. */
 typedef struct oracle {
     trib_codec_config config;
     float *residual[WORKERS], *momentum[WORKERS];

@@ -19,7 +19,7 @@ static double value(uint32_t giver, uint64_t i)
     return (double)((giver * 7 + i * 3 + i / 11) % 9);
 }
 
-/* What elements of the type hold of it. */
+/* Returns the value as an element of the type holds it. */
 static double held(trib_dtype dtype, double number)
 {
     return dtype == TRIB_BOOL ? number != 0 : values_round(dtype, number);
