@@ -23,7 +23,8 @@ BOUND = 60.0  # seconds for a whole training, far above what it takes
 def train(servers, deaths, number=signal.SIGKILL, **settings):
     """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0
     has printed another line of an epoch."""
-    env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
+    env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+    env.update(TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
                TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_SURVIVE='servers', **settings)
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
     there = [subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **pipes) for _ in range(servers)]
