@@ -208,10 +208,11 @@ static void sweep(const setting *what, uint32_t times)
     lives.deaths = lives.drained = 0;
     const int64_t took_ns = run(&lives, none, 1);
     assert_true(took_ns > 0);
+    const uint64_t span_ns = took_ns > 0 ? (uint64_t)took_ns : 1;
     uint64_t state = what->workers * 31 + what->servers;
     for (uint32_t i = 0; i < times; i++) {
-        const int64_t first_ns = (int64_t)(next_random(&state) % (uint64_t)took_ns);
-        const int64_t die_ns[2] = {first_ns, first_ns + (int64_t)(next_random(&state) % (uint64_t)took_ns)};
+        const int64_t first_ns = (int64_t)(next_random(&state) % span_ns);
+        const int64_t die_ns[2] = {first_ns, first_ns + (int64_t)(next_random(&state) % span_ns)};
         (void)run(what, die_ns, i + 1);
     }
 }

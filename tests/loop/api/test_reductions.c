@@ -45,7 +45,10 @@ static double reduced(const party *self, trib_dtype dtype, trib_reduce reduce, u
     case TRIB_SUM:
         return sum;
     case TRIB_AVG:
-        assert_true(self->count > 0);
+        if (self->count == 0) {
+            fail_msg("nothing was reduced");
+            return 0;
+        }
         return trib_dtype_is_float(dtype) ? sum / self->count : (double)((int64_t)sum / self->count);
     case TRIB_MIN:
         return low > 0 ? few : many;
