@@ -395,9 +395,9 @@ static void go_on(trib_orphan *orphan)
     if (orphan->sends == 0) {
         free_orphan(orphan);
     }
+    task->connection = 0; /* what comes next overtakes neither the withdraws nor the copy */
+    task->in_order = task->next_in_order = true;
     if (is_open) {
-        task->in_order = true;
-        task->connection = 0;
         trib_pipeline_restart(core, task, TRIB_STAGE_PUSH);
     }
     trib_worker_start_next(core, tensor);
