@@ -69,7 +69,7 @@ static void on_done(const trib_result *result, void *user)
     stream *at = user;
     bed *self = at->bed;
     const uint32_t count = count_of(at->tensor);
-    const bool given_up = self->hurries && (result->status == TRIB_TIMEOUT || result->status == TRIB_CANCELLED);
+    const bool given_up = self->hurries && result->status == TRIB_TIMEOUT;
     self->done++;
     if (result->status != TRIB_OK && !given_up) {
         self->failed++;
