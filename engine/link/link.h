@@ -144,6 +144,10 @@ struct trib_link {
     trib_handshake handshake;
     unsigned char scratch[64]; /* payload of the one handshake frame that is expected */
     trib_timer deadline;       /* armed while the link is not READY */
+    uint32_t parts_passed;     /* of the handshake's limit */
+    bool stalled_locally;      /* the last part came late, as this process stood still */
+    /* called when the limit has passed */
+    void (*overdue)(trib_link *link);
 
     /* Arriving frames. */
     trib_arrival arrivals[TRIB_AHEAD_MAX]; /* a ring */

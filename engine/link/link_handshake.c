@@ -27,19 +27,48 @@ static const struct {
     [TRIB_LINK_AWAIT_PROOF] = {TRIB_FRAME_PROOF, TRIB_PROOF_SIZE},
 };
 
-static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
+/* A process that stood still finds the peer's answer unread when it goes on. So the limit is counted in parts, and a
+ * part that came late counts only after another late one: a loop that is always late would wait for ever. */
+#define PARTS 8
+#define PART_NS (TRIB_HANDSHAKE_TIMEOUT_NS / PARTS)
+
+static void arm_part(trib_link *link)
 {
-    (void)reactor;
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + PART_NS);
+}
+
+static void part_passed(trib_reactor *reactor, trib_timer *timer)
+{
     trib_link *link = timer->user;
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, PART_NS / 2);
+    link->parts_passed += !stalled_locally || link->stalled_locally;
+    link->stalled_locally = stalled_locally;
+    if (link->parts_passed < PARTS) {
+        arm_part(link);
+    } else {
+        link->overdue(link);
+    }
+}
+
+void trib_link_handshake_limit(trib_link *link, void (*overdue)(trib_link *link))
+{
+    link->parts_passed = 0;
+    link->stalled_locally = false;
+    link->overdue = overdue;
+    link->deadline.fired = part_passed;
+    link->deadline.user = link;
+    arm_part(link);
+}
+
+static void handshake_is_overdue(trib_link *link)
+{
     trib_link_close(link, false, TRIB_TIMEOUT,
                     link->state == TRIB_LINK_CONNECTING ? "no connection within 10 s" : "no handshake within 10 s");
 }
 
 void trib_link_handshake_arm(trib_link *link)
 {
-    link->deadline.fired = deadline_passed;
-    link->deadline.user = link;
-    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
+    trib_link_handshake_limit(link, handshake_is_overdue);
 }
 
 static void send_handshake(trib_link *link, trib_frame_type type, const void *payload, size_t size)

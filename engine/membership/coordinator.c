@@ -12,6 +12,7 @@
 #include <string.h>
 
 #include "engine/link/link_cause.h"
+#include "engine/link/link_handshake.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
@@ -345,19 +346,16 @@ static const trib_link_upcalls coordinator_upcalls = {
 };
 
 /* A process that has proved the token and does not join holds a descriptor for nothing. */
-static void join_is_overdue(trib_reactor *reactor, trib_timer *timer)
+static void join_is_overdue(trib_link *link)
 {
-    (void)reactor;
-    trib_link_close(timer->user, false, TRIB_PROTOCOL, "it has proved the token, and has not joined within 10 s");
+    trib_link_close(link, false, TRIB_PROTOCOL, "it has proved the token, and has not joined within 10 s");
 }
 
 void trib_coordinator_adopt(trib_link *link)
 {
     link->upcalls = &coordinator_upcalls;
     link->peer = TRIB_NO_MEMBER;
-    link->deadline.fired = join_is_overdue;
-    link->deadline.user = link;
-    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + TRIB_HANDSHAKE_TIMEOUT_NS);
+    trib_link_handshake_limit(link, join_is_overdue);
 }
 
 /* ---- Life ---- */

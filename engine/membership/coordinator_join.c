@@ -64,7 +64,8 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
         return;
     }
     const char *refused = self->core->host.refused.last_member, *here = self->core->engine->coordinator_address;
-    const bool trap = strncmp(here, "127.", 4) == 0 && strncmp(here, "127.0.0.1:", 10) != 0;
+    const bool is_here_only = strncmp(here, "127.", 4) == 0 || strncmp(here, "[::1]:", 6) == 0;
+    const bool is_odd = is_here_only && strncmp(here, "127.0.0.1:", 10) != 0 && here[0] != '[';
     int64_t shortage_ns = 0;
     const int shortage = trib_reactor_find_shortage(reactor, &shortage_ns);
     char why[TRIB_REASON_MAX];
@@ -74,11 +75,11 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     const int used = snprintf(text, sizeof text, "the job did not come together within %.1f s: missing %s%s%s%s",
                               (double)join_timeout_ns / 1e9, missing, find_gone(self, gone), more,
                               shortage != 0 ? trib_log_reason(shortage, why) : refused);
-    if (trap && used > 0 && (size_t)used < sizeof text) {
+    if (is_here_only && used > 0 && (size_t)used < sizeof text) {
         /* Debian's installer maps the machine's own name to such an address. */
         snprintf(text + used, sizeof text - (size_t)used,
-                 "; the coordinator listens on %s, where no other machine reaches it: see its name in /etc/hosts",
-                 here);
+                 "; the coordinator listens on %s, where no other machine reaches it%s", here,
+                 is_odd ? ": see its name in /etc/hosts" : "");
     }
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
     trib_coordinator_end_job(self, &cause);

@@ -287,8 +287,8 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
         trib_pipeline_prepare(core, task, op_core);
         set_views(task);
         task->link = tensor->plan->is_local ? NULL : trib_worker_owner_link(core, task);
-        task->in_order = task->gave_up;
-        task->gave_up = false;
+        task->in_order = task->gave_up || task->next_in_order;
+        task->gave_up = task->next_in_order = false;
         task->chunks_sent = task->chunks_received = 0;
         task->missing_rank = task->giver = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));

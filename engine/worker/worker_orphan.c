@@ -362,8 +362,9 @@ static void withdraw_round(trib_core *core, const trib_orphan *orphan, uint32_t 
 {
     trib_frame frame = orphan->report;
     const uint32_t me = core->engine->member_id;
-    const trib_cause unknown = trib_cause_about(TRIB_CANCELLED, TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me,
-                                                "gave the round up before its server was lost");
+    const trib_cause unknown =
+        trib_cause_about(trib_frame_withdraw_reason(orphan->task->gave_up_as), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me,
+                         me, "gave the round up before its server was lost");
     const trib_cause *cause = orphan->cause.status == TRIB_OK ? &unknown : &orphan->cause;
     frame.type = TRIB_FRAME_WITHDRAW;
     frame.round = round;
@@ -377,7 +378,6 @@ static void go_on(trib_orphan *orphan)
     trib_core *core = orphan->core;
     trib_task *task = orphan->task;
     trib_tensor *tensor = task->tensor;
-    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     const uint32_t last = orphan->report.round;
     for (uint32_t i = orphan->final + 1; orphan->final > 0 && i <= last; i++) {
         if (i < last || !orphan->was_open) {
@@ -391,13 +391,13 @@ static void go_on(trib_orphan *orphan)
     task->orphan = NULL;
     task->giver = is_open ? orphan->giver : task->giver;
     orphan->is_over = true;
-    mine->orphans--;
+    trib_tensor_core_of(core, tensor)->orphans--;
     if (orphan->sends == 0) {
         free_orphan(orphan);
     }
+    task->connection = 0; /* what comes next overtakes neither the withdraws nor the copy */
+    task->in_order = task->next_in_order = true;
     if (is_open) {
-        task->in_order = true;
-        task->connection = 0;
         trib_pipeline_restart(core, task, TRIB_STAGE_PUSH);
     }
     trib_worker_start_next(core, tensor);

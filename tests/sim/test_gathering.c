@@ -1,5 +1,5 @@
 /* test_gathering.c - a member that joins and dies while the job gathers is logged at once, and is named when the join
- * deadline passes without it. */
+ * deadline passes without it; one that stands still for longer than a handshake may take joins all the same. */
 #include <stdio.h>
 #include <string.h>
 
@@ -65,10 +65,44 @@ static void a_member_that_dies_is_named(void **state)
     }
 }
 
+static bool all_are_told(sim_job *job, void *argument)
+{
+    (void)argument;
+    bool all = true;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        all = all && job->members[i].ready_told;
+    }
+    return all;
+}
+
+/* The answer of the other side is there, and this process has not read it when its own limit passes. */
+static void time_that_a_member_missed_ends_no_handshake(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 40 * WORKERS; i++) {
+        sim_job_config config = sim_job_config_default(WORKERS, SERVERS);
+        config.engine.join_timeout_ns = 100 * SECOND;
+        trib_error error = {.status = TRIB_OK};
+        sim_job *job = sim_job_open(&config, &error);
+        assert_non_null(job);
+        (void)sim_job_run(job, (i / WORKERS + 1) * (SECOND / 10000), NULL, NULL);
+        trib_sim_process_jump(job->members[i % WORKERS].process, 11 * SECOND);
+        assert_true(sim_job_run(job, 30 * SECOND, all_are_told, NULL));
+        for (uint32_t k = 0; k < job->member_count; k++) {
+            if (job->members[k].ready.status != TRIB_OK) {
+                fail_msg("try %u, member %u: %s", i, k, job->members[k].ready.text);
+            }
+        }
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_member_that_dies_is_named),
+        cmocka_unit_test(time_that_a_member_missed_ends_no_handshake),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }
