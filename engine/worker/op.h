@@ -335,6 +335,8 @@ void trib_tensor_set_state(trib_tensor *tensor, trib_tensor_state state);
 TRIB_CHECKED trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, trib_error *error);
 /* The caller holds the mutex: the engine's own tensor ends when the operations on it are over. */
 void trib_tensor_release_once(trib_tensor *tensor);
+/* Any thread. False if the tensor has no place yet, or its last reference has gone: its end has begun then. */
+TRIB_CHECKED bool trib_tensor_ref_placed(trib_tensor *tensor);
 /* Any thread: a slot of an operation on the tensor is free, or the tensor was released. */
 void trib_tensor_unref(trib_tensor *tensor);
 /* Core 0: the coordinator will not speak of the tensor any more, so its memory and tag are free. */

@@ -75,6 +75,17 @@ static void begin_end(trib_reactor *reactor, trib_post *post)
 
 /* ---- Callers forget it ---- */
 
+bool trib_tensor_ref_placed(trib_tensor *tensor)
+{
+    uint32_t references = atomic_load(&tensor->references);
+    while (references > 0 && !atomic_compare_exchange_weak(&tensor->references, &references, references + 1)) {}
+    if (references > 0 && !atomic_load(&tensor->placed)) {
+        trib_tensor_unref(tensor);
+        return false;
+    }
+    return references > 0;
+}
+
 void trib_tensor_unref(trib_tensor *tensor)
 {
     const uint32_t before = atomic_fetch_sub(&tensor->references, 1);

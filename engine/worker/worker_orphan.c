@@ -257,21 +257,20 @@ static void orphan_tasks(trib_core *core, uint32_t member)
         if (tensor == NULL) {
             break;
         }
-        if (!atomic_load(&tensor->placed) || trib_tensor_core_of(core, tensor)->is_over) {
+        if (!trib_tensor_ref_placed(tensor)) {
             continue;
         }
         trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
-        bool is_known = false;
-        for (uint32_t i = 0; i < mine->task_count; i++) {
-            if (mine->tasks[i].owner.member != member) {
-                continue;
+        const bool is_known = trib_worker_know_tensor(core, tensor);
+        for (uint32_t i = 0; is_known && i < mine->task_count; i++) {
+            if (mine->tasks[i].owner.member == member) {
+                make_orphan(core, &mine->tasks[i]);
             }
-            if (!is_known && !trib_worker_know_tensor(core, tensor)) {
-                trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the partitions of a lost server");
-                return;
-            }
-            is_known = true;
-            make_orphan(core, &mine->tasks[i]);
+        }
+        trib_tensor_unref(tensor);
+        if (!is_known) {
+            trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the partitions of a lost server");
+            return;
         }
     }
 }

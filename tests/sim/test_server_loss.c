@@ -275,6 +275,50 @@ static void workers_take_over(void **state)
     }
 }
 
+/* All is done; a server dies, and the tensors are released while the others are told. */
+static void released_tensors_end(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 200; i++) {
+        sim_job_config config = sim_job_config_default(2, 2);
+        config.seed = i + 1;
+        config.engine.survive = TRIB_SURVIVE_SERVERS;
+        config.engine.colocate = TRIB_COLOCATE_OFF;
+        config.engine.reactors = 3;
+        config.engine.chunk_bytes = 4096;
+        config.engine.partition_bytes = 16384;
+        bed self = {.job = sim_bed_open(&config), .workers = 2};
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            for (uint32_t k = 0; k < TENSORS; k++) {
+                stream *at = &self.streams[rank][k];
+                *at = (stream){.bed = &self, .rank = rank, .tensor = k, .round = ROUNDS - 1};
+                at->input = calloc(COUNT_MAX, sizeof *at->input);
+                at->output = calloc(COUNT_MAX, sizeof *at->output);
+                begin(at);
+            }
+        }
+        while (self.done < 2 * TENSORS) {
+            (void)sim_job_run(self.job, trib_sim_now(self.job->sim) + 100000, NULL, NULL);
+        }
+        sim_job_kill(self.job, 2);
+        const int64_t killed_ns = trib_sim_now(self.job->sim);
+        for (uint32_t k = 0; k < 2 * TENSORS; k++) {
+            trib_error error;
+            (void)sim_job_run(self.job, killed_ns + (int64_t)(i * 5000 + k * 1000), NULL, NULL);
+            static const char *const names[TENSORS] = {"a", "b", "c", "d", "e"};
+            trib_tensor *tensor = sim_bed_declare(self.job, k % 2, names[k / 2], count_of(k / 2));
+            assert_int_equal(trib_tensor_release(tensor, &error), TRIB_OK);
+        }
+        (void)sim_job_run(self.job, killed_ns + SECOND, NULL, NULL);
+        assert_true(sim_job_close(self.job, 60 * SECOND));
+        sim_job_free(self.job);
+        for (uint32_t k = 0; k < 2 * TENSORS; k++) {
+            free(self.streams[k % 2][k / 2].input);
+            free(self.streams[k % 2][k / 2].output);
+        }
+    }
+}
+
 static void servers_are_drained(void **state)
 {
     (void)state;
@@ -316,6 +360,7 @@ int main(void)
         cmocka_unit_test(workers_take_over),
         cmocka_unit_test(servers_are_drained),
         cmocka_unit_test(given_up_rounds_are_withdrawn_in_order),
+        cmocka_unit_test(released_tensors_end),
     };
     return cmocka_run_group_tests_name("server loss", tests, NULL, NULL);
 }
