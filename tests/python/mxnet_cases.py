@@ -85,6 +85,11 @@ def grouped(rank, size):
     for i, array in enumerate(got):
         assert np.array_equal(array.asnumpy(), total((4 + i,)))
 
+    # Objects of other lengths, one after another: only the root knows them.
+    for length in (3, 1000):
+        mine = {'rank': rank, 'values': list(range(length if rank == size - 1 else 1))}
+        assert trib.broadcast_object(mine, size - 1) == {'rank': size - 1, 'values': list(range(length))}
+
 
 def sets(rank, size):
     if size == 1:

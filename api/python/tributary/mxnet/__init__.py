@@ -20,6 +20,7 @@ from ..job import (
     rank,
     size,
 )
+from ..objects import broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Average, Max, Min, Product, Sum
 from .ops import (
