@@ -68,12 +68,81 @@ def predivides(rank, size):
         lambda: trib.DistributedOptimizer(recorder, process_set=object()),
         lambda: trib.allreduce(nd.ones((2,)), process_set=object()),
     ):
-        try:
-            refused()
-        except tributary.UnsupportedError:
-            pass
-        else:
-            raise AssertionError('a process set was taken and not heeded')
+        raises(refused, 'is not a ProcessSet')
+
+
+def raises(call, text):
+    try:
+        call()
+    except tributary.ArgumentError as problem:
+        assert text in str(problem), problem
+    else:
+        raise AssertionError('nothing was raised')
+
+
+def grouped(rank, size):
+    got = trib.grouped_allreduce([nd.array(of(rank, (4 + i,))) for i in range(3)], op=trib.Sum, name='three')
+    for i, array in enumerate(got):
+        assert np.array_equal(array.asnumpy(), total((4 + i,)))
+
+    # Objects of other lengths, one after another: only the root knows them.
+    for length in (3, 1000):
+        mine = {'rank': rank, 'values': list(range(length if rank == size - 1 else 1))}
+        assert trib.broadcast_object(mine, size - 1) == {'rank': size - 1, 'values': list(range(length))}
+
+
+def sets(rank, size):
+    if size == 1:
+        return  # a set of all workers is the global one
+    last = trib.add_process_set([size - 1])
+    most = trib.add_process_set(list(range(1, size))) if size > 2 else None
+    for group in (last, most):
+        if group is None:
+            continue
+        if not group.included():
+            mine = nd.ones((2,))
+            raises(lambda: trib.allreduce_(mine, prescale_factor=2.0, process_set=group), 'does not belong')
+            assert np.array_equal(mine.asnumpy(), np.ones(2)), 'a refused array has changed'
+            raises(lambda: trib.DistributedTrainer(network(0).collect_params(), 'sgd', process_set=group), 'belong')
+            continue
+        expected = sum(of(r, (9,), 'float64') for r in group.ranks)
+        # The same name in both sets: names belong to a set.
+        got = trib.allreduce(nd.array(of(rank, (9,))), op=trib.Sum, name='in.set', process_set=group)
+        assert np.array_equal(got.asnumpy(), expected.astype('float32'))
+        got = trib.allreduce(nd.array(of(rank, (9,))), op=trib.Sum, process_set=group)
+        assert np.array_equal(got.asnumpy(), expected.astype('float32'))
+        root = group.ranks[-1]
+        got = trib.broadcast(nd.array(of(rank, (5,))), root, name='from.last', process_set=group)
+        assert np.array_equal(got.asnumpy(), of(root, (5,)))
+        raises(lambda: trib.broadcast(nd.ones((2,)), 0, process_set=group), 'root_rank 0')
+        recorder = Recorder()
+        trib.DistributedOptimizer(recorder, process_set=group).update(0, None, nd.array(of(rank, (9,)) * 4), None)
+        assert np.allclose(recorder.gradient, expected * 4 / len(group.ranks))
+        net = network(root)
+        trainer = trib.DistributedTrainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, process_set=group)
+        for step in range(3):
+            with autograd.record():
+                value = loss(net, batch(step, rank))
+            value.backward()
+            trainer.step(8)
+        assert np.allclose(parameters(net), alone_over(group.ranks), atol=1e-5)
+    # Operations without a name are counted for each set: those outside it have not counted its own.
+    for name in ('in.set', None):
+        got = trib.allreduce(nd.array(of(rank, (9,))), op=trib.Sum, name=name).asnumpy()
+        ops.check()
+        assert np.array_equal(got, total((9,))), name
+
+
+def alone_over(ranks):
+    """Parameters that one process gets from the batches of those workers, with the last one's network."""
+    net = network(ranks[-1])
+    trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
+    for step in range(3):
+        with autograd.record():
+            value = nd.concat(*[loss(net, batch(step, r)) for r in ranks], dim=0)
+        value.backward()
+        trainer.step(8 * len(ranks))
+    return parameters(net)
 
 
 def network(seed):
@@ -141,7 +210,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, predivides, trains, errors):
+    for case in (reductions, scaling, predivides, grouped, sets, trains, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -120,6 +120,15 @@ def close_all():
     _added.clear()
 
 
+def resolve(process_set):
+    """Returns the set that an argument means: the global one for None. ArgumentError for anything but a ProcessSet."""
+    if process_set is None:
+        return global_process_set
+    if not isinstance(process_set, ProcessSet):
+        raise ArgumentError('process_set: %r is not a ProcessSet' % (process_set,))
+    return process_set
+
+
 def require_global(process_set):
     """Raises UnsupportedError for any other set than the global one."""
     if process_set is not global_process_set and process_set is not None:

@@ -20,6 +20,8 @@ from ..job import (
     rank,
     size,
 )
+from ..objects import broadcast_object
+from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Average, Max, Min, Product, Sum
 from .ops import (
     allreduce,
@@ -28,6 +30,8 @@ from .ops import (
     broadcast_,
     byteps_declare_tensor,
     byteps_push_pull,
+    grouped_allreduce,
+    grouped_allreduce_,
     init,
     push_pull,
     shutdown,

@@ -11,7 +11,7 @@ from .. import job
 from .._library import beside
 from ..buffers import DTYPES
 from ..errors import ArgumentError, TributaryError
-from ..process_sets import require_global
+from ..process_sets import global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
 MAJOR = int(mx.__version__.split('.')[0])
@@ -44,25 +44,24 @@ def check():
         raise TributaryError(text.decode(errors='replace'))
 
 
-def exchange(array, name, reduce=0, root=-1, priority=0):
-    """Puts an operation on an array, in place, into MXNet's engine."""
+def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None):
+    """Puts an operation on an array, in place, into MXNet's engine. root: its number in the set."""
     check()
     if array.context.device_type != 'cpu':
         raise ArgumentError('%s: arrays on a GPU are not supported: use mx.cpu()' % name)
     kind = np.dtype(array.dtype).name
     if kind not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
-    engine = job.engine()
-    tensor = engine.declare(name, DTYPES[kind], array.size, priority)
-    if _native.trib_mxnet_submit(engine._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
+    tensor = resolve(process_set).engine().declare(name, DTYPES[kind], array.size, priority)
+    if _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
         raise TributaryError('%s: MXNet did not take the operation' % name)
 
 
-def _named(name, kind):
-    return '%s.%s' % (
-        kind,
-        name if name is not None else 'noname.%d' % next(_counters.setdefault(kind, itertools.count())),
-    )
+def _named(name, kind, process_set=global_process_set):
+    """Returns an operation's name. Those without one are counted for each set: other workers do not see its operations."""
+    if name is None:
+        name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
+    return '%s.%s' % (kind, name)
 
 
 def scale(array, factor):
@@ -75,10 +74,11 @@ def scale(array, factor):
 def allreduce_(
     tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
 ):
-    """Reduces an array over all workers, in place, and returns it."""
-    require_global(process_set)
+    """Reduces an array over the workers of a set (None: all), in place, and returns it."""
+    process_set, reduce = resolve(process_set), REDUCTIONS[reduction_of(op, average)]
+    process_set.engine()  # raises on a worker outside the set, before the array changes
     scale(tensor, prescale_factor)
-    exchange(tensor, _named(name, 'allreduce'), REDUCTIONS[reduction_of(op, average)], priority=priority)
+    exchange(tensor, _named(name, 'allreduce', process_set), reduce, priority=priority, process_set=process_set)
     scale(tensor, postscale_factor)
     return tensor
 
@@ -86,8 +86,28 @@ def allreduce_(
 def allreduce(
     tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
 ):
-    """Returns the reduction of all workers' arrays."""
+    """Returns the reduction of the arrays of a set's workers (None: all)."""
     return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, process_set, op)
+
+
+def grouped_allreduce_(
+    tensors, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
+):
+    """Reduces several arrays, in place, and returns them."""
+    process_set = resolve(process_set)
+    base = _named(name, 'grouped', process_set)
+    for index, tensor in enumerate(tensors):
+        one = '%s.%d' % (base, index)
+        allreduce_(tensor, average, one, priority, prescale_factor, postscale_factor, process_set, op)
+    return tensors
+
+
+def grouped_allreduce(
+    tensors, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
+):
+    """Returns the reductions of several arrays."""
+    copies = [tensor.copy() for tensor in tensors]
+    return grouped_allreduce_(copies, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
 def byteps_push_pull(tensor, version=0, priority=0, name=None, is_average=True):
@@ -110,11 +130,10 @@ def byteps_declare_tensor(name, **compression):
 
 
 def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):
-    """Replaces an array's elements by the root's and returns it."""
-    require_global(process_set)
-    if not 0 <= root_rank < job.size():
-        raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
-    exchange(tensor, _named(name, 'broadcast'), root=root_rank, priority=priority)
+    """Replaces an array's elements by the root's and returns it. root_rank: a rank of the job, also in a set."""
+    process_set = resolve(process_set)
+    root = process_set.root(root_rank)
+    exchange(tensor, _named(name, 'broadcast', process_set), root=root, priority=priority, process_set=process_set)
     return tensor
 
 

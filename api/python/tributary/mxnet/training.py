@@ -4,16 +4,16 @@ import mxnet as mx
 
 from .. import job
 from ..errors import ArgumentError
-from ..process_sets import require_global
+from ..process_sets import resolve
 from ..reductions import REDUCTIONS, Average, Sum
 from .ops import broadcast_, exchange, scale
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Averages each gradient over all workers before the optimizer's own update."""
+    """Averages each gradient over the workers of a set (None: all) before the optimizer's own update."""
 
     def __init__(self, optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set=None):
-        require_global(process_set)
+        self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
     def __getattr__(self, name):
@@ -26,8 +26,9 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
             scale(grad, 1.0 / self._predivide)
             op = Average if self._predivide == 1.0 else Sum
-            exchange(grad, 'gradient.%s' % i, REDUCTIONS[op], priority=-i if isinstance(i, int) else 0)
-            scale(grad, 1.0 if op == Average else self._predivide / job.size())
+            priority = -i if isinstance(i, int) else 0
+            exchange(grad, 'gradient.%s' % i, REDUCTIONS[op], priority=priority, process_set=self._process_set)
+            scale(grad, 1.0 if op == Average else self._predivide / self._process_set.size())
 
     def update(self, index, weight, grad, state):
         self._average(index, grad)
@@ -48,35 +49,38 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A gluon Trainer that sums gradients over all workers, first layers first, and begins with the root's
-    parameters."""
+    """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with the
+    root's parameters. root_rank: a rank of the job; None for the first of the set."""
 
     def __init__(
         self,
         params,
         optimizer,
         optimizer_params=None,
-        root_rank=0,
+        root_rank=None,
         compression_params=None,
         prefix=None,
         gradient_predivide_factor=1.0,
         process_set=None,
         **_unused,
     ):
-        require_global(process_set)
+        self._process_set = resolve(process_set)
+        self._process_set.engine()  # raises on a worker outside the set, before it trains alone
         if compression_params:
             raise ArgumentError('compression_params is not supported yet')
         # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._predivide = gradient_predivide_factor
-        self._scale *= self._predivide / job.size()
-        self._root_rank, self._prefix, self._has_broadcast = root_rank, prefix or '', False
+        self._scale *= self._predivide / self._process_set.size()
+        self._root_rank = (self._process_set.ranks or [0])[0] if root_rank is None else root_rank
+        self._prefix, self._has_broadcast = prefix or '', False
 
     def _broadcast_once(self):
         if not self._has_broadcast:
             for index, parameter in enumerate(self._params):
                 for value in parameter.list_data()[:1]:
-                    broadcast_(value, self._root_rank, '%sparameter.%d' % (self._prefix, index))
+                    name = '%sparameter.%d' % (self._prefix, index)
+                    broadcast_(value, self._root_rank, name, process_set=self._process_set)
             self._has_broadcast = True
 
     def _allreduce_grads(self):
@@ -85,7 +89,8 @@ class DistributedTrainer(mx.gluon.Trainer):
             if parameter.grad_req != 'null':
                 gradient = parameter.list_grad()[0]
                 scale(gradient, 1.0 / self._predivide)
-                exchange(gradient, '%sgradient.%d' % (self._prefix, index), REDUCTIONS[Sum], priority=-index)
+                name = '%sgradient.%d' % (self._prefix, index)
+                exchange(gradient, name, REDUCTIONS[Sum], priority=-index, process_set=self._process_set)
 
 
 def broadcast_parameters(params, root_rank=0, prefix=None):
