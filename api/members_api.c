@@ -76,7 +76,9 @@ static void take_roster(trib_config *config, const trib_roster *roster)
     config->colocate = some_worker_sums(roster) ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
     config->local_sum = roster->local_size > 0 ? TRIB_LOCAL_SUM_ON : TRIB_LOCAL_SUM_OFF;
     config->shares = roster->follows ? TRIB_SHARES_FOLLOW : TRIB_SHARES_FIXED;
-    config->survive = roster->survives ? TRIB_SURVIVE_SERVERS : TRIB_SURVIVE_NOTHING;
+    config->survive = roster->shrinks    ? TRIB_SURVIVE_WORKERS
+                      : roster->survives ? TRIB_SURVIVE_SERVERS
+                                         : TRIB_SURVIVE_NOTHING;
 }
 
 static trib_config effective_config(const trib_engine *engine)
@@ -129,8 +131,8 @@ static bool is_listed(const char *name, const char *const *names)
 
 bool trib_has_feature(const char *name)
 {
-    static const char *const parts[] = {"unique_id", "oob",      "interfaces",      "groups", "batches",
-                                        "members",   "settings", "survive_servers", NULL};
+    static const char *const parts[] = {"unique_id", "oob",      "interfaces",      "groups",          "batches",
+                                        "members",   "settings", "survive_servers", "survive_workers", NULL};
     if (name == NULL) {
         return false;
     }

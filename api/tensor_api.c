@@ -87,7 +87,10 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
     }
     status = trib_api_check_group(engine, desc->group, error);
     status = status == TRIB_OK ? trib_api_check_lengths(engine, desc, error) : status;
-    status = status == TRIB_OK ? trib_engine_check_open(engine, error) : status;
+    if (status == TRIB_OK && !atomic_load(&engine->changing)) { /* between two epochs: it is known in the next one */
+        status = trib_engine_check_open(engine, error);
+        status = status == TRIB_EPOCH_CHANGED ? TRIB_OK : status;
+    }
     trib_tensor *tensor = NULL;
     uintptr_t handle = 0;
     status = status == TRIB_OK ? trib_tensor_find_or_add(engine, desc, &tensor, &handle, error) : status;

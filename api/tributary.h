@@ -74,6 +74,7 @@ extern "C" {
     X(TRIB_PROTOCOL, -42, "a peer broke the protocol")                                                                 \
     X(TRIB_UNAUTHORIZED, -43, "the peer could not prove the shared token")                                             \
     X(TRIB_JOIN_FAILED, -44, "the job did not come together in time")                                                  \
+    X(TRIB_EPOCH_CHANGED, -45, "the membership has changed: call trib_membership_advance")                             \
     X(TRIB_CLOSED, -60, "the engine is closing or closed")                                                             \
     X(TRIB_SYSTEM, -61, "a system call failed")
 
@@ -101,7 +102,8 @@ TRIB_API const char *trib_version(void);
 TRIB_API uint32_t trib_version_number(void);
 /* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
  * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
- * "groups", "batches", "members", "settings", "survive_servers"). False for NULL and unknown names, so that a program
+ * "groups", "batches", "members", "settings", "survive_servers",
+ * "survive_workers"). False for NULL and unknown names, so that a program
  * may ask for what a later release has. TRIB_ANY_THREAD. */
 TRIB_API bool trib_has_feature(const char *name);
 
@@ -205,8 +207,10 @@ typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_
  * themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 /* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory
- * that all workers share (docs/failure.md). NOTHING (default): the loss of any member ends the job. */
-typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1 } trib_survive;
+ * that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the coordinator's
+ * process ends the operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after
+ * trib_membership_advance. NOTHING (default): the loss of any member ends the job. */
+typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1, TRIB_SURVIVE_WORKERS = 2 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -249,8 +253,10 @@ typedef struct trib_config {
     uint32_t flags;       /* none defined: 0 */
 
     trib_mode mode;
-    uint32_t roles;            /* bits of trib_role; default TRIB_ROLE_WORKER */
-    int32_t rank;              /* this worker's rank, 0..worker_count-1; servers: the number wanted, or -1 for any */
+    uint32_t roles; /* bits of trib_role; default TRIB_ROLE_WORKER */
+    /* This worker's rank, 0..worker_count-1. -1: it joins a job that is under way (TRIB_SURVIVE=workers), at the next
+     * trib_membership_advance of the others, and learns rank and counts there. Servers: the number wanted, or -1. */
+    int32_t rank;
     int32_t worker_count;      /* workers in the job; trib_config_init sets 1; 0 is refused */
     int32_t server_count;      /* servers with processes of their own; default 0 */
     trib_colocate colocate;    /* [job] */
@@ -437,6 +443,50 @@ typedef struct trib_setting_value {
  * values, and what was left to the engine has been decided. TRIB_INVALID. Never blocks. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *engine, trib_setting_value *settings,
                                                            size_t capacity, size_t *count_out);
+
+/* ---- Membership --------------------------------------------------------------------------------------------- */
+
+/* The members of a job with TRIB_SURVIVE=workers. */
+typedef struct trib_membership {
+    uint32_t struct_size; /* set it to sizeof(trib_membership) before trib_membership_get */
+    uint32_t epoch;       /* number of the membership, which grows with each change; 0: the job has not formed */
+    /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: it was, and operations fail until the program has called
+     * trib_membership_advance. Else what ended the job. */
+    trib_status status;
+    int32_t rank; /* this worker's, which may change; ranks are 0..worker_count-1. A server's is -1 */
+    int32_t worker_count, server_count;
+    uint32_t lost_count;             /* members that were lost between the membership before and this one */
+    char text[TRIB_ERROR_TEXT_SIZE]; /* who was lost last, and why; or what status says, in words; "": nobody */
+    uint64_t reserved[4];
+} trib_membership;
+
+/* Runs where the callbacks of operations run. *membership is valid until it returns. */
+typedef void (*trib_membership_cb)(trib_engine *engine, const trib_membership *membership, void *user);
+
+/* Tells from now on when the membership has changed: an epoch is over, and membership->status is TRIB_EPOCH_CHANGED.
+ * NULL: no more. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, trib_membership_cb changed_cb, void *user,
+                                                        trib_error *error);
+
+/* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). After the loss of a
+ * member other than the coordinator's process every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless
+ * it has succeeded on all workers) or after, until all workers that are left have called this. Ranks are dense from
+ * then on and keep their order; tensors and prepared operations stay, and their rounds are matched anew. It may be
+ * called without a loss, too: then it ends the epoch when all workers have called it. Tensors with TRIB_PAIRS have to
+ * be declared anew if the number of workers has changed.
+ * Returns at once. advanced_cb (may be NULL) runs when the new membership holds, with status TRIB_OK, or with what
+ * ended the job. TRIB_UNSUPPORTED: the job ends at a loss. TRIB_STATE: it has not come together yet, this is no worker,
+ * or an earlier call is under way or its callback has not run yet. Else what ended the job. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_membership_advance(trib_engine *engine, trib_membership_cb advanced_cb,
+                                                          void *user, trib_error *error);
+/* Blocks until the call of trib_membership_advance that is under way has ended, at most timeout_ns (below 0: as long as
+ * it takes; other workers may not have noticed the loss yet). *membership (may be NULL) is filled in. TRIB_TIMEOUT: it
+ * is still under way; else what ended the job. Not in TRIB_MODE_ATTACHED (TRIB_STATE) or from a callback
+ * (TRIB_WRONG_THREAD). */
+TRIB_API TRIB_CHECKED trib_status trib_membership_wait(trib_engine *engine, int64_t timeout_ns,
+                                                       trib_membership *membership, trib_error *error);
+/* The membership as it is now. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_membership_get(trib_engine *engine, trib_membership *membership);
 
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 

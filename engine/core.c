@@ -25,6 +25,7 @@
 #include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/worker/op_commit.h"
 #include "engine/link/link_trace.h"
 
 #define TICK_NS (250 * INT64_C(1000000))
@@ -149,8 +150,9 @@ static trib_status connect_all(trib_core *core, trib_error *error)
     if (core->owner_links == NULL) {
         return TRIB_NO_MEMORY;
     }
-    core->left_owners = roster->survives ? trib_core_zalloc(core, roster->member_count * sizeof(bool)) : NULL;
-    if (roster->survives && core->left_owners == NULL) {
+    const bool goes_on = roster->survives || roster->shrinks;
+    core->left_owners = goes_on ? trib_core_zalloc(core, roster->member_count * sizeof(bool)) : NULL;
+    if (goes_on && core->left_owners == NULL) {
         return TRIB_NO_MEMORY;
     }
     for (uint32_t member = 0; member < roster->member_count; member++) {
@@ -184,7 +186,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
         status = trib_load_report_open(core);
     }
     const uint32_t me = engine->member_id;
-    if (me < roster->member_count && engine->env.reactor_settle != NULL) {
+    if (me < roster->member_count && engine->env.reactor_settle != NULL && roster->before == NULL) {
         const trib_machine_place place = trib_machines_place(roster, me);
         engine->env.reactor_settle(engine, reactor, &place);
     }
@@ -287,12 +289,23 @@ static bool transport_is_idle(const trib_core *core)
     return core->host.transport->ops->is_idle(core->host.transport);
 }
 
+/* Core 0 gives back operations that other cores were done with, so it is the last. */
+static bool may_be_closed(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    const bool is_through = atomic_load(&engine->device_jobs) == 0 && atomic_load(&engine->cores_open) == 1 &&
+                            atomic_load(&engine->ops_held) == 0 && atomic_load(&engine->settled_ops) == NULL;
+    return core->host.links == NULL && core->op_cores == NULL && (core->reactor->index != 0 || is_through) &&
+           transport_is_idle(core);
+}
+
 static void tick(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
     int64_t now_ns = trib_now(reactor);
     if (!core->ended) {
         trib_server_tick(core);
+        trib_commit_check(core);
         trib_worker_check_stall(core);
         trib_wireup_check(core);
         trib_load_report_send(core);
@@ -319,9 +332,7 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     if (core->closing && core->host.links == NULL) {
         stop_listening(core);
     }
-    bool device_through = core->reactor->index != 0 || atomic_load(&core->engine->device_jobs) == 0;
-    if (core->closing && core->host.links == NULL && core->op_cores == NULL && device_through &&
-        transport_is_idle(core)) {
+    if (core->closing && may_be_closed(core)) {
         trib_engine_core_closed(core->engine);
         return;
     }
@@ -348,6 +359,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     core->host.is_closed = !trib_status_is_orderly(core->ended_status);
     trib_trace_link(&core->host, TRIB_TRACE_ENDED, NULL, (uint32_t)core->ended_status);
     if (reactor->index == 0) {
+        trib_commit_fail_all(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
         trib_group_end(core, core->ended_status == TRIB_OK ? TRIB_CLOSED : core->ended_status, core->ended_text);
         if (engine->device != NULL) {
             engine->env.device->stop(engine->device, trib_status_is_orderly(core->ended_status));
@@ -462,4 +474,16 @@ void trib_core_close(trib_core *core)
     }
     trib_link_host_close(&core->host);
     trib_load_report_close(core);
+}
+
+trib_status trib_core_reopen(trib_core *core, trib_error *error)
+{
+    trib_engine *engine = core->engine;
+    trib_reactor *reactor = core->reactor;
+    trib_core_close(core);
+    memset(core, 0, offsetof(trib_core, report_post));
+    const size_t after = offsetof(trib_core, reopen_post) + sizeof core->reopen_post;
+    memset((unsigned char *)core + after, 0, offsetof(trib_core, stats) - after);
+    core->traced_sum = NULL;
+    return trib_core_open(core, engine, reactor, error);
 }

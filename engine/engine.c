@@ -15,6 +15,7 @@
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/formation.h"
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
 #include "engine/local_group/group.h"
@@ -22,6 +23,7 @@
 #include "engine/membership/member.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/reopen.h"
 #include "engine/worker/op.h"
 #include "engine/tracer/tracer.h"
 
@@ -98,30 +100,6 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
-static trib_status open_membership(trib_engine *engine, trib_error *error)
-{
-    const trib_config *config = &engine->config;
-    trib_core *core = &engine->cores[0];
-    bool coordinates = (config->roles & TRIB_ROLE_COORDINATOR) ||
-                       ((config->roles & TRIB_ROLE_WORKER) && config->rank == 0 && !config->external_coordinator);
-    if (coordinates) {
-        trib_address bound;
-        trib_status status = trib_coordinator_open(core, &bound, error);
-        if (status != TRIB_OK) {
-            return status;
-        }
-        /* A job of one process may ask for port 0; the real port is known now. */
-        char *address = strdup(bound.text);
-        if (address == NULL) {
-            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
-        }
-        free(engine->coordinator_address);
-        engine->coordinator_address = address;
-        engine->config.coordinator = address;
-    }
-    return config->roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER) ? trib_member_open(core, error) : TRIB_OK;
-}
-
 static void device_job_complete(trib_device_job *job)
 {
     trib_reactor_post(job->reactor, &job->post);
@@ -186,12 +164,18 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .ask_time = trib_member_ask_time,
                                      .server_suspected = trib_server_suspected,
                                      .losses_taken = trib_server_losses_taken,
+                                     .tell_coordinator = trib_member_tell,
+                                     .reopen = trib_engine_reopen,
+                                     .advance = trib_member_advance,
                                      .tensor_name = trib_tensor_name_of};
 
 trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const trib_config *config, trib_error *error)
 {
     engine->env = *env;
     engine->hooks = &hooks;
+    if (config->survive == TRIB_SURVIVE_WORKERS) {
+        engine->env.device = NULL; /* the communicators of a machine's GPUs do not outlive one of them */
+    }
     engine->process = trib_fork_process();
     engine->done_fd = -1;
     pthread_condattr_t attributes;
@@ -222,7 +206,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
         status = trib_tracer_open(engine, error);
     }
     if (status == TRIB_OK) {
-        status = open_membership(engine, error);
+        status = trib_engine_open_membership(engine, error);
     }
     if (status == TRIB_OK && (config->roles & TRIB_ROLE_WORKER)) {
         const trib_tensor_desc barrier = {
@@ -294,7 +278,12 @@ void trib_engine_free(trib_engine *engine)
         trib_fork_close(engine->done_fd);
     }
     const trib_roster *roster = engine->roster;
-    free((void *)(uintptr_t)roster);
+    while (roster != NULL) {
+        const trib_roster *before = roster->before;
+        free((void *)(uintptr_t)roster);
+        roster = before;
+    }
+    trib_formation_close(&engine->formation);
     free(engine->job);
     trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);

@@ -100,12 +100,19 @@ static trib_status check_job(const trib_config *config, trib_error *error)
             strlen(config->token), TRIB_TOKEN_MIN);
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
-    if (worker && (config->rank < 0 || config->rank >= config->worker_count)) {
+    const bool joins = worker && config->rank == -1;
+    if (joins && (config->survive != TRIB_SURVIVE_WORKERS || config->external_coordinator)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers, whose rank 0 keeps the "
+                              "membership, takes workers that come later");
+    }
+    if (worker && !joins && (config->rank < 0 || config->rank >= config->worker_count)) {
         return trib_error_set(error, TRIB_INVALID,
                               "rank %d: must be 0..%d (TRIB_RANK; worker_count is %d, from TRIB_WORKERS)", config->rank,
                               config->worker_count - 1, config->worker_count);
     }
-    bool alone = worker && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
+    bool alone =
+        worker && !joins && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
     const char *source = config->coordinator_source != NULL ? config->coordinator_source : "";
     if (config->coordinator == NULL && !alone) {
         return trib_error_set(error, TRIB_INVALID,
@@ -138,7 +145,8 @@ static trib_status check_device(const trib_config *config, trib_error *error)
                               "else TRIB_LOCAL_COUNT or the launcher's; TRIB_WORKERS)",
                               config->local_size, TRIB_LOCAL_SIZE_MAX, config->worker_count);
     }
-    if ((config->roles & TRIB_ROLE_WORKER) && config->local_rank != config->rank % config->local_size) {
+    if ((config->roles & TRIB_ROLE_WORKER) && config->rank >= 0 &&
+        config->local_rank != config->rank % config->local_size) {
         return trib_error_set(
             error, TRIB_INVALID,
             "local_rank %d: rank %d of machines with %d processes each has local rank %d (the ranks of "
@@ -198,7 +206,7 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     }
     trib_config config = *given;
     apply_defaults(&config);
-    if (!(config.roles & TRIB_ROLE_WORKER)) {
+    if (!(config.roles & TRIB_ROLE_WORKER) || config.rank < 0) {
         config.local_size = 1; /* who has no gradients has no device, whatever the environment says for workers */
         config.local_rank = 0;
     }

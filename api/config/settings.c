@@ -18,11 +18,11 @@
 /* In the order of the table in docs/operating.md; fields without a variable follow. */
 const trib_setting trib_settings[] = {
     {"TRIB_ROLE", FIELD(roles), .kind = TRIB_SETTING_ROLES, .initial = "worker", .doc = "what this process does"},
-    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
-     .range_doc = "0..workers-1",
+    {"TRIB_RANK", FIELD(rank), .kind = TRIB_SETTING_INT, .low = -1, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
+     .range_doc = "0..workers-1, or -1",
      .doc = "this worker's rank. If it is set, no launcher's variables are read. For a dedicated server the "
             "number that it gets in texts, 0..servers-1, if `TRIB_SERVERS` is set too and nobody has it; else "
-            "the first that is free"},
+            "the first that is free. -1: a worker that joins a job which is under way ([failure.md](failure.md))"},
     {"TRIB_WORKERS", FIELD(worker_count), .kind = TRIB_SETTING_INT, .low = 1, .high = TRIB_MEMBERS_MAX, .initial = "1",
      .doc = "workers in the job; with servers at most 4096"},
     {"TRIB_SERVERS", FIELD(server_count), .kind = TRIB_SETTING_INT, .high = TRIB_MEMBERS_MAX - 1, .initial = "0",
@@ -64,8 +64,8 @@ const trib_setting trib_settings[] = {
      .doc = "do the workers of a machine sum first ([host sums](#host-sums))"},
     {"TRIB_SHARES", FIELD(shares), WORDS("fixed", "follow"), .is_job_wide = true, .initial = "follow",
      .doc = "weights of members follow what links are seen to carry, or stay as `TRIB_BANDWIDTH` says"},
-    {"TRIB_SURVIVE", FIELD(survive), WORDS("nothing", "servers"), .is_job_wide = true, .initial = "nothing",
-     .doc = "whose loss costs no operation ([failure.md](failure.md))"},
+    {"TRIB_SURVIVE", FIELD(survive), WORDS("nothing", "servers", "workers"), .is_job_wide = true, .initial = "nothing",
+     .doc = "whose loss the job goes on after ([failure.md](failure.md))"},
     {"TRIB_PARTITION_BYTES", FIELD(partition_bytes), .kind = TRIB_SETTING_BYTES, .is_job_wide = true, .initial = "1M",
      .low = 1, .range_doc = "a multiple of the chunk, at most 65,536 chunks",
      .doc = "largest partition ([how tensors are cut](placement.md#how-fine-a-tensor-is-cut))"},

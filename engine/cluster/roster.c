@@ -78,6 +78,9 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u32(writer, roster->local_size);
     trib_put_u32(writer, roster->follows);
     trib_put_u32(writer, roster->survives);
+    trib_put_u32(writer, roster->shrinks);
+    trib_put_u32(writer, roster->lost);
+    trib_put_text(writer, roster->lost_text);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
     }
@@ -129,9 +132,13 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.follows = follows != 0;
     const uint32_t survives = trib_get_u32(reader);
     head.survives = survives != 0;
+    const uint32_t shrinks = trib_get_u32(reader);
+    head.shrinks = shrinks != 0;
+    head.lost = trib_get_u32(reader);
+    trib_get_text(reader, head.lost_text, sizeof head.lost_text);
     const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
-    if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || (head.survives && head.follows) ||
-        !header_is_sane(&head)) {
+    if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || shrinks > 1 ||
+        (head.survives && head.follows) || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
     trib_roster *roster = trib_roster_create(head.member_count);

@@ -34,6 +34,10 @@ typedef struct trib_roster {
     double t_opt_factor;
     bool follows;  /* weights follow the measured rates of links (rebalance.h) */
     bool survives; /* the loss of a server in a process of its own costs no operation (engine/server/takeover.h) */
+    bool shrinks;  /* the job goes on after the loss of a worker (engine/membership/formation.h) */
+    uint32_t lost; /* members that were lost since the epoch before */
+    char lost_text[TRIB_ERROR_TEXT_SIZE]; /* the last of these, and why */
+    const struct trib_roster *before;     /* of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];
 } trib_roster;
 

@@ -45,7 +45,9 @@ typedef struct trib_core {
     int64_t leave_by_ns; /* core 0: the latest time to tell the coordinator that the member leaves */
     trib_status ended_status;
     char ended_text[TRIB_ERROR_TEXT_SIZE];
-    trib_post roster_post, ended_post, report_post;
+    trib_post roster_post, ended_post;
+    /* Others may post these while the core is closed and opened again. */
+    trib_post report_post, reopen_post;
     trib_timer tick;
 
     struct trib_load_report *load_report;
@@ -56,9 +58,10 @@ typedef struct trib_core {
     struct trib_tensor **tensors; /* by id */
     uint32_t *rounds_over;        /* by id: rounds up to this one belong to tensors that have ended */
     uint32_t tensors_capacity;
-    struct trib_op_core *op_cores; /* operations that arrived and are not done, newest first */
-    bool *left_owners;             /* by member: it has left in good order; NULL in jobs that survive no loss */
-    struct trib_orphan *orphans;   /* worker_orphan.h */
+    struct trib_op_core *op_cores;     /* operations that arrived and are not done, newest first */
+    struct trib_op *held, **held_last; /* core 0: operations that wait for the other workers (op_commit.h) */
+    bool *left_owners;                 /* by member: it has left in good order; NULL in jobs that survive no loss */
+    struct trib_orphan *orphans;       /* worker_orphan.h */
     trib_post lost_post;
     atomic_bool lost_posted;
     uint32_t losses_taken;  /* lost servers whose partitions have new owners here */
@@ -115,8 +118,10 @@ static inline bool trib_join_notice_is_due(int64_t timeout_ns, bool *noticed)
 /* Prepares a core before it runs. `incoming` holds the upcalls for accepted links. */
 void trib_core_init(trib_core *core, trib_engine *engine, trib_reactor *reactor, const trib_link_upcalls *incoming);
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
-/* Frees what is left, after the core's reactor has stopped. */
+/* Frees what is left, after the core's reactor has stopped, or on it. */
 void trib_core_close(trib_core *core);
+/* On the core's reactor, after the core has closed its links: makes the core as it was when it was opened. */
+TRIB_CHECKED trib_status trib_core_reopen(trib_core *core, trib_error *error);
 
 /* Allocates zeroed memory, which is counted in stats.allocations and freed with free(). Returns NULL when out of
  * memory. */

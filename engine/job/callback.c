@@ -26,10 +26,13 @@ static int64_t limit_ns(const trib_engine *engine)
 /* The caller holds the mutex. */
 static void describe(const trib_engine *engine, uint64_t what, int64_t for_ns, char text[TRIB_CALLBACK_TEXT_SIZE])
 {
-    static const char *const names[] = {
-        [TRIB_CALLBACK_PUSH_PULL] = "push_pull", [TRIB_CALLBACK_BROADCAST] = "broadcast",
-        [TRIB_CALLBACK_BARRIER] = "barrier",     [TRIB_CALLBACK_READY] = "ready_cb",
-        [TRIB_CALLBACK_ENDED] = "ended_cb",      [TRIB_CALLBACK_CLOSED] = "closed_cb"};
+    static const char *const names[] = {[TRIB_CALLBACK_PUSH_PULL] = "push_pull",
+                                        [TRIB_CALLBACK_BROADCAST] = "broadcast",
+                                        [TRIB_CALLBACK_BARRIER] = "barrier",
+                                        [TRIB_CALLBACK_READY] = "ready_cb",
+                                        [TRIB_CALLBACK_ENDED] = "ended_cb",
+                                        [TRIB_CALLBACK_CLOSED] = "closed_cb",
+                                        [TRIB_CALLBACK_MEMBERSHIP] = "a callback of the membership"};
     const trib_callback_kind kind = (trib_callback_kind)(what >> 32);
     const double seconds = (double)for_ns / 1e9;
     if (kind >= TRIB_CALLBACK_READY) {

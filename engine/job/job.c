@@ -73,6 +73,83 @@ static void notify_ready(trib_reactor *reactor, trib_post *post)
     }
 }
 
+/* Tells of the membership. status: TRIB_OK, or why there is no other one. */
+static void notify_membership(trib_reactor *reactor, trib_post *post, trib_engine *engine, trib_membership_cb cb,
+                              void *user, trib_status status)
+{
+    trib_membership membership = {.struct_size = sizeof membership};
+    pthread_mutex_lock(&engine->mutex);
+    trib_job_membership(engine, &membership);
+    pthread_mutex_unlock(&engine->mutex);
+    membership.status = status;
+    trib_callback callback TRIB_CALLBACK_SCOPE = {
+        .engine = engine, .reactor = reactor, .post = post, .after = nothing_follows, .kind = TRIB_CALLBACK_MEMBERSHIP};
+    trib_callback_begin(&callback);
+    cb(engine, &membership, user);
+}
+
+static void notify_advanced(trib_reactor *reactor, trib_post *post)
+{
+    trib_engine *engine = trib_container_of(post, trib_engine, formation.advanced_post);
+    pthread_mutex_lock(&engine->mutex);
+    engine->formation.advanced_queued = false;
+    const trib_membership_cb cb = engine->formation.advanced_cb;
+    void *user = engine->formation.advanced_user;
+    const trib_status status = engine->formation.told;
+    pthread_mutex_unlock(&engine->mutex);
+    if (cb != NULL) {
+        notify_membership(reactor, post, engine, cb, user, status);
+    }
+}
+
+static void notify_changed(trib_reactor *reactor, trib_post *post)
+{
+    trib_engine *engine = trib_container_of(post, trib_engine, formation.changed_post);
+    pthread_mutex_lock(&engine->mutex);
+    engine->formation.changed_queued = false;
+    const trib_membership_cb cb = engine->formation.changed_cb;
+    void *user = engine->formation.changed_user;
+    pthread_mutex_unlock(&engine->mutex);
+    if (cb != NULL) {
+        notify_membership(reactor, post, engine, cb, user, TRIB_EPOCH_CHANGED);
+    }
+}
+
+void trib_job_membership(const trib_engine *engine, trib_membership *membership)
+{
+    const trib_roster *roster = engine->roster;
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    membership->rank = is_worker ? engine->config.rank : -1;
+    membership->worker_count = engine->config.worker_count;
+    membership->server_count = engine->config.server_count;
+    if (roster != NULL) {
+        membership->epoch = trib_epoch_number(roster->epoch);
+        membership->lost_count = roster->lost;
+    }
+    membership->status = TRIB_OK;
+    const char *text = roster != NULL ? roster->lost_text : "";
+    if (atomic_load(&engine->changing) || atomic_load(&engine->phase) == TRIB_PHASE_ENDED) {
+        membership->status = engine->fate.status;
+        text = engine->fate.text;
+    }
+    snprintf(membership->text, sizeof membership->text, "%s", text);
+}
+
+/* The caller holds the mutex: what trib_membership_advance waits for is there, or will not come. */
+static void end_advance(trib_engine *engine, trib_status status)
+{
+    trib_formation *formation = &engine->formation;
+    if (formation->advances) {
+        formation->advances = false;
+        formation->told = status;
+        formation->advanced_post.run = notify_advanced;
+        formation->advanced_queued = formation->advanced_cb != NULL;
+        if (formation->advanced_queued) {
+            tell(engine, &formation->advanced_post, true);
+        }
+    }
+}
+
 static void notify_ended(trib_reactor *reactor, trib_post *post)
 {
     trib_engine *engine = trib_container_of(post, trib_engine, ended_post);
@@ -89,7 +166,7 @@ static void notify_ended(trib_reactor *reactor, trib_post *post)
 
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
-    trib_assert(engine->roster == NULL);
+    trib_assert(engine->roster == NULL || atomic_load(&engine->changing));
     atomic_store(&engine->roster, roster);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].roster_post);
@@ -104,9 +181,13 @@ void trib_engine_core_joined(trib_engine *engine)
     pthread_mutex_lock(&engine->mutex);
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
         atomic_store(&engine->phase, TRIB_PHASE_READY);
-        engine->joined = true;
-        engine->ready_post.run = notify_ready;
-        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+        atomic_store(&engine->changing, false);
+        end_advance(engine, TRIB_OK);
+        if (!engine->joined) {
+            engine->joined = true;
+            engine->ready_post.run = notify_ready;
+            tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+        }
     }
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
@@ -156,7 +237,8 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     trib_job_render(engine, cause, text);
     pthread_mutex_lock(&engine->mutex);
     trib_phase phase = atomic_load(&engine->phase);
-    if (phase == TRIB_PHASE_ENDED) {
+    const bool was_changing = atomic_exchange(&engine->changing, false);
+    if (phase == TRIB_PHASE_ENDED && !was_changing) {
         pthread_mutex_unlock(&engine->mutex);
         return;
     }
@@ -166,10 +248,11 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     memcpy(engine->fate.text, text, sizeof text);
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
     trib_logger logger = engine->logger;
-    for (uint32_t i = 0; i < engine->core_count; i++) {
+    for (uint32_t i = 0; i < engine->core_count && phase != TRIB_PHASE_ENDED; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
     }
-    if (phase == TRIB_PHASE_JOINING) {
+    end_advance(engine, trib_status_is_orderly(cause->status) ? TRIB_CLOSED : cause->status);
+    if (phase == TRIB_PHASE_JOINING && !engine->joined) {
         engine->ready_post.run = notify_ready;
         tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
@@ -191,6 +274,47 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     }
 }
 
+void trib_job_change(trib_engine *engine, const trib_cause *cause)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_job_render(engine, cause, text);
+    pthread_mutex_lock(&engine->mutex);
+    if (atomic_load(&engine->phase) == TRIB_PHASE_ENDED) {
+        pthread_mutex_unlock(&engine->mutex);
+        return;
+    }
+    atomic_store(&engine->changing, true);
+    engine->cause = *cause;
+    engine->fate.status = TRIB_EPOCH_CHANGED;
+    snprintf(engine->fate.text, sizeof engine->fate.text,
+             "the membership changes (%.280s): call trib_membership_advance", text);
+    atomic_store(&engine->phase, TRIB_PHASE_ENDED);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
+    }
+    if (engine->formation.changed_cb != NULL && !engine->formation.changed_queued) {
+        engine->formation.changed_queued = true;
+        engine->formation.changed_post.run = notify_changed;
+        tell(engine, &engine->formation.changed_post, true);
+    }
+    pthread_cond_broadcast(&engine->changed);
+    pthread_mutex_unlock(&engine->mutex);
+    trib_log(&engine->logger, cause->status == TRIB_EPOCH_CHANGED ? TRIB_LOG_INFO : TRIB_LOG_WARN,
+             "the epoch is over, and the job goes on: %s", text);
+}
+
+void trib_job_reopened(trib_engine *engine)
+{
+    pthread_mutex_lock(&engine->mutex);
+    engine->formation.reopens = false;
+    const bool goes_on = atomic_load(&engine->changing);
+    atomic_store(&engine->phase, goes_on ? TRIB_PHASE_JOINING : TRIB_PHASE_ENDED);
+    for (uint32_t i = 0; i < engine->core_count && !goes_on; i++) { /* the job has ended meanwhile */
+        trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 bool trib_loss_ends_job(const trib_cause *cause)
 {
     trib_assert(!trib_status_is_orderly(cause->status));
@@ -210,6 +334,13 @@ void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
 {
     if (trib_job_survives(engine, cause)) {
         engine->hooks->server_suspected(engine, cause->subject);
+    } else if (atomic_load(&engine->shrinks) && cause->subject_kind != TRIB_SUBJECT_COORDINATOR) {
+        /* The coordinator decides what that means for all. A member that has trouble tells the coordinator itself. */
+        const trib_roster *roster = engine->roster;
+        if (cause->status == TRIB_PEER_LOST && cause->subject_kind == TRIB_SUBJECT_MEMBER && roster != NULL &&
+            cause->subject < roster->member_count && cause->subject != engine->member_id) {
+            engine->hooks->server_suspected(engine, cause->subject);
+        }
     } else if (trib_loss_ends_job(cause)) {
         trib_job_end(engine, cause);
     }
@@ -263,10 +394,19 @@ static void post_closed(trib_engine *engine)
 
 void trib_engine_core_closed(trib_engine *engine)
 {
-    engine->hooks->core_closed(engine);
+    const bool goes_on = atomic_load(&engine->changing);
+    if (!goes_on) {
+        engine->hooks->core_closed(engine);
+    }
     pthread_mutex_lock(&engine->mutex);
-    if (atomic_fetch_sub(&engine->cores_open, 1) == 1 && engine->close_asked) {
-        post_closed(engine);
+    if (atomic_fetch_sub(&engine->cores_open, 1) == 1) {
+        if (atomic_load(&engine->changing)) {
+            engine->formation.reopens = true;
+            engine->formation.reopen_post.run = engine->hooks->reopen;
+            trib_reactor_post(engine->reactors[0].reactor, &engine->formation.reopen_post);
+        } else if (engine->close_asked) {
+            post_closed(engine);
+        }
     }
     pthread_mutex_unlock(&engine->mutex);
 }
@@ -279,7 +419,7 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
         engine->close_asked = true;
         engine->closed_cb = closed_cb;
         engine->closed_user = user;
-        if (atomic_load(&engine->cores_open) == 0) {
+        if (atomic_load(&engine->cores_open) == 0 && !engine->formation.reopens) {
             post_closed(engine);
         }
     }
@@ -292,7 +432,7 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
 
 trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)
 {
-    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED && !atomic_load(&engine->changing)) {
         return TRIB_OK;
     }
     const trib_error *fate = &engine->fate;
@@ -301,7 +441,7 @@ trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error 
 
 trib_status trib_engine_check_open(trib_engine *engine, trib_error *error)
 {
-    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED) {
+    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED && !atomic_load(&engine->changing)) {
         return TRIB_OK;
     }
     pthread_mutex_lock(&engine->mutex);

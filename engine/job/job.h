@@ -18,6 +18,7 @@
 #include "engine/base/kernel_ops.h"
 #include "engine/job/cause.h"
 #include "engine/job/departed.h"
+#include "engine/job/formation.h"
 #include "engine/job/losses.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
@@ -113,6 +114,7 @@ typedef enum trib_callback_kind {
     TRIB_CALLBACK_READY,
     TRIB_CALLBACK_ENDED,
     TRIB_CALLBACK_CLOSED,
+    TRIB_CALLBACK_MEMBERSHIP,
 } trib_callback_kind;
 
 typedef struct trib_callback_site {
@@ -151,6 +153,12 @@ typedef struct trib_job_hooks {
     void (*server_suspected)(trib_engine *engine, uint32_t member);
     /* Any core: all cores have taken one more loss. */
     void (*losses_taken)(trib_engine *engine);
+    /* Core 0: sends a frame to the coordinator, if it can be reached. */
+    void (*tell_coordinator)(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size);
+    /* Core 0, by its post: all cores have closed, and the job goes on: opens them again. */
+    void (*reopen)(trib_reactor *reactor, trib_post *post);
+    /* Core 0, by its post: the program waits for the next epoch. */
+    void (*advance)(trib_reactor *reactor, trib_post *post);
     /* The name of the tensor with that tag. The caller holds the mutex. */
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
@@ -207,6 +215,12 @@ struct trib_engine {
     trib_losses losses;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
+    atomic_bool shrinks;  /* the job goes on after the loss of a worker, as the roster says */
+    atomic_bool changing; /* an epoch has ended, and the next one has not begun: no operation is taken */
+    trib_formation formation;
+    _Atomic(struct trib_op *) settled_ops; /* for core 0, newest first (worker/op_commit.h) */
+    trib_post settled_post;
+    atomic_uint ops_held;
     bool joined, close_asked, closed;
     trib_closed_cb closed_cb;
     void *closed_user;
@@ -258,6 +272,12 @@ bool trib_loss_ends_job(const trib_cause *cause);
 bool trib_job_survives(const trib_engine *engine, const trib_cause *cause);
 /* Any core: a member or the coordinator is lost. */
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause);
+/* Core 0: the coordinator has ended the epoch, and the job goes on. */
+void trib_job_change(trib_engine *engine, const trib_cause *cause);
+/* Core 0: the cores are open again, and join the next epoch. */
+void trib_job_reopened(trib_engine *engine);
+/* Fills in the membership as it is now; struct_size is set. The caller holds the mutex. */
+void trib_job_membership(const trib_engine *engine, trib_membership *membership);
 /* Any core: ends the job because of a failure of this process. */
 void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);
 /* Render the cause for this process, or for other readers (without "this process"). */

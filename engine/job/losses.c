@@ -27,6 +27,7 @@ void trib_losses_close(trib_losses *losses)
     losses->order = NULL;
     losses->suspected = NULL;
     losses->capacity = 0;
+    atomic_store(&losses->count, 0);
 }
 
 void trib_losses_add(trib_losses *losses, uint32_t member)

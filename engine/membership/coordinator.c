@@ -14,6 +14,8 @@
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
 #include "engine/wire/clock.h"
+#include "engine/membership/commits.h"
+#include "engine/membership/formation.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
@@ -49,7 +51,12 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
 /* A member is lost: the coordinator found that itself, or that is its verdict on a report. */
 static void take_loss(trib_coordinator *self, const trib_cause *cause)
 {
-    if (!trib_server_loss_decide(self, cause) && trib_loss_ends_job(cause)) {
+    if (trib_server_loss_decide(self, cause)) {
+        return;
+    }
+    if (trib_formation_survives(self, cause)) {
+        trib_formation_end_epoch(self, cause);
+    } else if (trib_loss_ends_job(cause)) {
         trib_coordinator_end_job(self, cause);
     }
 }
@@ -168,6 +175,7 @@ static void free_place(trib_coordinator *self, uint32_t member, const char *why)
     at->joined = false;
     self->joined--;
     trib_member_note_awaited(self->core->engine);
+    trib_formation_member_gone(self, member, at->gone);
 }
 
 static void member_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
@@ -180,6 +188,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
         return;
     }
     if (at->left || self->over) {
+        trib_formation_member_gone(self, member, "a member has left");
         trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
         return;
     }
@@ -194,6 +203,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
                  trib_roster_name(self->roster, member));
     }
     announce_left(self, member, carried_out);
+    trib_commits_worker_left(self);
     trib_groups_member_left(self);
     trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
@@ -225,6 +235,9 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
         return status;
     }
     trib_cause_set_sender(&cause, member);
+    if (trib_formation_goes_on_without(self, member, &cause)) {
+        return TRIB_OK;
+    }
     self->slots[member].left = true;
     if (self->running && cause.status == TRIB_PEER_LOST) {
         trib_verdict_judge(self, member, &cause);
@@ -243,7 +256,9 @@ static trib_status take_server_lost(trib_coordinator *self, uint32_t member, con
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status == TRIB_OK) {
         trib_cause_set_sender(&cause, member);
-        take_loss(self, &cause);
+        if (!trib_formation_judge(self, member, frame, &cause)) {
+            take_loss(self, &cause);
+        }
     }
     return status;
 }
@@ -255,6 +270,9 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     bool known = member < trib_coordinator_slots(self) && self->slots[member].link == link;
     if (frame->type == TRIB_FRAME_JOIN && !known) {
         return trib_coordinator_take_join(self, link, frame, payload, error);
+    }
+    if (member == TRIB_PEER_PARKED) {
+        return trib_formation_take_parked(link, frame, error);
     }
     if (!known || frame->type == TRIB_FRAME_JOIN) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame", trib_frame_name(frame->type));
@@ -290,6 +308,11 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_rebalance_take_ready(self, member, frame, error);
     case TRIB_FRAME_SERVER_LOST:
         return take_server_lost(self, member, frame, payload, error);
+    case TRIB_FRAME_SETTLED:
+        return trib_commits_take_settled(self, member, frame, payload, error);
+    case TRIB_FRAME_ADVANCE:
+        trib_formation_take_advance(self, member);
+        return TRIB_OK;
     case TRIB_FRAME_DRAIN:
         return trib_drain_take(self, member, error);
     case TRIB_FRAME_LOSSES_TAKEN:
@@ -312,6 +335,9 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
 static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
 {
     trib_coordinator *self = link->core->engine->coordinator;
+    if (self != NULL && link->peer == TRIB_PEER_PARKED) {
+        self->parked--;
+    }
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {
         if (status == TRIB_PROTOCOL) {
             trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), reason);
@@ -377,9 +403,12 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     engine->coordinator = self;
     self->core = core;
     core->host.epoch = trib_epoch_make(draw_incarnation(core->reactor), 0);
+    self->join_deadline.fired = trib_coordinator_join_deadline_passed;
+    self->join_deadline.user = self;
     self->worker_count = (uint32_t)engine->config.worker_count;
     self->early_leaver = TRIB_NO_MEMBER;
     self->server_count = (uint32_t)engine->config.server_count;
+    const bool is_first = !trib_formation_begin(self);
     self->slots = trib_core_zalloc(core, trib_coordinator_slots(self) * sizeof *self->slots);
     if (self->slots == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u members", trib_coordinator_slots(self));
@@ -407,10 +436,10 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
         const size_t size = strcspn(offer, ",");
         memmove(offer, offer + size, strlen(offer + size) + 1);
     }
-    self->join_deadline.fired = trib_coordinator_join_deadline_passed;
-    self->join_deadline.user = self;
-    trib_timer_arm(core->reactor, &self->join_deadline,
-                   trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
+    if (is_first) {
+        trib_timer_arm(core->reactor, &self->join_deadline,
+                       trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
+    }
     trib_member_note_awaited(engine);
     return TRIB_OK;
 }
@@ -455,6 +484,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_coordinator_stop_listening(self);
     trib_registry_clear(self);
     trib_groups_clear(self);
+    trib_commits_close(self);
     trib_rebalance_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {

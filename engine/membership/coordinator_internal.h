@@ -18,6 +18,7 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
+    bool advances;                        /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
     bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
@@ -122,8 +123,13 @@ struct trib_coordinator {
     trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
     bool noticed;                           /* the missing members were logged before the join deadline */
+    uint32_t parked;                        /* workers that wait for the end of the epoch to join (formation.h) */
+    struct trib_commit_entry *commits;      /* rounds that some workers are through with (commits.h) */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
 };
+
+/* The peer of a link whose worker waits for the end of the epoch to join. */
+#define TRIB_PEER_PARKED (TRIB_NO_MEMBER - 1)
 
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)
 {
@@ -144,6 +150,8 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
 void trib_coordinator_run(trib_coordinator *self);
 
 /* ---- coordinator_join.c ---- */
+/* All places are taken: makes the roster, sends it, and runs. */
+void trib_coordinator_start_running(trib_coordinator *self);
 /* Runs when the join_deadline timer fires. */
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,

@@ -9,6 +9,7 @@
 #include <string.h>
 
 #include "engine/cluster/machines.h"
+#include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
@@ -21,7 +22,7 @@ void trib_coordinator_list_missing(const trib_coordinator *self, char *text, siz
     uint32_t servers = 0, shown = 0, missing = 0;
     text[0] = '\0';
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].joined) {
+        if (self->slots[i].joined || (trib_formation_gathers(self) && !trib_formation_expects(self, i))) {
             continue;
         }
         if (i >= self->worker_count) {
@@ -54,6 +55,10 @@ static const char *find_gone(const trib_coordinator *self, char text[TRIB_REASON
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
+    if (trib_formation_gathers(self)) {
+        trib_formation_deadline_passed(self);
+        return;
+    }
     const int64_t join_timeout_ns = self->core->engine->config.join_timeout_ns;
     char missing[200], text[TRIB_ERROR_TEXT_SIZE], gone[TRIB_REASON_MAX + 32];
     trib_coordinator_list_missing(self, missing, sizeof missing);
@@ -152,7 +157,7 @@ static trib_status make_roster(trib_coordinator *self)
         free(members);
         return TRIB_NO_MEMORY;
     }
-    roster->epoch = trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), 1);
+    roster->epoch = trib_formation_next_epoch(self);
     roster->worker_count = self->worker_count;
     roster->server_count = self->server_count;
     roster->partition_bytes = config->partition_bytes;
@@ -163,7 +168,10 @@ static trib_status make_roster(trib_coordinator *self)
         roster->members[i] = self->slots[i].info;
     }
     roster->local_size = local_size_of(self, roster);
-    roster->survives = config->survive == TRIB_SURVIVE_SERVERS && self->server_count > 0 && roster->local_size == 0;
+    roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
+    roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
+    roster->lost = self->core->engine->formation.lost;
+    memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
     const bool colocated = workers_should_sum(self, roster);
     for (uint32_t i = 0; i < count; i++) {
         const bool worker = i < self->worker_count;
@@ -223,7 +231,7 @@ static void send_roster(trib_link *link, uint32_t member, roster_payload *payloa
     }
 }
 
-static void start_running(trib_coordinator *self)
+void trib_coordinator_start_running(trib_coordinator *self)
 {
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     size_t capacity = TRIB_PAYLOAD_MAX;
@@ -252,14 +260,20 @@ static void start_running(trib_coordinator *self)
 
 static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed)
 {
-    if (info->roles & TRIB_ROLE_WORKER) {
-        return claimed < self->worker_count ? &self->slots[claimed] : NULL;
+    const bool gathers_again = trib_formation_gathers(self);
+    if ((info->roles & TRIB_ROLE_WORKER) && claimed == TRIB_NO_MEMBER) {
+        return trib_formation_find_place(self);
     }
-    if (claimed < self->server_count && !self->slots[self->worker_count + claimed].joined) {
+    if (info->roles & TRIB_ROLE_WORKER) {
+        const bool has_place =
+            claimed < self->worker_count && (!gathers_again || trib_formation_expects(self, claimed));
+        return has_place ? &self->slots[claimed] : NULL;
+    }
+    if (claimed < self->server_count && !gathers_again && !self->slots[self->worker_count + claimed].joined) {
         return &self->slots[self->worker_count + claimed];
     }
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
-        if (!self->slots[i].joined) {
+        if (!self->slots[i].joined && (!gathers_again || trib_formation_expects(self, i))) {
             return &self->slots[i];
         }
     }
@@ -328,6 +342,25 @@ static bool learn_worker_count(trib_coordinator *self, const trib_member_info *i
     return true;
 }
 
+static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_link *link, const trib_member_info *info)
+{
+    at->link = link;
+    at->joined = true;
+    at->info = *info;
+    uint32_t index = (uint32_t)(at - self->slots);
+    if (index >= self->worker_count) {
+        char name[TRIB_MEMBER_NAME_MAX];
+        snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info->name);
+        memcpy(at->info.name, name, sizeof name);
+    }
+    link->peer = index;
+    trib_timer_stop(self->core->reactor, &link->deadline);
+    /* The member learns the incarnation of the job from this frame's header. */
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+    self->joined++;
+}
+
 trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                        const void *payload, trib_error *error)
 {
@@ -349,15 +382,20 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         return trib_error_set(error, TRIB_PROTOCOL, "JOIN as %s of a process that proved to be member %d", info.name,
                               (int)link->handshake.member);
     }
-    if (!self->running && !self->over && !learn_worker_count(self, &info, workers)) {
+    if (!self->running && !self->over && !trib_formation_gathers(self) && !learn_worker_count(self, &info, workers)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", workers);
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
+    const bool is_joiner =
+        is_worker && claimed == TRIB_NO_MEMBER && self->core->engine->config.survive == TRIB_SURVIVE_WORKERS;
+    if (trib_formation_puts_off(self, link, is_joiner && at == NULL)) {
+        return TRIB_OK;
+    }
     if (self->running || self->over) {
         snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
-    } else if (expects_others(self, &info, workers, servers)) {
+    } else if (!trib_formation_gathers(self) && expects_others(self, &info, workers, servers)) {
         snprintf(text, sizeof text,
                  "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
                  kind, info.name, workers, servers, self->worker_count, self->server_count);
@@ -369,23 +407,13 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
                  "%s is a second one: %s has joined already; give each process a rank of its own (TRIB_RANK)",
                  info.name, at->info.name);
     } else {
-        at->link = link;
-        at->joined = true;
-        at->info = info;
-        uint32_t index = (uint32_t)(at - self->slots);
-        if (index >= self->worker_count) {
-            char name[TRIB_MEMBER_NAME_MAX];
-            snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info.name);
-            memcpy(at->info.name, name, sizeof name);
-        }
-        link->peer = index;
-        trib_timer_stop(self->core->reactor, &link->deadline);
-        /* The member learns the incarnation of the job from this frame's header. */
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
-        trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
+        take_slot(self, at, link, &info);
         log_settings(self, at->info.name, &settings);
-        if (++self->joined == trib_coordinator_slots(self)) {
-            start_running(self);
+        if (trib_formation_gathers(self)) {
+            at->advances = false;
+            trib_formation_check(self);
+        } else if (self->joined == trib_coordinator_slots(self)) {
+            trib_coordinator_start_running(self);
         }
         trib_member_note_awaited(self->core->engine);
         return TRIB_OK;

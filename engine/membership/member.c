@@ -15,6 +15,7 @@
 #include "engine/membership/server_loss.h"
 #include "engine/server/server_tensor.h"
 #include "engine/tracer/tracer.h"
+#include "engine/worker/op_commit.h"
 #include "engine/worker/worker.h"
 
 /* ---- The way to the coordinator ---- */
@@ -76,7 +77,8 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
     /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the
      * tensors that were made before the roster came. */
-    if (!member->joined || member->link == NULL || tensor->is_declared || tensor->waits_for_group) {
+    if (member == NULL || !member->joined || member->link == NULL || tensor->is_declared || tensor->is_stale ||
+        tensor->waits_for_group) {
         return;
     }
     trib_member_declare_in_group(core->engine, tensor);
@@ -85,7 +87,9 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
 void trib_member_tensor_ended(trib_tensor *tensor)
 {
     const trib_member *member = tensor->engine->member;
-    if (tensor->is_declared) {
+    if (tensor->is_stale) {
+        trib_tensor_forgotten(tensor);
+    } else if (tensor->is_declared) {
         const trib_frame frame = {
             .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
         trib_member_send(member, &frame, NULL, 0);
@@ -96,6 +100,39 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 {
     if (trib_member_link(member) != NULL) {
         trib_link_send_copy(member->link, *frame, payload, size);
+    }
+}
+
+void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size)
+{
+    if (engine->member != NULL) {
+        trib_member_send(engine->member, frame, payload, size);
+    }
+}
+
+/* ---- Another epoch ---- */
+
+void trib_member_send_advance(const trib_member *member)
+{
+    trib_engine *engine = member->core->engine;
+    pthread_mutex_lock(&engine->mutex);
+    const bool advances =
+        engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 || engine->config.rank < 0;
+    pthread_mutex_unlock(&engine->mutex);
+    if (advances && !member->leaving && member->link != NULL && trib_link_is_up(member->link)) {
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ADVANCE}, NULL, 0);
+    }
+}
+
+void trib_member_advance(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_engine *engine = ((trib_core *)reactor->owner)->engine;
+    pthread_mutex_lock(&engine->mutex);
+    engine->formation.advance_posted = false;
+    pthread_mutex_unlock(&engine->mutex);
+    if (engine->member != NULL) { /* else it is about to be opened again */
+        trib_member_send_advance(engine->member);
     }
 }
 
@@ -123,7 +160,9 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
         engine->verdict = cause;
         atomic_store(&engine->job_over, true);
     }
-    if (status == TRIB_OK) {
+    if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
+        trib_job_change(engine, &cause);
+    } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
     }
     return status;
@@ -203,6 +242,9 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
                       : trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST before the roster");
     case TRIB_FRAME_DRAIN:
         return trib_server_drain_refused(member->core->engine, error);
+    case TRIB_FRAME_COMMIT:
+        return joined ? trib_commit_take(member->core, frame, payload, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "COMMIT before the roster");
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;
@@ -287,7 +329,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     trib_timer_stop(reactor, &member->join_deadline);
     trib_timer_stop(reactor, &member->watch);
     trib_link *link = member->link;
-    if (link == NULL || !trib_link_is_up(link)) {
+    if (link == NULL || !trib_link_is_up(link) || atomic_load(&member->core->engine->changing)) {
         atomic_store(&member->core->engine->leave_settled, true);
         return;
     }

@@ -46,6 +46,10 @@ void trib_member_tensor_ended(trib_tensor *tensor);
 void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor);
 /* Sends a frame to the coordinator. No-op if the coordinator cannot be reached or has not sent the roster. */
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
+/* The same for any layer. */
+void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size);
+/* Core 0, by its post: the program waits for the next epoch. */
+void trib_member_advance(trib_reactor *reactor, trib_post *post);
 /* Returns the link to the coordinator. NULL: the coordinator cannot be reached now, or has not sent the roster. */
 trib_link *trib_member_link(const trib_member *member);
 /* Asks the coordinator for its time, and trib_tracer_clock_answer gets the answer. Returns false if the coordinator

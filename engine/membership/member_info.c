@@ -17,7 +17,7 @@ void trib_member_describe(const trib_engine *engine, trib_member_info *info)
         .bandwidth = config->bandwidth_bits,
         .kernel = engine->env.kernel,
     };
-    if (config->roles & TRIB_ROLE_WORKER) {
+    if ((config->roles & TRIB_ROLE_WORKER) && config->rank >= 0) {
         snprintf(info->name, sizeof info->name, "rank %d (%s)", config->rank, place);
     } else {
         snprintf(info->name, sizeof info->name, "(%s)", place);

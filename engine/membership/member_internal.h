@@ -22,7 +22,15 @@ struct trib_member {
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
+/* True for a worker that joins a job which is under way. */
+static inline bool trib_member_is_joiner(const trib_engine *engine)
+{
+    return (engine->config.roles & TRIB_ROLE_WORKER) != 0 && engine->config.rank < 0;
+}
+
 /* ---- member.c ---- */
+/* Tells the coordinator that this member is ready for the next epoch, if it is. */
+void trib_member_send_advance(const trib_member *member);
 /* The upcalls of the control link. */
 extern const trib_link_upcalls trib_member_upcalls;
 /* Runs when the watch timer fires, from the arrival of the roster on. */

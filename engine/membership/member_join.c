@@ -68,6 +68,7 @@ void trib_member_link_ready(trib_link *link)
     /* A server with a configured number asks for that number. */
     trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
     trib_link_send_copy(link, frame, payload, writer.size);
+    trib_member_send_advance(member);
     trib_member_note_awaited(engine);
 }
 
@@ -112,6 +113,11 @@ void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_engine *engine = member->core->engine;
     const int64_t join_timeout_ns = engine->config.join_timeout_ns;
     const bool reached = member->link != NULL && trib_link_is_up(member->link);
+    const bool waits = atomic_load(&engine->changing) || trib_member_is_joiner(engine);
+    if (reached && waits) { /* the others' programs may take as long as they like */
+        trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns);
+        return;
+    }
     if (trib_join_notice_is_due(join_timeout_ns, &member->noticed)) {
         if (!reached) {
             trib_log(reactor->logger, TRIB_LOG_WARN,
@@ -163,6 +169,19 @@ static void group_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
+/* The member's place in another epoch. */
+static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t member)
+{
+    pthread_mutex_lock(&engine->mutex);
+    if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
+        engine->config.rank = (int32_t)member;
+    }
+    engine->config.worker_count = (int32_t)roster->worker_count;
+    engine->config.server_count = (int32_t)roster->server_count;
+    trib_tensors_renumber(engine);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
                                     trib_error *error)
 {
@@ -177,7 +196,9 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_assert(roster != NULL);
     bool worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
     bool belongs = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
-    if ((belongs && frame->root >= roster->member_count) || (worker && frame->root != (uint32_t)engine->config.rank)) {
+    const bool is_place = worker ? frame->root < roster->worker_count : frame->root < roster->member_count;
+    const bool changes = atomic_load(&engine->changing) || trib_member_is_joiner(engine);
+    if ((belongs && !is_place) || (worker && !changes && frame->root != (uint32_t)engine->config.rank)) {
         free(roster);
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
@@ -188,6 +209,11 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     }
     member->joined = true;
     engine->member_id = frame->root;
+    atomic_store(&engine->shrinks, roster->shrinks);
+    roster->before = engine->roster;
+    if (changes) {
+        take_place(engine, roster, frame->root);
+    }
     /* The declarations below carry the epoch. The other cores get it by their posts. */
     member->core->host.epoch = roster->epoch;
     trib_timer_stop(member->core->reactor, &member->join_deadline);

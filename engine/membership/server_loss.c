@@ -6,7 +6,7 @@
 #include "engine/base/container_of.h"
 #include "engine/cluster/succession.h"
 #include "engine/link/link_cause.h"
-#include "engine/membership/member.h"
+#include "engine/membership/member_internal.h"
 #include "engine/membership/rebalance.h"
 #include "engine/worker/worker_orphan.h"
 
@@ -53,6 +53,11 @@ trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, 
         return trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST about member %u", cause.subject);
     }
     const bool drains = cause.status == TRIB_PEER_LEFT; /* that server answers until nobody needs it */
+    if (!drains && !trib_job_survives(engine, &cause) && atomic_load(&engine->shrinks)) {
+        const trib_frame stops = {.type = TRIB_FRAME_SERVER_LOST, .root = TRIB_SERVER_LOST_STOPS};
+        trib_link_send_cause(engine->member->link, stops, &cause);
+        return TRIB_OK;
+    }
     if (!drains && !trib_job_survives(engine, &cause)) {
         trib_job_end(engine, &cause); /* this process has not reached all servers yet, or is that server */
         return TRIB_OK;

@@ -212,7 +212,7 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
 static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_PING || type == TRIB_FRAME_PONG || type == TRIB_FRAME_LEAVE ||
-           type == TRIB_FRAME_LOST || type == TRIB_FRAME_ACK;
+           type == TRIB_FRAME_LOST || type == TRIB_FRAME_ACK || type == TRIB_FRAME_ADVANCE;
 }
 
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
@@ -263,6 +263,7 @@ trib_status trib_frame_withdraw_reason(trib_status status)
     case TRIB_MISMATCH:
     case TRIB_PEER_LOST:
     case TRIB_PEER_LEFT:
+    case TRIB_EPOCH_CHANGED:
         return status;
     default:
         return TRIB_CANCELLED;

@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 13u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 14u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -78,7 +78,11 @@
     X(LOSSES_TAKEN, 0)                                                                                                 \
     /* a tensor, as its workers have declared it: the coordinator tells the members that sum, which answer */          \
     X(SERVE, TRIB_PAYLOAD_MAX)                                                                                         \
-    X(SERVING, 0)
+    X(SERVING, 0)                                                                                                      \
+    /* another membership: rounds that a worker is through with, those that all are, and its wish to go on */          \
+    X(SETTLED, TRIB_PAYLOAD_MAX)                                                                                       \
+    X(COMMIT, TRIB_PAYLOAD_MAX)                                                                                        \
+    X(ADVANCE, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -95,6 +99,11 @@ typedef enum trib_frame_type {
  * partition's keeper has the whole sum. */
 #define TRIB_PUSH_KEEPS 1u
 #define TRIB_SUM_IS_KEPT 1u
+/* `root` of an ENDED: the epoch is over, and the job goes on without the subject. Of a SERVER_LOST: the sender cannot
+ * go on without that server. */
+#define TRIB_ENDED_CHANGES 1u
+#define TRIB_SERVER_LOST_STOPS 1u
+#define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
 /* The state of a REPORT's worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
@@ -191,10 +200,10 @@ uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
 /*
  * An epoch is the incarnation of the job, which the coordinator draws at random when it starts, and the number of the
- * roster in the lowest 8 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same token,
+ * roster in the lowest 12 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same token,
  * name and address, is told apart. Epoch 0 belongs to a process that knows no coordinator yet.
  */
-#define TRIB_EPOCH_NUMBER_BITS 8u
+#define TRIB_EPOCH_NUMBER_BITS 12u
 
 static inline uint32_t trib_epoch_make(uint32_t incarnation, uint32_t number)
 {

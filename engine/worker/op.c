@@ -19,6 +19,7 @@
 #include "engine/job/completions.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/op_commit.h"
 #include "engine/worker/task_trace.h"
 
 #define NAME_SHOWN_MAX 96u /* bytes of a tensor's name in an error text */
@@ -336,9 +337,13 @@ void trib_op_give_up(trib_op *op)
 
 void trib_op_core_done(trib_op *op, trib_core *core)
 {
-    if (!take_last(&op->cores_left, 1)) {
-        return;
+    if (take_last(&op->cores_left, 1) && !trib_commit_holds(op)) {
+        trib_op_complete(op, core);
     }
+}
+
+void trib_op_complete(trib_op *op, trib_core *core)
+{
     trib_engine *engine = op->engine;
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
@@ -355,7 +360,7 @@ void trib_op_core_done(trib_op *op, trib_core *core)
 
 void trib_op_unbook_cores(trib_op *op, uint32_t count)
 {
-    if (take_last(&op->cores_booked, count)) {
+    if (take_last(&op->cores_booked, count) && !trib_commit_report(op)) {
         trib_op_unref(op);
     }
 }

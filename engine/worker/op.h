@@ -115,6 +115,7 @@ typedef struct trib_tensor {
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
     bool is_declared; /* core 0: DECLARE was sent */
+    bool is_stale; /* it was released in an epoch that is over, whose coordinator knew it; nobody is told of its end */
     trib_post end_post;
     atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
@@ -166,6 +167,7 @@ struct trib_op {
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its
      * turn. */
     atomic_uint cores_booked;
+    bool is_held;     /* it waits until all workers are through with its round (op_commit.h) */
     bool spread;      /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim; /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -324,6 +326,11 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 /* Frees what a placement has allocated. */
 void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
+/* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. All are as if they had just been declared. The caller
+ * holds the mutex. */
+void trib_tensors_reset(trib_engine *engine);
+/* Core 0: the workers of the new epoch share the tensors. The caller holds the mutex. */
+void trib_tensors_renumber(trib_engine *engine);
 /* For texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 
@@ -341,6 +348,7 @@ TRIB_CHECKED bool trib_tensor_ref_placed(trib_tensor *tensor);
 void trib_tensor_unref(trib_tensor *tensor);
 /* Core 0: the coordinator will not speak of the tensor any more, so its memory and tag are free. */
 void trib_tensor_forgotten(trib_tensor *tensor);
+void trib_tensor_forgotten_locked(trib_tensor *tensor); /* the caller holds the mutex */
 
 /* ---- tensor_move.c: moving a tensor's partitions to other owners ---- */
 /* Core 0: takes a proposal of owners and takes ownership of the array. *round_out is the first round that waits
@@ -417,6 +425,8 @@ static inline const char *trib_op_reason(const trib_op *op)
 void trib_op_give_up(trib_op *op);
 /* The core will not touch the operation's buffers again. */
 void trib_op_core_done(trib_op *op, trib_core *core);
+/* The operation is over: its callback will run. */
+void trib_op_complete(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
 void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);

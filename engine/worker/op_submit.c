@@ -46,6 +46,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
         trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
     op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
+    op->is_held = false;
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;

@@ -129,10 +129,9 @@ trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, tr
 
 /* ---- The coordinator has forgotten it ---- */
 
-void trib_tensor_forgotten(trib_tensor *tensor)
+void trib_tensor_forgotten_locked(trib_tensor *tensor)
 {
     trib_engine *engine = tensor->engine;
-    pthread_mutex_lock(&engine->mutex);
     trib_tensor_set_state(tensor, TRIB_TENSOR_UNUSED);
     trib_tensor fresh = {.engine = engine,
                          .tag = tensor->tag,
@@ -144,5 +143,12 @@ void trib_tensor_forgotten(trib_tensor *tensor)
     memset(tensor->cores, 0, engine->core_count * sizeof *tensor->cores);
     *tensor = fresh;
     engine->free_tensors = tensor;
+}
+
+void trib_tensor_forgotten(trib_tensor *tensor)
+{
+    trib_engine *engine = tensor->engine;
+    pthread_mutex_lock(&engine->mutex);
+    trib_tensor_forgotten_locked(tensor);
     pthread_mutex_unlock(&engine->mutex);
 }

@@ -370,6 +370,7 @@ void trib_worker_joined(trib_core *core)
 
 trib_status trib_worker_open(trib_core *core, trib_error *error)
 {
+    core->held_last = &core->held;
     core->discard = trib_core_zalloc(core, TRIB_PAYLOAD_MAX);
     core->stages = trib_core_zalloc(core, TRIB_STAGE_COUNT * sizeof *core->stages);
     return core->discard != NULL && core->stages != NULL ? TRIB_OK

@@ -156,7 +156,8 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
     } else if (!link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT)) {
         trib_wireup_defer_failure(core, link->peer, &cause);
     } else if (!link->bye && !core->ended) {
-        goes_on = trib_job_survives(core->engine, &cause);
+        /* Where the job goes on without a worker, the coordinator decides which operations fail. */
+        goes_on = trib_job_survives(core->engine, &cause) || atomic_load(&core->engine->shrinks);
         trib_job_member_lost(core->engine, &cause);
     }
     trib_job_render(core->engine, &cause, text);

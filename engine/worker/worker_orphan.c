@@ -3,7 +3,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
 #include <utlist.h>
 
 #include "engine/base/assert.h"
@@ -110,9 +109,10 @@ void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
 bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task)
 {
     const trib_link *link = task->link;
-    return task->orphan != NULL ||
-           (keeps_copies(core, task) && !core->ended && !core->left_owners[task->owner.member] &&
-            (link == NULL || (link->state == TRIB_LINK_CLOSING && !link->bye)));
+    const bool goes_on = keeps_copies(core, task) || atomic_load(&core->engine->shrinks);
+    const uint32_t owner = goes_on ? trib_worker_owner(core, task) : TRIB_NO_MEMBER;
+    return task->orphan != NULL || (!core->ended && owner != TRIB_NO_MEMBER && !core->left_owners[owner] &&
+                                    (link == NULL || (link->state == TRIB_LINK_CLOSING && !link->bye)));
 }
 
 static bool is_gone(const void *user, uint32_t member)

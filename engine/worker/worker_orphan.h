@@ -41,7 +41,7 @@ void trib_worker_take_losses(trib_core *core);
 void trib_worker_free_orphans(trib_core *core);
 
 /* Returns true if the task cannot be pushed, because its owner is lost and has no successor yet. The task is pushed
- * when that is known. */
+ * when that is known, or fails when the epoch ends. */
 bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task);
 /* The task is given up: its next owner hears of that after RESUME. */
 void trib_orphan_withdraw(trib_task *task);

@@ -11,7 +11,15 @@ The bindings of frameworks are packages inside: tributary.torch and others, with
 from ._library import lib as _lib
 from .bootstrap import unique_id
 from .engine import AVG, MAX, MIN, SUM, Engine, Operation, Tensor
-from .errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
+from .errors import (
+    ArgumentError,
+    JobLostError,
+    MembershipChangedError,
+    MismatchError,
+    NotInitializedError,
+    TributaryError,
+    UnsupportedError,
+)
 from .job import (
     cross_rank,
     cross_size,
@@ -37,6 +45,7 @@ __all__ = [
     'ArgumentError',
     'Engine',
     'JobLostError',
+    'MembershipChangedError',
     'MismatchError',
     'NotInitializedError',
     'Operation',

@@ -31,6 +31,7 @@ TRIB_PEER_LEFT = -41
 TRIB_PROTOCOL = -42
 TRIB_UNAUTHORIZED = -43
 TRIB_JOIN_FAILED = -44
+TRIB_EPOCH_CHANGED = -45
 TRIB_CLOSED = -60
 TRIB_SYSTEM = -61
 TRIB_FLOAT32 = 0
@@ -79,6 +80,7 @@ TRIB_CHECKSUM_OFF = 1
 TRIB_CHECKSUM_ON = 2
 TRIB_SURVIVE_NOTHING = 0
 TRIB_SURVIVE_SERVERS = 1
+TRIB_SURVIVE_WORKERS = 2
 TRIB_GPU_DIRECT_AUTO = 0
 TRIB_GPU_DIRECT_OFF = 1
 TRIB_LOG_NONE = 0
@@ -107,6 +109,8 @@ trib_ended_cb = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 trib_oob_cb = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
 
 trib_closed_cb = CFUNCTYPE(None, c_void_p, c_void_p)
+
+trib_membership_cb = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 
 trib_done_cb = CFUNCTYPE(None, c_void_p, c_void_p)
 
@@ -229,6 +233,21 @@ class trib_setting_value(Structure):
         ('variable', c_char_p),
         ('field', c_char_p),
         ('value', c_char * 256),
+    ]
+
+
+class trib_membership(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('struct_size', c_uint32),
+        ('epoch', c_uint32),
+        ('status', c_int),
+        ('rank', c_int32),
+        ('worker_count', c_int32),
+        ('server_count', c_int32),
+        ('lost_count', c_uint32),
+        ('text', c_char * 384),
+        ('reserved', c_uint64 * 4),
     ]
 
 
@@ -378,6 +397,10 @@ FUNCTIONS = {
     'trib_group_rank': (c_int32, c_void_p),
     'trib_group_size': (c_int32, c_void_p),
     'trib_has_feature': (c_bool, c_char_p),
+    'trib_membership_advance': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_membership_get': (c_int, c_void_p, c_void_p),
+    'trib_membership_wait': (c_int, c_void_p, c_int64, c_void_p, c_void_p),
+    'trib_membership_watch': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_memory_register': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_memory_unregister': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_cancel': (None, c_void_p),

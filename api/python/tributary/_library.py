@@ -60,6 +60,7 @@ for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
 _CLASSES = {
     _abi.TRIB_INVALID: errors.ArgumentError,
     _abi.TRIB_MISMATCH: errors.MismatchError,
+    _abi.TRIB_EPOCH_CHANGED: errors.MembershipChangedError,
     _abi.TRIB_UNSUPPORTED: errors.UnsupportedError,
 }
 

@@ -5,6 +5,7 @@ import collections
 import ctypes
 import os
 import threading
+import time
 
 from . import _abi
 from ._library import call, error_of, initialised, lib
@@ -236,6 +237,7 @@ class Engine:
         self._tensors, self._live = {}, set()
         self.turns = {}  # how often a binding has used each kind of operation without a name
         self._completions = Completions()
+        self._advances = False  # a call of advance() has not ended yet
         try:
             call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
         except RuntimeError as problem:
@@ -266,6 +268,39 @@ class Engine:
                 raise error_of(status, error.text)
             if is_void is not None and is_void():
                 raise JobLostError('a worker has ended before the job had formed', _abi.TRIB_JOIN_FAILED)
+
+    def membership(self):
+        """Returns the membership as it is now, a trib_membership; a worker that has joined learns its rank so."""
+        membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
+        with self._entered():
+            status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
+        if status < 0:
+            raise error_of(status, '')
+        self.rank, self.size = membership.rank, membership.worker_count
+        return membership
+
+    def advance(self, timeout=None):
+        """Goes on in the next membership, with the workers that are left and those that wait to join, and returns it
+        (docs/failure.md). It waits until all of them have called it, at most `timeout` seconds: then TributaryError
+        with TRIB_TIMEOUT, and the next call waits on. rank and size may be others from then on; tensors stay."""
+        deadline = None if timeout is None else time.monotonic() + timeout
+        membership = _abi.trib_membership()
+        if not self._advances:
+            with self._entered():
+                call(lib.trib_membership_advance, self._handle, None, None)
+            self._advances = True
+        while True:
+            error = _abi.trib_error()
+            with self._entered():
+                status = lib.trib_membership_wait(
+                    self._handle, _SLICE_NS, ctypes.byref(membership), ctypes.byref(error)
+                )
+            self._advances = status == _abi.TRIB_TIMEOUT
+            if status == _abi.TRIB_OK:
+                self.rank, self.size = membership.rank, membership.worker_count
+                return membership
+            if not self._advances or (deadline is not None and time.monotonic() >= deadline):
+                raise error_of(status, error.text)
 
     def is_lost(self):
         """True if the job has ended because a member was lost or has left."""

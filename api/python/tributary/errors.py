@@ -27,6 +27,11 @@ class JobLostError(TributaryError):
     anew."""
 
 
+class MembershipChangedError(JobLostError):
+    """A worker was lost in a job that goes on without it (TRIB_SURVIVE=workers). The operation failed on every worker
+    that is left, and Engine.advance() goes on."""
+
+
 class HostsUpdatedInterrupt(Exception):
     """The launcher has workers to add or to take away. Not an error: tributary.elastic.run() begins the next attempt.
     skip_sync: nobody comes, so the state need not be given to anyone."""

@@ -133,10 +133,10 @@ static void wrong_values(void **state)
 {
     (void)state;
     static const char *const wrong[][3] = {
-        {"TRIB_RANK", "two", "0 to 4095"},
-        {"TRIB_RANK", "-1", "0 to 4095"},
-        {"TRIB_RANK", "1.5", "0 to 4095"},
-        {"TRIB_RANK", "99999999999999999999", "0 to 4095"},
+        {"TRIB_RANK", "two", "-1 to 4095"},
+        {"TRIB_RANK", "-2", "-1 to 4095"},
+        {"TRIB_RANK", "1.5", "-1 to 4095"},
+        {"TRIB_RANK", "99999999999999999999", "-1 to 4095"},
         {"TRIB_WORKERS", "0", "1 to 4096"},
         {"TRIB_SERVERS", "-1", "0 to 4095"},
         {"TRIB_REACTORS", "17", "0 to 16"},

@@ -39,7 +39,7 @@ CHANGE(unknown_checksum, config->checksum = (trib_checksum)3)
 CHANGE(unknown_gpu_direct, config->gpu_direct = (trib_gpu_direct)2)
 CHANGE(unknown_level, config->log_level = (trib_log_level)6)
 CHANGE(negative_level, config->log_level = (trib_log_level)-1)
-CHANGE(negative_rank, config->rank = -1)
+CHANGE(negative_rank, config->rank = -2)
 CHANGE(rank_too_high, config->rank = 1)
 CHANGE(no_workers, config->worker_count = 0)
 CHANGE(negative_servers, config->server_count = -1)
@@ -161,7 +161,7 @@ static void wrong_fields(void **state)
         {unknown_gpu_direct, TRIB_INVALID, "gpu_direct 2", "0..1"},
         {unknown_level, TRIB_INVALID, "log_level 6", "0..5"},
         {negative_level, TRIB_INVALID, "log_level -1", "0..5"},
-        {negative_rank, TRIB_INVALID, "rank -1", "0..0"},
+        {negative_rank, TRIB_INVALID, "rank -2", "0..0"},
         {rank_too_high, TRIB_INVALID, "rank 1", "0..0"},
         {no_workers, TRIB_INVALID, "worker_count 0", "at least 1"},
         {negative_servers, TRIB_INVALID, "server_count -1", "at least 1"},

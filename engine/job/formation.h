@@ -1,0 +1,37 @@
+/*
+ * formation.h - what a process keeps of the membership between two epochs, in a job that goes on after the loss of a
+ * worker (TRIB_SURVIVE=workers): that the membership changes, what the program has asked for, and in the coordinator's
+ * process who is expected.
+ *
+ * An epoch ends on all members alike (ENDED with TRIB_ENDED_CHANGES). Each closes all connections, and is opened again
+ * on the same reactors (engine/reopen.h). It joins anew under its former id, and waits there for its program. When all
+ * that are left have called trib_membership_advance, the coordinator deals out ranks and sends the next roster.
+ */
+#ifndef TRIB_ENGINE_FORMATION_H
+#define TRIB_ENGINE_FORMATION_H
+
+#include "api/tributary.h"
+#include "engine/base/limits.h"
+#include "engine/reactor/reactor.h"
+
+typedef struct trib_formation {
+    /* The coordinator's process, core 0. */
+    uint32_t epoch;                      /* of the last roster; 0: none yet */
+    uint32_t worker_count, server_count; /* of that epoch */
+    bool *expected;                      /* by former member id: it has not been lost */
+    uint32_t joiners;                    /* workers that asked to join while the epoch was running */
+    uint32_t first_joiner;               /* the place of the first one that joins, behind the former workers */
+    uint32_t lost;                       /* since then */
+    char lost_text[TRIB_ERROR_TEXT_SIZE];
+    /* Guarded by the engine's mutex. */
+    bool reopens;                  /* all cores have closed, and are being opened again */
+    bool advances, advance_posted; /* the program has called trib_membership_advance, and waits */
+    trib_membership_cb advanced_cb, changed_cb;
+    void *advanced_user, *changed_user;
+    trib_status told;                     /* for advanced_cb */
+    bool advanced_queued, changed_queued; /* these posts wait for their turn */
+    trib_post advanced_post, changed_post, advance_post, reopen_post;
+    atomic_uint cores_left; /* that are yet to be opened again */
+} trib_formation;
+
+#endif

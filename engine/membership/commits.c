@@ -1,0 +1,142 @@
+/* commits.c - see commits.h. */
+#include "engine/membership/commits.h"
+
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+
+#define TOLD_AT_ONCE 512u /* rounds in a COMMIT */
+
+typedef struct round_key {
+    uint32_t tensor, round;
+} round_key;
+
+/* A round that some workers are through with. */
+struct trib_commit_entry {
+    round_key key;
+    UT_hash_handle hh;
+    bool settled[]; /* by rank */
+};
+
+typedef struct outgoing {
+    trib_coordinator *self;
+    trib_writer writer;
+    unsigned char payload[TOLD_AT_ONCE * TRIB_SETTLED_BYTES];
+} outgoing;
+
+static void flush(outgoing *out)
+{
+    const trib_coordinator *self = out->self;
+    const trib_frame frame = {.type = TRIB_FRAME_COMMIT};
+    for (uint32_t i = 0; i < self->worker_count && out->writer.size > 0; i++) {
+        if (self->slots[i].link != NULL) {
+            trib_link_send_copy(self->slots[i].link, frame, out->payload, out->writer.size);
+        }
+    }
+    out->writer.size = 0;
+}
+
+static void begin(outgoing *out, trib_coordinator *self)
+{
+    out->self = self;
+    out->writer = (trib_writer){.data = out->payload, .capacity = sizeof out->payload};
+}
+
+static bool is_complete(const trib_coordinator *self, const struct trib_commit_entry *entry)
+{
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        if (!entry->settled[i] && !self->slots[i].left) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* Tells of the round, and forgets it, if all are through with it. */
+static void check(outgoing *out, struct trib_commit_entry *entry)
+{
+    trib_coordinator *self = out->self;
+    if (!is_complete(self, entry)) {
+        return;
+    }
+    trib_put_u32(&out->writer, entry->key.tensor);
+    trib_put_u32(&out->writer, entry->key.round);
+    if (out->writer.size == out->writer.capacity) {
+        flush(out);
+    }
+    HASH_DEL(self->commits, entry);
+    free(entry);
+}
+
+/* NULL: out of memory. */
+static struct trib_commit_entry *find_or_add(trib_coordinator *self, const round_key *key)
+{
+    struct trib_commit_entry *entry = NULL;
+    HASH_FIND(hh, self->commits, key, sizeof *key, entry);
+    if (entry != NULL) {
+        return entry;
+    }
+    entry = trib_core_zalloc(self->core, sizeof *entry + self->worker_count * sizeof entry->settled[0]);
+    if (entry == NULL) {
+        return NULL;
+    }
+    entry->key = *key;
+    HASH_ADD(hh, self->commits, key, sizeof entry->key, entry);
+    if (entry->hh.tbl == NULL) {
+        free(entry);
+        return NULL;
+    }
+    return entry;
+}
+
+trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                      const void *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    if (rank >= self->worker_count || !self->running || !self->roster->shrinks) {
+        return trib_error_set(error, TRIB_PROTOCOL, "SETTLED of member %u, which has no part in that", rank);
+    }
+    if (self->over) {
+        return TRIB_OK; /* the workers have been told of the end of the epoch, which decides */
+    }
+    outgoing out;
+    begin(&out, self);
+    while (reader.left > 0 && !reader.failed) {
+        round_key key = {.tensor = trib_get_u32(&reader)};
+        key.round = trib_get_u32(&reader);
+        struct trib_commit_entry *entry = reader.failed ? NULL : find_or_add(self, &key);
+        if (entry == NULL) {
+            break;
+        }
+        entry->settled[rank] = true;
+        check(&out, entry);
+    }
+    flush(&out);
+    return reader.failed || reader.left > 0
+               ? trib_error_set(error, reader.failed ? TRIB_PROTOCOL : TRIB_NO_MEMORY, "SETTLED of %s: %s",
+                                trib_roster_name(self->roster, rank), reader.failed ? "malformed" : "out of memory")
+               : TRIB_OK;
+}
+
+void trib_commits_worker_left(trib_coordinator *self)
+{
+    outgoing out;
+    struct trib_commit_entry *entry, *next;
+    trib_assert(!self->over);
+    begin(&out, self);
+    HASH_ITER(hh, self->commits, entry, next)
+    {
+        check(&out, entry);
+    }
+    flush(&out);
+}
+
+void trib_commits_close(trib_coordinator *self)
+{
+    struct trib_commit_entry *entry, *next;
+    HASH_ITER(hh, self->commits, entry, next)
+    {
+        HASH_DEL(self->commits, entry);
+        free(entry);
+    }
+}

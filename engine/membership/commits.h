@@ -1,0 +1,16 @@
+/*
+ * commits.h - the coordinator's side of all or nobody (worker/op_commit.h): counts who is through with which round, and
+ * tells all workers when everybody is.
+ */
+#ifndef TRIB_ENGINE_COMMITS_H
+#define TRIB_ENGINE_COMMITS_H
+
+#include "engine/membership/coordinator_internal.h"
+
+TRIB_CHECKED trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                   const void *payload, trib_error *error);
+/* A worker has left or is lost, and is not waited for. */
+void trib_commits_worker_left(trib_coordinator *self);
+void trib_commits_close(trib_coordinator *self);
+
+#endif

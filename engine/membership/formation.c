@@ -1,0 +1,363 @@
+/* formation.c - see formation.h. */
+#include "engine/membership/formation.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/link/link_cause.h"
+#include "engine/membership/commits.h"
+#include "engine/membership/member.h"
+#include "engine/membership/verdict.h"
+#include "engine/wire/clock.h"
+
+#define JOINERS_MORE 8u                        /* that come while the membership changes */
+#define BACK_MORE_NS (2 * INT64_C(1000000000)) /* beyond the peer timeout: the time to close links and to come back */
+
+static trib_formation *formation_of(const trib_coordinator *self)
+{
+    return &self->core->engine->formation;
+}
+
+static void note_lost(trib_coordinator *self, uint32_t member, const char *why)
+{
+    trib_formation *formation = formation_of(self);
+    if (formation->expected[member]) {
+        formation->expected[member] = false;
+        formation->lost++;
+        snprintf(formation->lost_text, sizeof formation->lost_text, "%s", why);
+    }
+}
+
+/* ---- The end of an epoch ---- */
+
+bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cause)
+{
+    return self->running && !self->over && self->roster->shrinks && cause->subject_kind == TRIB_SUBJECT_MEMBER &&
+           cause->subject < trib_coordinator_slots(self) && cause->subject != self->core->engine->member_id;
+}
+
+/* Remembers who is expected in the next epoch. Returns false if memory runs out. */
+static bool expect(trib_coordinator *self)
+{
+    trib_formation *formation = formation_of(self);
+    const uint32_t count = trib_coordinator_slots(self);
+    bool *expected = realloc(formation->expected, count * sizeof *expected);
+    if (expected == NULL) {
+        return false;
+    }
+    formation->expected = expected;
+    formation->worker_count = self->worker_count;
+    formation->server_count = self->server_count;
+    formation->epoch = self->roster->epoch;
+    formation->joiners = self->parked;
+    formation->lost = 0;
+    formation->lost_text[0] = '\0';
+    for (uint32_t i = 0; i < count; i++) {
+        expected[i] = !self->slots[i].left;
+    }
+    return true;
+}
+
+static void tell(trib_coordinator *self, const trib_cause *cause)
+{
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const uint32_t goes_on = formation_of(self)->expected[i] ? TRIB_ENDED_CHANGES : 0;
+        if (self->slots[i].link != NULL) {
+            trib_link_send_cause(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_ENDED, .root = goes_on}, cause);
+        }
+    }
+    if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
+        trib_job_change(self->core->engine, cause); /* a dedicated coordinator has no member that would do it */
+    }
+}
+
+void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
+{
+    if (self->over) {
+        return;
+    }
+    if (!expect(self)) {
+        const trib_cause shortage = trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "out of memory for the next epoch");
+        trib_coordinator_end_job(self, &shortage);
+        return;
+    }
+    if (cause->subject_kind == TRIB_SUBJECT_MEMBER) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render_for_others(self->core->engine, cause, text);
+        note_lost(self, cause->subject, text);
+        self->slots[cause->subject].left = true;
+        trib_commits_worker_left(self); /* what the others are through with has succeeded */
+    }
+    self->over = true;
+    trib_timer_stop(self->core->reactor, &self->heartbeat);
+    tell(self, cause);
+}
+
+/* True from the end of an epoch to the roster of the next one. */
+static bool is_between(const trib_coordinator *self)
+{
+    const trib_formation *formation = formation_of(self);
+    return trib_formation_gathers(self) ||
+           (self->over && self->roster != NULL && formation->epoch == self->roster->epoch);
+}
+
+void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why)
+{
+    if (is_between(self)) {
+        note_lost(self, member, why);
+        trib_formation_check(self);
+    }
+}
+
+bool trib_formation_goes_on_without(trib_coordinator *self, uint32_t member, const trib_cause *cause)
+{
+    if (is_between(self)) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render_for_others(self->core->engine, cause, text);
+        trib_formation_member_gone(self, member, text);
+        return true;
+    }
+    if (self->over || !self->running || !self->roster->shrinks || member == self->core->engine->member_id) {
+        return false;
+    }
+    trib_cause told = *cause;
+    if (cause->subject_kind != TRIB_SUBJECT_MEMBER || cause->subject != member) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render_for_others(self->core->engine, cause, text);
+        told = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_TROUBLE, TRIB_SUBJECT_MEMBER, member, member, text);
+    }
+    trib_formation_end_epoch(self, &told);
+    return true;
+}
+
+bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_frame *frame, trib_cause *cause)
+{
+    if (!self->running || self->over || !self->roster->shrinks) {
+        return false;
+    }
+    if (frame->root == TRIB_SERVER_LOST_STOPS) {
+        trib_formation_end_epoch(self, cause);
+        return true;
+    }
+    trib_verdict_judge(self, reporter, cause);
+    if (cause->subject_kind == TRIB_SUBJECT_MEMBER && cause->subject == self->core->engine->member_id) {
+        *cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, reporter, TRIB_NO_MEMBER,
+                                  "has lost its connections to the coordinator's process");
+    }
+    return false;
+}
+
+/* ---- Gathering ---- */
+
+bool trib_formation_gathers(const trib_coordinator *self)
+{
+    return !self->running && !self->over && formation_of(self)->epoch != 0;
+}
+
+bool trib_formation_expects(const trib_coordinator *self, uint32_t member)
+{
+    return formation_of(self)->expected[member];
+}
+
+uint32_t trib_formation_next_epoch(const trib_coordinator *self)
+{
+    const uint32_t most = (1u << TRIB_EPOCH_NUMBER_BITS) - 1;
+    const uint32_t before = trib_epoch_number(formation_of(self)->epoch);
+    return trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), before == most ? 1 : before + 1);
+}
+
+/* Places for workers that join, between the former workers and the servers. */
+static void add_places(trib_formation *formation)
+{
+    const uint32_t workers = formation->worker_count, servers = formation->server_count;
+    uint32_t more = formation->joiners + JOINERS_MORE;
+    more = more < TRIB_MEMBERS_MAX - workers - servers ? more : TRIB_MEMBERS_MAX - workers - servers;
+    bool *expected = realloc(formation->expected, (workers + more + servers) * sizeof *expected);
+    formation->first_joiner = workers;
+    if (expected == NULL) {
+        formation->joiners = 0;
+        return;
+    }
+    memmove(expected + workers + more, expected + workers, servers * sizeof *expected);
+    memset(expected + workers, 0, more * sizeof *expected);
+    formation->expected = expected;
+    formation->worker_count += more;
+}
+
+/* ---- Workers that join ---- */
+
+static void park(trib_coordinator *self, trib_link *link)
+{
+    link->peer = TRIB_PEER_PARKED;
+    self->parked++;
+    trib_timer_stop(self->core->reactor, &link->deadline);
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    trib_log(self->core->reactor->logger, TRIB_LOG_INFO,
+             "a worker at %s waits to join: it does when all workers have called trib_membership_advance",
+             trib_link_remote(link));
+}
+
+bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks_place)
+{
+    if (lacks_place && self->running && !self->over) {
+        park(self, link);
+        return true;
+    }
+    const bool changes = self->over && self->roster != NULL && self->roster->shrinks;
+    if (changes || lacks_place) {
+        trib_link_close(link, true, TRIB_CLOSED, "the membership changes: come again");
+    }
+    return changes || lacks_place;
+}
+
+trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self)
+{
+    for (uint32_t i = formation_of(self)->first_joiner; trib_formation_gathers(self) && i < self->worker_count; i++) {
+        if (!self->slots[i].joined) {
+            return &self->slots[i];
+        }
+    }
+    return NULL;
+}
+
+trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_ADVANCE:
+    case TRIB_FRAME_PONG:
+    case TRIB_FRAME_LOST:
+        return TRIB_OK;
+    case TRIB_FRAME_PING:
+        trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(link->host->reactor)), NULL,
+                            0);
+        return TRIB_OK;
+    case TRIB_FRAME_LEAVE:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = TRIB_NO_MEMBER}, NULL, 0);
+        return TRIB_OK;
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame of a worker that waits to join",
+                              trib_frame_name(frame->type));
+    }
+}
+
+bool trib_formation_begin(trib_coordinator *self)
+{
+    trib_formation *formation = formation_of(self);
+    if (formation->epoch == 0) {
+        return false;
+    }
+    const trib_engine *engine = self->core->engine;
+    add_places(formation);
+    self->core->host.epoch = trib_epoch_make(trib_epoch_incarnation(formation->epoch), 0);
+    self->worker_count = formation->worker_count;
+    self->server_count = formation->server_count;
+    trib_timer_arm(self->core->reactor, &self->join_deadline,
+                   trib_now(self->core->reactor) + engine->config.peer_timeout_ns + BACK_MORE_NS);
+    return true;
+}
+
+void trib_formation_deadline_passed(trib_coordinator *self)
+{
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (!self->slots[i].joined && trib_formation_expects(self, i)) {
+            char text[TRIB_ERROR_TEXT_SIZE];
+            const bool is_worker = i < self->worker_count;
+            snprintf(text, sizeof text, "%s %u did not come back when the membership changed",
+                     is_worker ? "rank" : "server", is_worker ? i : i - self->worker_count);
+            trib_log(self->core->reactor->logger, TRIB_LOG_WARN, "%s", text);
+            note_lost(self, i, text);
+        }
+    }
+    formation_of(self)->joiners = 0;
+    trib_formation_check(self);
+}
+
+/* Gives those that are there new places without gaps. Returns false if memory runs out. */
+static bool deal_places(trib_coordinator *self)
+{
+    uint32_t workers = 0, count = 0;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        workers += self->slots[i].joined && i < self->worker_count;
+        count += self->slots[i].joined;
+    }
+    trib_coordinator_slot *slots = trib_core_zalloc(self->core, count * sizeof *slots);
+    if (slots == NULL) {
+        return false;
+    }
+    uint32_t next = 0;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (!self->slots[i].joined) {
+            continue;
+        }
+        trib_coordinator_slot *at = &slots[next];
+        *at = self->slots[i];
+        at->advances = false;
+        at->link->peer = next;
+        const char *place = strchr(at->info.name, '('); /* the name has the former number, and who it is */
+        char name[TRIB_MEMBER_NAME_MAX];
+        snprintf(name, sizeof name, "%s %u %.*s", next < workers ? "rank" : "server",
+                 next < workers ? next : next - workers, TRIB_MEMBER_NAME_MAX - 24, place != NULL ? place : "");
+        memcpy(at->info.name, name, sizeof name);
+        next++;
+    }
+    free(self->slots);
+    self->slots = slots;
+    self->worker_count = workers;
+    self->server_count = count - workers;
+    self->joined = count;
+    return true;
+}
+
+void trib_formation_check(trib_coordinator *self)
+{
+    if (!trib_formation_gathers(self) || self->core->ended) {
+        return;
+    }
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const bool is_missing = !self->slots[i].joined && trib_formation_expects(self, i);
+        if (is_missing || (self->slots[i].joined && !self->slots[i].advances)) {
+            return;
+        }
+    }
+    bool any = false;
+    uint32_t joined = 0;
+    for (uint32_t i = formation_of(self)->first_joiner; i < self->worker_count; i++) {
+        joined += self->slots[i].joined;
+    }
+    if (joined < formation_of(self)->joiners) {
+        return;
+    }
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        any = any || self->slots[i].joined;
+    }
+    if (!any || !deal_places(self)) {
+        const trib_cause cause = trib_cause_note(any ? TRIB_NO_MEMORY : TRIB_PEER_LOST, TRIB_NO_MEMBER,
+                                                 any ? "out of memory for the next epoch" : "no worker is left");
+        trib_coordinator_end_job(self, &cause);
+        return;
+    }
+    trib_coordinator_start_running(self);
+}
+
+void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
+{
+    self->slots[member].advances = true;
+    if (!self->running) {
+        trib_formation_check(self);
+        return;
+    }
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        if (!self->slots[i].left && !self->slots[i].advances) {
+            return;
+        }
+    }
+    const trib_cause cause = trib_cause_note(TRIB_EPOCH_CHANGED, TRIB_NO_MEMBER, "all workers have asked for it");
+    trib_formation_end_epoch(self, &cause);
+}
+
+void trib_formation_close(trib_formation *formation)
+{
+    free(formation->expected);
+    formation->expected = NULL;
+}

@@ -1,0 +1,49 @@
+/*
+ * formation.h - the coordinator's side of a membership that changes (TRIB_SURVIVE=workers, job/formation.h).
+ *
+ * Running: a member is lost, or all workers have asked for it (ADVANCE): the epoch ends. Which operations have succeeded
+ * is settled by then (commits.h). Gathering: those that are left join again under their former ids. One that is lost
+ * meanwhile, or does not come back, is not waited for. When all that are there want to go on, they get new ids, in the
+ * order of the former ones, and the roster.
+ */
+#ifndef TRIB_ENGINE_FORMATION_STEPS_H
+#define TRIB_ENGINE_FORMATION_STEPS_H
+
+#include "engine/membership/coordinator_internal.h"
+
+/* True if the job goes on when that happens: it is the loss of a member, and not of this process. */
+bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cause);
+/* The epoch is over for that cause. Its subject, if it is a member, is lost. */
+void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause);
+/* A worker wants to go on. */
+void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
+/* The member has left, or is lost, between two epochs. */
+void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why);
+/* The member has ended for that cause. Returns true if the job goes on without it. */
+bool trib_formation_goes_on_without(trib_coordinator *self, uint32_t member, const trib_cause *cause);
+/* A member reports the loss of another one. Whoever cannot reach this process, or hears nobody, is lost itself. Returns
+ * true if the member cannot go on, which has ended the epoch. */
+bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_frame *frame, trib_cause *cause);
+
+/* The coordinator has been opened: places for those that are expected. Returns false for the first epoch. */
+bool trib_formation_begin(trib_coordinator *self);
+/* True if this is the gathering of a second or later epoch. */
+bool trib_formation_gathers(const trib_coordinator *self);
+/* True if the member of that former id may come back. */
+bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
+/* Gathering: deals out the new places if all that are left are there and want to go on. */
+void trib_formation_check(trib_coordinator *self);
+/* Returns true if the process that says JOIN has to wait. While the epoch runs a worker without a place waits on its
+ * link; at other times whoever comes too early has to come again. */
+bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks_place);
+/* Between epochs: its place. NULL: there is none now. */
+trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self);
+/* Takes what a worker that waits sends. */
+TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
+/* Those that have not come back are lost. */
+void trib_formation_deadline_passed(trib_coordinator *self);
+/* The number of the roster that is being made. */
+uint32_t trib_formation_next_epoch(const trib_coordinator *self);
+void trib_formation_close(trib_formation *formation);
+
+#endif

@@ -1,0 +1,112 @@
+/*
+ * reopen.c - see reopen.h.
+ *
+ * Core 0 frees what belongs to the epoch that is over, then each core closes and opens what it has on its own reactor,
+ * then core 0 joins the next epoch. Nothing else runs on the cores meanwhile: no operation is taken.
+ */
+#include "engine/reopen.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+#include "engine/membership/coordinator.h"
+#include "engine/membership/member.h"
+#include "engine/worker/op.h"
+
+trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
+{
+    const trib_config *config = &engine->config;
+    trib_core *core = &engine->cores[0];
+    const bool coordinates =
+        (config->roles & TRIB_ROLE_COORDINATOR) ||
+        ((config->roles & TRIB_ROLE_WORKER) && engine->member_id == 0 && !config->external_coordinator);
+    if (coordinates) {
+        trib_address bound;
+        const trib_status status = trib_coordinator_open(core, &bound, error);
+        if (status != TRIB_OK) {
+            return status;
+        }
+        /* A job of one process may ask for port 0; the real port is known now. */
+        char *address = strdup(bound.text);
+        if (address == NULL) {
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        }
+        pthread_mutex_lock(&engine->mutex);
+        free(engine->coordinator_address);
+        engine->coordinator_address = address;
+        engine->config.coordinator = address;
+        pthread_mutex_unlock(&engine->mutex);
+    }
+    return config->roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER) ? trib_member_open(core, error) : TRIB_OK;
+}
+
+/* Core 0: the next epoch is joined. */
+static void join(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_engine *engine = ((trib_core *)reactor->owner)->engine;
+    trib_error error = {.status = TRIB_OK};
+    trib_job_reopened(engine);
+    if (!atomic_load(&engine->changing)) {
+        return; /* the job has ended meanwhile */
+    }
+    if (trib_engine_open_membership(engine, &error) != TRIB_OK) {
+        trib_job_fail(engine, error.status, error.text);
+    }
+}
+
+static void reopen_core(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = trib_container_of(post, trib_core, reopen_post);
+    trib_engine *engine = core->engine;
+    trib_error error = {.status = TRIB_OK};
+    (void)reactor;
+    if (trib_core_reopen(core, &error) != TRIB_OK) {
+        trib_job_fail(engine, error.status, error.text);
+    }
+    if (atomic_fetch_sub(&engine->formation.cores_left, 1) == 1) {
+        engine->formation.reopen_post.run = join;
+        trib_reactor_post(engine->reactors[0].reactor, &engine->formation.reopen_post);
+    }
+}
+
+/* What the fate of the last epoch has left. The caller holds the mutex, as other threads read some of that. */
+static void reset_job(trib_engine *engine)
+{
+    atomic_store(&engine->leave_settled, false);
+    atomic_store(&engine->job_over, false);
+    engine->verdict = (trib_cause){.status = TRIB_OK};
+    trib_departed_close(&engine->departed);
+    trib_losses_close(&engine->losses);
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0) {
+        engine->member_id = TRIB_NO_MEMBER;
+    }
+    atomic_store(&engine->cores_joining, engine->core_count);
+    atomic_store(&engine->cores_open, engine->core_count);
+    atomic_store(&engine->formation.cores_left, engine->core_count);
+}
+
+void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
+{
+    (void)reactor;
+    trib_engine *engine = trib_container_of(post, trib_engine, formation.reopen_post);
+    trib_assert(engine->group == NULL && engine->device == NULL);
+    trib_coordinator_close(engine->coordinator);
+    engine->coordinator = NULL;
+    trib_member_close(engine->member);
+    engine->member = NULL;
+    pthread_mutex_lock(&engine->once_mutex);
+    pthread_mutex_lock(&engine->mutex);
+    reset_job(engine);
+    engine->once_count = 0;
+    engine->bytes_calls = 0;
+    trib_tensors_reset(engine);
+    pthread_mutex_unlock(&engine->mutex);
+    pthread_mutex_unlock(&engine->once_mutex);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
+        engine->cores[i].reopen_post.run = reopen_core;
+        trib_reactor_post(engine->reactors[i].reactor, &engine->cores[i].reopen_post);
+    }
+}

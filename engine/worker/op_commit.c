@@ -1,0 +1,172 @@
+/* op_commit.c - see op_commit.h. */
+#include "engine/worker/op_commit.h"
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+
+#define TOLD_AT_ONCE 512u /* rounds in a SETTLED */
+
+/* ---- Any core ---- */
+
+static bool is_gated(const trib_engine *engine)
+{
+    return atomic_load(&engine->shrinks);
+}
+
+bool trib_commit_holds(trib_op *op)
+{
+    op->is_held = is_gated(op->engine) && atomic_load(&op->claim) == 0;
+    if (op->is_held) {
+        atomic_fetch_add(&op->engine->ops_held, 1);
+    }
+    return op->is_held;
+}
+
+/* ---- Core 0 ---- */
+
+static void finish(trib_core *core, trib_op *op)
+{
+    op->is_held = false;
+    atomic_fetch_sub(&op->engine->ops_held, 1);
+    trib_op_complete(op, core);
+    trib_op_unref(op);
+}
+
+/* An operation that failed because the membership changes tells nothing: the others' must not succeed for that. */
+static bool is_told(const trib_core *core, const trib_op *op)
+{
+    const int claim = atomic_load(&op->claim);
+    return !core->ended && op->spread && atomic_load(&op->tensor->placed) && claim != TRIB_PEER_LOST &&
+           claim != TRIB_EPOCH_CHANGED;
+}
+
+static void tell(const trib_core *core, trib_writer *writer)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_SETTLED};
+    if (writer->size > 0) {
+        core->engine->hooks->tell_coordinator(core->engine, &frame, writer->data, writer->size);
+        writer->size = 0;
+    }
+}
+
+static void hold(trib_core *core, trib_op *op)
+{
+    if (core->ended) {
+        trib_op_fail(op, core->ended_status, "%s", core->ended_text);
+        finish(core, op);
+        return;
+    }
+    op->next = NULL;
+    *core->held_last = op;
+    core->held_last = &op->next;
+}
+
+static void reports_arrived(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_engine *engine = trib_container_of(post, trib_engine, settled_post);
+    trib_op *newest = atomic_exchange(&engine->settled_ops, NULL), *oldest = NULL;
+    while (newest != NULL) {
+        trib_op *op = newest;
+        newest = op->next;
+        op->next = oldest;
+        oldest = op;
+    }
+    unsigned char payload[TOLD_AT_ONCE * TRIB_SETTLED_BYTES];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    while (oldest != NULL) {
+        trib_op *op = oldest;
+        oldest = op->next;
+        if (is_told(core, op)) {
+            trib_put_u32(&writer, op->tensor->id);
+            trib_put_u32(&writer, op->round);
+        }
+        if (writer.size == writer.capacity) {
+            tell(core, &writer);
+        }
+        if (op->is_held) {
+            hold(core, op);
+        } else {
+            trib_op_unref(op);
+        }
+    }
+    tell(core, &writer);
+}
+
+bool trib_commit_report(trib_op *op)
+{
+    trib_engine *engine = op->engine;
+    if (!is_gated(engine)) {
+        return false;
+    }
+    trib_op *before = atomic_load(&engine->settled_ops);
+    do {
+        op->next = before;
+    } while (!atomic_compare_exchange_weak(&engine->settled_ops, &before, op));
+    if (before == NULL) {
+        engine->settled_post.run = reports_arrived;
+        trib_reactor_post(engine->cores[0].reactor, &engine->settled_post);
+    }
+    return true;
+}
+
+/* Takes the operation behind that link of the list out of it. */
+static trib_op *take_held(trib_core *core, trib_op **at)
+{
+    trib_op *op = *at;
+    *at = op->next;
+    if (core->held_last == &op->next) {
+        core->held_last = at;
+    }
+    op->next = NULL;
+    return op;
+}
+
+static void commit(trib_core *core, uint32_t tensor, uint32_t round)
+{
+    trib_op **at = &core->held;
+    while (*at != NULL && ((*at)->round != round || (*at)->tensor->id != tensor)) {
+        at = &(*at)->next;
+    }
+    if (*at != NULL) { /* else it failed here */
+        finish(core, take_held(core, at));
+    }
+}
+
+trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    while (reader.left > 0 && !reader.failed) {
+        const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
+        if (!reader.failed) {
+            commit(core, tensor, round);
+        }
+    }
+    return trib_get_end(&reader, "COMMIT", error);
+}
+
+void trib_commit_check(trib_core *core)
+{
+    const int64_t now_ns = trib_now(core->reactor);
+    trib_op **at = &core->held;
+    while (*at != NULL) {
+        trib_op *op = *at;
+        const bool is_late = op->deadline_ns > 0 && now_ns >= op->deadline_ns;
+        if (!is_late && !atomic_load(&op->cancelled)) {
+            at = &op->next;
+            continue;
+        }
+        trib_op_fail(op, is_late ? TRIB_TIMEOUT : TRIB_CANCELLED,
+                     "%s: this worker has the result, and some other does not",
+                     is_late ? "not complete by its deadline" : "cancelled");
+        finish(core, take_held(core, at));
+    }
+}
+
+void trib_commit_fail_all(trib_core *core, trib_status status, const char *text)
+{
+    while (core->held != NULL) {
+        trib_op_fail(core->held, status, "%s", text);
+        finish(core, take_held(core, &core->held));
+    }
+}

@@ -1,0 +1,76 @@
+/*
+ * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows them.
+ *
+ * A tensor that the caller has released is not declared to the next coordinator. It ends here alone.
+ */
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/worker/op.h"
+
+static void reset(trib_tensor *tensor)
+{
+    atomic_store(&tensor->placed, false);
+    trib_tensor_free_parts(tensor);
+    memset(tensor->cores, 0, tensor->engine->core_count * sizeof *tensor->cores);
+    atomic_store(&tensor->bad, tensor->is_stale);
+    atomic_store(&tensor->ahead_round, 0);
+    atomic_store(&tensor->move_number, 0);
+    atomic_store(&tensor->move_round, 0);
+    atomic_store(&tensor->move_cores_left, 0);
+    atomic_store(&tensor->left_unacknowledged, false);
+    trib_assert(tensor->waiting_head == NULL);
+    tensor->waiting_tail = NULL;
+    tensor->rounds = tensor->round_base = tensor->cores_used = tensor->moved_from = 0;
+    tensor->partition_count = tensor->partition_bytes = tensor->chunk_bytes = tensor->id = 0;
+    tensor->plan = NULL;
+    tensor->is_declared = tensor->is_covered = false;
+}
+
+void trib_tensors_reset(trib_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->tensor_count; i++) {
+        trib_tensor *tensor = engine->tensors[i];
+        switch (tensor->state) {
+        case TRIB_TENSOR_DECLARED:
+            reset(tensor);
+            if (trib_tensor_is_reserved(tensor) && tensor != engine->barrier_tensor) {
+                tensor->is_stale = true; /* for an operation that was not taken: their numbers begin anew */
+                trib_tensor_release_once(tensor);
+            }
+            break;
+        case TRIB_TENSOR_RELEASED:
+            reset(tensor);
+            tensor->is_stale = true;
+            break;
+        case TRIB_TENSOR_ENDING:
+            tensor->is_stale = true; /* the cores' posts are on their way */
+            break;
+        case TRIB_TENSOR_ENDED:
+            trib_tensor_forgotten_locked(tensor);
+            break;
+        case TRIB_TENSOR_UNUSED:
+            break;
+        case TRIB_TENSOR_STATES:
+        default:
+            trib_unreachable();
+        }
+    }
+}
+
+void trib_tensors_renumber(trib_engine *engine)
+{
+    for (uint32_t i = 0; i < engine->tensor_count; i++) {
+        trib_tensor *tensor = engine->tensors[i];
+        if (tensor->state != TRIB_TENSOR_UNUSED && tensor->group == NULL) {
+            const uint32_t before = tensor->members;
+            tensor->group_place = trib_rank_group_place(engine, NULL);
+            tensor->members = trib_rank_group_count(engine, NULL);
+            if (tensor->layout == TRIB_PAIRS && tensor->members != before && !tensor->is_stale) {
+                tensor->is_stale = true;
+                trib_tensor_bad(tensor, TRIB_STATE,
+                                "its splits are for another number of workers: release it, and declare it anew");
+            }
+        }
+    }
+}

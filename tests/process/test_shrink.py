@@ -1,0 +1,153 @@
+#!/usr/bin/env python3
+"""Kills workers of a job that goes on without them (TRIB_SURVIVE=workers), and lets others join. examples/shrink must train
+on, on all that are left, and all must end with the same weights.
+
+Prints `ok NAME` / `not ok NAME: why`.
+"""
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+from cases import run_cases  # noqa: E402
+from ports import free_port  # noqa: E402
+
+BUILD = os.environ.get('TRIB_BUILD', 'build/release')
+WORKERS = 4
+BOUND = 100.0  # seconds for a whole training, far above what it takes
+PIPES = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+
+
+class Job:
+    """The processes of a job; none is left behind."""
+
+    def __init__(self, workers, servers, transport, **settings):
+        self.env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
+        self.env.update(TRIB_WORKERS=str(workers), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test', TRIB_LISTEN='127.0.0.1',
+                        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_SURVIVE='workers', TRIB_TRANSPORT=transport, **settings)
+        self.servers = [subprocess.Popen([BUILD + '/tributary', 'server'], env=self.env, **PIPES) for _ in range(servers)]
+        self.workers = []
+
+    def start(self, rank, *arguments):
+        self.workers.append(subprocess.Popen([BUILD + '/examples/shrink', *arguments], env=dict(self.env, TRIB_RANK=str(rank)), **PIPES))
+        return self.workers[-1]
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *unused):
+        for process in self.servers + self.workers:
+            process.kill()
+            process.wait()
+
+
+def await_line(process, pattern):
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if re.search(pattern, line):
+            return
+    raise AssertionError('the process ended with %d and did not say "%s": %s' % (process.wait(), pattern, ''.join(said)[-800:]))
+
+
+def ends_of(processes):
+    """Returns each process's exit status and output."""
+    deadline = time.monotonic() + BOUND
+    outputs = [process.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for process in processes]
+    return [(process.returncode, output) for process, output in zip(processes, outputs)]
+
+
+def check_results(ended, count):
+    """All have the same line, which is the right one."""
+    lines = []
+    for status, output in ended:
+        assert status == 0, 'ended with %d: %s' % (status, output[-800:])
+        found = re.search(r'rank \d+ of (\d+): (y = \S+ x \+ \S+ after \d+ steps)', output)
+        assert found and int(found.group(1)) == count, output[-800:]
+        lines.append(found.group(2))
+    assert len(set(lines)) == 1 and lines[0].startswith('y = 3.000000 x + 1.000000 '), lines
+
+
+def killed(transport, servers, deaths):
+    """Workers are killed one after the other, each when rank 0 has seen the last change."""
+    # each change begins more steps: the training is long enough whatever a step takes
+    with Job(WORKERS, servers, transport, TRIB_LOG='warn') as job:
+        workers = [job.start(rank, '20000') for rank in range(WORKERS)]
+        for number in range(deaths):
+            await_line(workers[0], 'epoch %d, rank 0 of %d' % (number + 1, WORKERS - number))
+            workers[WORKERS - 1 - number].send_signal(signal.SIGKILL)
+        await_line(workers[0], 'epoch %d, rank 0 of %d' % (deaths + 1, WORKERS - deaths))
+        ended = ends_of(workers[:WORKERS - deaths])
+        check_results(ended, WORKERS - deaths)
+        assert [status for status, _ in ends_of(job.servers)] == [0] * servers
+
+
+def coordinator_killed():
+    """Without rank 0 the job ends, and all say so."""
+    with Job(3, 0, 'tcp') as job:
+        workers = [job.start(rank, '1000000000') for rank in range(3)]
+        for worker in workers:
+            await_line(worker, 'epoch 1, ')
+        workers[0].send_signal(signal.SIGKILL)
+        for status, output in ends_of(workers[1:]):
+            assert status == 1 and 'TRIB_PEER_LOST' in output and 'rank 0' in output, (status, output[-600:])
+
+
+def joined(transport):
+    """From two workers to three at a boundary, and back to two when one is killed."""
+    with Job(2, 0, transport) as job:
+        workers = [job.start(rank, '1000000000', '200') for rank in range(2)]
+        late = job.start(-1, '1000000000', '200')
+        await_line(late, r'epoch \d+, rank 2 of 3')
+        workers[1].send_signal(signal.SIGKILL)
+        await_line(late, r'epoch \d+, rank 1 of 2 \(.*rank 1 ')
+
+
+PYTHON = '''
+import array, sys
+import tributary
+engine = tributary.Engine()
+engine.wait_ready()
+tensor = engine.declare("x", tributary._abi.TRIB_INT32, 3)
+print("there", flush=True)
+for step in range(10**9):
+    data = array.array("i", [1, engine.rank, step])
+    try:
+        tensor.push_pull(data, reduce=tributary.SUM).wait()
+    except tributary.MembershipChangedError as lost:
+        now = engine.advance()
+        print("epoch", now.epoch, "rank", engine.rank, "of", engine.size, flush=True)
+        tensor.push_pull(array.array("i", [1, 1, 1]), reduce=tributary.SUM).wait()
+        break
+data = array.array("i", [1, engine.rank, 7])
+tensor.push_pull(data, reduce=tributary.SUM).wait()
+print("sum", list(data), flush=True)
+engine.close()
+'''
+
+
+def from_python():
+    """Engine.advance(): three workers, of which one is killed."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(3, 0, 'tcp') as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        for rank in range(3):
+            job.workers.append(subprocess.Popen([sys.executable, '-c', PYTHON], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES))
+        for worker in job.workers:
+            await_line(worker, 'there')
+        job.workers[1].send_signal(signal.SIGKILL)
+        for rank, (status, output) in enumerate(ends_of([job.workers[0], job.workers[2]])):
+            assert status == 0 and 'epoch 2 rank %d of 2' % rank in output and 'sum [2, 1, 14]' in output, (status, output[-600:])
+
+
+CASES = [('killed_%d_of_%d_with_%d_servers_%s' % (deaths, WORKERS, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
+         for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))]
+CASES += [('coordinator_killed', coordinator_killed), ('from_python', from_python)]
+CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
+
+
+if __name__ == '__main__':
+    sys.exit(run_cases(CASES))
