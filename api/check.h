@@ -1,4 +1,4 @@
-/* check.h - the first check of every call: the handle is one of what lives, and was made in this process. */
+/* check.h - the first check of every call: the handle belongs to a live object that was made in this process. */
 #ifndef TRIB_API_CHECK_H
 #define TRIB_API_CHECK_H
 
@@ -36,7 +36,7 @@ TRIB_CHECKED trib_status trib_api_check_lengths(const trib_engine *engine, const
 /* operation_api.c: checks and submits one operation. */
 TRIB_CHECKED trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind,
                                          trib_op **op_out, trib_error *error);
-/* operation_api.c: what all operations check first. */
+/* operation_api.c: the first checks of every operation. */
 TRIB_CHECKED trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error);
 /* TRIB_INVALID: the group, unless it is NULL, belongs to another engine. */
 TRIB_CHECKED trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error);

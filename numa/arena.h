@@ -94,7 +94,7 @@ bool trib_arena_reserve(trib_arena *arena, size_t size);
  * already. */
 TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar,
                                                   uint32_t *id_out);
-/* Unregisters every extent that it knows. */
+/* Unregisters every extent that the registrar knows. */
 void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
 
 /*
@@ -118,7 +118,9 @@ typedef struct trib_arena_location {
     void *cookie;       /* NULL unless status is TRIB_OK */
 } trib_arena_location;
 
-/* Where address lies, and what registrar id said of that extent. false if it is not the arena's. */
+/*
+ * Tells where the address lies, and how registrar id answered for that extent. Returns false if it is not the arena's.
+ */
 bool trib_arena_find(trib_arena *arena, const void *address, uint32_t id, trib_arena_location *location_out);
 
 typedef struct trib_arena_stats {

@@ -82,7 +82,7 @@ TRIB_CHECKED trib_status trib_extents_adopt(trib_extents *extents, void *base, s
                                             const trib_arena_dmabuf *dmabuf, trib_error *error);
 TRIB_CHECKED trib_status trib_extents_disown(trib_extents *extents, void *base);
 
-/* Fills what it knows of *stats. */
+/* Fills in its part of *stats. */
 void trib_extents_stats(trib_extents *extents, trib_arena_stats *stats);
 
 #endif

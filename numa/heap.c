@@ -120,7 +120,7 @@ static block **bucket_of(const trib_heap *heap, const void *start)
     return &heap->buckets[(hash >> 32) & (heap->bucket_count - 1)];
 }
 
-/* Makes sure of count spare records, so that what follows cannot fail half-way. */
+/* Makes sure of count spare records, so that the following steps cannot fail half-way. */
 static bool reserve_spares(trib_heap *heap, size_t count)
 {
     while (heap->spare_count < count) {

@@ -23,7 +23,7 @@
 
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* Maps more than is needed and cuts off what sticks out, as mmap aligns to small pages only. */
+/* Maps more than is needed and unmaps the excess, as mmap aligns to small pages only. */
 static void *map_aligned(size_t size, int protection)
 {
     size_t whole_size = size + TRIB_EXTENT_BYTES - TRIB_PAGE_BYTES;

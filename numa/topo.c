@@ -412,7 +412,9 @@ int32_t trib_topo_gpu_find(const trib_topo *topo, const char *pci)
         const char *own = topo->gpus[i].pci;
         size_t own_length = strlen(own);
         size_t length = strlen(pci);
-        /* CUDA writes eight digits of domain, lspci none: what both have must agree, and what is more must be zeros. */
+        /*
+         * CUDA writes eight digits of domain, lspci none: the common digits must agree, and the others must be zeros.
+         */
         const char *longer = length > own_length ? pci : own;
         const char *shorter = length > own_length ? own : pci;
         size_t more = strlen(longer) - strlen(shorter);

@@ -325,7 +325,7 @@ static trib_status compare_places(const launcher **chosen, place *at, const laun
     if ((*chosen)->is_mpi && other->is_slurm) {
         return TRIB_OK;
     }
-    /* A job of one process is what a launcher outside has started, or says nothing. */
+    /* A job of one process says nothing, or was started by a launcher outside. */
     if (its.size == 1 || (at->size > 1 && is_inside(at, &its))) {
         return TRIB_OK;
     }

@@ -26,8 +26,9 @@ trib_status trib_config_check_local(trib_error *error)
     return status == TRIB_OK ? check_pair("TRIB_DEVICE_RANK", "TRIB_DEVICE_COUNT", TRIB_LOCAL_SIZE_MAX, error) : status;
 }
 
-/* The value of a launcher's variable; false if there is none, or it makes no sense: a launcher's word on local ranks is
- * advice. */
+/*
+ * The value of a launcher's variable. False if it is unset or nonsensical, because a launcher's local ranks are advice.
+ */
 static bool read_advice(const char *name, int64_t low, int64_t high, int64_t *value)
 {
     const char *text = trib_setting_get(name);

@@ -1,7 +1,5 @@
-/*
- * config_names.c - warns of variables of the environment that look like settings and are none: most likely a typing
- * error, which would otherwise leave a default in force without a word.
- */
+/* config_names.c - warns of variables of the environment that look like settings and are none: most likely a typing
+ * error, which would otherwise leave a default in force without a word. */
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -100,7 +98,7 @@ void trib_config_warn_of_unknown_names(const trib_config *config)
         const size_t length = strcspn(*at, "=");
         char name[128];
         if (strncmp(*at, "TRIB_", strlen("TRIB_")) != 0 || (*at)[length] == '\0' || (*at)[length + 1] == '\0') {
-            continue; /* an empty one is as one that is not there */
+            continue; /* an empty variable counts as unset */
         }
         snprintf(name, sizeof name, "%.*s", (int)length, *at);
         if (is_known(name)) {

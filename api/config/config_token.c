@@ -1,7 +1,5 @@
-/*
- * config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its line end, so
- * that members that get it in different ways have the same.
- */
+/* config_token.c - the token, from TRIB_TOKEN or TRIB_TOKEN_FILE: the first line of either, without its line end, so
+ * that members that get it in different ways have the same. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -76,7 +74,7 @@ static void read_line(int fd, char line[TOKEN_MAX + 2])
 trib_status trib_config_take_token(trib_config *config, const char *token, const char *path, trib_error *error)
 {
     if (token != NULL && token[strcspn(token, LINE_ENDS)] == '\0') {
-        config->token = token; /* as it is */
+        config->token = token; /* unchanged */
         return TRIB_OK;
     }
     if (token != NULL) {

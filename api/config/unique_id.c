@@ -37,7 +37,7 @@ static const char magic[8] = {'T', 'R', 'I', 'B', 'U', 'I', 'D', '1'};
 
 typedef enum place_state {
     PLACE_FREE,
-    PLACE_FILLED, /* it is being filled, and nobody else looks at it */
+    PLACE_FILLED, /* it is being filled, and no other thread reads it */
     PLACE_RESERVED,
     PLACE_TAKEN, /* by an engine that is being created */
     PLACE_SPENT, /* an engine listens, or has listened; the place may be used again */

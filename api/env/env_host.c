@@ -357,7 +357,7 @@ void trib_env_host_describe(FILE *out)
     bool is_placed = false;
     trib_config config;
     trib_config_init(&config, sizeof config);
-    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* an engine's creation says what is wrong */
+    if (trib_config_from_env(&config, NULL) != TRIB_OK) { /* the creation of an engine reports the error */
         config.listen = NULL;
     }
     trib_address listen;

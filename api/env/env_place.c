@@ -232,7 +232,7 @@ static void read_claims(trib_reactor *reactor, trib_timer *timer)
 {
     trib_env_place *self = timer->user;
     if (trib_core_claims_more(&self->reading)) {
-        trib_timer_arm(reactor, timer, 0); /* in the next turn: input comes first */
+        trib_timer_arm(reactor, timer, 0); /* in the next turn, because input comes first */
     } else {
         settle_process(self, reactor);
     }
@@ -244,7 +244,7 @@ void trib_env_place_settle(trib_env_place *self, trib_engine *engine, trib_react
     if (reactor->index != 0) {
         return; /* core 0 posts to it */
     }
-    trib_assert(self->engine == NULL); /* a job comes together once */
+    trib_assert(self->engine == NULL); /* a job forms once */
     self->engine = engine;
     self->where = *where;
     if (!self->request.pin || !may_move(engine)) {

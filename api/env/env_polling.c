@@ -4,7 +4,7 @@
 #define SOON_NS INT64_C(50000) /* a few times the cost of falling asleep and waking up */
 #define SERVED_NS INT64_C(8000000)
 
-/* A dedicated server has nothing else to do, and each sum waits until it is awake. */
+/* A dedicated server has no other work, and each sum waits until it is awake. */
 static bool only_serves(const trib_config *config)
 {
     return config->roles == TRIB_ROLE_SERVER && config->mode != TRIB_MODE_ATTACHED;

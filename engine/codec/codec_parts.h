@@ -1,7 +1,5 @@
-/*
- * codec_parts.h - what the codecs share: their tables, elements of any type as blocks of float32, bytes anywhere in
- * memory, and random numbers that depend on a place.
- */
+/* codec_parts.h - shared by the codecs: their tables, elements of any type as blocks of float32, bytes anywhere in
+ * memory, and random numbers that depend on a place. */
 #ifndef TRIB_ENGINE_CODEC_PARTS_H
 #define TRIB_ENGINE_CODEC_PARTS_H
 

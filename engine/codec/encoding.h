@@ -1,7 +1,5 @@
-/*
- * encoding.h - what a worker says of a codec in front of each encoded chunk, so that a server can decode it without
- * knowing the tensor.
- */
+/* encoding.h - a worker's description of the codec in front of each encoded chunk, so that a server can decode it
+ * without knowing the tensor. */
 #ifndef TRIB_ENGINE_ENCODING_H
 #define TRIB_ENGINE_ENCODING_H
 

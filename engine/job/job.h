@@ -106,7 +106,7 @@ typedef struct trib_job_reactor {
     trib_post *roster_post, *ended_post;
 } trib_job_reactor;
 
-/* Which function of the host runs on a core: the callback of an operation, or one of the engine's own. */
+/* The kind of host function that runs on a core: the callback of an operation, or one of the engine's own. */
 typedef enum trib_callback_kind {
     TRIB_CALLBACK_PUSH_PULL,
     TRIB_CALLBACK_BROADCAST,

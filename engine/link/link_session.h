@@ -1,5 +1,6 @@
 /*
- * link_session.h - what lets a link outlive its connection: frames are counted, and kept until the peer has them.
+ * link_session.h - the state by which a link outlives its connection: frames are counted, and kept until the peer has
+ * them.
  *
  * Both sides count the frames that they send and receive, except those of the handshake and ACK. Each frame tells in
  * `acknowledged` how many the sender has received. Where nothing else goes that way, an ACK goes after a short delay or

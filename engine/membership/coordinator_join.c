@@ -297,7 +297,7 @@ static bool expects_others(const trib_coordinator *self, const trib_member_info 
                                                  : servers != 0 && servers != self->server_count;
 }
 
-/* Other members' values of job-wide settings are ignored, which somebody who has set them must know. */
+/* Other members' values of job-wide settings are ignored, and the person who has set them must know that. */
 static void log_settings(trib_coordinator *self, const char *name, const trib_job_settings *theirs)
 {
     char text[TRIB_ERROR_TEXT_SIZE];

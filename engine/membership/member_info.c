@@ -1,4 +1,4 @@
-/* member_info.c - what a member says of itself when it joins. */
+/* member_info.c - a member's description of itself when it joins. */
 #include <stdio.h>
 
 #include "engine/core/core.h"

@@ -1,4 +1,4 @@
-/* tensor_declaration.h - what a worker's DECLARE says of a tensor. */
+/* tensor_declaration.h - a worker's declaration of a tensor (DECLARE). */
 #ifndef TRIB_ENGINE_TENSOR_DECLARATION_H
 #define TRIB_ENGINE_TENSOR_DECLARATION_H
 

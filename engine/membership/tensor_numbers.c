@@ -54,7 +54,10 @@ static bool is_awaited(const trib_coordinator *self, uint32_t member)
 static void collect(trib_coordinator *self)
 {
     if (self->workers_left > 0 || self->early_leaver != TRIB_NO_MEMBER) {
-        return; /* who has left may sum for others still, but answers nothing; few tensors are declared from now on */
+        /*
+         * A member that has left may still sum for others, but answers nothing; few tensors are declared from now on.
+         */
+        return;
     }
     uint64_t answered = self->forgets;
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && self->number_forgotten != 0; i++) {

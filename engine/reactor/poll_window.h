@@ -25,7 +25,7 @@ typedef struct trib_poll_window {
     int64_t window_ns;         /* the present one, least_ns..most_ns */
     int64_t worked_ns;         /* when there was work last */
     int64_t taught_ns;         /* when there was some last that teaches */
-    int64_t yield_until_ns;    /* others want the core until then */
+    int64_t yield_until_ns;    /* other threads want the core until then */
 } trib_poll_window;
 
 static inline trib_poll_window trib_poll_window_between(int64_t least_ns, int64_t most_ns)
@@ -34,8 +34,8 @@ static inline trib_poll_window trib_poll_window_between(int64_t least_ns, int64_
         .least_ns = least_ns, .most_ns = most_ns > least_ns ? most_ns : least_ns, .window_ns = least_ns};
 }
 
-/* There was work. Heartbeats and the like come by themselves, and are no reason to look for longer: teaches is false.
- * */
+/* Notes an arrival of work. teaches is false for heartbeats and the like, which come by themselves and are no reason to
+ * poll for longer. */
 static inline void trib_poll_window_note_work(trib_poll_window *window, int64_t now_ns, bool teaches)
 {
     const int64_t pause_ns = now_ns - window->worked_ns;
@@ -69,7 +69,7 @@ static inline void trib_poll_window_note_yield(trib_poll_window *window, int64_t
     }
 }
 
-/* True while it is worth looking. */
+/* True while polling is worth its cost. */
 static inline bool trib_poll_window_is_open(const trib_poll_window *window, int64_t now_ns)
 {
     return now_ns - window->worked_ns < window->window_ns && now_ns >= window->yield_until_ns;

@@ -26,7 +26,7 @@
 
 typedef struct trib_reactor trib_reactor;
 
-/* A message to a reactor, embedded in what it is about. */
+/* A message to a reactor, embedded in the object that it is about. */
 typedef struct trib_post {
     struct trib_post *_Atomic next;
     void (*run)(trib_reactor *reactor, struct trib_post *post);
@@ -81,9 +81,9 @@ typedef struct trib_reactor_ops {
  */
 typedef struct trib_poller {
     struct trib_poller *next;
-    /* Takes what there is, within bounds; true if there was something. Runs as a callback of the loop. */
+    /* Takes the input that is there, within bounds; true if there was some. Runs as a callback of the loop. */
     bool (*poll)(trib_reactor *reactor, struct trib_poller *poller);
-    /* The loop is about to block: from now on what comes shall wake it. False: something is there already, do not. */
+    /* The loop is about to block, so later input shall wake it. Returns false if input is there already. */
     bool (*rest)(trib_reactor *reactor, struct trib_poller *poller);
     /* The loop runs again: wake-ups are not needed. */
     void (*woken)(trib_reactor *reactor, struct trib_poller *poller);

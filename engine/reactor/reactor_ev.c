@@ -137,7 +137,7 @@ static const trib_reactor_ops ev_ops = {
 
 /* ---- The loop's own watchers ---- */
 
-/* True while it is worth looking for more before it sleeps. */
+/* True while polling before the sleep is worth its cost. */
 static bool keeps_polling(reactor_ev *self)
 {
     if (self->poll_window.most_ns == 0) {
@@ -145,7 +145,7 @@ static bool keeps_polling(reactor_ev *self)
     }
     const int64_t now = now_fast_ns(&self->base);
     if (self->worked || self->base.got_payload) {
-        /* Heartbeats come milliseconds after one another. */
+        /* Heartbeats are milliseconds apart. */
         const bool teaches = self->posted || self->base.got_payload || self->poll_window.most_ns < NS_PER_S / 1000;
         trib_poll_window_note_work_since(&self->poll_window, self->turn_ns, now, teaches);
         self->worked = self->posted = self->base.got_payload = false;
@@ -218,7 +218,8 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
 static bool run_turn(reactor_ev *self)
 {
     const bool polls_more = self->busy_poll || self->polls_more;
-    const trib_turn turn = trib_reactor_turn(&self->base, polls_more); /* prepare sees what is left */
+    /* The prepare watcher sees the posts that are left. */
+    const trib_turn turn = trib_reactor_turn(&self->base, polls_more);
     self->worked = self->worked || turn.worked;
     self->posted = self->posted || turn.posted;
     return turn.worked;
@@ -259,14 +260,14 @@ static void wake_called(struct ev_loop *loop, ev_io *watcher, int events)
     (void)loop;
     (void)events;
     uint64_t times = 0;
-    (void)!read(watcher->fd, &times, sizeof times); /* what it was woken for, check_called looks at */
+    (void)!read(watcher->fd, &times, sizeof times); /* check_called looks at the input for which the loop was woken */
 }
 
 static void idle_called(struct ev_loop *loop, ev_idle *watcher, int events)
 {
     (void)loop;
     (void)watcher;
-    (void)events; /* its being active is what keeps the loop from blocking */
+    (void)events; /* while the idle watcher is active the loop does not block */
 }
 
 static void start_watchers(reactor_ev *self)
@@ -304,7 +305,7 @@ trib_status trib_reactor_ev_create(uint32_t index, trib_logger *logger, struct e
         return TRIB_NO_MEMORY;
     }
     self->attached = host_loop != NULL;
-    errno = 0; /* libev leaves there what it was short of */
+    errno = 0; /* libev leaves the number of the shortage in errno */
     self->core = -1;
     self->wake_fd = trib_descriptor_keep(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC));
     if (self->wake_fd < 0) {

@@ -1,7 +1,5 @@
-/*
- * reactor_ev_internal.h - the state that reactor_ev.c (the loop), reactor_ev_timer.c (its timers) and
- * reactor_ev_thread.c (the thread that runs it) share.
- */
+/* reactor_ev_internal.h - the state that reactor_ev.c (the loop), reactor_ev_timer.c (its timers) and
+ * reactor_ev_thread.c (the thread that runs it) share. */
 #ifndef TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
 #define TRIB_ENGINE_REACTOR_REACTOR_EV_INTERNAL_H
 
@@ -24,7 +22,7 @@ typedef struct reactor_ev {
     bool started;       /* has a thread to join */
     bool busy_poll;     /* it spins, and never sleeps */
     int first_core;     /* to be pinned to when it starts */
-    int core;           /* that it is pinned to; -1: none */
+    int core;           /* the core that the thread is pinned to; -1: none */
     cpu_set_t anywhere; /* where its thread might run when it began */
     pthread_t thread;
     _Atomic pthread_t runner; /* thread that ran the loop last */
@@ -39,7 +37,7 @@ typedef struct reactor_ev {
     ev_idle idle;
     ev_cleanup cleanup;          /* on an attached loop */
     ev_timer horizon;            /* for the far timers */
-    int64_t horizon_ns;          /* for when it is armed */
+    int64_t horizon_ns;          /* the time for which it is armed */
     struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
     trib_poll_window poll_window;
     int64_t turn_ns; /* when it was over that the loop waited */
@@ -54,7 +52,7 @@ static inline reactor_ev *reactor_of(trib_reactor *reactor)
     return trib_container_of(reactor, reactor_ev, base);
 }
 
-/* In a child of a fork, which has the loop's memory, but none of the descriptors, or others by their numbers? */
+/* True in a child of a fork, which has the loop's memory, but none of its descriptors. */
 static inline bool trib_reactor_ev_is_foreign(const reactor_ev *self)
 {
     return self->process != trib_fork_process();

@@ -35,7 +35,7 @@ static inline uint64_t trib_tsc_clock_count(void)
 #endif
 }
 
-/* Never before what it said last. */
+/* Never before the time that it returned last. */
 static inline int64_t trib_tsc_clock_now(trib_tsc_clock *clock)
 {
     const uint64_t passed = trib_tsc_clock_count() - clock->set_at;

@@ -299,7 +299,7 @@ void trib_worker_take_losses(trib_core *core)
         if (!close_links_to(core, member)) {
             return;
         }
-        core->losses_taken++; /* which the reports tell */
+        core->losses_taken++; /* the workers' reports say so */
         orphan_tasks(core, member);
         trib_losses_take(losses, core->losses_taken - 1);
         core->engine->hooks->losses_taken(core->engine);

@@ -6,7 +6,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LOOK_NS (500 * INT64_C(1000)) /* more work mostly comes soon after the last */
+#define LOOK_NS (500 * INT64_C(1000)) /* more work mostly follows soon */
 #define EXPORT __attribute__((visibility("default")))
 
 EXPORT const trib_device_ops *trib_device_cuda(void);
@@ -85,7 +85,7 @@ static void rouse_thread(trib_device *device)
     pthread_mutex_unlock(&device->mutex);
 }
 
-/* Has the stream no work left? This is unknown for the default streams, and for all streams that wait for the legacy
+/* True if the stream has no work left. Unknown for the default streams, and for all streams that wait for the legacy
  * default stream, which are those that were not made with cudaStreamNonBlocking. */
 static bool is_stream_idle(const trib_device *device, cudaStream_t stream)
 {

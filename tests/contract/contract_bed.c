@@ -324,7 +324,7 @@ static bool do_listen(side *where, void *argument)
     return status == TRIB_OK;
 }
 
-/* The address as seen from elsewhere: another host, everything after it as it is. */
+/* Returns the address as another host sees it: with that host's name, and everything after it unchanged. */
 static void reach_at(bed *self, const char *host)
 {
     trib_address told = self->address;
@@ -403,8 +403,8 @@ static bool do_close_transport(side *where, void *argument)
     return true;
 }
 
-/* A test that leaves something open has failed, and shall say so: a transport that is closed then would end the
- * process first. */
+/* A test that leaves something open has failed and must report that. Closing the transport now would end the process
+ * first. */
 int trib_bed_teardown(void **state)
 {
     bed *self = *state;

@@ -26,7 +26,8 @@ static void say_peer(const peer *one, unsigned index, uint32_t number)
     }
 }
 
-/* On a thread of the C library's. Whoever hangs has lost: what other threads may change meanwhile is read all the same. */
+/* Runs on a thread of the C library. The test has failed by now, so fields that other threads may change are read
+ * without a lock. */
 static void say_what_hangs(union sigval value)
 {
     (void)value;

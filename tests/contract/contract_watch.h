@@ -1,6 +1,5 @@
-/*
- * contract_watch.h - ends a contract test that hangs, and says where it stood: its peers, and what the transport explains.
- */
+/* contract_watch.h - ends a contract test that hangs, and prints its state: its peers, and the transport's own
+ * explanation. */
 #ifndef TRIB_TESTS_CONTRACT_WATCH_H
 #define TRIB_TESTS_CONTRACT_WATCH_H
 

@@ -1,6 +1,8 @@
 /*
- * hostile_bed.h - both ends of a connection over shared memory in one process, on one loop, for a test that speaks or writes for one of
- * them what that would never. Every upcall checks that sends come back in order and once, and leases before `closed`.
+ * hostile_bed.h - both ends of a connection over shared memory in one process, on one loop, for a test that writes for
+ * one of them what a correct peer never writes.
+ *
+ * Every upcall checks that sends come back in order and once, and leases before `closed`.
  */
 #ifndef TRIB_TESTS_HOSTILE_BED_H
 #define TRIB_TESTS_HOSTILE_BED_H
@@ -15,7 +17,7 @@ typedef struct end {
     trib_send sends[SENDS];
     unsigned sent, received, in_place, leases;
     bool closed;
-    unsigned char *target; /* as large as what comes, so that a byte too many is seen */
+    unsigned char *target; /* as large as a payload, so that an extra byte is seen */
     char reason[256];
 } end;
 
@@ -25,10 +27,10 @@ typedef struct scene {
     trib_transport *transport;
     trib_listener *listener;
     trib_address address;
-    end ends[2]; /* the one that connects, the one that accepts */
+    end ends[2]; /* the connecting side and the accepting side */
     uint64_t random;
     trib_arena *arena;
-    void *offer; /* of the arena; NULL: it is not offered */
+    void *offer; /* of the arena; NULL: the arena is not offered */
     unsigned char *payload;
 } scene;
 

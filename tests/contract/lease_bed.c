@@ -70,7 +70,8 @@ static void on_recalled(trib_lease *lease)
 {
     held *one = lease->user;
     end *self = NULL;
-    memcpy(&self, one->target, sizeof self); /* whose it is: nothing else comes there */
+    /* The target holds the owner's address, because no payload is copied there. */
+    memcpy(&self, one->target, sizeof self);
     assert_ptr_equal(one->lease, lease);
     assert_false(self->closed);
     const bool is_whole = lease_has_content(one->payload, (uint32_t)(one - self->held), one->size);
@@ -96,7 +97,7 @@ static void take_lease(end *self, held *one)
     }
 }
 
-/* Under a lease where it is the sender's memory: that is always given. */
+/* A payload in the sender's memory is read under a lease, which is always given for the length of the upcall. */
 static void read_payload(end *self, const held *one, uint32_t number)
 {
     trib_lease *lease = trib_shm_ops.lease(self->conn, false);
@@ -104,7 +105,7 @@ static void read_payload(end *self, const held *one, uint32_t number)
     assert_true(lease_has_content(one->payload, number, one->size));
     assert_true(lease == NULL || lease->end(lease));
     if (lease != NULL) {
-        lease_turn(self->scene, 0); /* the sender hears of it when the upcall has returned */
+        lease_turn(self->scene, 0); /* the sender learns of the end after the upcall has returned */
         assert_true(self->scene->ends[0].sent <= number);
     }
 }
@@ -148,7 +149,7 @@ static void on_closed(trib_conn *conn, trib_status status, const char *reason)
     assert_true(!self->closed && reason[0] != '\0');
     assert_int_equal(self->sent, self->begun);
     for (unsigned i = 0; i < self->received; i++) {
-        assert_null(self->held[i].lease); /* what was not ended was recalled */
+        assert_null(self->held[i].lease); /* a lease that had not ended was recalled */
     }
     self->closed = true;
     self->status = status;

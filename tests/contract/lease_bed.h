@@ -1,9 +1,9 @@
 /*
- * lease_bed.h - two sides of shared memory, one that sends what it offers and one that leases it, both turned by hand under one
- * clock.
+ * lease_bed.h - two sides of shared memory, a sender that offers its memory and a receiver that leases it. The test
+ * turns both by hand under one clock.
  *
- * Every upcall checks what must hold whatever the test is: order, contents, each send told of once, each lease ended or recalled
- * once and before `closed`.
+ * Every upcall checks the invariants of any test: order, contents, each send reported once, each lease ended or
+ * recalled once and before `closed`.
  */
 #ifndef TRIB_TESTS_LEASE_BED_H
 #define TRIB_TESTS_LEASE_BED_H
@@ -13,13 +13,13 @@
 
 #define MESSAGES_MAX 1200u
 #define PIECES 16u
-#define PIECE 20000u /* more than goes through the ring */
+#define PIECE 20000u /* larger than the payloads that go through the ring */
 #define ROUNDS 8u
 #define MS INT64_C(1000000)
 
 /* A message that has been received, and the lease of its payload. */
 typedef struct held {
-    trib_lease *lease; /* NULL: none was asked for, or given, or it is over */
+    trib_lease *lease; /* NULL: no lease was asked for, or none was given, or it has ended */
     unsigned char *target;
     const unsigned char *payload;
     uint32_t size;
@@ -54,21 +54,22 @@ typedef struct scene {
     unsigned char *pieces;
     unsigned char own[PIECES * PIECE]; /* not offered */
     uint32_t descriptors_before;
-    end ends[2]; /* the one that connects and sends, and the one that receives */
+    end ends[2]; /* the sender, which connects, and the receiver */
 } scene;
 
 void lease_turn(scene *self, unsigned side);
 void lease_turn_both(scene *self);        /* until nothing is under way */
 void lease_pass(scene *self, int64_t ns); /* and then that */
 scene *lease_open(void);
-/* Offering and reading: what the sender does, and what the receiver. */
+/* offers: the sender offers its memory. reads: the receiver may read the sender's memory. */
 scene *lease_open_as(bool offers, bool reads);
-/* The receiver alone: who sends it so many is another process, whose clock stands still, until somebody ends that. */
+/* Opens the receiver alone. The sender of the `count` messages is another process, which stands still until it is
+ * killed. */
 scene *lease_open_apart(unsigned count, pid_t *sender_out);
-/* Everything has been given back, whatever the test left behind. */
+/* Checks that both sides gave everything back, however the test ended. */
 void lease_close(scene *self);
 void lease_close_end(scene *self, unsigned side, bool flush);
-/* False: what it said was none any more. */
+/* Ends the lease. Returns false if the lease had been taken back. */
 bool lease_let_go(held *one);
 /* memory: the scene's pieces, or its own. */
 void lease_send_from(scene *self, const unsigned char *memory, uint32_t size);

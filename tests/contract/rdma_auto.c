@@ -1,6 +1,8 @@
 /*
- * rdma_auto.c - see rdma_auto.h. Both sides are in one process, where auto would choose shared memory: they do not find
- * each other over that, because one listens on all addresses and the other looks for it under one of them.
+ * rdma_auto.c - see rdma_auto.h.
+ *
+ * Both sides are in one process, where auto would choose shared memory. They do not find each other that way, because
+ * one listens on all addresses and the other looks for it under one of them.
  */
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 
 #define RDMA_CONNECTING_MAX 20u /* the guest's processor may have little time */
 
-/* The number of tests that failed; ip: IPv4, a device's. */
+/* Returns the number of tests that failed. ip: the IPv4 address of a device. */
 int trib_rdma_auto_run(const char *ip);
 
 #endif

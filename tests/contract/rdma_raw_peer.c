@@ -48,7 +48,7 @@ static int raw_peer_connect(raw_peer *self, const trib_address *to, const void *
     assert_int_equal(rdma_create_qp(self->id, NULL, &attributes), 0);
     self->mr = rdma_reg_msgs(self->id, self->buffer, sizeof self->buffer);
     assert_non_null(self->mr);
-    for (unsigned i = 0; i < 32; i++) { /* what it is told is thrown away */
+    for (unsigned i = 0; i < 32; i++) { /* the received bytes are thrown away */
         assert_int_equal(rdma_post_recv(self->id, NULL, self->buffer + TRIB_RDMA_BUFFER, TRIB_RDMA_BUFFER, self->mr),
                          0);
     }
@@ -60,7 +60,7 @@ static int raw_peer_connect(raw_peer *self, const trib_address *to, const void *
 static void raw_peer_end(raw_peer *self)
 {
     rdma_dereg_mr(self->mr);
-    rdma_destroy_ep(self->id); /* with its queues; the peer is told if it was connected */
+    rdma_destroy_ep(self->id); /* destroys the queues, too; a connected peer gets a disconnect */
 }
 
 /* The device's report on the send. It gives up after seven tries, so it must report one or the other. */
@@ -100,7 +100,8 @@ static void turns_away_other_greetings(void **state)
     assert_int_equal(raw_peer_connect(other, &self->address, NULL, 0), ECONNREFUSED);
     raw_peer_end(other);
     free(other);
-    assert_false(trib_bed_on_side(self, 1, trib_bed_has_peers, &(uint32_t){1})); /* nobody was told */
+    /* The accepting side reported no connection. */
+    assert_false(trib_bed_on_side(self, 1, trib_bed_has_peers, &(uint32_t){1}));
 }
 
 /* ---- Messages ---- */
@@ -110,7 +111,7 @@ typedef struct nonsense {
     size_t size;
 } nonsense;
 
-/* As the bed's peers fill theirs: what is wrong is never the header. */
+/* Fills in the header as the bed's peers do. The header is always valid, so only the prefix can be at fault. */
 static void bed_header(raw_peer *self, uint32_t sequence, uint32_t size)
 {
     unsigned char *header = self->buffer + TRIB_RDMA_HEADER_AT;
@@ -130,7 +131,7 @@ static void ends_on_nonsense(void **state)
         {{.kind = 77}, sizeof(verbs_prefix)},
         {{.kind = KIND_CREDIT}, sizeof(verbs_prefix) - 1},
         {{.kind = KIND_CREDIT, .credits = 1}, sizeof(verbs_prefix)}, /* more than all */
-        {{.kind = KIND_GRANT}, sizeof(verbs_prefix)},                /* nothing waits for it */
+        {{.kind = KIND_GRANT}, sizeof(verbs_prefix)},                /* no message waits for a place */
         {{.kind = KIND_GRANT, .flags = TRIB_RDMA_UNWANTED}, sizeof(verbs_prefix)},
         {{.kind = KIND_MESSAGE}, sizeof(verbs_prefix)}, /* without a header */
         {{.kind = KIND_MESSAGE, .size = 1}, TRIB_RDMA_PAYLOAD_AT},
@@ -170,7 +171,7 @@ static bool stays_paused(side *where, void *argument)
     return true;
 }
 
-/* The receiver has no room, so that nothing is granted: of the requests that may wait, there is one too many. */
+/* The receiver has no room and grants nothing. The peer sends one request more than may wait. */
 static void ends_on_too_many_requests(void **state)
 {
     bed *self = *state;
@@ -200,7 +201,8 @@ static void ends_on_too_many_requests(void **state)
     free(other);
 }
 
-/* With a key that it was never given the device stops it; with one that happens to be good the transport does. */
+/* The device stops a write with a key that the peer was never given. The transport stops one whose key happens to be
+ * good. */
 static void ends_on_writes_without_a_grant(void **state)
 {
     bed *self = *state;
@@ -228,7 +230,7 @@ static void ends_on_writes_without_a_grant(void **state)
         /* The connection that ends for a good key may end before its device has acknowledged the write. */
         assert_true(status == (is_good ? IBV_WC_SUCCESS : IBV_WC_REM_ACCESS_ERR) ||
                     (is_good && status == IBV_WC_RETRY_EXC_ERR));
-        if (!is_good) { /* its queue pair is broken, which ours learns when it says so */
+        if (!is_good) { /* the peer's queue pair is broken, and a disconnect tells our side */
             assert_int_equal(rdma_disconnect(other->id), 0);
         }
         trib_bed_until(self, 1, trib_bed_all_closed, &(uint32_t){i + 1});
@@ -238,8 +240,8 @@ static void ends_on_writes_without_a_grant(void **state)
     }
 }
 
-/* Its device has forgotten the queue pair, and nobody says that it is over: nothing that we send is acknowledged,
- * and our device gives up in about the time that it was given. */
+/* The peer's device has forgotten the queue pair and sends no disconnect. No send of ours is acknowledged, and our
+ * device gives up in about the time of its retries. */
 static void notices_that_nobody_answers(void **state)
 {
     bed *self = *state;
@@ -263,7 +265,7 @@ static bool one_closed(side *where, void *argument)
     return where->closed_count == 1;
 }
 
-/* One of two connections has ended already, though its peer does not say that it knows: `closed` is not told again. */
+/* One of two connections has ended before, though its peer has not answered: `closed` is not reported again. */
 static void is_told_once_when_the_device_goes(void **state)
 {
     bed *self = *state;
@@ -281,7 +283,7 @@ static void is_told_once_when_the_device_goes(void **state)
     assert_int_equal(rdma_post_send(other->id, NULL, other->buffer, sizeof(verbs_prefix), other->mr, 0), 0);
     trib_bed_until(self, 1, one_closed, NULL);
     assert_int_equal(trib_bed_theirs(self, 0)->closed_status, TRIB_PROTOCOL);
-    /* It waits until this process has let go of the device. */
+    /* The removal waits until this process has let go of the device. */
     char command[80];
     snprintf(command, sizeof command, "rdma link delete %s &", getenv("RDMA_DEV"));
     assert_int_equal(system(command), 0);

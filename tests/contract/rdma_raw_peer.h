@@ -1,7 +1,5 @@
-/*
- * rdma_raw_peer.h - a peer that speaks verbs but is no transport of ours: it greets wrongly, sends nonsense, and writes
- * where nobody let it.
- */
+/* rdma_raw_peer.h - a peer that uses verbs without a transport of ours: it sends wrong greetings and nonsense, and
+ * writes to memory that it was not granted. */
 #ifndef TRIB_TESTS_RDMA_RAW_PEER_H
 #define TRIB_TESTS_RDMA_RAW_PEER_H
 

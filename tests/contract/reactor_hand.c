@@ -7,7 +7,7 @@
 
 #include "engine/base/assert.h"
 
-#define PASSES 8u /* of a turn; a connection that waits for another side looks again in the next */
+#define PASSES 8u /* of a turn; a connection that waits for another side checks again in the next turn */
 
 static reactor_hand *hand_of(trib_reactor *reactor)
 {
@@ -21,7 +21,7 @@ static int64_t now_ns(trib_reactor *reactor)
 
 static void wake(trib_reactor *reactor)
 {
-    (void)reactor; /* it is turned when the test likes */
+    (void)reactor; /* the test decides when the reactor turns */
 }
 
 static void timer_stop(trib_reactor *reactor, trib_timer *timer)
@@ -127,5 +127,5 @@ void reactor_hand_turn(reactor_hand *self)
         found = run_ready(self) || run_due(self);
         found = trib_reactor_turn(&self->base, false).worked || found;
     }
-    (void)trib_reactor_rest(&self->base); /* until the next turn it sleeps, as others see it */
+    (void)trib_reactor_rest(&self->base); /* until the next turn the reactor sleeps, as far as other sides can see */
 }

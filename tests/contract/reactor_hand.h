@@ -1,7 +1,5 @@
-/*
- * reactor_hand.h - a reactor that a test turns by hand, under a clock that the test moves: what depends on who runs when, and
- * for how long somebody does not, is the same in every run.
- */
+/* reactor_hand.h - a reactor that a test turns by hand, under a clock that the test moves. So the order in which
+ * reactors run, and how long one stands still, are the same in every run. */
 #ifndef TRIB_TESTS_REACTOR_HAND_H
 #define TRIB_TESTS_REACTOR_HAND_H
 
@@ -20,7 +18,7 @@ typedef struct reactor_hand {
 } reactor_hand;
 
 void reactor_hand_init(reactor_hand *self, uint32_t index, trib_logger *logger, const int64_t *clock_ns);
-/* Handles what has come in, what is due and what was deferred, until there is nothing more. Never waits. */
+/* Handles all input, due timers and deferred posts until nothing is left. Never waits. */
 void reactor_hand_turn(reactor_hand *self);
 
 #endif

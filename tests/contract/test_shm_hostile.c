@@ -1,7 +1,9 @@
 /*
- * test_shm_hostile.c - a peer that breaks the rules of shared memory: it scribbles in the segment while messages are under
- * way, or greets with nonsense. Whatever it does, this side gets its sends back, is told of the end once, and reads and
- * writes nothing that is not its own.
+ * test_shm_hostile.c - a peer that breaks the rules of shared memory: it scribbles in the segment while messages are
+ * under way, or sends a wrong greeting.
+ *
+ * This side gets its sends back, reports the end once, and reads and writes nothing outside its own memory, whatever
+ * the peer does.
  */
 #include <fcntl.h>
 #include <stdio.h>
@@ -37,7 +39,8 @@ static void send_all(scene *self, end *from)
     }
 }
 
-/* Where something means much: a side's words, or what is looked at next in one of the rings. */
+/* Draws an offset where a wrong word does most harm: in a side's words, or at the place that is read next in one of the
+ * rings. */
 static size_t place_that_matters(scene *self, const shm_conn *conn)
 {
     static const size_t words[] = {offsetof(shm_side, head),    offsetof(shm_side, tail),
@@ -51,7 +54,7 @@ static size_t place_that_matters(scene *self, const shm_conn *conn)
     return SHM_RINGS_OFFSET + side * SHM_RING_BYTES + next % SHM_RING_BYTES;
 }
 
-/* Words near what is true do more harm than others. */
+/* Values near the correct one do more harm than others, so most words are near it. */
 static void scribble(scene *self, const shm_conn *conn)
 {
     unsigned char *segment = conn->segment;
@@ -224,7 +227,7 @@ static void keeps_no_descriptors(void **state)
     hostile_close(self);
 }
 
-/* Many that greet and say nothing: the oldest make room. */
+/* Many peers send a greeting and nothing else. The oldest connections make room. */
 static void ends_the_oldest(void **state)
 {
     (void)state;
@@ -254,7 +257,7 @@ static void ends_the_oldest(void **state)
     hostile_close(self);
 }
 
-/* One that greets well and then lends a payload that is none. */
+/* The peer sends a correct greeting, and then names a payload that is not in its memory. */
 static void turns_false_addresses_away(void **state)
 {
     (void)state;
@@ -284,7 +287,8 @@ static void turns_false_addresses_away(void **state)
 
 /* ---- Silence ---- */
 
-/* The peer takes nothing, but this side could not have seen it. Only what it has seen itself counts. */
+/* The peer reads nothing, but this side stood still and could not have seen that. Only time in which this side ran
+ * counts. */
 static void does_not_count_its_own_standstill(void **state)
 {
     (void)state;

@@ -1,7 +1,9 @@
 /*
- * test_shm_hostile_offers.c - a peer that offers memory and lies about it: in the list that this side reads, about what stands for
- * an entry, and about where a payload is. What can be read arrives all the same, by copying; else the connection ends. This side
- * maps nothing that could end it.
+ * test_shm_hostile_offers.c - a peer that offers memory and lies about it: in the list that this side reads, about the
+ * file of an entry, and about the place of a payload.
+ *
+ * A payload that can be read arrives all the same, by copying; otherwise the connection ends. This side maps nothing
+ * that could end its process.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
@@ -45,7 +47,7 @@ typedef struct victim {
     trib_conn *conn;
     uint32_t descriptors_before, mappings_before;
     unsigned received, in_place;
-    bool is_whole; /* what comes is what the sender has there */
+    bool is_whole; /* the received bytes are those in the sender's memory */
     uint64_t sent_from;
     bool closed;
     trib_status status;
@@ -63,7 +65,7 @@ static void on_connected(trib_conn *conn, trib_status status)
 {
     (void)conn;
     (void)status;
-    fail(); /* this side connects to nobody */
+    fail(); /* this side makes no connections */
 }
 
 static trib_status on_header(trib_conn *conn, const unsigned char header[TRIB_HEADER_SIZE], trib_recv_target *target)
@@ -144,7 +146,7 @@ static void turn(victim *self)
     }
 }
 
-/* The victim must have kept nothing of what it received. */
+/* Checks that the victim keeps no descriptor and no mapping of the received offers. */
 static void victim_close(victim *self)
 {
     if (!self->closed) {
@@ -167,7 +169,7 @@ typedef struct offered {
     uint32_t unused;
 } offered;
 
-/* A second writing of what shm_memory.c reads of peers. */
+/* The layout that shm_memory.c reads from peers, written down a second time. */
 typedef struct offered_list {
     uint32_t count;
     _Alignas(8) offered entries[ENTRIES_MAX];
@@ -380,7 +382,7 @@ static int descriptor_of(stand which, int own)
     }
 }
 
-/* All that an honest one has, and behind a part of it nothing. */
+/* A complete list, of which only the beginning can be read. */
 static void break_off(liar *self)
 {
     unsigned char *pages = self->memory + EXTENT;
@@ -425,7 +427,7 @@ static void is_known(const lie *what, bool copies_only, outcome wanted)
                  self->closed ? "ended" : "goes on");
     }
     assert_int_equal(self->status != TRIB_OK, wanted == ENDED);
-    if (wanted != ENDED) { /* and so it goes on */
+    if (wanted != ENDED) { /* later payloads fail in the same way */
         liar_send(&all->liar, (uintptr_t)all->liar.memory);
         assert_int_equal(self->received, 2);
         assert_int_equal(self->in_place, wanted == IN_PLACE ? 2 : 0);
@@ -441,14 +443,14 @@ static void believes_nothing(void **state)
     }
 }
 
-/* The victim has said that it cannot read memory, and is sent payloads that it would have to read. */
+/* The victim has said that it cannot read memory, and the peer sends payloads that would have to be read. */
 static void is_not_made_to_read(void **state)
 {
     (void)state;
     is_known(&lies[0], true, ENDED);
 }
 
-/* Pages that are taken from under a payload come back as zeroes. */
+/* Pages that are taken away under a payload come back as zeroes. */
 static void reads_holes(void **state)
 {
     (void)state;
@@ -465,7 +467,7 @@ static void reads_holes(void **state)
     scene_close(all);
 }
 
-/* A list has an end, also one that is another each time. */
+/* A list ends after a bounded number of entries, even if the peer changes it all the time. */
 static void maps_no_more_than_a_list_has(void **state)
 {
     (void)state;

@@ -1,7 +1,5 @@
-/*
- * test_shm_lease.c - payloads that stay in the sender's memory: how long, who is told what of them, and what becomes of them when
- * either side ends or stands still.
- */
+/* test_shm_lease.c - payloads that stay in the sender's memory: how long a lease holds, what the sender learns of it,
+ * and how it ends when either side ends or stands still. */
 #include <poll.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -20,7 +18,7 @@
 
 /* ---- While nothing ends ---- */
 
-/* A leased payload stays as it is, and the sender hears nothing of it nor of those behind it, large or small. */
+/* A leased payload stays unchanged. The sender gets no report of it, nor of later messages, large or small. */
 static void keeps_a_payload(void **state)
 {
     (void)state;
@@ -33,13 +31,13 @@ static void keeps_a_payload(void **state)
     assert_int_equal(self->ends[1].received, 4);
     assert_int_equal(self->ends[0].sent, 0);
     assert_true(lease_has_content(first->payload, 0, PIECE));
-    self->pieces[5] ^= 1; /* it is no copy */
+    self->pieces[5] ^= 1; /* the payload was not copied */
     assert_int_equal(first->payload[5], self->pieces[5]);
     struct pollfd wake_up = {.fd = ((shm_conn *)self->ends[0].conn)->io.fd, .events = POLLIN};
     assert_true(lease_let_go(&self->ends[1].held[0]));
     assert_int_equal(poll(&wake_up, 1, 0), 0);
     lease_turn(self, 1);
-    assert_int_equal(poll(&wake_up, 1, 0), 1); /* it may sleep until it is told */
+    assert_int_equal(poll(&wake_up, 1, 0), 1); /* the sender may sleep until a report wakes it */
     lease_turn_both(self);
     assert_int_equal(self->ends[0].sent_ok, 4);
     assert_int_equal(self->ends[1].recalled, 0);
@@ -75,7 +73,7 @@ static void ends_at_once(void **state)
     lease_close(self);
 }
 
-/* Then the sender is told, and the lease must not be ended any more. */
+/* Then the sender gets its report, and the lease must not be ended any more. */
 static void recalls_in_time(void **state)
 {
     (void)state;
@@ -92,7 +90,8 @@ static void recalls_in_time(void **state)
     lease_close(self);
 }
 
-/* The payload that a lease waits for may be behind those that use up the sender's credit. */
+/* The receiver may need a payload that waits behind messages which use up the sender's credit. So leases are recalled
+ * for them. */
 static void recalls_for_others(void **state)
 {
     (void)state;
@@ -107,17 +106,17 @@ static void recalls_for_others(void **state)
     assert_int_equal(self->ends[1].received, SHM_LEASES_MAX + 1);
     assert_int_equal(self->ends[1].held[0].recalled, 1);
     assert_true(self->ends[1].held[0].valid);
-    assert_int_equal(self->ends[0].sent_ok, 3); /* the one that is leased now is the fourth */
+    assert_int_equal(self->ends[0].sent_ok, 3); /* the payload that is leased now is the fourth */
     lease_send_from(self, self->own, PIECE);
     lease_send_from(self, self->own, PIECE);
-    lease_send_from(self, self->own, PIECE); /* those that are copied count, too */
+    lease_send_from(self, self->own, PIECE); /* copied payloads count, too */
     lease_turn_both(self);
     assert_int_equal(self->ends[1].held[3].recalled, 1);
     assert_int_equal(self->ends[0].sent_ok, SHM_LEASES_MAX + 4);
     lease_close(self);
 }
 
-/* Recalled by time, and by those behind it. */
+/* After a recall, by time or by later messages, the transport gives no lease for a while. */
 static void gives_none_for_a_while(void **state)
 {
     (void)state;
@@ -136,7 +135,7 @@ static void gives_none_for_a_while(void **state)
         lease_turn_both(self);
         assert_null(receiver->held[receiver->received - 1].lease);
         while (receiver->held[receiver->received - 1].lease == NULL) {
-            lease_send_offered(self, 1); /* there are messages enough for it */
+            lease_send_offered(self, 1); /* there are enough messages for a lease */
             lease_turn_both(self);
             assert_int_equal(receiver->received, self->ends[0].begun);
         }
@@ -145,7 +144,7 @@ static void gives_none_for_a_while(void **state)
     }
 }
 
-/* The payload is not where the sender has it. */
+/* A payload that is not in the sender's offered memory gets no lease. */
 static void gives_none_of_copies(void **state)
 {
     (void)state;
@@ -173,7 +172,9 @@ static void gives_none_of_copies(void **state)
     }
 }
 
-/* A sender that does not hurry is not woken for a progress report, but others may wait behind it. */
+/*
+ * A sender that is not in a hurry is not woken for a progress report, but later sends may wait behind the leased one.
+ */
 static void patient_sender_is_woken_for_those_behind_it(void **state)
 {
     (void)state;
@@ -209,7 +210,7 @@ static void copies_without_descriptors(void **state)
     assert_int_equal(receiver->received, 2);
     assert_ptr_equal(receiver->held[1].payload, receiver->held[1].target);
     assert_int_equal(self->ends[0].sent_ok, 2);
-    while (receiver->held[receiver->received - 1].lease == NULL) { /* there are messages enough for it */
+    while (receiver->held[receiver->received - 1].lease == NULL) { /* there are enough messages for a lease */
         lease_send_offered(self, 1);
         lease_turn_both(self);
     }
@@ -218,7 +219,7 @@ static void copies_without_descriptors(void **state)
 
 /* ---- Ends ---- */
 
-/* By either side, with and without flush; some leases are ended meanwhile, others are recalled, once, before
+/* Either side closes, with and without flush. Some leases are ended meanwhile; the others are recalled, once, before
  * `closed`. */
 static void ends_with_leases_held(void **state)
 {
@@ -237,7 +238,7 @@ static void ends_with_leases_held(void **state)
             assert_true(lease_let_go(&receiver->held[0]));
         }
         lease_turn_both(self);
-        if (side == 0) { /* it is still being read */
+        if (side == 0) { /* the payload is still being read */
             assert_false(sender->closed);
             assert_true(sender->sent <= (ended ? 2 : 0));
             assert_int_equal(receiver->recalled, 0);
@@ -254,7 +255,8 @@ static void ends_with_leases_held(void **state)
     }
 }
 
-/* The payload that it reads is the sender's again after a while: it finds that out before it uses the payload. */
+/* The sender takes the payload back after a while. The receiver, which was reading, notices that before it uses the
+ * payload. */
 static void does_not_wait_for_ever(void **state)
 {
     (void)state;
@@ -286,7 +288,7 @@ static void does_not_wait_for_ever(void **state)
     lease_close(self);
 }
 
-/* Nobody reads any more where nobody is. */
+/* The sender's process is gone, so its memory cannot be read any more. */
 static void does_not_wait_for_the_dead(void **state)
 {
     (void)state;
@@ -304,7 +306,7 @@ static void does_not_wait_for_the_dead(void **state)
     lease_close(self);
 }
 
-/* Its memory stays as long as it is mapped. */
+/* The sender's memory stays as long as the receiver has it mapped. */
 static void outlives_the_sender(void **state)
 {
     (void)state;

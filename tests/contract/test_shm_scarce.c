@@ -1,7 +1,5 @@
-/*
- * test_shm_scarce.c - shared memory where the process may have no more descriptors, or no more memory: who comes waits
- * until there is one for what he brings, and the log and the reactor know what is short. What the log is spared, too.
- */
+/* test_shm_scarce.c - shared memory in a process that can get no more descriptors, or no more memory. A new connection
+ * waits for one, and the log and the reactor name the shortage. The log repeats itself only rarely. */
 #include <errno.h>
 #include <ev.h>
 #include <fcntl.h>
@@ -240,7 +238,7 @@ static void comes_in(scene *self)
     scene_close(self);
 }
 
-/* There is a descriptor for the connection, and none for the memory that comes over it. */
+/* One descriptor is left for the connection, and none for the memory that comes over it. */
 static void waits_for_a_descriptor(void **state)
 {
     (void)state;
@@ -285,7 +283,7 @@ static void waits_for_memory(void **state)
     comes_in(&self);
 }
 
-/* This process lacks them: it is not its peer that was lost. */
+/* The end names the shortage of this process, not a lost peer. */
 static void has_none_to_connect_with(void **state)
 {
     (void)state;

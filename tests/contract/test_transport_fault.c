@@ -1,7 +1,5 @@
-/*
- * test_transport_fault.c - the contract suite through the fault-injecting wrapper, with the faults that lose nothing,
- * and one test for each of those that do.
- */
+/* test_transport_fault.c - the contract suite through the fault-injecting wrapper, with the faults that lose nothing,
+ * and one test for each fault that loses something. */
 #include <ev.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -52,8 +52,8 @@ static void free_world(void *shared)
     free(self);
 }
 
-/* A child gets its own copy of the memory, and so might the parent, as soon as it writes: then the device would go on
- * with pages that nobody looks at. */
+/* A child of a fork gets a copy of the memory, and a write of the parent might move the parent to a copy, too. The
+ * device would then go on with pages that no process uses. */
 static void fork_over(void *memory, size_t size)
 {
     pid_t child = fork();
@@ -112,8 +112,8 @@ static void counts_what_it_copies(void **state)
     }
 }
 
-/* Only what the receiver has is registered: the sender copies through a few pieces, and requests as much as it may while
- * payloads that were granted wait for one. */
+/* Only the receiver's memory is registered. The sender copies through a few pieces of its own, and requests as many
+ * places as it may while granted payloads wait for a piece. */
 static void waits_for_memory_to_copy_through(void **state)
 {
     bed *self = *state;
@@ -148,7 +148,7 @@ static void set_link(const char *how)
     assert_int_equal(system(command), 0);
 }
 
-/* The device says so as soon as it should send. */
+/* The device reports a lost network at the first send. */
 static void notices_a_lost_network(void **state)
 {
     bed *self = *state;
@@ -167,8 +167,8 @@ static void notices_a_lost_network(void **state)
     trib_bed_wait_closed(self, 1);
 }
 
-/* The program's own rdma_destroy_id comes before the library's: here the kernel can be made to keep what it is told to let
- * go of. */
+/* The program's own rdma_destroy_id comes before the library's. It can make the kernel keep an id that is being
+ * destroyed. */
 static atomic_bool kernel_keeps;
 static atomic_uint kept;
 
@@ -185,7 +185,7 @@ int rdma_destroy_id(struct rdma_cm_id *id)
     return destroy(id);
 }
 
-/* The first id that is given back never comes back. Connections are made and end as ever, and so does the transport. */
+/* The first id that is destroyed never comes back. Connections are made and end as usual, and so does the transport. */
 static void outlives_a_kernel_that_keeps_ids(void **state)
 {
     bed *self = *state;
@@ -206,8 +206,8 @@ static int close_with_ids_kept(void **state)
     return failed != 0 || atomic_load(&kept) == 0;
 }
 
-/* The program's own ibv_create_cq, too: here the device can be made to say late what became of sends: once something has
- * come in that it tells of first. */
+/* The program's own ibv_create_cq makes a device that reports the end of sends late: only after the device has reported
+ * something that was received later. */
 #define LATE_QUEUES 8u
 #define LATE_HELD 512
 
@@ -215,7 +215,7 @@ typedef struct late_queue {
     struct ibv_cq *cq;
     struct ibv_wc held[LATE_HELD];
     int first, end;
-    bool has_come; /* something, behind those that are held */
+    bool has_come; /* a receive, which is behind the completions that are held */
 } late_queue;
 
 static atomic_bool tells_late;
@@ -268,7 +268,7 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int cqe, void *cq_cont
     return cq;
 }
 
-/* The peer has it all, and its end is there before the device's word on the last of it. */
+/* The peer has received everything, and its end arrives before the device's report on the last send. */
 static void reports_what_is_told_late(void **state)
 {
     bed *self = *state;

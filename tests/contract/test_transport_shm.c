@@ -1,7 +1,5 @@
-/*
- * test_transport_shm.c - the contract suite over shared memory: payloads presented in the peer's memory, where that is offered;
- * read out of it; and, as where the kernel forbids that, copied through the ring.
- */
+/* test_transport_shm.c - the contract suite over shared memory, in three ways: payloads are presented in the peer's
+ * offered memory, are read out of its process, or are copied through the ring where the kernel forbids that. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -122,7 +120,7 @@ static trib_status open_auto(void *shared, unsigned side, trib_reactor *reactor,
     return trib_auto_ops.open(reactor, &config, upcalls, transport_out);
 }
 
-/* One of the two knows TCP only. */
+/* One of the two sides offers TCP only. */
 static trib_status open_tcp_or_auto(void *shared, unsigned side, trib_reactor *reactor,
                                     const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {
@@ -143,7 +141,7 @@ static trib_status open_mixed(void *shared, unsigned side, trib_reactor *reactor
     return (side == 0 ? open_reading : open_copying)(shared, side, reactor, upcalls, transport_out);
 }
 
-/* Only one of the two offers what it sends. */
+/* Only one of the two sides offers its memory. */
 static trib_status open_second_offers(void *shared, unsigned side, trib_reactor *reactor,
                                       const trib_transport_upcalls *upcalls, trib_transport **transport_out)
 {

@@ -85,7 +85,7 @@ static trib_reactor *make_reactor(void *shared, unsigned side, trib_logger *logg
 static void turn(void *shared)
 {
     const world *self = shared;
-    /* With nothing left to happen a test that goes on waiting would wait for ever. */
+    /* No event is left in the simulated world, so a test that still waits would wait for ever. */
     trib_assert(trib_sim_step(self->sim) || trib_sim_next(self->sim) == INT64_MAX);
 }
 

@@ -172,8 +172,8 @@ static void says_where_the_peer_ended(void **state)
     assert_string_equal(seen.reason, "connection lost: Connection reset by peer");
 }
 
-/* The program's own calls come before the C library's: here the kernel can be made to run out of memory for what is
- * sent, and to give little at a time of what has come. */
+/* The program's own calls come before the C library's. They can make the kernel run out of memory for sends, and return
+ * received bytes a few at a time. */
 static atomic_bool kernel_is_short;
 static atomic_size_t kernel_gives; /* 0: all that there is */
 
@@ -223,7 +223,7 @@ static void ends_when_nothing_can_be_sent(void **state)
     atomic_store(&kernel_gives, sizeof bytes / READS_PER_TURN);
     trib_send message = {.payload = NULL};
     at.ops->send(self.conn, &message);
-    trib_tcp_stream_write((tcp_conn *)self.conn); /* before the loop says that there is something to be read */
+    trib_tcp_stream_write((tcp_conn *)self.conn); /* before the loop reports that the socket is readable */
     assert_false(self.closed);
     assert_int_equal(self.received, 2);
     while (!self.closed) {
@@ -300,7 +300,8 @@ static void pair_close(pair *self, unsigned messages)
     free(self);
 }
 
-/* Whose caller has more to send has a small send buffer, who has not a large one; and near hosts do without BBR. */
+/* A connection has a small send buffer while its caller has more to send, and a large one otherwise. Connections to
+ * near hosts do not use BBR. */
 static void little_lies_in_the_kernel(void **state)
 {
     (void)state;
@@ -330,7 +331,7 @@ static void little_lies_in_the_kernel(void **state)
     pair_close(self, 3);
 }
 
-/* A receiver leaves a packet that comes alone unacknowledged for up to 40 ms, and the next one would wait for that. */
+/* A receiver acknowledges a single packet up to 40 ms late, and the next packet would wait for that. */
 static void two_packets_always_fit(void **state)
 {
     (void)state;

@@ -131,7 +131,7 @@ static void resumes_from_inside(void **state)
     assert_int_equal(self->sides[0].peers[0]->agains, 150);
 }
 
-/* Late at most, if nobody hurries. */
+/* Without `urgent`, `sent` may come late, but it comes. */
 static void reports_without_hurry(void **state)
 {
     bed *self = *state;
@@ -268,7 +268,7 @@ static void is_quiet_when_idle(void **state)
         trib_bed_turn(self, false);
     }
     for (unsigned i = 0; i < 20; i++) {
-        trib_bed_turn(self, false); /* what the other thread had under way */
+        trib_bed_turn(self, false); /* the other thread's sends that were under way */
         sched_yield();
     }
     uint64_t before = self->sides[0].upcalls;

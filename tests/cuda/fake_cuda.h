@@ -53,7 +53,7 @@ typedef struct fake_counts {
     unsigned faults; /* forbidden calls; each has been printed */
 } fake_counts;
 fake_counts fake_count(void);
-/* Prints what every stream is at, for a test that has stopped. */
+/* Prints the state of every stream, for a test that has stopped. */
 void fake_show(void);
 
 /* Keeps the next member of that rank that joins a communicator away until it is let in. */
@@ -86,12 +86,12 @@ typedef enum fake_moment {
 typedef bool (*fake_tell)(fake_work *work, fake_moment moment);
 
 typedef enum fake_kind {
-    FAKE_NOTHING, /* what an event records */
+    FAKE_NOTHING, /* the work that an event marks */
     FAKE_WAIT_EVENT,
     FAKE_BYTES, /* a copy or a fill */
     FAKE_DELAY,
     FAKE_HOLD,
-    FAKE_KERNEL /* another file's: calls tell */
+    FAKE_KERNEL /* defined in another file; it counts its calls */
 } fake_kind;
 
 typedef struct fake_kernel {

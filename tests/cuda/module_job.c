@@ -20,7 +20,7 @@
 
 unsigned module_seed = 1;
 
-/* How many ranks have submitted each tensor in each round, those of other processes not counted. */
+/* The number of ranks of this process that have submitted each tensor in each round. */
 static atomic_uint submitted[JOB_ROUNDS_MAX][JOB_TENSORS_MAX];
 
 typedef struct tensor {

@@ -1,7 +1,5 @@
-/*
- * test_cuda_device.c - what callers' threads do with a device (stages/cuda/cuda_device.c), with stand-ins for
- * everything that it calls. The test needs no GPU, only CUDA's headers.
- */
+/* test_cuda_device.c - the calls of callers' threads into a device (stages/cuda/cuda_device.c), with stand-ins for
+ * everything that it calls. The test needs no GPU, only CUDA's headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

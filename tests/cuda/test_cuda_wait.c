@@ -1,7 +1,5 @@
-/*
- * test_cuda_wait.c - streams wait for what has been launched, and for nothing else (stages/cuda/cuda_wait.c), with
- * stand-ins for everything that it calls. The test needs no GPU, only CUDA's headers.
- */
+/* test_cuda_wait.c - a stream waits for launched work, and for nothing else (stages/cuda/cuda_wait.c), with stand-ins
+ * for everything that it calls. The test needs no GPU, only CUDA's headers. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -168,7 +166,7 @@ static void no_stream_waits_before_the_launch(void **state)
     }
 }
 
-/* The event is used again, but what was launched before is not the operation's. */
+/* The event is used again, but the earlier launch is not the operation's. */
 static void the_next_operation_is_launched_anew(void **state)
 {
     (void)state;
@@ -195,7 +193,7 @@ static void the_engine_is_told_of_launches_that_somebody_waits_for(void **state)
     assert_int_equal(wait_for(0, &ends[2]), TRIB_BUSY);
     assert_int_equal(launch(&ends[1]), CUDA_SUCCESS);
     assert_int_equal(told, 1);
-    assert_int_equal(wait_for(0, &ends[2]), TRIB_BUSY); /* tried again, as it was told */
+    assert_int_equal(wait_for(0, &ends[2]), TRIB_BUSY); /* another try after the rejection */
     assert_int_equal(launch(&ends[2]), CUDA_SUCCESS);
     assert_int_equal(told, 2);
     assert_int_equal(launch(&ends[3]), CUDA_SUCCESS);

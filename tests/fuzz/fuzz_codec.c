@@ -1,8 +1,8 @@
 /*
- * fuzz_codec.c - for any bytes as an encoded chunk, each codec decodes or refuses, and touches nothing outside; any
- * text is a codec or refused with a reason; and what a codec makes of any elements, it takes back.
+ * fuzz_codec.c - each codec decodes or refuses any bytes as an encoded chunk, and touches nothing outside. Any text is
+ * a codec, or is refused with a reason. A codec decodes its own encoding of any elements.
  *
- * An input is a codec's text of at most 64 bytes, a byte 0, a byte that chooses the type and how much the chunk has,
+ * An input is a codec's text of at most 64 bytes, a byte 0, a byte that chooses the type and the number of elements,
  * and the chunk.
  */
 #include <stddef.h>
@@ -23,7 +23,7 @@ static void require(bool holds)
     }
 }
 
-/* Each buffer has its size exactly, so that sanitizers see what is beyond. */
+/* Each buffer has its exact size, so that sanitizers see accesses outside. */
 static unsigned char *copy_of(const uint8_t *data, size_t size)
 {
     unsigned char *copy = malloc(size > 0 ? size : 1);

@@ -1,9 +1,9 @@
 /*
- * fuzz_wire.c - whatever a peer sends: decoding a header, a roster, a member's description or a cause must not crash, and what
- * was taken must encode again to the same bytes. A cause can be rendered, too.
+ * fuzz_wire.c - bytes from any peer: decoding a header, a roster, a member's description or a cause must not crash, and
+ * an accepted input must encode to the same bytes again. A cause can be rendered, too.
  *
- * The first byte of the input chooses what the rest is: its remainder by 4 is 0 for a header, 1 for a roster, 2 for a
- * member, 3 for a cause.
+ * The first byte of the input chooses the kind of the rest: its remainder by 4 is 0 for a header, 1 for a roster, 2 for
+ * a member, 3 for a cause.
  */
 #include <math.h>
 #include <stddef.h>
@@ -67,8 +67,8 @@ static void try_sealed_header(const uint8_t data[TRIB_HEADER_SIZE])
     try_header(header);
 }
 
-/* Decoding makes some bytes plain (control bytes in texts, a flag above 1) but never moves or resizes anything. So
- * the first encoding has the size of what was read, and encodes to itself again. */
+/* Decoding makes some bytes plain (control bytes in texts, a flag above 1) but never moves or resizes anything. So the
+ * first encoding has the size of the input, and encodes to itself again. */
 static void require_fixed_point(const trib_writer *first, const trib_writer *second, size_t taken)
 {
     require(!first->overflow && !second->overflow);

@@ -112,7 +112,7 @@ static void take_challenge(wire_conn *self, const unsigned char *payload)
     world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF, .epoch = self->world->epoch}, proof, sizeof proof);
 }
 
-/* Notes what a member says of itself, alone or as the first one of a roster. */
+/* Notes a member's description of itself, alone or as the first one of a roster. */
 static void learn(world *self, const unsigned char *payload, size_t size, unsigned words_before)
 {
     trib_reader reader = {.data = payload, .left = size};

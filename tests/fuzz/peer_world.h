@@ -59,7 +59,7 @@ struct world {
     unsigned char key[TRIB_KEY_SIZE];
     wire_conn conns[CONNS_MAX];
     uint32_t conn_count;
-    trib_member_info engine_info; /* what it said of itself */
+    trib_member_info engine_info; /* the description that the member has sent of itself */
     bool knows_engine;
     uint32_t tag; /* of the tensor that the engine declared last */
     unsigned char discard[TRIB_PAYLOAD_MAX];

@@ -306,8 +306,8 @@ void scenario_declare(rank *self)
 
 /* ---- Failures ---- */
 
-/* The last rank does not come in time, and the next round works. What the others gave was complete, so the round may
- * get its own sum. */
+/* The last rank does not come in time, and the next round works. The contributions of the others were complete, so the
+ * round may get its own sum. */
 void scenario_late(rank *self)
 {
     void *device = NULL;

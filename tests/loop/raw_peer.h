@@ -1,5 +1,5 @@
 /*
- * raw_peer.h - a hand-written peer. It proves the token as a member would, then sends what no member sends.
+ * raw_peer.h - a hand-written peer. It proves the token as a member would, then sends frames that no member sends.
  *
  * Its socket is blocking. Every wait ends within WAIT_S seconds, after which the test fails.
  */

@@ -1,5 +1,5 @@
 /* damage_mutants_wrap.h - the bugs of test_mutants.c that show where messages are damaged on their way. Included there,
- * behind what says which bug is planted. */
+ * behind the variable that tells which bug is planted. */
 #ifndef TRIB_TESTS_SIM_DAMAGE_MUTANTS_WRAP_H
 #define TRIB_TESTS_SIM_DAMAGE_MUTANTS_WRAP_H
 

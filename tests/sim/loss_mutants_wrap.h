@@ -1,5 +1,5 @@
 /* loss_mutants_wrap.h - the bugs of test_mutants.c that show where a server is lost and the job goes on. Included
- * there, behind what says which bug is planted. */
+ * there, behind the variable that tells which bug is planted. */
 #ifndef TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 #define TRIB_TESTS_SIM_LOSS_MUTANTS_WRAP_H
 
@@ -26,7 +26,7 @@ void __wrap_trib_copy_prepare(const trib_core *core, trib_task *task)
         task->lands_in_copy = false;
         task->io.received.data = task->io.destination.data;
     }
-    /* claims what it does not have: the round that is under way */
+    /* A worker claims to have the sum of the round that is under way. */
     task->copy_round = before > 0 && strikes(BUG_COPY_OF_ANOTHER_ROUND, 1) ? task->op_core->op->round : before;
 }
 

@@ -87,7 +87,7 @@ static bool are_made_again(sim_job *job, void *argument)
     return count_made_again(job) >= (uint64_t)2 * *broken; /* both sides count */
 }
 
-/* The server calls meanwhile. What comes late of that must not break the new connection. */
+/* The server calls in the meantime. A late frame of that call must not break the new connection. */
 static void check(int64_t round_trip_ns, int64_t within_ns)
 {
     for (uint64_t seed = 1; seed <= 10; seed++) {

@@ -125,7 +125,7 @@ static bool all_done(sim_job *job, void *argument)
 typedef struct setting {
     uint32_t workers, servers, deaths;
     bool in_place, mixes, colocated, hurries;
-    uint32_t drained; /* so many of the servers that go are drained, the others die */
+    uint32_t drained; /* number of the leaving servers that are drained; the others are killed */
     uint32_t reactors;
 } setting;
 

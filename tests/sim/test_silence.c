@@ -1,5 +1,5 @@
-/* test_silence.c - a member that stands still or hears nothing is noticed within the documented bound, whatever kind of
- * member it is and whatever the job is doing; and it is the one that is named. */
+/* test_silence.c - a member that stands still or hears nothing is noticed within the documented time, whatever kind of
+ * member it is and whatever the job is doing, and the error names that member. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -134,7 +134,7 @@ static void a_stopped_member_is_noticed_in_time(void **state)
     }
 }
 
-/* Nothing gets through to the member, while all that it says is heard: it takes healthy members for lost. */
+/* No frame reaches the member, but its own frames are received, so it takes healthy members for lost. */
 static void a_deaf_member_is_named(void **state)
 {
     (void)state;

@@ -262,8 +262,8 @@ static int64_t time_urgent(sim_job *job, exchange light[2], uint32_t count)
     return trib_sim_now(job->sim) - from_ns;
 }
 
-/* An urgent operation overtakes what was submitted before it, towards the server and back; either direction may be the
- * bottleneck. With a second connection it also overtakes what has been sent. */
+/* An urgent operation overtakes earlier ones, towards the server and back; either direction may be the bottleneck. With
+ * a second connection it also overtakes frames that have been sent. */
 static void the_urgent_overtakes(void **state)
 {
     (void)state;

@@ -93,7 +93,7 @@ static void several_ranks_are_missing(void **state)
     run(1, 1, 2, "lacked the contribution of rank 2 (n2:1002) and of 1 more\n");
 }
 
-/* A name that fills an error text leaves room for what is missing, and keeps its end. */
+/* A name that fills an error text is cut in the middle, and leaves room for the missing ranks. */
 static void a_long_name_hides_nothing(void **state)
 {
     (void)state;

@@ -90,8 +90,8 @@ static study_memory look_at_nothing(void)
     return (study_memory){.taken = UINT64_C(1) << 34, .left = fine ? UINT64_C(1) << 34 : UINT64_C(1) << 28};
 }
 
-/* The first look is for what is sure to be needed. Memory runs out while the members join, while they declare, and
- * during steps. */
+/* The first check is for the memory that the study is sure to need. Memory runs out while the members join, while they
+ * declare, and during steps. */
 static void steps_that_take_too_much_memory_are_told(void **state)
 {
     (void)state;

@@ -148,7 +148,7 @@ uint32_t torture_check_encoded(const struct trib_tensor *tensor, const torture_t
 /* torture_drive.c: starts the workers, which go on from their callbacks. */
 void torture_drive_open(run *self);
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round);
-/* Where the operation reads and writes: in place, a slice lies at its place among all slices. */
+/* Returns where the operation reads and writes. In place, a slice lies at its place among all slices. */
 unsigned char *torture_input(const attempt *what);
 unsigned char *torture_output(const attempt *what);
 /* Makes all workers sum every tensor once more. */

@@ -290,7 +290,7 @@ static void check_rest(run *self)
     sim_job_run(self->job, trib_sim_now(self->job->sim) + moment_ns(self->plan), NULL, NULL);
     for (uint32_t i = 0; i < self->job->member_count; i++) {
         const trib_engine *engine = self->job->members[i].engine;
-        if (self->job->members[i].killed || self->drained[i]) { /* what it had is elsewhere */
+        if (self->job->members[i].killed || self->drained[i]) { /* its tensors are elsewhere */
             continue;
         }
         if (trib_engine_ops_in_flight(engine) > 0) {

@@ -102,12 +102,12 @@ struct shm_conn {
     /* Receiving. */
     bool paused, asking, resume_asked;
     bool streaming;     /* fragments of `record` are arriving */
-    bool progress_owed; /* the peer may be waiting to hear what was read */
+    bool progress_owed; /* the peer may be waiting for a progress report */
     shm_record record;  /* of the message that is being received */
     const unsigned char *behind;
     trib_recv_target target;
     uint32_t payload_got;
-    bool gathers;      /* what comes joins the backlog */
+    bool gathers;      /* received messages join the backlog */
     bool from_backlog; /* `record` is the backlog's */
     shm_backlog backlog;
 

@@ -245,7 +245,8 @@ static bool is_forbidden(int error)
     return error == EPERM || error == EACCES || error == ENOSYS;
 }
 
-/* True if the payload is in the target; *forbidden_out: it has to come by another way. */
+/* True if the payload is in the target. *forbidden_out: the kernel forbids that, so the payload has to come through the
+ * ring. */
 static bool read_remote(shm_conn *conn, bool *forbidden_out)
 {
     *forbidden_out = false;

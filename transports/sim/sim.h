@@ -98,7 +98,7 @@ void trib_sim_net_weather(trib_sim_net *net, const trib_sim_weather *weather);
 /* Returns how many bits have flipped on the way. */
 uint64_t trib_sim_net_flips(const trib_sim_net *net);
 
-/* A message that somebody puts into a stream. The network frees the payload. */
+/* A forged message that is put into a stream. The network frees the payload. */
 typedef struct trib_sim_forged {
     unsigned char header[TRIB_HEADER_SIZE];
     void *payload; /* NULL if payload_size is 0 */
@@ -109,6 +109,6 @@ typedef struct trib_sim_forged {
  * directions of connections apart. */
 typedef bool trib_sim_forge(void *user, const void *stream, const trib_send *send, trib_sim_forged *forged_out);
 
-void trib_sim_net_forge(trib_sim_net *net, trib_sim_forge *forge, void *user); /* NULL: nobody forges */
+void trib_sim_net_forge(trib_sim_net *net, trib_sim_forge *forge, void *user); /* NULL: no message is forged */
 
 #endif

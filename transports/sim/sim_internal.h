@@ -68,7 +68,7 @@ struct trib_sim_net {
     uint32_t transports;
     uint32_t asked;        /* calls of moves_alone */
     uint64_t flips;        /* bits that have flipped on the way */
-    trib_sim_forge *forge; /* NULL: nobody forges */
+    trib_sim_forge *forge; /* NULL: no message is forged */
     void *forge_user;
 };
 

@@ -53,7 +53,7 @@ static sim_message *message_append(sim_flow *flow, const unsigned char *header, 
     return message;
 }
 
-/* Somebody on the way may put a message of his own before this one. */
+/* A forger on the way may put a message of its own before this one. */
 static void slip_in(sim_flow *flow, const trib_send *send)
 {
     const trib_sim_net *net = flow->pair->net;

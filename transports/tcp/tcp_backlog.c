@@ -51,7 +51,8 @@ static const struct backlog_tuning {
     int64_t fast_for_ns, fast_for_ns_max;
     double weight;
 } tuning = {
-    /* Which connections: those with a longer round trip are left to the kernel. */
+    /* Limits of the connections whose buffers are controlled: a connection with a longer round trip is left to the
+     * kernel. */
     .far_us = 2000,
 
     /* Samples. */

@@ -1,5 +1,5 @@
-/* in_place_wrap.h - what a member reads of others' memory, leases and has recalled is counted in the table that all
- * share (in_place.h). For one source of a program. */
+/* in_place_wrap.h - counts the payloads that a member reads in others' memory, leases and has recalled, in the table
+ * that all members share (in_place.h). For one source of a program. */
 #ifndef TRIB_TESTS_LOOP_IN_PLACE_WRAP_H
 #define TRIB_TESTS_LOOP_IN_PLACE_WRAP_H
 

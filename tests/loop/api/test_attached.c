@@ -157,7 +157,7 @@ static void note_error(trib_log_level level, const char *line, void *user)
     *(bool *)user = level == TRIB_LOG_ERROR && strstr(line, "before the engine") != NULL;
 }
 
-/* It is said at once, and every call afterwards fails instead of reading the loop's memory. */
+/* The error is logged at once, and every later call fails instead of reading the loop's memory. */
 static void loop_destroyed_first(void **state)
 {
     (void)state;

@@ -1,5 +1,5 @@
-/* test_bootstrap.c - jobs that find together by a unique id, or by the program's own exchange, without an address; and
- * what a job that has come together tells of its members and settings. */
+/* test_bootstrap.c - jobs that form by a unique id, or by the program's own exchange, without an address; and the
+ * members and settings that a formed job reports. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -163,7 +163,7 @@ static void an_address_that_is_not_here_is_refused(void **state)
     assert_int_equal(trib_unique_id_create(&id, &error), TRIB_OK);
 }
 
-/* Rank 1 has the id of another job: there its port is reserved, and nobody listens. */
+/* Rank 1 has the id of another job. That id's port is reserved, and no process listens there. */
 static void ids_that_differ_do_not_join(void **state)
 {
     (void)state;
@@ -290,7 +290,7 @@ static void a_callback_that_fails_is_named(void **state)
     assert_null(workers[0].engine);
     assert_int_equal(workers[0].error.status, TRIB_JOIN_FAILED);
     assert_says(workers[0].error.text, "oob_cb returned 7 on rank 0");
-    for (int i = 1; i < WORKERS; i++) { /* the others have an address at which nobody will listen */
+    for (int i = 1; i < WORKERS; i++) { /* the others have an address at which no process will listen */
         assert_int_equal(trib_engine_destroy(workers[i].engine), TRIB_OK);
     }
 }
@@ -309,7 +309,7 @@ static void wrong_chunks(trib_config *config)
     config->chunk_bytes = config->rank == 1 ? 5000 : 0;
 }
 
-/* A setting that one worker alone has wrong: nobody waits for it. */
+/* One worker alone has a wrong setting: all fail at once, and no worker waits for it. */
 static void who_cannot_take_part_ends_all(void **state)
 {
     (void)state;

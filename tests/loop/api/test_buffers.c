@@ -1,5 +1,4 @@
-/* test_buffers.c - a caller's buffers are touched when the operation's turn has come, and not at all by one that was
- * refused. */
+/* test_buffers.c - an operation touches the caller's buffers when its turn has come, and a rejected one never does. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -54,7 +53,7 @@ static void one_after_the_other(void **state)
     for (int i = WORKERS - 1; i >= 0; i--) {
         trib_tensor *tensor = job_declare(jobs.engines[i], "both", TRIB_FLOAT32, COUNT);
         fill(data[i], (float)(i + 1));
-        /* The second operation writes what the first one writes, or what the first one reads. */
+        /* The second operation writes to the output of the first one, or to its input. */
         float *sum = reads ? sums[i] : data[i];
         ops[i][0] = job_push_pull(jobs.engines[i], tensor, data[i], sum, TRIB_SUM);
         assert_int_equal(broadcast(jobs.engines[i], tensor, given, data[i], &ops[i][1]), TRIB_OK);

@@ -1,5 +1,5 @@
-/* test_callback_ends.c - callbacks that do not return as they should: left by a longjmp or by the end of their thread
- * (which unwinds as an exception does), the engine goes on; running for too long, they are named in the log. */
+/* test_callback_ends.c - callbacks that do not return: the engine goes on after a longjmp, or after the end of the
+ * thread (which unwinds as an exception does). Callbacks that run for too long are named in the log. */
 #include <pthread.h>
 #include <sched.h>
 #include <setjmp.h>
@@ -47,7 +47,7 @@ static void submit_all(trib_engine *engine, trib_done_cb done_cb, float *data, t
     }
 }
 
-/* All have completed, that whose callback was left too, and none was called twice. */
+/* Checks that all operations have completed, also the one whose callback was left, and that no callback ran twice. */
 static void check_all(trib_op *const *ops)
 {
     assert_int_equal(called, OPS);
@@ -163,7 +163,7 @@ static void queue_goes_on_after_unwinding(void **state)
     run_thread(dispatch_all, engine);
     assert_int_equal(called, LEAVES_AT);
     struct pollfd left = {.fd = trib_engine_get_fd(engine), .events = POLLIN};
-    assert_int_equal(poll(&left, 1, 0), 1); /* what was taken with it waits again */
+    assert_int_equal(poll(&left, 1, 0), 1); /* the other callbacks of that dispatch wait again */
     dispatch_all(engine);
     check_all(ops);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);

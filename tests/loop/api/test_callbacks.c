@@ -1,5 +1,5 @@
-/* test_callbacks.c - what callbacks may not do is refused in every mode, what they may do works, and who waits while
- * one runs sleeps. */
+/* test_callbacks.c - in every mode the calls that a callback may not make are refused, and the others work. A thread
+ * that waits while a callback runs sleeps. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -254,8 +254,8 @@ static void queued_ready_and_closed(void **state)
     assert_string_equal(self.order, "rc");
 }
 
-/* Nobody dispatches: destroying does, in order. And what is told of the joining is how that went, not what came
- * later. */
+/* Nobody dispatches, so destroying the engine runs the callbacks, in order. ready_cb reports how joining went, not what
+ * happened later. */
 static void queued_and_destroyed(void **state)
 {
     (void)state;

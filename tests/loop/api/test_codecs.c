@@ -1,7 +1,5 @@
-/*
- * test_codecs.c - sums of three workers in each codec, over several rounds, against what the pure codecs make of the
- * same elements, chunk by chunk, with residuals and momenta of the test's own.
- */
+/* test_codecs.c - sums of three workers in each codec, over several rounds, compared with the pure codecs' results for
+ * the same elements, chunk by chunk, with residuals and momenta kept by the test. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -282,7 +280,7 @@ static void a_codec_for_all(trib_config *config, int member)
     config->codec_min_bytes = 4000;
 }
 
-/* The job's codec is for tensors that can have it, are large enough, and do not say "none". */
+/* The job's codec serves tensors that can have it, are large enough, and do not say "none". */
 static void the_jobs_codec_is_for_those_that_can(void **state)
 {
     (void)state;

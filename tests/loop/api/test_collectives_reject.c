@@ -77,7 +77,8 @@ static void test_members_that_disagree(void **state)
     job_close(&self.jobs);
 }
 
-/* One worker's output is too small: it says so, and the others hear who withdrew. The next operation works. */
+/* One worker's output is too small. Its own error says so, and the others' errors name the worker that withdrew. The
+ * next operation works. */
 static void test_output_too_small(void **state)
 {
     (void)state;

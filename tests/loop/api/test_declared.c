@@ -1,7 +1,5 @@
-/*
- * test_declared.c - what the coordinator says about a declared tensor is put wrong on its way: the worker names it
- * and ends its part in the job; it neither hangs nor takes one tensor for another.
- */
+/* test_declared.c - the coordinator's answer about a declared tensor arrives with wrong fields. The worker names the
+ * tensor and ends its part in the job; it neither hangs nor takes one tensor for another. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>

@@ -82,7 +82,7 @@ static trib_engine *join(const char *coordinator, int rank, struct ev_loop *loop
     return engine;
 }
 
-/* A member whose loop is busy for too long is lost. The others read its name; its own text says that it was the one. */
+/* A member whose loop is busy for too long is lost. The others read its name, and its own text names this process. */
 static void a_loop_that_was_kept_busy(void **state)
 {
     (void)state;
@@ -110,7 +110,7 @@ static void a_loop_that_was_kept_busy(void **state)
     ev_loop_destroy(loop);
 }
 
-/* The coordinator's process stands still. The text says that it was rank 0's process, and which process that is. */
+/* The coordinator's process stands still. The text names it, and says that rank 0 runs there. */
 static void a_coordinator_that_stands_still(void **state)
 {
     (void)state;

@@ -39,8 +39,8 @@ static void assert_spoilt(void)
 #endif
 }
 
-/* Elements by turns: what rounds differently upward, what is flushed, what traps. Bits, as float arithmetic of the
- * test's own would depend on its environment. */
+/* The elements take turns: a sum that rounds differently upward, a sum that is flushed, a sum that traps. They are
+ * given as bits, because float arithmetic of the test's own would depend on its environment. */
 static const uint32_t inputs[3][WORKERS] = {{0x3f800000u, 0x3089705fu}, {100, 101}, {0x7f800000u, 0xff800000u}};
 static const uint32_t sums[2] = {0x3f800000u, 201};
 
@@ -144,7 +144,7 @@ static void *see_default(void *user)
     return NULL;
 }
 
-/* Also those that are made after the creation. */
+/* Threads that are started after the creation have it, too. */
 static void every_thread_begins_with_the_default(void **state)
 {
     (void)state;

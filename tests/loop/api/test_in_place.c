@@ -1,9 +1,10 @@
 /*
- * test_in_place.c - the processes of a machine sum tensors that lie in their engines' memory, where each reads the
- * others' payloads in place, and tensors that do not, which the kernel copies: exact sums, whatever each hands in
- * when; and when members are killed, leave or give up in the midst of it, no sum that is wrong. Each member is a
- * process of its own: this program, with its number and what all share (a table) as its arguments. What was read in
- * place and leased is counted there, so that nothing here passes because it was copied.
+ * test_in_place.c - the processes of a machine sum tensors in their engines' memory, where each reads the others'
+ * payloads in place, and tensors elsewhere, which the kernel copies.
+ *
+ * Sums are exact, whatever memory each member uses. Members are killed, leave or give up in the middle of a sum, and no
+ * sum is wrong. Each member is a process: this program, with its number and the name of a shared table as its
+ * arguments. The table counts payloads that were read in place and leased, so that no case passes because it copied.
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

@@ -1,8 +1,5 @@
-/*
- * test_introspection.c - what a caller can ask an engine, and what it is told when it asks wrongly: what is being
- * waited for, the status of an operation, memory; and every refusal of a tensor or an operation names what is wrong
- * with it.
- */
+/* test_introspection.c - the questions that a caller can ask an engine: what it waits for, the status of an operation,
+ * memory. Wrong questions, tensors and operations are refused with a text that names the fault. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -26,7 +23,7 @@ static void assert_says(const char *text, const char *words)
 
 /* ---- Waiting operations ---- */
 
-/* Asks until an entry has this stage and this peer. op stays incomplete meanwhile. */
+/* Asks until an entry has this stage and this peer. op stays incomplete in the meantime. */
 static void expect_waiting(trib_engine *engine, trib_op *op, const char *stage, const char *peer)
 {
     trib_waiting entries[4];

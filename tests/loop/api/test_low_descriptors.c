@@ -32,7 +32,7 @@ static bool are_free(void)
     return true;
 }
 
-/* Returns the number of what went wrong, 0 for nothing. */
+/* Returns the number of the step that failed, 0 for none. */
 static int work(trib_mode mode, const char *transport, const char *trace)
 {
     trib_engine *engines[WORKERS];
@@ -114,7 +114,8 @@ static void none_is_below_3(void **state)
     assert_int_equal(WEXITSTATUS(ended), 0);
 }
 
-/* The helper itself: what is low moves, and stays closed to programs that are executed; what is not stays. */
+/* The helper by itself: a low descriptor moves up, and is closed in programs that are executed. Any other descriptor
+ * stays. */
 static void low_ones_move(void **state)
 {
     (void)state;

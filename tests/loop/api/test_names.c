@@ -1,5 +1,5 @@
-/* test_names.c - two hosts whose long names differ only at their ends are two hosts, in the names of members and in
- * the names of traces; and a trace goes where its name led when the engine was created. */
+/* test_names.c - two hosts whose long names differ only at their ends are two hosts, in the names of members and of
+ * traces. A trace is written where its name pointed when the engine was created. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -47,7 +47,7 @@ static void long_names_stay_apart(void **state)
         assert_non_null(strstr(jobs.engines[0]->roster->members[i].name, places[i]));
     }
     assert_string_not_equal(places[0], places[1]);
-    assert_memory_equal(places[0], hosts[0], 20); /* and say whose they are */
+    assert_memory_equal(places[0], hosts[0], 20); /* they still begin with the host's name */
     assert_memory_equal(places[2], "short:", 6);
     job_close(&jobs);
     for (int i = 0; i < 3; i++) {

@@ -1,5 +1,5 @@
-/* test_order.c - much at once: what is urgent overtakes, and ten thousand tensors are no trouble, nor are as many
- * rounds of one as an engine takes, which wait from before the job has come together. */
+/* test_order.c - many operations at once: urgent ones overtake, ten thousand tensors work, and so do as many rounds of
+ * one tensor as an engine takes, submitted before the job has formed. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -110,8 +110,8 @@ static void ten_thousand_tensors(void **state)
 
 /* ---- Rounds ---- */
 
-/* Of that many the first half is submitted before the other worker exists, and the rest while the job comes
- * together: on the reactor that sums, some arrive before those that had to wait for the placement. */
+/* Half of the rounds are submitted before the other worker exists, and the rest while the job forms. On the reactor
+ * that sums, some arrive before the rounds that had to wait for the placement. */
 enum { ROUNDS = 60000 };
 
 typedef struct series {
@@ -195,8 +195,8 @@ enum { MANY = 2000 }; /* slow checks count all rounds again and again */
 enum { MANY = ROUNDS };
 #endif
 
-/* One worker gives all of them up before the other comes: that one is told of each, and does not wait the longer for
- * it. */
+/* One worker cancels all of them before the other one submits. The other worker is told of each cancellation, and none
+ * delays it. */
 static void all_rounds_are_given_up(void **state)
 {
     (void)state;

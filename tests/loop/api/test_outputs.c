@@ -1,5 +1,5 @@
-/* test_outputs.c - what every call leaves in its outputs: *error tells of this call and no earlier one, and a handle is
- * NULL after a failure. Wrong handles and wrong memory are told for what they are. */
+/* test_outputs.c - the outputs of every call: *error is about this call and no earlier one, and a handle is NULL after
+ * a failure. An error names a wrong handle or wrong memory as such. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdatomic.h>
@@ -30,7 +30,7 @@ static void soil(void)
         assert_string_equal(error.text, "");                                                                           \
     } while (0)
 
-/* The call fails, and says why. */
+/* Checks that the call fails with a text. */
 #define FAILS(status_wanted, call)                                                                                     \
     do {                                                                                                               \
         soil();                                                                                                        \

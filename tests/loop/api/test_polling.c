@@ -1,5 +1,5 @@
-/* test_polling.c - who runs the engine on a loop of its own and polls needs no turns of that loop for what comes
- * over shared memory. */
+/* test_polling.c - an engine on the caller's loop that polls sees messages over shared memory without a turn of that
+ * loop. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -24,7 +24,7 @@ static void *blank(trib_dtype dtype)
     return data;
 }
 
-/* 1 and 2, whose products all types hold; of bools, 0 and 1. */
+/* The factors are 1 and 2, because every type holds their products; 0 and 1 for bools. */
 static int64_t factor(trib_dtype dtype, uint32_t giver, uint64_t i)
 {
     const int64_t bit = (int64_t)((i >> giver % 6) & 1);

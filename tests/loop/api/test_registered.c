@@ -1,8 +1,9 @@
 /*
- * test_registered.c - memory of the caller's own over RDMA: copied, and counted, until it is registered, and then
- * not; in a process that forks, and where no more memory may be locked. Where this machine has no RDMA device there
- * is nothing to test: tests/rdma runs this program in a guest that has one, with its address in the environment
- * (RDMA_IP).
+ * test_registered.c - the caller's own memory over RDMA: payloads are copied, and counted, until it is registered, and
+ * not copied afterwards; also in a process that forks, and where no more memory may be locked.
+ *
+ * Where this machine has no RDMA device there is nothing to test. tests/rdma runs this program in a guest that has one,
+ * with its address in the environment (RDMA_IP).
  */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE

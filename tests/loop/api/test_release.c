@@ -1,6 +1,7 @@
 /*
- * test_release.c - tensors end: names become free, for anything; nothing of an ended tensor stays in a worker, a server
- * or the coordinator; operations in flight keep a tensor; what workers declare differently ends alike on all.
+ * test_release.c - tensors end: a name can be declared again, as anything. Nothing of an ended tensor stays in a
+ * worker, a server or the coordinator. Operations in flight keep a tensor, and tensors that workers declare differently
+ * end alike on all.
  */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,8 +29,8 @@ static void several_reactors(trib_config *config, int member)
     config->partition_bytes = 8192;
 }
 
-/* Counts of the tensors that members know of. The counts are read while nothing moves; each is read until it is as it should be,
- * because news of an end is on its way for a moment. */
+/* The number of tensors that each member knows. It is read while no operation is in flight, and again until it is
+ * right, because the end of a tensor reaches the members one after the other. */
 typedef struct alive {
     uint32_t tensors, entries, numbers, keys;
 } alive;
@@ -128,7 +129,7 @@ static void nothing_stays(void **state)
         live_once(&jobs, name, (uint64_t)(i * 97 % 37 * 1000), i % 4);
     }
     expect_alive(&jobs, expected);
-    for (int rank = 0; rank < WORKERS; rank++) { /* memory follows what lives at a time, a few tensors here */
+    for (int rank = 0; rank < WORKERS; rank++) { /* memory follows the number of tensors that live at the same time */
         assert_in_range(jobs.engines[rank]->tensor_count, 2, 32);
     }
     assert_in_range(jobs.engines[0]->coordinator->number_count, 2, 32);
@@ -181,7 +182,7 @@ static void workers_release_in_their_own_time(void **state)
         trib_tensor *tensor = declare(&jobs, 0, "name", TRIB_FLOAT32, (uint64_t)i + 1);
         ops[i] = job_push_pull(jobs.engines[0], tensor, sums[i], sums[i], TRIB_SUM);
         assert_int_equal(trib_tensor_release(tensor, NULL), TRIB_STATE);
-        trib_op_cancel(ops[i]); /* so that it is over here, and this worker runs ahead */
+        trib_op_cancel(ops[i]); /* the operation is over here, so this worker runs ahead */
         (void)trib_op_wait(ops[i], -1, NULL);
         assert_int_equal(trib_tensor_release(tensor, NULL), TRIB_OK);
         trib_op_release(ops[i]);
@@ -380,7 +381,8 @@ static void one_operation_needs_no_tensor(void **state)
     job_close(&jobs);
 }
 
-/* Threads of each worker declare, sum and release names of their own, and one that each declares and nobody sums. */
+/* The threads of each worker declare, sum and release tensors of their own, and one name that each declares and no
+ * thread sums. */
 enum { THREADS = 4, TURNS = 100 };
 
 typedef struct racer {

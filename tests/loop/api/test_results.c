@@ -1,4 +1,4 @@
-/* test_results.c - what results and trib_engine_info say, and which priority an operation has. */
+/* test_results.c - the contents of results and of trib_engine_info, and the priority of an operation. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +20,7 @@ static void keep_contributors(const trib_result *result, void *user)
 
 typedef trib_status (*submit)(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error);
 
-/* Returns what all workers' results say. */
+/* Returns the value on which all workers' results agree. */
 static uint32_t contributors_of(const job *jobs, submit submits)
 {
     float data[WORKERS] = {0};

@@ -1,5 +1,5 @@
-/* test_signals.c - which signals may land on the engine's threads: none of the host's, but those of a fault of their
- * own. */
+/* test_signals.c - signals on the engine's threads: they block every signal of the host, except those that a fault of
+ * their own raises. */
 #include <dirent.h>
 #include <setjmp.h>
 #include <signal.h>

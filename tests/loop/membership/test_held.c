@@ -1,6 +1,8 @@
-/* test_held.c - a worker cancels round after round while another is late. Payloads that it has pushed count when the
- * late worker contributes. What it may not push yet waits for that, or for its own deadline. No other worker's round
- * fails. */
+/*
+ * test_held.c - a worker cancels round after round while another is late. Payloads that it has pushed count when the
+ * late worker contributes. A contribution that it may not push yet waits for that, or for its own deadline. No other
+ * worker's round fails.
+ */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -1,5 +1,5 @@
-/* test_intruder.c - processes that have the token and do not belong to the job: what they do ends their connections and
- * nothing else, is logged with their address, and no member is blamed for it. */
+/* test_intruder.c - processes that have the token and do not belong to the job: their frames end their own connections
+ * and nothing else, the log has their address, and no member is blamed for them. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -133,7 +133,8 @@ static void of_the_last_attempt(void **state)
     bed_close(&self);
 }
 
-/* It had joined the last coordinator, and would take the rank of a process of this attempt. It is told. */
+/* The process had joined the previous coordinator, and would take the rank of a process of this attempt. The answer
+ * says so. */
 static void of_the_last_coordinator(void **state)
 {
     (void)state;

@@ -1,7 +1,5 @@
-/*
- * test_join_failure.c - the job fails for one member's reason while connections are being made. All members report that
- * reason, also those whose connection ended without a message and those whose connection is half-open.
- */
+/* test_join_failure.c - the job fails for one member's reason while connections are being made. All members report that
+ * reason, even if their connection ended without a message or is half-open. */
 #include <netinet/in.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,7 +1,5 @@
-/*
- * test_raw_codec.c - a hand-written worker that has the token sends encoded chunks that no codec can have made. The
- * server names who sent them, and what is wrong.
- */
+/* test_raw_codec.c - a hand-written worker that has the token sends encoded chunks that no codec can have made. The
+ * server's error names the worker, and the fault. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -17,7 +15,8 @@
 
 enum { ELEMENTS = 16, DESCRIPTION = 32, BYTES = 4 + ELEMENTS }; /* of int8: the scale, and the elements */
 
-/* The server looks at what was declared first. Here the checks behind that one are tried, with a tensor of any type. */
+/* The server compares a chunk with the declared tensor first. This test is about the checks behind that one, with a
+ * tensor of any type. */
 __typeof__(trib_server_check_tensor) __wrap_trib_server_check_tensor;
 trib_status __wrap_trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error)
 {

@@ -1,7 +1,5 @@
-/*
- * summation_bed.h - a summation with simulated surroundings: time, memory that can run out, and a receiver of its
- * reports. It also makes contributions, with an oracle for their sums in wide arithmetic. For one test program.
- */
+/* summation_bed.h - a summation with simulated surroundings: time, memory that can run out, and a receiver of its
+ * reports. It also makes contributions, with an oracle for their sums in wide arithmetic. For one test program. */
 #ifndef TRIB_TESTS_SUMMATION_BED_H
 #define TRIB_TESTS_SUMMATION_BED_H
 
@@ -223,7 +221,7 @@ static inline void must_give(const trib_contribution *what, const void *payload)
     assert_int_equal(give(what, payload, &error), TRIB_OK);
 }
 
-/* ---- Contributions and what they sum to ---- */
+/* ---- Contributions and their sums ---- */
 
 /* Whole numbers that every type can hold and that add up exactly; for integers any bits. */
 static uint64_t element(trib_dtype dtype, uint32_t rank, uint32_t index)

@@ -151,7 +151,8 @@ static void end_upcall(void)
     lessor.presented = NULL;
 }
 
-/* Presents a contribution as a link does: announced, then shown in place, for the call or as long as it is leased. */
+/* Presents a contribution as a link does: announced first, then shown in the sender's memory, for the upcall or under a
+ * lease. */
 static trib_status present(const trib_contribution *what, const void *payload, uint32_t size)
 {
     trib_error error;
@@ -166,7 +167,7 @@ static trib_status present(const trib_contribution *what, const void *payload, u
     return status;
 }
 
-/* Presents a contribution as the link to the process's own server does: it is not announced. */
+/* Presents a contribution as the link to the process's own server does, without an announcement. */
 static trib_status arrive_in_place(const trib_contribution *what, const void *payload, uint32_t size)
 {
     trib_error error;

@@ -230,7 +230,7 @@ static void test_mismatch(void **state)
     }
     assert_int_equal(the.event_count, 4);
     check_idle();
-    must_give(&what, bytes); /* and so it is after the end */
+    must_give(&what, bytes); /* the refusal holds after the end of the round, too */
     /* Two payloads of different sizes land at the same time: neither may be summed with the other. */
     what = make(2, 0, TRIB_FLOAT32, TRIB_SUM);
     trib_contribution shorter = make(2, 1, TRIB_FLOAT32, TRIB_SUM);

@@ -1,7 +1,5 @@
-/*
- * test_summation_ends.c - how rounds end without a sum: rejected by the caller, or because an owner or a contributor
- * has left. The tests also show who is told that a round waits.
- */
+/* test_summation_ends.c - rounds that end without a sum: rejected by the caller, or because an owner or a contributor
+ * has left. The tests also check which contributors are told that a round waits. */
 #include "tests/unit/aggregate/summation_bed.h"
 
 enum { PARTIALS_MAX = 16 };
@@ -274,8 +272,8 @@ static void test_disagreements_are_owed(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
-/* The end of a tensor: what lacks contributions goes without a word, what is being sent stays until it is sent, late
- * contributions are dropped, and the key's rounds go on behind. */
+/* The end of a tensor: rounds that lack contributions are given up without a report, sums that are being sent stay
+ * until they are sent, late contributions are dropped, and the key's later rounds work. */
 static void test_a_tensor_ends(void **state)
 {
     (void)state;
@@ -319,7 +317,8 @@ static void test_a_tensor_ends(void **state)
     const trib_contribution end = {.tensor = late.tensor, .partition = 1, .round = 5};
     trib_summation_forget(the.summation, &end);
     assert_int_equal(the.event_count, 2);
-    assert_int_equal(trib_summation_keys(the.summation), 100); /* held by what is being sent and received */
+    /* Held by sums that are being sent and payloads that are being received. */
+    assert_int_equal(trib_summation_keys(the.summation), 100);
     late.round_base = 5;
     assert_int_equal(trib_summation_arrived(the.summation, &late, buffer, &error), TRIB_OK);
     release_all();

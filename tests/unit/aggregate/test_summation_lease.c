@@ -20,7 +20,7 @@ static bool is_checked_by_oracle(const shape *like, uint32_t round)
     return !like->takes_partials && !like->gives_partials && round % 2 == 0;
 }
 
-/* Makes numbers that the oracle knows, or any bits. */
+/* Makes numbers that the oracle can add exactly, or any bits. */
 static void make_payload(const shape *like, const trib_contribution *what, unsigned char *bytes)
 {
     if (is_checked_by_oracle(like, what->round)) {
@@ -170,7 +170,7 @@ static void lose_one_after_another(void)
     lose_one();
 }
 
-/* Contributors are told at once: where all have contributed, the round is over. */
+/* Contributors are told at once, so a round is over when all have contributed. */
 static void lose_one_of_all(void)
 {
     must_present(1, 1, 1);
@@ -433,7 +433,7 @@ static trib_lease *lend_nothing(void *source, bool keeps)
     return NULL;
 }
 
-/* By a lender that has none to give, or without a lender. */
+/* The lender has no lease to give, or there is no lender. */
 static void test_without_leases(void **state)
 {
     (void)state;

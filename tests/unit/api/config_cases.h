@@ -1,4 +1,4 @@
-/* config_cases.h - what the tests of configurations share: an environment of nothing but the given variables. */
+/* config_cases.h - shared by the tests of configurations: an environment that has the given variables only. */
 #ifndef TRIB_TESTS_UNIT_API_CONFIG_CASES_H
 #define TRIB_TESTS_UNIT_API_CONFIG_CASES_H
 

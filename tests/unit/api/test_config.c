@@ -1,5 +1,5 @@
 /*
- * test_config.c - settings from the environment, and what wrong ones are told. Launchers: test_config_launchers.c.
+ * test_config.c - settings from the environment, and the error texts of wrong ones. Launchers: test_config_launchers.c.
  *
  * Each case starts from an empty environment, so that the launcher that runs the tests does not take part.
  */
@@ -69,7 +69,8 @@ static void own_variables(void **state)
     assert_int_equal(READ("TRIB_TRACE_BYTES", "2G").trace_bytes, UINT64_C(2) << 30);
 }
 
-/* The first line of either is the token, without its line end; TRIB_TOKEN goes before the file. */
+/* The token is the first line of the value or the file, without its line end. TRIB_TOKEN takes precedence over the
+ * file. */
 static void token_from_file(void **state)
 {
     (void)state;
@@ -84,7 +85,7 @@ static void token_from_file(void **state)
         assert_string_equal(READ("TRIB_TOKEN", texts[i]).token, "first line");
     }
     REFUSED("TRIB_TOKEN", "first line is the token", "TRIB_TOKEN", "\nsecond");
-    /* Longer than what is kept: half a token would not be the token. */
+    /* A token longer than the buffer is rejected, because half of it would be another token. */
     char longer[600];
     memset(longer, 'x', sizeof longer);
     assert_int_equal(pwrite(fd, longer, sizeof longer, 0), sizeof longer);
@@ -181,7 +182,7 @@ static void wrong_values(void **state)
     }
 }
 
-/* A value that is far too long is cut in the text, not in the name or in what is allowed. */
+/* The error cuts a value that is far too long. It cuts neither the name nor the allowed range. */
 static void long_values(void **state)
 {
     (void)state;

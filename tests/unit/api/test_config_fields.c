@@ -1,5 +1,5 @@
-/* test_config_fields.c - what trib_engine_create makes of a configuration: wrong fields are told by name, 0 is the
- * default. */
+/* test_config_fields.c - trib_engine_create checks each field of a configuration: an error names a wrong field, and 0
+ * is the default. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -236,7 +236,7 @@ static void wrong_fields(void **state)
     assert_int_equal(trib_engine_create(NULL, &engine, NULL), TRIB_INVALID);
 }
 
-/* 0 and NULL are the default wherever there is one. */
+/* 0 and NULL stand for the default of every field that has one. */
 static void zero_is_the_default(void **state)
 {
     (void)state;
@@ -315,12 +315,13 @@ static void port_0(void **state)
     }
 }
 
-/* A wildcard coordinator is accepted where TRIB_LISTEN says how it is reached, or nobody else is told of it. */
+/* A wildcard coordinator is accepted if TRIB_LISTEN says how it is reached, or if no other process has to be told of
+ * it. */
 static void listening_everywhere(void **state)
 {
     (void)state;
     clearenv();
-    char taken[32]; /* by somebody else, perhaps: that is no matter here */
+    char taken[32]; /* the port may be in use by another process, which does not matter here */
     snprintf(taken, sizeof taken, "0.0.0.0:%d", 20000 + (int)getpid() % 10000);
     for (int i = 0; i < 2; i++) {
         trib_config config;

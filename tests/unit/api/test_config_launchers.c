@@ -19,7 +19,8 @@ static void torchrun(void **state)
     REFUSED("WORLD_SIZE", "1 to", "RANK", "0", "WORLD_SIZE", "0");
 }
 
-/* All on one machine: a port that is a function of what only they have in common, and below the kernel's range. */
+/* All processes are on one machine. The port follows from values that only this job's processes share, and lies below
+ * the kernel's range. */
 static void check_local(const trib_config *config, const char *job_prefix)
 {
     int port = 0;
@@ -44,7 +45,7 @@ static void open_mpi(void **state)
     config = READ("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_SIZE", "2",
                   "PMIX_NAMESPACE", "other");
     assert_string_not_equal(config.coordinator, first);
-    /* Several machines: nobody says where rank 0 is. */
+    /* Several machines: no variable says where rank 0 is. */
     config = READ("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "4", "OMPI_COMM_WORLD_LOCAL_SIZE", "2");
     assert_null(config.coordinator);
     REFUSED("OMPI_COMM_WORLD_SIZE", "OMPI_COMM_WORLD_RANK is set", "OMPI_COMM_WORLD_RANK", "1");
@@ -92,7 +93,7 @@ static void slurm(void **state)
     check_local(&config, "slurm-77-0");
     REFUSED("SLURM_PROCID=1 of SLURM_NTASKS=2", "PMI_RANK=0 of PMI_SIZE=2", "SLURM_PROCID", "1", "SLURM_NTASKS", "2",
             "PMI_RANK", "0", "PMI_SIZE", "2");
-    /* A batch script is one process with rank 0 of all tasks. */
+    /* A batch script has the variables of rank 0, but is a single process. */
     REFUSED("SLURM_NTASKS=\"8\"", "srun", "SLURM_PROCID", "0", "SLURM_NTASKS", "8", "SLURM_JOB_ID", "77",
             "SLURM_NNODES", "2", "SLURM_JOB_NODELIST", "a,b");
     assert_int_equal(READ("SLURM_PROCID", "0", "SLURM_NTASKS", "8", "TRIB_WORKERS", "1").worker_count, 1);
@@ -155,13 +156,13 @@ static void byteps(void **state)
 static void precedence(void **state)
 {
     (void)state;
-    /* TRIB_RANK: ours, whatever else is there, even if that is wrong. */
+    /* With TRIB_RANK our variables count, whatever the launcher's are, even if those are wrong. */
     trib_config config = READ("TRIB_RANK", "1", "TRIB_WORKERS", "2", "DMLC_ROLE", "boss", "RANK", "x", "WORLD_SIZE",
                               "y", "MASTER_ADDR", "m", "MASTER_PORT", "1");
     assert_int_equal(config.rank, 1);
     assert_int_equal(config.worker_count, 2);
     assert_null(config.coordinator);
-    /* Without it the launcher says who, and single TRIB_ variables correct it. */
+    /* Without TRIB_RANK the launcher's variables give the rank, and single TRIB_ variables override the rest. */
     config = READ("RANK", "3", "WORLD_SIZE", "8", "MASTER_ADDR", "m", "MASTER_PORT", "1", "TRIB_COORDINATOR", "c:2",
                   "TRIB_WORKERS", "9", "TRIB_JOB", "mine");
     assert_int_equal(config.rank, 3);
@@ -170,7 +171,7 @@ static void precedence(void **state)
     assert_string_equal(config.job, "mine");
 }
 
-/* The variables that say where the coordinator is, for texts. */
+/* The configuration remembers which variables gave the coordinator's address, for error texts. */
 static void source_of_the_address(void **state)
 {
     (void)state;
@@ -187,7 +188,7 @@ static void source_of_the_address(void **state)
 static void nested(void **state)
 {
     (void)state;
-    /* torchrun in each of two processes of mpirun, or in one: it says itself that it started this process. */
+    /* Torchrun in each of two processes of mpirun, or in one: its own variable says that it started this process. */
     trib_config config =
         READ("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "OMPI_COMM_WORLD_LOCAL_SIZE", "1", "RANK", "1",
              "WORLD_SIZE", "8", "TORCHELASTIC_RUN_ID", "none", "MASTER_ADDR", "m", "MASTER_PORT", "1");
@@ -234,7 +235,7 @@ static void contradictions(void **state)
     REFUSED("OMPI_COMM_WORLD_RANK=1 of", "PMI_RANK=1 of PMI_SIZE=3", "OMPI_COMM_WORLD_RANK", "1",
             "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "1", "PMI_SIZE", "3", "MPI_LOCALNRANKS", "3");
     REFUSED("RANK=\"4\"", "less than WORLD_SIZE, which is 4", "RANK", "4", "WORLD_SIZE", "4");
-    /* A variable that nobody finished says nothing. */
+    /* A rank without its count is ignored. */
     assert_int_equal(READ("OMPI_COMM_WORLD_RANK", "1", "OMPI_COMM_WORLD_SIZE", "2", "PMI_RANK", "7").rank, 1);
 }
 
@@ -266,7 +267,7 @@ static void local_size(void **state)
         assert_true(trib_config_local(&index, &count));
         assert_int_equal(index, 2);
         assert_int_equal(count, 4);
-        /* Advice, not a setting: what makes no sense is as if it were not there. */
+        /* A launcher's local rank is advice, not a setting, so a nonsensical one is ignored. */
         set_all((const char *const[]){names[i][0], "4", names[i][1], "4", NULL});
         assert_false(trib_config_local(&index, &count));
         assert_int_equal(index, 0);
@@ -274,7 +275,7 @@ static void local_size(void **state)
         set_all((const char *const[]){names[i][0], "1", names[i][1], "x", NULL});
         assert_false(trib_config_local(&index, &count));
         assert_int_equal(count, 1);
-        set_all((const char *const[]){names[i][0], "0", NULL}); /* the first, of nobody knows how many */
+        set_all((const char *const[]){names[i][0], "0", NULL}); /* local rank 0, without a count */
         assert_false(trib_config_local(&index, &count));
     }
 }

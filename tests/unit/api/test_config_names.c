@@ -1,4 +1,4 @@
-/* test_config_names.c - variables of the environment that look like settings and are none: a warning names each. */
+/* test_config_names.c - variables of the environment that look like settings but are none: a warning names each. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

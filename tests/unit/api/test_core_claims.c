@@ -1,4 +1,5 @@
-/* test_core_claims.c - jobs that share a machine: what one says it has pinned is read by the others, and left to it. */
+/* test_core_claims.c - jobs that share a machine: each reads which cores the others have pinned reactors to, and leaves
+ * those alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -104,9 +105,9 @@ static void processes_of_a_job_stay_apart(void **state)
     }
 }
 
-/* ---- What is said, and read ---- */
+/* ---- Claims, written and read ---- */
 
-/* Numbers of CPUs that no machine of a test's has, so that other jobs here say nothing of them. */
+/* CPU numbers that no test machine has, so that other jobs on this machine cannot claim them. */
 static trib_place_plan plan_of(int32_t cpu)
 {
     trib_place_plan plan = {.reactor_count = 3};
@@ -134,7 +135,7 @@ static void others_read_what_one_says(void **state)
     for (int32_t cpu = 7999; cpu <= 8002; cpu++) {
         assert_int_equal(is_taken(8, NULL, cpu), cpu == 8000 || cpu == 8001);
     }
-    /* Two have come at the same moment: the one with the lower number stays. */
+    /* Two jobs have claimed a core at the same moment. The one with the lower number stays. */
     assert_true(is_taken(8, &one, 8001));
     assert_false(is_taken(6, &one, 8001));
     trib_core_claims_drop(claim);
@@ -182,8 +183,8 @@ static void nonsense_is_passed_over(void **state)
     }
 }
 
-/* A reactor looks at its input between two pieces of a long list. Claims are between the other names, wherever pieces
- * end. */
+/* A reactor looks at its input between two pieces of a long list. A claim is found among the other names, wherever a
+ * piece ends. */
 static void a_long_list_is_read_in_pieces(void **state)
 {
     (void)state;
@@ -214,7 +215,7 @@ static void a_long_list_is_read_in_pieces(void **state)
     }
 }
 
-/* Members of a job are told the same; two jobs of one process each are two. */
+/* All members of a job compute the same number. Two jobs of one process have two numbers. */
 static void jobs_have_numbers(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_env_polling.c - who looks for more work, and for how long at most. */
+/* test_env_polling.c - which processes poll for more work before they sleep, and for how long at most. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -35,7 +35,7 @@ static void workers_poll_for_their_neighbours(void **state)
     expect(&worker, 0, 1, false, 0, 0);
     expect(&both, 0, 1, false, 0, 0);
     expect(&worker, 0, 2, false, 0, 50 * US);
-    expect(&both, 0, 2, true, 0, 50 * US); /* and lets them run after each look */
+    expect(&both, 0, 2, true, 0, 50 * US); /* the reactor yields its core after each poll */
 }
 
 static void servers_poll_longer_where_they_have_cores(void **state)
@@ -46,12 +46,13 @@ static void servers_poll_longer_where_they_have_cores(void **state)
     expect(&server, 0, 4, false, 0, 8 * MS);
     expect(&server, 0, 1, true, 0, 0);
     expect(&server, 0, 4, true, 0, 50 * US);
-    server.mode = TRIB_MODE_ATTACHED; /* the loop is the caller's, who may want its core */
+    server.mode = TRIB_MODE_ATTACHED; /* the loop is the caller's, and the caller may want the core */
     expect(&server, 0, 1, false, 0, 0);
     expect(&server, 0, 2, false, 0, 50 * US);
     server.mode = TRIB_MODE_THREADS;
     const trib_place_plan full = {.crowded = false, .roomy = false};
-    assert_int_equal(trib_env_polling_of(&server, 0, 4, &full).most_ns, 50 * US); /* the others' callers want theirs */
+    /* Other processes' callers want their cores. */
+    assert_int_equal(trib_env_polling_of(&server, 0, 4, &full).most_ns, 50 * US);
 }
 
 static void a_given_window_is_kept(void **state)
@@ -65,7 +66,7 @@ static void a_given_window_is_kept(void **state)
     expect(&config, 0, 1, false, 200 * US, 0);
 }
 
-/* With a GPU busy_poll_ns is what the engine takes for it. */
+/* With a GPU the engine polls for busy_poll_ns. */
 static void gpus_have_reactors_poll_where_there_are_cores(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_interface.c - which network interface an address belongs to, and what a bond or a VLAN is made over. */
+/* test_interface.c - finds the network interface of an address, and the interfaces under a bond or a VLAN. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -72,7 +72,7 @@ static void assert_descends(const char *folder, const char *from, const char *to
     assert_string_equal(name, to);
 }
 
-/* A VLAN over a bond of two NICs; a NIC; what is not there; and a ring, which no system has. */
+/* A VLAN over a bond of two NICs; a NIC; a missing interface; and a circle, which no system has. */
 static void test_descend(void **state)
 {
     (void)state;

@@ -61,7 +61,7 @@ static void what_matches_nothing_is_refused_with_what_there_is(void **state)
     refuses("a-name-that-is-longer-than-any-interface-or-any-numeric-address-could-be", "neither");
 }
 
-/* "*" would tell peers an address that leads each to itself. */
+/* "*" would also give addresses that lead each peer to itself, so they are left out. */
 static void loopback_has_to_be_named(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_handle.c - a handle is accepted until it is closed and never again, and nothing else is ever accepted. */
+/* test_handle.c - a handle is accepted until it is closed and never again, and no other number is ever accepted. */
 #include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,4 +1,4 @@
-/* test_heap.c - the heap: elements come out in order, whatever was put in, moved and taken out before. */
+/* test_heap.c - the heap gives elements out in order, after any sequence of insertions, moves and removals. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

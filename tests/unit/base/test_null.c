@@ -11,7 +11,7 @@
 
 #include "api/tributary.h"
 
-/* The call is rejected, and the text says that `what` is NULL. */
+/* Checks that the call is rejected, and that the text says that `what` is NULL. */
 #define REFUSED(call, what)                                                                                            \
     do {                                                                                                               \
         trib_error error = {.text = ""};                                                                               \

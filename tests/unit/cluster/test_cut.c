@@ -99,7 +99,7 @@ static void test_nothing(void **state)
     }
 }
 
-/* The bound of partitions makes them larger; the bound of bytes is told. */
+/* The limit of partitions makes them larger; the limit of bytes is an error. */
 static void test_bounds(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_machines.c - which workers share a machine, whether those sum first, and what their shares are. */
+/* test_machines.c - which workers share a machine, whether those sum first, and how large their shares are. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

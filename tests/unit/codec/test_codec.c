@@ -1,5 +1,5 @@
-/* test_codec.c - what every codec keeps: its error bound, its bits, what it refuses; feedback, momentum, the text form.
- * */
+/* test_codec.c - the promises of every codec: its error bound, its bits, the types that it refuses; feedback, momentum,
+ * the text form. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -125,7 +125,7 @@ static void test_infinities_and_nans_are_not_lost(void **state)
     for (size_t i = 0; i < CONFIGS * 2; i++) {
         const trib_codec_config config = parsed(configs[i % CONFIGS]);
         if (config.codec->id == TRIB_CODEC_RANDOMK) {
-            continue; /* it looks at no values */
+            continue; /* the bound does not depend on the values */
         }
         fill(chunk, COUNT, 1);
         chunk[1234] = i < CONFIGS ? NAN : -INFINITY;
@@ -141,7 +141,7 @@ static void test_infinities_and_nans_are_not_lost(void **state)
     }
 }
 
-/* Numbers are those of the place: chunks of any size, encoded again, on any rank. */
+/* Random numbers depend on the place alone: chunks may have any size, be encoded again, and come from any rank. */
 static void test_random_numbers_follow_from_the_place(void **state)
 {
     (void)state;

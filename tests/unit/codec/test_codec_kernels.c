@@ -92,7 +92,7 @@ static void run_from_e5m2(const codec_kernels *kernels, const inputs *bed, void 
 static void run_int8(const codec_kernels *kernels, const inputs *bed, void *to, size_t count)
 {
     static float small[COUNT];
-    for (size_t i = 0; i < count; i++) { /* what has been found the largest */
+    for (size_t i = 0; i < count; i++) { /* the largest magnitude found so far */
         memcpy(&small[i], bed->room + 1 + i * 4, 4);
         small[i] = small[i] > 2 || small[i] < -2 ? (float)i / 1024 : small[i];
     }

@@ -1,7 +1,5 @@
-/*
- * link_bed.h - one core of a worker or a server with links in place. The test plays the transport and the peers. For
- * one test program.
- */
+/* link_bed.h - one core of a worker or a server with links in place. The test plays the transport and the peers. For
+ * one test program. */
 #ifndef TRIB_TESTS_LINK_BED_H
 #define TRIB_TESTS_LINK_BED_H
 
@@ -132,7 +130,7 @@ static trib_link *bed_link(bed *self, uint32_t member, const trib_link_upcalls *
     return link;
 }
 
-/* The core sums what workers send, that way. */
+/* The core sums the workers' contributions in that way. */
 static trib_summation *bed_open_sum(bed *self, const trib_summation_config *config)
 {
     trib_summation *summation = NULL;
@@ -152,7 +150,7 @@ static trib_summation *bed_summation(const bed *self)
     return trib_sum_aggregator_summation(self->core.sums[TRIB_SUM_RANK].aggregator);
 }
 
-/* All connections end; nothing may be left of what they brought. */
+/* Ends all connections. Afterwards nothing may be left of the received frames. */
 static void bed_close(bed *self)
 {
     self->core.ended = self->core.host.is_closed = true; /* the engine need not be told */

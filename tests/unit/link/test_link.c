@@ -1,7 +1,5 @@
-/*
- * test_link.c - links accept and reject headers rightly: several headers before the first payload, as over RDMA, and
- * peers that send frames out of turn.
- */
+/* test_link.c - links accept and reject headers rightly: several headers before the first payload, as over RDMA, and
+ * peers that send frames out of turn. */
 #include "engine/server/server_tensor.h"
 #include "tests/unit/link/link_bed.h"
 
@@ -154,7 +152,7 @@ static void unreceived_payload_is_returned(void **state)
     assert_int_equal(ask(&self, 1, refusal, &target), TRIB_OK);
     assert_int_equal(ask(&self, 1, sum_frame(1), &target), TRIB_OK);
     assert_int_equal(self.task.held[TRIB_HOLD_RECEIVE], 2);
-    close_worker(&self); /* looks */
+    close_worker(&self); /* checks that no hold is left */
 }
 
 /* Texts that land at the same time, on several links or on one, do not mix. They contain nothing that a terminal
@@ -291,7 +289,7 @@ static void the_next_round_waits_for_the_last(void **state)
     assert_int_equal(ask(&self, 1, push_frame(2, 0), &next), TRIB_OK);
     deliver_value(&self, 1, &next, 0);
     assert_int_equal(self.resumed, 2);
-    /* The peer has not finished round 2 and sends nothing more of it: that is final. */
+    /* The peer had not finished round 2 and sends nothing more of it. Its withdrawal is final. */
     assert_int_equal(ask(&self, 1, push_frame(3, 0), &next), TRIB_PROTOCOL);
     assert_said(&self, 1, "rank 1 contributes to round 3 before it is through with round 2");
     bed_close(&self);
@@ -348,7 +346,7 @@ static void partials_asked_about_ahead(void **state)
     bed_close(&self);
 }
 
-/* Frames of other kinds come between the sums of partial sums; one sum never comes. */
+/* Frames of other types come between the sums of partial sums, and one sum never comes. */
 static void partials_are_given_back(void **state)
 {
     (void)state;
@@ -383,11 +381,12 @@ static void a_partial_comes_once(void **state)
     open_relay(&self);
     trib_recv_target target, again;
     assert_int_equal(ask(&self, 2, partial_frame(0), &target), TRIB_OK);
-    /* it may not overwrite what is being received */
+    /* The late sum may not overwrite a payload that is being received. */
     assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_AGAIN);
     deliver_value(&self, 2, &target, 0);
     assert_int_equal(self.handed_out, 2);
-    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK); /* no contributor waits for it: dropped */
+    /* No contributor waits for the sum, so it is dropped. */
+    assert_int_equal(ask(&self, 2, partial_frame(0), &again), TRIB_OK);
     assert_ptr_equal(again.buffer, self.core.discard);
     deliver_value(&self, 2, &again, 1);
     assert_int_equal(self.handed_out, 2);
@@ -411,7 +410,7 @@ static void strangers_do_not_refuse_partials(void **state)
         trib_error error = {.text = ""};
         assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_PROTOCOL);
         assert_non_null(strstr(error.text, "which is not pushed to it"));
-        frame.round = 2; /* not begun, or over: nothing is known of it */
+        frame.round = 2; /* the round has not begun, or is over and forgotten */
         assert_int_equal(trib_relay_received(self.links[3], &frame, payload, false, &error), TRIB_OK);
     }
     bed_close(&self);

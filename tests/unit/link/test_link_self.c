@@ -13,7 +13,7 @@ static trib_engine engine;
 static trib_core core;
 static trib_reactor turns;
 static trib_link *link_to_self;
-static unsigned char chunks[CHUNKS][CHUNK_BYTES]; /* of rank 0, whose server it is */
+static unsigned char chunks[CHUNKS][CHUNK_BYTES]; /* the link of rank 0 to its own server */
 
 static int64_t no_time(trib_reactor *reactor)
 {
@@ -135,7 +135,7 @@ static void stays_until_it_is_summed(void **state)
     }
     turn();
     assert_int_equal(core.host.leases.count, CHUNKS);
-    assert_int_equal(sent_chunks, CHUNKS); /* the task goes on meanwhile */
+    assert_int_equal(sent_chunks, CHUNKS); /* the task goes on in the meantime */
     for (uint32_t i = CHUNKS; i-- > 0;) {
         complete(i);
         assert_int_equal(core.host.leases.count, i);
@@ -180,7 +180,7 @@ static void is_copied_without_a_list(void **state)
     assert_int_equal(copies, CHUNKS);
 }
 
-/* Nothing else is to be done meanwhile. A chunk that comes while another one stays is copied, too. */
+/* The server has no other work. A second chunk that arrives while the first one is leased is copied, too. */
 static void is_copied_if_it_is_alone(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_group.c - what the leader of a machine's local ranks decides: the order of collectives, their credit, and
+/* test_group.c - the decisions of the leader of a machine's local ranks: the order of collectives, their credit, and
  * failures. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -238,7 +238,9 @@ static bool is_called_off(trib_leader *leader, decisions *told, uint32_t round)
     return told->off_count == 2;
 }
 
-/* Rounds fail in any order, singly and many in a row; afterwards it is known of each whether it has failed. */
+/*
+ * Rounds fail in any order, singly and many in a row. Afterwards the leader knows of each round whether it has failed.
+ */
 static void knows_which_have_failed(void **state)
 {
     (void)state;
@@ -344,7 +346,7 @@ static void credit_is_the_leaders(void **state)
     trib_leader_free(leader);
 }
 
-/* A frame carries what was announced; unknown kinds are rejected. */
+/* A frame carries the announced collectives; unknown kinds are rejected. */
 static void frames_of_the_group(void **state)
 {
     (void)state;

@@ -1,4 +1,5 @@
-/* test_cause.c - causes travel whole and are checked when they come; as texts they name whom, where, since when and why. */
+/* test_cause.c - causes travel whole and are checked on arrival. As texts they name the subject, the place, the
+ * duration and the reason. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -79,7 +80,7 @@ static void the_longest_detail_fits(void **state)
     assert_int_equal(strlen(got.detail), TRIB_ERROR_TEXT_SIZE - 1);
 }
 
-/* Every length but the right one, and what a newer peer may send. */
+/* Every length but the right one is rejected, and so are values that only a newer peer can send. */
 static void received_causes_are_checked(void **state)
 {
     (void)state;
@@ -116,7 +117,7 @@ static void the_sender_is_the_origin(void **state)
 
 /* ---- As a text ---- */
 
-/* By the member that it is in, if it is in one: that is what one has to look at. */
+/* The coordinator is named by the member whose process it is in, because that process is the one to look at. */
 static void the_coordinator_is_named(void **state)
 {
     (void)state;
@@ -142,7 +143,7 @@ static void the_coordinator_is_named(void **state)
     free(roster);
 }
 
-/* Others read it, too. */
+/* The same text is read on other members. */
 static void trouble_of_its_own_bears_a_name(void **state)
 {
     (void)state;
@@ -233,7 +234,9 @@ static void must_tell(bed *self, trib_status status, const char *expected)
     must_read(&cause, self->roster, 0, expected);
 }
 
-/* A connection that was never made has not been lost. Whoever looks for the reason needs the address. */
+/*
+ * A connection that was never made cannot be lost. Its text has the address, which a reader needs to find the reason.
+ */
 static void a_link_that_was_never_made_has_an_address(void **state)
 {
     (void)state;

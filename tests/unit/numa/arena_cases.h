@@ -1,4 +1,4 @@
-/* arena_cases.h - what the tests of arenas share: an arena for each case, and a churn of random blocks. */
+/* arena_cases.h - shared by the tests of arenas: an arena for each case, and a churn of random blocks. */
 #ifndef TRIB_TESTS_UNIT_ARENA_CASES_H
 #define TRIB_TESTS_UNIT_ARENA_CASES_H
 
@@ -68,7 +68,7 @@ static inline uint32_t random_next(uint64_t *seed)
     return (uint32_t)(*seed >> 33);
 }
 
-/* Many blocks of many sizes, in random order: none ever touches another, and each lies in one extent. */
+/* Allocates and frees blocks of many sizes in random order. No block touches another, and each lies in one extent. */
 static inline void churn(trib_arena *arena, uint64_t seed, uint32_t steps)
 {
     random_block blocks[64] = {{.memory = NULL}};

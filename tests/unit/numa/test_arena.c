@@ -1,7 +1,5 @@
-/*
- * test_arena.c - arenas: alignment, contents, reuse, and the registration of every extent and of memory that
- * was adopted.
- */
+/* test_arena.c - arenas: alignment, contents, reuse, and the registration of every extent and of memory that
+ * was adopted. */
 #include "engine/base/log.h"
 #include "numa/pages.h"
 #include "tests/unit/numa/arena_cases.h"
@@ -58,7 +56,7 @@ static void test_churn(void **state)
     assert_int_equal(stats.blocks_in_use, 0);
     assert_int_equal(stats.bytes_in_use, 0);
     assert_int_equal(stats.bytes_mapped % TRIB_EXTENT_BYTES, 0);
-    /* At most 32 MiB are ever in use at once; what was freed must have been used again. */
+    /* At most 32 MiB are ever in use at once, so freed memory must have been used again. */
     assert_true(stats.bytes_mapped <= 96 * MIB);
     trib_arena_destroy(arena);
 }
@@ -79,7 +77,7 @@ static void test_threads(void **state)
     trib_arena_destroy(arena);
 }
 
-/* What goes on in the steady state - the same blocks again and again - maps nothing. */
+/* The steady state, in which the same blocks are taken again and again, maps no more memory. */
 static void test_steady(void **state)
 {
     (void)state;
@@ -102,12 +100,12 @@ static void test_steady(void **state)
     trib_arena_destroy(arena);
 }
 
-/* A registrar that keeps books: what is registered now, and that nothing is registered twice. */
+/* A registrar that keeps a list of registered memory, and checks that nothing is registered twice. */
 typedef struct ledger {
     void *bases[64];
     size_t sizes[64];
     uint32_t count, calls, refuse_from, adopted;
-    trib_arena_dmabuf dmabuf; /* of the last call; fd -1: it had none */
+    trib_arena_dmabuf dmabuf; /* of the last call; fd -1: the memory had none */
 } ledger;
 
 static trib_status ledger_register(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
@@ -168,7 +166,7 @@ static void test_registrars(void **state)
     registrar = ledger_registrar(&late);
     assert_int_equal(trib_arena_add_registrar(arena, &registrar, &late_id), TRIB_OK);
     assert_int_not_equal(early_id, late_id);
-    assert_int_equal(late.count, early.count); /* told of what was there */
+    assert_int_equal(late.count, early.count); /* the new registrar got the extents that existed before it */
     uint8_t *second = trib_arena_alloc(arena, 17 * MIB, 0);
     assert_non_null(second);
     assert_int_equal(early.count, stats_of(arena).extents);
@@ -193,7 +191,7 @@ static void test_registrars(void **state)
     assert_int_equal(late.count, 0);
 }
 
-/* What was made ahead is registered when it is made; blocks then come out of it. */
+/* An extent that is made ahead is registered at once, and blocks are cut from it later. */
 static void test_reserved(void **state)
 {
     (void)state;
@@ -205,7 +203,7 @@ static void test_reserved(void **state)
     assert_true(trib_arena_reserve(arena, 63 * MIB));
     assert_int_equal(book.calls, 1);
     assert_int_equal(book.sizes[0], 64 * MIB);
-    assert_true(trib_arena_reserve(arena, 64 * MIB)); /* it is there */
+    assert_true(trib_arena_reserve(arena, 64 * MIB)); /* the second reservation finds the first one's extent */
     for (int i = 0; i < 5; i++) {
         const uint8_t *block = trib_arena_alloc(arena, 3 * MIB, 0);
         assert_true((uintptr_t)block >= (uintptr_t)book.bases[0]);
@@ -219,7 +217,9 @@ static void test_reserved(void **state)
     assert_int_equal(book.count, 0);
 }
 
-/* A registrar that cannot register any more: the memory is there all the same, and find tells. */
+/*
+ * A registrar cannot register any more. The memory can be used all the same, and trib_arena_find reports the failure.
+ */
 static void test_registrar_fails(void **state)
 {
     (void)state;
@@ -273,8 +273,9 @@ static void assert_adopts(trib_arena *arena, void *base, size_t size, trib_statu
     }
 }
 
-/* Memory of the test's own: known to every registrar, early or late, from its first byte to its last, until it is
- * disowned. */
+/*
+ * Every registrar, early or late, knows the test's own memory, from its first byte to its last, until it is disowned.
+ */
 static void test_adopted(void **state)
 {
     (void)state;
@@ -295,7 +296,7 @@ static void test_adopted(void **state)
     assert_int_equal(early.count, extents + 1);
     assert_int_equal(late.count, early.count);
     assert_int_equal(early.adopted, 1);
-    assert_int_equal(late.adopted, 1); /* it is told by whom each extent is, also of those before it came */
+    assert_int_equal(late.adopted, 1); /* a registrar learns of extents that are older than itself, too */
     assert_int_equal(stats_of(arena).adopted, 1);
     assert_int_equal(stats_of(arena).extents, extents);
     assert_int_equal(trib_arena_adopted_size(arena, own + 100), MIB);
@@ -308,7 +309,7 @@ static void test_adopted(void **state)
     }
     assert_false(trib_arena_find(arena, own + 99, early_id, &location));
     assert_false(trib_arena_find(arena, own + 100 + MIB, early_id, &location));
-    /* Beside it, but no part of it. */
+    /* These ranges overlap or touch the adopted memory. */
     assert_adopts(arena, own + 99, 2, TRIB_INVALID, "part of them is registered");
     assert_adopts(arena, own + 99 + MIB, MIB, TRIB_INVALID, "part of them is registered");
     assert_adopts(arena, own, 2 * MIB, TRIB_INVALID, "part of them is registered");
@@ -323,15 +324,14 @@ static void test_adopted(void **state)
     assert_false(trib_arena_find(arena, own + 100, early_id, &location));
     trib_arena_remove_registrar(arena, early_id);
     assert_int_equal(early.count, 0);
-    churn(arena, 5, 2000); /* the heap takes nothing of it */
+    churn(arena, 5, 2000); /* the heap takes no blocks of adopted memory */
     trib_arena_destroy(arena);
     assert_int_equal(late.count, 0);
     memset(own, 1, 3 * MIB); /* still there */
     free(own);
 }
 
-/* Memory of a device is registered by its dma-buf with those that are there, and by nothing with those that come later.
- * */
+/* Present registrars register a device's memory by its dma-buf. Later registrars do not register it. */
 static void test_adopted_on_device(void **state)
 {
     (void)state;
@@ -361,7 +361,7 @@ static void test_adopted_on_device(void **state)
     assert_int_equal(early.count + late.count, 0);
 }
 
-/* What cannot be adopted is not known to anybody afterwards. */
+/* Memory that cannot be adopted is unknown to all registrars afterwards. */
 static void test_adopted_not(void **state)
 {
     (void)state;
@@ -396,7 +396,7 @@ static void test_adopted_not(void **state)
     free(own);
 }
 
-/* Threads adopt and disown beside each other, and beside blocks that come and go. */
+/* Threads adopt and disown memory while others do the same, and while blocks are taken and freed. */
 static void *adopter_run(void *user)
 {
     churner *self = user;
@@ -430,7 +430,7 @@ static void test_adopted_by_threads(void **state)
     trib_arena_destroy(arena);
 }
 
-/* The host's malloc is its own: each side frees what it took. */
+/* The host's malloc is separate from the library's, so each side frees its own memory. */
 static void test_default(void **state)
 {
     (void)state;

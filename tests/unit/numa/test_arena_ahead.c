@@ -1,6 +1,7 @@
 /*
- * test_arena_ahead.c - who waits for a registrar, and how much is registered at a time: memory that is made ahead holds
- * up nobody who takes blocks or looks them up, and a heap that needs a little takes no more than a limit.
+ * test_arena_ahead.c - which threads wait for a registrar, and how much memory is registered at a time. Memory that is
+ * made ahead delays no thread that takes blocks or looks them up, and a heap that needs little takes no more than a
+ * limit.
  */
 #include <semaphore.h>
 #include <stdatomic.h>
@@ -77,7 +78,7 @@ static void *alloc_run(void *user)
     return NULL;
 }
 
-/* Blocks of what there is, extents for more of them, and addresses, while the registrar has not come back. */
+/* Other threads take blocks, make further extents and look up addresses while the registrar has not returned. */
 static void others_go_on(trib_arena *arena, uint32_t id, uint8_t *known)
 {
     const trib_arena_stats before = stats_of(arena);
@@ -117,7 +118,7 @@ static void hold_up_nobody(void *(*make)(void *))
     assert_true(trib_arena_find(arena, block, id, &location));
     assert_int_equal(location.status, TRIB_OK);
     assert_true(location.size >= LARGE);
-    assert_int_equal(stats_of(arena).extents, extents); /* it is cut from what was made */
+    assert_int_equal(stats_of(arena).extents, extents); /* the block is cut from the extent that was made */
     trib_arena_destroy(arena);
     slow_end(&registrar);
 }
@@ -134,7 +135,7 @@ static void test_patience(void **state)
     hold_up_nobody(alloc_run);
 }
 
-/* An extent is made only for what the heap has no room for. */
+/* An extent is made only if the heap has no room. */
 static void test_free_memory_is_used_first(void **state)
 {
     (void)state;
@@ -163,7 +164,7 @@ static void test_free_memory_is_used_first(void **state)
     trib_arena_destroy(arena);
 }
 
-/* What cannot be made leaves nothing behind, and is counted. */
+/* An extent that cannot be made leaves nothing behind, and is counted. */
 static void test_no_room(void **state)
 {
     (void)state;
@@ -211,7 +212,7 @@ static void test_no_memory(void **state)
     trib_arena_destroy(arena);
 }
 
-/* Patient threads, those in a hurry, and those that only look, all at once. */
+/* Threads that may wait, threads that must not, and threads that only look up addresses run at the same time. */
 static void *blocking_run(void *user)
 {
     churner *self = user;
@@ -251,7 +252,7 @@ static void test_threads(void **state)
     slow_end(&registrar);
 }
 
-/* The largest extent that was ever asked for. */
+/* Remembers the size of the largest extent that the arena asked for. */
 static trib_status largest_register(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error)
 {
     (void)error;
@@ -281,7 +282,7 @@ static void test_growth(void **state)
         assert_non_null(trib_arena_alloc(arena, 8 * MIB, 0));
     }
     assert_int_equal(largest, TRIB_HEAP_GROWTH_BYTES_MAX);
-    /* One block that is larger than that: the heap takes what it needs, and no more. */
+    /* One block is larger than the limit. The heap takes as much as the block needs, and no more. */
     assert_non_null(trib_arena_alloc(arena, 321 * MIB, 0));
     assert_in_range(largest, 321 * MIB, 321 * MIB + TRIB_EXTENT_BYTES - 1);
     assert_non_null(trib_arena_alloc(arena, 8 * MIB, 0));

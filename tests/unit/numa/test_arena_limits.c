@@ -1,6 +1,4 @@
-/*
- * test_arena_limits.c - arenas where the machine says no: no memory, limits, unknown nodes, adjoining mappings.
- */
+/* test_arena_limits.c - arenas on a machine that refuses: no memory, limits, unknown nodes, adjoining mappings. */
 #include "tests/unit/numa/arena_cases.h"
 
 #include "numa/extents.h"
@@ -54,7 +52,7 @@ static void test_no_memory(void **state)
             assert_int_equal(blocks[i][(256 << 10) - 1], i);
             trib_arena_free(arena, blocks[i]);
         }
-        /* What was freed can be had again. */
+        /* Freed memory can be taken again. */
         for (uint32_t i = 0; i < count; i++) {
             blocks[i] = trib_arena_alloc(arena, 256 << 10, 0);
             assert_non_null(blocks[i]);
@@ -140,7 +138,8 @@ static void test_bytes_max(void **state)
 }
 
 #ifndef SANITIZED
-/* Runs in a child: 0 if an arena gives memory, then none, then again, under a limit of the kernel's. */
+/* Runs in a child under a limit of the kernel's. Returns 0 if the arena gives memory, then fails, then gives memory
+ * again. */
 static int exhaust(trib_arena *arena)
 {
     void *kept = trib_arena_alloc(arena, MIB, 0);
@@ -186,7 +185,7 @@ static void test_address_space_limit(void **state)
 }
 #endif
 
-/* A node that is there, and ones that cannot be: the latter are counted, not fatal. */
+/* A node that exists is used. Nodes that cannot exist are counted, and are not fatal. */
 static void test_nodes(void **state)
 {
     (void)state;

@@ -1,7 +1,5 @@
-/*
- * test_arena_shared.c - arenas whose extents other processes can map: what stands for them, what is refused, and what
- * becomes of them where the process may have no more of it.
- */
+/* test_arena_shared.c - arenas whose extents other processes can map: the files of extents, the files that are refused,
+ * and processes that may have no more descriptors. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -20,7 +18,7 @@
 #define EXTENTS_MAX 64u
 #define SEALS (F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL)
 
-/* What a registrar is told. */
+/* The calls that a registrar has got. */
 typedef struct book {
     trib_arena_memory told[EXTENTS_MAX];
     uint32_t count;
@@ -53,7 +51,7 @@ static uint32_t keep_book(trib_arena *arena, book *self)
     return id;
 }
 
-/* Of the extent in which that lies. */
+/* Returns the call for the extent in which the address lies. */
 static const trib_arena_memory *told_of(const book *self, const void *address)
 {
     for (uint32_t i = 0; i < self->count; i++) {
@@ -74,7 +72,7 @@ static trib_arena *create_shared(void)
     return create_with(&params);
 }
 
-/* Every extent can be mapped elsewhere, for reading alone, and shows there what is written here. */
+/* Another process can map every extent, for reading only, and sees there what this process writes. */
 static void test_seen_elsewhere(void **state)
 {
     (void)state;
@@ -115,7 +113,7 @@ static void test_seen_elsewhere(void **state)
     trib_arena_destroy(arena);
 }
 
-/* Not by default, and not where somebody else maps. */
+/* Extents have no file by default, nor where the caller maps the memory. */
 static void *mapped_elsewhere(void *user, size_t size)
 {
     (void)user;
@@ -148,7 +146,7 @@ static void test_not_shared(void **state)
     }
 }
 
-/* What is somebody else's no other process maps, also where a registrar learns of it late. */
+/* No other process can map adopted memory, which a late registrar learns, too. */
 static void test_adopted(void **state)
 {
     (void)state;
@@ -183,7 +181,7 @@ static void test_closes_descriptors(void **state)
 
 /* ---- Limits: memory is there all the same ---- */
 
-/* From now on this is the most of it; what it was before. */
+/* Lowers the limit, and returns the one before. */
 static struct rlimit lower(__rlimit_resource_t what, rlim_t most)
 {
     struct rlimit before;
@@ -194,7 +192,7 @@ static struct rlimit lower(__rlimit_resource_t what, rlim_t most)
     return before;
 }
 
-/* Extents that are made below the limit are as any, but for their descriptors; later ones have those again. */
+/* Extents that are made under the limit work, but have no descriptors. Later extents have descriptors again. */
 static void lives_with(__rlimit_resource_t what, rlim_t most)
 {
     trib_arena *arena = create_shared();
@@ -232,7 +230,7 @@ static void test_no_descriptors(void **state)
     assert_int_equal(descriptors_open(), before);
 }
 
-/* What else needs descriptors finds some. */
+/* The arena leaves some descriptors to the rest of the process. */
 static void test_spares_descriptors(void **state)
 {
     (void)state;
@@ -270,7 +268,7 @@ static void refuses(int fd, size_t size)
     close(fd);
 }
 
-/* Reading what can shrink would end this process. */
+/* Files that another process can shrink are refused, because reading them could end this process. */
 static void test_foreign_refused(void **state)
 {
     (void)state;
@@ -297,7 +295,7 @@ static void test_foreign_refused(void **state)
     assert_int_equal(descriptors_open(), before);
 }
 
-/* It does not live as long as who has it mapped, or a child of theirs. */
+/* The memory is freed with the arena, even while another process or a child of a fork has it mapped. */
 static void test_gives_pages_back(void **state)
 {
     (void)state;
@@ -312,7 +310,7 @@ static void test_gives_pages_back(void **state)
     assert_non_null(foreign);
     const int other = fcntl(memory.fd, F_DUPFD_CLOEXEC, 0);
     assert_true(other >= 0);
-#ifndef UNDER_TSAN /* which begins a thread in the child, whose stack may come to lie there */
+#ifndef UNDER_TSAN /* TSan begins a thread in the child, and its stack may lie at that address */
     const pid_t child = fork();
     assert_true(child >= 0);
     if (child == 0) {

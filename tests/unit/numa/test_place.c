@@ -1,6 +1,4 @@
-/*
- * test_place.c - placement: near the device, never two processes on one core, and no pinning where that would hurt.
- */
+/* test_place.c - placement: near the device, never two processes on one core, and no pinning where that would hurt. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -81,7 +79,7 @@ static void test_default_count_by_addresses(void **state)
     } cases[] = {
         {1, 2, 4},  {1, 3, 3},  {1, 8, 8},  {1, 16, 16},                /* one has them all */
         {2, 2, 4},  {2, 3, 3},  {2, 8, 4},  {2, 16, 8},                 /* a half of them each, or all three */
-        {3, 2, 2},  {3, 3, 2},  {4, 8, 2},  {8, 8, 1},     {16, 16, 1}, /* as few as they are, it comes out even */
+        {3, 2, 2},  {3, 3, 2},  {4, 8, 2},  {8, 8, 1},     {16, 16, 1}, /* each address has equally many */
         {5, 2, 1},  {5, 3, 1},  {8, 3, 1},  {3, 4, 2},                  /* not even within half of the cores */
         {3, 8, 3},  {5, 8, 2},                                          /* even would be more than there are cores */
         {16, 2, 1}, {17, 2, 1}, {17, 3, 1}, {1000, 16, 1},
@@ -97,7 +95,7 @@ static void test_default_count_by_addresses(void **state)
     }
 }
 
-/* Four of the machine's cores are its own, but the addresses are those of all four processes. */
+/* Four of the machine's cores belong to this process, but the addresses are shared by all four processes. */
 static void test_default_count_of_the_bound(void **state)
 {
     trib_topo topo = *(const trib_topo *)*state;
@@ -180,7 +178,7 @@ static void test_nic_decides(void **state)
     assert_int_equal(plan.reactors[0].cpu, 8);
     assert_int_equal(plan.reactors[1].cpu, 9);
     assert_int_equal(plan.arena_node, 1);
-    request.nics[0] = "veth0"; /* hwloc does not know it: fine */
+    request.nics[0] = "veth0"; /* hwloc does not know the name, which is no error */
     plan = make(*state, &request);
     assert_int_equal(plan.reactors[0].nic, -1);
     assert_int_equal(plan.reactors[0].node, 0);
@@ -194,7 +192,7 @@ static void test_nic_decides(void **state)
 typedef struct rails_case {
     const char *nics[4]; /* of the addresses */
     uint32_t reactors;
-    int32_t gpu; /* 0: none, else its index + 1 */
+    int32_t gpu; /* 0: no GPU, else its index + 1 */
     uint32_t process;
     uint32_t addresses[6]; /* by reactor, as they should be dealt */
     int32_t nodes[6];      /* where the reactors should run */
@@ -229,17 +227,17 @@ static void test_rails(void **state)
         {{"ib0", "mlx5_1"}, 3, 0, 0, {0, 1, 0}, {0, 0, 0}},
         {{"ib0", "ib1", "ib2", "ib3"}, 6, 0, 0, {0, 1, 2, 3, 0, 1}, {0, 0, 1, 1, 0, 0}},
         {{"ib0", "ib1", "ib2", "ib3"}, 1, 0, 0, {0}, {0}},
-        /* The second process goes on with the turns. */
+        /* The second process continues the turns of the first. */
         {{"ib0", "ib2"}, 1, 0, 1, {1}, {1}},
         {{"ib0", "ib2", "ib3"}, 2, 0, 1, {2, 0}, {1, 0}},
-        /* The GPU's own, then those of its node; and each as often as the others. */
+        /* The GPU's own NIC first, then those of its node. Each NIC is used equally often. */
         {{"ib0", "ib1", "ib2", "ib3"}, 1, 8, 0, {3}, {1}},
         {{"ib0", "ib1", "ib2", "ib3"}, 1, 3, 1, {1}, {0}},
         {{"ib0", "ib1", "ib2", "ib3"}, 4, 8, 0, {3, 2, 0, 1}, {1, 1, 1, 1}},
         {{"ib0", "ib3"}, 4, 8, 0, {1, 1, 0, 0}, {1, 1, 1, 1}},
         {{"ib0", "ib3"}, 5, 8, 0, {1, 1, 1, 0, 0}, {1, 1, 1, 1, 1}},
         {{"ib0", "veth0", "ib2"}, 3, 8, 0, {2, 1, 0}, {1, 1, 1}},
-        /* What hwloc does not know is as near to all. */
+        /* A NIC that hwloc does not know is equally near to all. */
         {{"veth0", "veth1"}, 4, 0, 0, {0, 1, 0, 1}, {0, 0, 0, 0}},
         {{"veth0", "ib2"}, 4, 0, 0, {0, 1, 0, 1}, {0, 1, 0, 1}},
     };
@@ -249,7 +247,8 @@ static void test_rails(void **state)
     }
 }
 
-/* Pinned nowhere, so as near to all; or by its launcher to one socket, where it chooses what is near. */
+/* Without pins all NICs are equally near. A process that its launcher has bound to one socket takes the NICs of that
+ * socket. */
 static void test_rails_without_pins(void **state)
 {
     trib_place_request request = defaults();
@@ -340,12 +339,12 @@ static void test_crowded(void **state)
     request.local_index = 0;
     request.local_count = 1;
     request.reactors = 16;
-    assert_true(make(*state, &request).roomy); /* nobody else is there */
+    assert_true(make(*state, &request).roomy); /* no other process is there */
     request.reactors = 17;
     assert_false(make(*state, &request).roomy);
 }
 
-/* Once the others are known, theirs count as many as they are: 16 cores. */
+/* When the other processes are known, their real number of reactors counts: there are 16 cores. */
 static void test_others_are_known(void **state)
 {
     trib_place_request request = defaults();
@@ -429,7 +428,7 @@ static void test_refused(void **state)
     assert_non_null(strstr(error.text, "GPU -2"));
 }
 
-/* The text has what it must have, in balance, whatever the names are. */
+/* The text is balanced JSON with all entries, whatever the names contain. */
 static void test_print(void **state)
 {
     trib_topo *topo = *state;

@@ -47,7 +47,7 @@ static bool has_reactor(const trib_place_plan *plan, const trib_topo_core *core)
     return false;
 }
 
-/* What is near the GPU and free; if that is nothing, what is free. */
+/* Checks that the rest are the free cores on the GPU's node or, if that has none, all free cores. */
 static void check(const trib_topo *topo, const trib_place_plan *plan)
 {
     const int32_t node = plan->gpu >= 0 ? topo->gpus[plan->gpu].node : -1;
@@ -75,11 +75,11 @@ static void beside_reactors(void **state)
         }
     }
     const trib_place_plan plan = make(topo, 8, 2, 7, true);
-    check(topo, &plan); /* other processes' reactors may be looked past */
+    check(topo, &plan); /* other processes' reactors need not be taken into account */
     trib_topo_free(topo);
 }
 
-/* Who is not pinned runs anywhere, and so may others. */
+/* A reactor that is not pinned runs anywhere, so no cores are set aside for other threads. */
 static void nothing_where_nothing_is_pinned(void **state)
 {
     (void)state;

@@ -1,6 +1,4 @@
-/*
- * test_topo.c - the topology of machines described by files, of this machine, and of one that hwloc cannot see.
- */
+/* test_topo.c - the topology of machines described by files, of this machine, and of one that hwloc cannot see. */
 #ifndef _GNU_SOURCE
 #define _GNU_SOURCE
 #endif
@@ -165,7 +163,7 @@ static void test_this_machine(void **state)
     trib_topo *topo = NULL;
     assert_int_equal(trib_topo_load(NULL, &topo, NULL), TRIB_OK);
     check_this_machine(topo);
-    /* What is listed can be used. Afterwards, with the process bound to that CPU, nothing else is listed. */
+    /* Every listed CPU can be used. When the process is bound to one CPU, only that one is listed. */
     int32_t cpu = topo->cores[topo->core_count - 1].cpu;
     uint32_t machine_cores = topo->machine_core_count;
     trib_topo_free(topo);

@@ -14,7 +14,7 @@ static void ring_from_far(trib_reactor *reactor, trib_timer *timer)
     far_ringing *self = timer->user;
     self->early = self->early || trib_now(reactor) < timer->due_ns;
     self->rang[timer - self->timers]++;
-    if (self->count++ == 0) { /* while the others are about to fire */
+    if (self->count++ == 0) { /* while the other timers are about to fire */
         trib_timer_arm(reactor, &self->timers[0], timer->due_ns + (INT64_C(1) << 49));
     }
 }

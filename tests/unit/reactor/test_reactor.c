@@ -1,4 +1,4 @@
-/* test_reactor.c - what the reactor guarantees, on libev: posts, deferral, timers, descriptors, threads. */
+/* test_reactor.c - the guarantees of a reactor on libev: posts, deferral, timers, descriptors, threads. */
 #include <pthread.h>
 #include <sched.h>
 #include <stdlib.h>
@@ -161,7 +161,7 @@ static bool rest_never(trib_reactor *reactor, trib_poller *poller)
     return false;
 }
 
-/* A reactor with a core of its own polls several times a turn for what it awaits. */
+/* A reactor with a core of its own polls several times a turn for work that it awaits. */
 static void polls_for_what_is_awaited(void **state)
 {
     trib_reactor *reactor = *state;
@@ -175,13 +175,13 @@ static void polls_for_what_is_awaited(void **state)
     trib_reactor_ev_set_poll_window(reactor, 1000000, 1000000, true);
     self.looks = 0;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_int_equal(self.looks, 1); /* others need its core */
+    assert_int_equal(self.looks, 1); /* other threads need its core */
 
     trib_reactor_ev_set_poll_window(reactor, 1000000, 1000000, false);
     self.looks = 0;
     self.finds_at = 20;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_int_equal(self.looks, 20); /* what it awaited has arrived */
+    assert_int_equal(self.looks, 20); /* the awaited work has arrived */
     assert_int_equal(reactor->awaited, 0);
 
     self.looks = self.finds_at = 0;
@@ -190,7 +190,7 @@ static void polls_for_what_is_awaited(void **state)
     reactor->awaited = 1;
     self.looks = 0;
     ev_run(loop, EVRUN_NOWAIT);
-    assert_in_range(self.looks, 2, 1000); /* others do not have to wait */
+    assert_in_range(self.looks, 2, 1000); /* other threads do not have to wait */
     reactor->awaited = 0;
     trib_reactor_poller_remove(reactor, &self.poller);
 }
@@ -325,7 +325,7 @@ static void input_comes_through_endless_deferral(void **state)
     assert_int_equal(reads, 1);
     assert_true(self.endless_runs > 0);
     assert_int_equal(io.events, 0);
-    /* The descriptor is not watched, so what arrives now is not reported. */
+    /* The descriptor is not watched, so data that arrives now is not reported. */
     assert_int_equal(write(pair[1], "y", 1), 1);
     ev_run(trib_reactor_ev_loop(reactor), EVRUN_NOWAIT);
     assert_int_equal(reads, 1);

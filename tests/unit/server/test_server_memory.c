@@ -1,7 +1,5 @@
-/*
- * test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and
- * of nothing else: not once the contribution that waited has gone with its link, nor while sums go out.
- */
+/* test_server_memory.c - a server that finds no memory for contributions ends the job after peer_timeout of asking, and
+ * of nothing else: not once the contribution that waited has gone with its link, nor while sums go out. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -66,7 +64,7 @@ static void bed_close(bed *self)
     free(self->engine);
 }
 
-/* Runs that many ticks; in each of them a link asks in vain, or none asks. */
+/* Runs that many ticks. In each of them a link asks for memory in vain, or no link asks. */
 static void tick(bed *self, int ticks, bool asks)
 {
     for (int i = 0; i < ticks; i++) {

@@ -1,7 +1,5 @@
-/*
- * test_server_sum.c - which aggregator a frame is for, and which ranks its contributors are: with workers each for
- * itself, with machines that sum first, and with the shards of device tensors.
- */
+/* test_server_sum.c - which aggregator a frame is for, and which ranks its contributors are: with workers each for
+ * itself, with machines that sum first, and with the shards of device tensors. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -67,7 +65,8 @@ static trib_status find(bed *self, uint32_t peer, const trib_frame *frame, trib_
     return trib_server_find_sum(&self->link, frame, sum_out, &error);
 }
 
-/* The frame of that peer goes to the level, and the contributor that it is there stands for the peer again. */
+/* A frame of that peer goes to the aggregator of that level, and the aggregator's contributor stands for the peer
+ * again. */
 static void expect(bed *self, uint32_t peer, const trib_frame *frame, trib_sum_level level, uint32_t contributor)
 {
     trib_server_sum *sum = NULL;
@@ -96,7 +95,7 @@ static void workers_for_themselves(void **state)
     bed_close(&self);
 }
 
-/* Ranks 0 to 2 are one machine, 3 to 5 the other, of which this is one. */
+/* Ranks 0 to 2 are one machine, ranks 3 to 5 the other. This process is on the second one. */
 static void machines_sum_first(void **state)
 {
     (void)state;
@@ -111,7 +110,7 @@ static void machines_sum_first(void **state)
         } else {
             assert_int_equal(find(&self, peer, &push, &sum), TRIB_PROTOCOL);
         }
-        if (peer % 3 == ME % 3) { /* the relays of what this member owns */
+        if (peer % 3 == ME % 3) { /* the relays of the partitions that this member owns */
             expect(&self, peer, &partial, TRIB_SUM_HOST, peer / 3);
         } else {
             assert_int_equal(find(&self, peer, &partial, &sum), TRIB_PROTOCOL);

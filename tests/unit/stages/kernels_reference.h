@@ -39,7 +39,7 @@ static inline uint64_t ref_sign_bit(const ref_type *type)
     return (uint64_t)1 << (type->bytes * 8 - 1);
 }
 
-/* The first magnitude that is no number: infinity, or the NaN where there is none. */
+/* The first magnitude that is not finite: infinity, or the NaN of a type without one. */
 static inline uint64_t ref_infinity(const ref_type *type)
 {
     return type->is_finite ? ref_sign_bit(type) - 1 : ref_sign_bit(type) - ((uint64_t)1 << type->fraction_bits);
@@ -156,7 +156,7 @@ static inline trib_reduce ref_reduce(trib_dtype dtype, trib_reduce reduce)
     return dtype != TRIB_BOOL ? reduce : reduce == TRIB_SUM ? TRIB_MAX : reduce == TRIB_PRODUCT ? TRIB_MIN : reduce;
 }
 
-/* Bit by bit: the sum of two bits tells how many are set. */
+/* Works bit by bit: the sum of two bits tells how many of them are set. */
 static inline uint64_t ref_bitwise(trib_reduce reduce, uint64_t left, uint64_t right)
 {
     uint64_t result = 0;

@@ -1,4 +1,5 @@
-/* test_copy_nontemporal.c - the copy past the caches moves all bytes and no others, at every size and alignment. */
+/* test_copy_nontemporal.c - the copy that bypasses the caches writes all bytes and no others, at every size and
+ * alignment. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

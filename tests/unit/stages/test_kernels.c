@@ -130,7 +130,7 @@ static void assert_same(const char *what, const trib_kernels *kernels, trib_dtyp
 
 typedef enum place { PLACE_APART, PLACE_LEFT, PLACE_RIGHT, PLACE_COUNT } place;
 
-/* Checks one call. `where` says which operand, if it is in accumulator form, the destination is. */
+/* Checks one call. `where` names the operand that the destination is, if that operand is in accumulator form. */
 static void check_combine(const trib_kernels *kernels, trib_dtype dtype, trib_reduce reduce, trib_form left_form,
                           trib_form right_form, place where, size_t count, size_t misalignment, uint64_t *state)
 {

@@ -9,7 +9,9 @@
 
 #include "transports/tcp/tcp_internal.h"
 
-/* As a kernel said them: a path that is busy, one that has been idle, and one of which an acknowledgement came late. */
+/*
+ * Figures that a kernel reported: of a busy path, of an idle one, and of a path on which one acknowledgement came late.
+ */
 static void late_acknowledgements_are_no_slow_path(void **state)
 {
     (void)state;
@@ -22,8 +24,7 @@ static void late_acknowledgements_are_no_slow_path(void **state)
 
 #define ASKED_EVERY_NS (8 * INT64_C(1000000))
 
-/* Four connections of each reactor that are asked in turns; what is under way takes so long, and each carries so
- * much. */
+/* Each reactor has four connections, sampled in turns. delay_us and bytes_per_us are the sample of each connection. */
 static tcp_backlog learned_of(uint32_t reactors, double delay_us, double bytes_per_us, int times)
 {
     tcp_backlog backlog;
@@ -46,7 +47,7 @@ static void slow_links_are_told_from_fast_ones(void **state)
     assert_false(learned_of(4, 2500, 39, 1000).paces); /* ... of which two servers that four workers share take half */
 }
 
-/* Sixty-four connections carry 10 Gbit/s, of which few have been asked as yet. */
+/* Sixty-four connections carry 10 Gbit/s, and few of them have been sampled so far. */
 static void many_peers_make_no_slow_link(void **state)
 {
     (void)state;
@@ -59,7 +60,7 @@ static void many_peers_make_no_slow_link(void **state)
     assert_false(backlog.paces);
 }
 
-/* A machine that does other things now and then is late with acknowledgements, and nothing was known at first. */
+/* A machine that is busy with other work now and then acknowledges late, and no sample came before those. */
 static void late_machines_are_no_slow_links(void **state)
 {
     (void)state;
@@ -73,7 +74,7 @@ static void late_machines_are_no_slow_links(void **state)
     assert_false(backlog.paces);
 }
 
-/* So many times, each so long after the other; whether the network is taken for slow in the end. */
+/* Gives that many samples at the usual distance. Returns whether the network counts as slow afterwards. */
 static bool learn_on(tcp_backlog *backlog, int64_t *now_ns, double delay_us, double bytes_per_us, int times)
 {
     for (int i = 0; i < times; i++) {
@@ -85,7 +86,7 @@ static bool learn_on(tcp_backlog *backlog, int64_t *now_ns, double delay_us, dou
 
 enum { A_TENTH_OF_A_SECOND = 13, A_SECOND = 126, A_WHILE = 20 };
 
-/* Links that were narrow for a while, or that others used, are free again. */
+/* A link that was narrow for a while, or that others used, is free again. */
 static void fast_links_are_slow_no_longer(void **state)
 {
     (void)state;
@@ -97,11 +98,12 @@ static void fast_links_are_slow_no_longer(void **state)
     assert_true(learn_on(&backlog, &now_ns, 200, 100, 10 * A_SECOND)); /* 3 Gbit/s, of which little is used */
     assert_true(learn_on(&backlog, &now_ns, 1100, 160, A_SECOND * 10));
     assert_false(learn_on(&backlog, &now_ns, 200, 160, A_SECOND + A_WHILE));
-    assert_false(learn_on(&backlog, &now_ns, 4000, 125, 10 * A_SECOND)); /* what is long on a fast one is no matter */
+    /* A long round trip on a fast link is no sign of a slow one. */
+    assert_false(learn_on(&backlog, &now_ns, 4000, 125, 10 * A_SECOND));
     assert_true(learn_on(&backlog, &now_ns, 4000, 31, 10 * A_WHILE));
 }
 
-/* A few exchanges in long pauses say little, however long it takes. */
+/* A few exchanges between long pauses prove little, however much time passes. */
 static void few_fast_ones_are_not_believed(void **state)
 {
     (void)state;
@@ -114,8 +116,8 @@ static void few_fast_ones_are_not_believed(void **state)
     assert_false(backlog.paces);
 }
 
-/* A link that looks fast while little is sent is slow again as soon as there is more, each time: that must not cost
- * much. */
+/* A link looks fast while little is sent, and is slow again as soon as there is more. Each such relapse costs more
+ * samples. */
 static void each_error_makes_it_believed_later(void **state)
 {
     (void)state;

@@ -1,4 +1,4 @@
-/* test_tcp_silence.c - for how long a peer has answered nothing, by what the kernel says now and then. */
+/* test_tcp_silence.c - the time for which a peer has answered nothing, computed from samples of the kernel's counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -25,7 +25,7 @@ static void nothing_acknowledged_is_silence(void **state)
     assert_int_equal(at(&silence, 110, 9, 7000, 99000), 10 * SECOND); /* more was written meanwhile */
 }
 
-/* However slow it is, and whatever TCP had to send again. */
+/* Progress however slow is no silence, even where TCP had to send again. */
 static void little_by_little_is_none(void **state)
 {
     (void)state;
@@ -35,8 +35,8 @@ static void little_by_little_is_none(void **state)
     }
 }
 
-/* Acknowledgements wait in the queue of a narrow link, while the peer's data comes. Silence begins when it comes no
- * more. */
+/* Acknowledgements wait in the queue of a narrow link while the peer's data arrives. Silence begins when no more data
+ * arrives. */
 static void what_the_peer_sends_is_life(void **state)
 {
     (void)state;
@@ -56,7 +56,8 @@ static void idle_connection_is_not_silent(void **state)
     assert_true(at(&silence, 200, 0, 7000, 99900) < 0);
 }
 
-/* Its last answer came after the data had been written: that is what counts before anything is known of how much. */
+/* The peer's last answer came after the data had been written. It counts, because no sample says yet how much was
+ * acknowledged. */
 static void an_answer_before_the_first_look_counts(void **state)
 {
     (void)state;
@@ -74,7 +75,7 @@ static void answers_that_acknowledge_nothing_are_silence(void **state)
     assert_int_equal(at(&silence, 105, 5, 7000, 10), 5 * SECOND);
 }
 
-/* A peer without room answers probes. One that is gone does not. */
+/* A peer without room answers probes. A peer that is gone does not. */
 static void a_closed_window_is_no_silence(void **state)
 {
     (void)state;
@@ -87,7 +88,7 @@ static void a_closed_window_is_no_silence(void **state)
     assert_int_equal(trib_tcp_silence_learn(&silence, 144 * SECOND, &seen), 5400000000);
 }
 
-/* Between two probes nothing is under way: who did not look again would not see the peer go. */
+/* Nothing is under way between two probes, so only repeated samples can show that the peer has gone. */
 static void unsent_bytes_are_probed(void **state)
 {
     (void)state;

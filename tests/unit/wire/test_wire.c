@@ -110,7 +110,7 @@ static void test_fixed_offsets(void **state)
     assert_memory_equal(header, want, sizeof want);
 }
 
-/* The page has a row for every field, in the order of the wire, and none besides. Tests run in the tree's root. */
+/* docs/protocol.md has one row for every field, in the order of the wire. Tests run in the tree's root. */
 static void test_the_page_tells_the_offsets(void **state)
 {
     (void)state;
@@ -204,7 +204,7 @@ static void test_wrong_fields_are_named(void **state)
     }
 }
 
-/* Only chunks are encoded, and their header says twice how long they are. */
+/* Only chunks are encoded. Their header has both lengths, encoded and decoded. */
 static void test_codec_and_length_belong_together(void **state)
 {
     (void)state;

@@ -1,7 +1,5 @@
-/*
- * test_pipeline.c - what the dispatcher promises to stages, and they to it: stages that answer at once, later, in the
- * middle of start, for credit, or that fail, of tasks that are given up at any time, in an order that a seed decides.
- */
+/* test_pipeline.c - the contract between the dispatcher and its stages. Stages answer at once, later, in the middle of
+ * start, after waiting for credit, or fail; tasks are given up at any time. A seed decides the order. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -19,7 +17,7 @@ enum { TASKS = 12, ROUNDS = 4, STAGES = 5, SEEDS = 400, EVENTS_MAX = TASKS * 8, 
 /* The way in which a stage handles a task in this round. */
 typedef enum behaviour { AT_ONCE, DURING_START, PENDING, WITH_HOLDS, FAILS, BEHAVIOURS } behaviour;
 
-/* Something that is under way: the end of a hold, or of a stage that has none. */
+/* A coming event: the end of a hold, or of a stage that has no hold. */
 typedef struct event {
     uint32_t task;
     trib_hold reason;
@@ -36,7 +34,7 @@ static struct {
     trib_task tasks[TASKS];
     uint32_t left[TASKS];      /* ends that the stage waits for */
     uint32_t begun[TASKS];     /* stages of the round */
-    uint32_t skipped[TASKS];   /* ... that it did not come to */
+    uint32_t skipped[TASKS];   /* stages of the round that the task did not come to */
     uint32_t cancelled[TASKS]; /* how often */
     uint32_t settled[TASKS];   /* how often */
     bool fails[TASKS];         /* it was given up, or a stage failed */
@@ -247,7 +245,7 @@ static void run_round(bool with_failures)
     }
     for (uint32_t i = 0; i < TASKS; i++) {
         if (with_failures && draw(20) == 0) {
-            give_up(&the.tasks[draw(TASKS)]); /* perhaps one that has yet to begin */
+            give_up(&the.tasks[draw(TASKS)]); /* the task may belong to a round that has not begun */
         }
         trib_pipeline_begin(&the.core, &the.tasks[i]);
     }
@@ -338,7 +336,7 @@ static void tasks_settle_once_whatever_happens(void **state)
     }
 }
 
-/* A stage speaks with servers exactly where its plan says so, and the plan has a codec then. */
+/* A plan has stages that speak with servers exactly if it says so, and it has codec stages then. */
 static void plans_say_whether_they_are_local(void **state)
 {
     (void)state;
