@@ -33,8 +33,8 @@ static trib_frame sample(trib_frame_type type)
         .root = 0x91929394u,
         .aux = 0xa1a2a3a4u,
         .acknowledged = UINT64_C(0xd1d2d3d4d5d6d7d8),
-        .contributors = 0xb1b2b3b4u,
-        .step = 0xc1c2c3c4u,
+        .scale = UINT64_C(0xb1b2b3b4c1c2c3c4),
+        .step = 0xe1e2e3e4u,
         .crc = 0xd1d2d3d4u,
     };
 }
@@ -87,10 +87,10 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[92] = {
-        0x54, 0x52, 0x49, 0x42, 13,   TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 14,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00, /* flags, payload_size */
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
-        0x12, 0x11, 0,    0,    0,    0, /* sender, epoch, term */
+        0x12, 0x11, 0xe4, 0xe3, 0xe2, 0xe1, /* sender, epoch, step */
         0,    0,    0,    0,    0x24, 0x23,
         0x22, 0x21, 0x34, 0x33, 0x32, 0x31, /* group, tensor, partition */
         0x44, 0x43, 0x42, 0x41, 0x54, 0x53,
@@ -100,9 +100,9 @@ static void test_fixed_offsets(void **state)
         0x81, 0x82, 0x83, 0,    0x94, 0x93,
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
         0xd8, 0xd7, 0xd6, 0xd5, 0xd4, 0xd3,
-        0xd2, 0xd1, 0xb4, 0xb3, 0xb2, 0xb1, /* acknowledged, contributors */
-        0xc4, 0xc3, 0xc2, 0xc1, 0xd4, 0xd3,
-        0xd2, 0xd1, /* step, crc */
+        0xd2, 0xd1, 0xc4, 0xc3, 0xc2, 0xc1, /* acknowledged */
+        0xb4, 0xb3, 0xb2, 0xb1, 0xd4, 0xd3,
+        0xd2, 0xd1, /* scale, crc */
     };
     trib_frame frame = sample(TRIB_FRAME_PUSH);
     unsigned char header[TRIB_HEADER_SIZE];
@@ -173,7 +173,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 14, this side speaks 13");
+    assert_refused(bad, "protocol version 15, this side speaks 14");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
