@@ -2,9 +2,11 @@
  * operation_api.c - the entry points that submit operations: check the arguments and the state, then forward. Nothing
  * else.
  */
+#include <math.h>
 #include <stdlib.h>
 
 #include "api/check.h"
+#include "engine/aggregate/sum_scale.h"
 #include "engine/base/handle.h"
 #include "engine/device/device.h"
 
@@ -168,6 +170,38 @@ static trib_status check_reduction(const target *what, const trib_op_params *par
                                 what->name, trib_reduce_name(params->reduce), trib_dtype_name(what->dtype));
 }
 
+/* A factor of 0 stands for 1. */
+static bool scales(double factor)
+{
+    return factor != 0 && factor != 1;
+}
+
+static trib_status check_scale(const target *what, const trib_op_params *params, bool has_room, trib_error *error)
+{
+    const char *why = NULL;
+    if (!scales(params->prescale) && !scales(params->postscale)) {
+        return TRIB_OK;
+    }
+    if (!isfinite(params->prescale) || !isfinite(params->postscale) ||
+        !isfinite(params->prescale * params->postscale)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": prescale %g and postscale %g must be finite numbers, and so must their "
+                              "product",
+                              what->name, params->prescale, params->postscale);
+    }
+    if (what->on_device) {
+        why = "on a device: multiply it there, before and after";
+    } else if (!trib_scale_suits(what->dtype, params->reduce)) {
+        why = "for SUM and AVG of numbers only: multiply by yourself, before and after";
+    } else if (scales(params->prescale) && !trib_dtype_is_float(what->dtype) && !has_room) {
+        why = "of integers for all_reduce only, as it needs room: multiply the input by yourself, or give a postscale";
+    }
+    return why == NULL ? TRIB_OK
+                       : trib_error_set(error, TRIB_UNSUPPORTED, "tensor \"%s\": %s of %s cannot be scaled: %s%s",
+                                        what->name, trib_reduce_name(params->reduce), trib_dtype_name(what->dtype),
+                                        what->on_device ? "it is " : "a prescale or postscale is ", why);
+}
+
 static trib_status check_root(const target *what, const trib_op_params *params, trib_error *error)
 {
     return params->root >= 0 && (uint32_t)params->root < what->members
@@ -185,7 +219,8 @@ static bool device_reduces(const trib_engine *engine, const target *what, trib_r
 static trib_status check_push_pull(const trib_engine *engine, const target *what, const trib_op_params *params,
                                    trib_error *error)
 {
-    const trib_status status = check_reduction(what, params, error);
+    trib_status status = check_reduction(what, params, error);
+    status = status == TRIB_OK ? check_scale(what, params, true, error) : status;
     if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !trib_dtype_is_float(what->dtype) &&
         engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
@@ -220,6 +255,7 @@ static trib_status check_reduce(const trib_engine *engine, const target *what, c
     }
     trib_status status = check_root(what, params, error);
     status = status == TRIB_OK ? check_reduction(what, params, error) : status;
+    status = status == TRIB_OK ? check_scale(what, params, false, error) : status;
     return status == TRIB_OK ? check_buffers(what, params, true, (uint32_t)params->root == what->place, error) : status;
 }
 
@@ -237,7 +273,8 @@ static trib_status check_slices(const trib_engine *engine, const target *what, c
 static trib_status check_scatter(const trib_engine *engine, const target *what, const trib_op_params *params,
                                  trib_error *error)
 {
-    const trib_status status = check_reduction(what, params, error);
+    trib_status status = check_reduction(what, params, error);
+    status = status == TRIB_OK ? check_scale(what, params, false, error) : status;
     return status == TRIB_OK ? check_slices(engine, what, params, error) : status;
 }
 

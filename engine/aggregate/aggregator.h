@@ -72,6 +72,7 @@ typedef struct trib_contribution {
     trib_dtype dtype;
     trib_reduce reduce;
     uint32_t root;       /* the rank that gives in a broadcast, or that gets the sum in a reduce */
+    uint64_t scale;      /* of the sum, packed (base/scale.h); all contributors must say the same. 0: none */
     uint32_t step;       /* the caller's training step; all contributors must say the same */
     uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
     bool is_ahead;       /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/aggregate/sum_tree.h"
+#include "engine/base/scale.h"
 
 uint32_t trib_sum_round_newest(const sum_key *key)
 {
@@ -180,6 +181,15 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         snprintf(text, sizeof text, "the workers disagree in round %u: rank %u is at step %u, rank %u at step %u",
                  what->round, trib_sum_rank(self, first, first->contributor), first->step,
                  trib_sum_rank(self, what, what->contributor), what->step);
+        trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
+        return;
+    }
+    if (first->scale != what->scale && trib_collective_is_sum(what->collective)) {
+        snprintf(text, sizeof text,
+                 "the workers disagree in round %u: rank %u scales the sum by %.17g, rank %u by %.17g (prescale times "
+                 "postscale, and of integers the postscale alone): give both the same on all workers",
+                 what->round, trib_sum_rank(self, first, first->contributor), trib_scale_unpack(first->scale),
+                 trib_sum_rank(self, what, what->contributor), trib_scale_unpack(what->scale));
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }

@@ -6,7 +6,9 @@
  * A sum is handed out by an upcall, which may call back at once: to return a reference, or to refuse the round. So the
  * caller holds the round (holds), and the sum has a reference of its own until the last receiver is served.
  */
+#include "engine/aggregate/sum_scale.h"
 #include "engine/aggregate/sum_tree.h"
+#include "engine/base/scale.h"
 
 /* ---- Handing out ---- */
 
@@ -159,9 +161,17 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     const sum_node root = chunk->tree->nodes[0];
     trib_assert(root.block != NULL);
     if (self->config.partial_ready == NULL) {
-        trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
-                           (trib_form)root.form, chunk->size / trib_dtype_size(what->dtype),
-                           self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1));
+        const uint32_t contributors =
+            self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1);
+        const size_t count = chunk->size / trib_dtype_size(what->dtype);
+        if (what->scale == 0) {
+            trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
+                               (trib_form)root.form, count, contributors);
+        } else {
+            trib_finish_scaled(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
+                               (trib_form)root.form, count, contributors, trib_scale_unpack(what->scale));
+            trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
+        }
     }
     chunk->tree->nodes[0] = (sum_node){.data = NULL};
     trib_sum_tree_give(self, chunk->tree);

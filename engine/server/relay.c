@@ -99,6 +99,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
         .step = what->step,
+        .scale = what->scale,
     };
 }
 

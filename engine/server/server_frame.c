@@ -1,5 +1,6 @@
 /* server_frame.c - turns a worker's frame into a contribution, and checks its form. The aggregator checks it against
  * the round. */
+#include "engine/aggregate/sum_scale.h"
 #include "engine/aggregate/summation.h"
 #include "engine/codec/encoding.h"
 #include "engine/server/relay.h"
@@ -25,6 +26,7 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .reduce = (trib_reduce)frame->reduce,
         .root = is_shard ? trib_device_root_machine(frame->root) : frame->root,
         .step = frame->step,
+        .scale = frame->scale,
         .round_base = trib_server_rounds_over(sum->core, frame->tensor),
         .owner = is_pair || trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
@@ -104,7 +106,8 @@ static bool is_collective_known(const trib_link *link, const trib_frame *frame)
 trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
-    if (!trib_reduce_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce) || !is_collective_known(link, frame)) {
+    if (!trib_reduce_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce) || !is_collective_known(link, frame) ||
+        (frame->scale != 0 && !trib_scale_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce))) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s from %s", trib_frame_name(frame->type),
                               trib_roster_name(roster, link->peer));
     }

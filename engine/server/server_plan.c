@@ -254,6 +254,7 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .reduce = (uint8_t)what->reduce,
         .root = what->root,
         .step = what->step,
+        .scale = what->scale,
         .aux = entry->is_kept ? TRIB_SUM_IS_KEPT : 0,
     };
 }

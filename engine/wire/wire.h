@@ -124,7 +124,7 @@ typedef enum trib_frame_type {
     FIELD(payload_size, 8, 4)                                                                                          \
     FIELD(sender, 12, 4)                                                                                               \
     FIELD(epoch, 16, 4)                                                                                                \
-    LATER(term, 20, 4)                                                                                                 \
+    FIELD(step, 20, 4)                                                                                                 \
     FIELD(group, 24, 4)                                                                                                \
     FIELD(tensor, 28, 4)                                                                                               \
     FIELD(partition, 32, 4)                                                                                            \
@@ -141,8 +141,7 @@ typedef enum trib_frame_type {
     FIELD(root, 64, 4)                                                                                                 \
     FIELD(aux, 68, 4)                                                                                                  \
     FIELD(acknowledged, 72, 8)                                                                                         \
-    FIELD(contributors, 80, 4)                                                                                         \
-    FIELD(step, 84, 4)                                                                                                 \
+    FIELD(scale, 80, 8)                                                                                                \
     FIELD(crc, 88, 4)                                                                                                  \
     OWN(checksum, 92, 4)
 
@@ -153,7 +152,7 @@ typedef struct trib_frame {
     uint32_t payload_size;
     uint32_t sender; /* member id */
     uint32_t epoch;  /* epoch of the sender's roster; 0: the sender has none yet */
-    uint32_t term;   /* reserved for the epoch in which the partition's owner got it */
+    uint32_t step;   /* the caller's training step; all contributions to a round have the same */
     uint32_t group;  /* the group of workers in which the tensor was declared; 0: all of the job */
     /* id; in DECLARE, DECLARED, TENSOR_BAD, MOVE, MOVE_DECIDED, RELEASE and RELEASED the declaring member's tag */
     uint32_t tensor;
@@ -169,8 +168,7 @@ typedef struct trib_frame {
     uint32_t root;
     uint32_t aux;          /* a status, a rank or an owner, depending on the type */
     uint64_t acknowledged; /* the number of frames that the sender has received (link_session.h) */
-    uint32_t contributors; /* contributors to a sum, for information only */
-    uint32_t step;         /* the caller's training step; all contributions to a round have the same */
+    uint64_t scale;        /* of the sum, packed (base/scale.h); all contributions to a round have the same */
     uint32_t crc;          /* of the payload (link_checksum.h); 0: none was computed */
 } trib_frame;
 

@@ -148,6 +148,8 @@ struct trib_op {
     uint32_t place;   /* of its handles (engine/base/handle.h) */
     uintptr_t handle; /* the caller's, or the one that a prepared operation keeps; 0: nobody has one */
     uint32_t step;    /* the caller's step; all contributions to a round have the same */
+    uint64_t scale;   /* of the sum, packed (base/scale.h) */
+    double prescale;  /* of integers, before they are summed; 1: none */
     trib_collective collective;
     trib_reduce reduce;
     uint32_t root;

@@ -12,11 +12,23 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/handle.h"
+#include "engine/base/scale.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 
 /* Operations that are posted together. A core begins with the first ones while the next are filled in. */
 #define POSTED_TOGETHER 128u
+
+/* A factor of 0 in the parameters stands for 1. Integers are multiplied before the sum, where they are truncated. */
+static void set_scale(trib_op *op, const trib_op_params *params)
+{
+    const bool is_scaled = trib_collective_is_sum(op->collective);
+    const double before = is_scaled && params->prescale != 0 ? params->prescale : 1;
+    const double after = is_scaled && params->postscale != 0 ? params->postscale : 1;
+    const bool is_float = trib_dtype_is_float(op->tensor->dtype);
+    op->prescale = is_float ? 1 : before;
+    op->scale = trib_scale_pack(is_float ? before * after : after);
+}
 
 static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
 {
@@ -29,6 +41,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     const bool has_root = op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_REDUCE;
     op->root = has_root && tensor->layout == TRIB_WHOLE ? (uint32_t)params->root : 0;
     op->step = request->step;
+    set_scale(op, params);
     if (tensor->on_device) {
         engine->device_hooks->fill(op);
     }

@@ -60,6 +60,7 @@ trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
         .reduce = (uint8_t)op->reduce,
         .root = op->tensor->on_device ? op->root : trib_task_root(task),
         .step = op->step,
+        .scale = op->scale,
     };
 }
 

@@ -322,6 +322,8 @@ class trib_op_params(Structure):
         ('group', c_void_p),
         ('dtype', c_int),
         ('reserved_32', c_uint32),
+        ('prescale', c_double),
+        ('postscale', c_double),
         ('reserved', c_uint64 * 1),
     ]
 

@@ -119,6 +119,8 @@ class Tensor:
         output_bytes=0,
         flags=0,
         is_once=False,
+        prescale=1.0,
+        postscale=1.0,
     ):
         """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or
         a function that makes it of the operation's handle. is_once: the tensor is released when the operation is
@@ -135,14 +137,21 @@ class Tensor:
             params.has_priority = priority is not None
             params.priority = priority or 0
             params.output_bytes, params.flags = output_bytes, flags
+            params.prescale, params.postscale = prescale, postscale
             engine._submit(function, self._reference, handle)
         operation = Operation(engine, handle, owner, value, self if is_once else None)
         engine._live.add(operation)
         return operation
 
-    def push_pull(self, array, output=None, reduce=AVG):
-        """Returns the operation that reduces the array over all workers, in place unless there is an output."""
-        return self._on_arrays(lib.trib_push_pull, array, output, reduce=reduce)
+    def push_pull(self, array, output=None, reduce=AVG, prescale=1.0, postscale=1.0):
+        """Returns the operation that reduces the array over all workers, in place unless there is an output. The
+        factors are those of trib_op_params: of floats the sum is multiplied by both and rounded once. 0 is refused, as
+        it stands for 1 there."""
+        if prescale == 0 or postscale == 0:
+            raise ArgumentError('%s: with a factor of 0 all results are 0, and no exchange is needed' % self.name)
+        return self._on_arrays(
+            lib.trib_push_pull, array, output, reduce=reduce, prescale=prescale, postscale=postscale
+        )
 
     def broadcast(self, array, root=0):
         """Returns the operation that gives the root's array to all workers, in place."""

@@ -4,6 +4,7 @@ Each function submits and returns a Handle. A name of None takes one that is cou
 workers must submit operations without names in the same order."""
 
 import ctypes
+import math
 
 import torch
 
@@ -30,7 +31,15 @@ def _device(tensor):
     return tensor.device if tensor.is_cuda else None
 
 
-def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=None, codec=None):
+def can_scale(tensor, reduce, *factors):
+    """Returns whether the engine multiplies by the factors, with one rounding at the end."""
+    fits = reduce in (_abi.TRIB_SUM, _abi.TRIB_AVG) and tensor.dtype != torch.bool and not tensor.is_complex() and not tensor.is_cuda
+    return fits and all(factor != 0 and math.isfinite(factor) for factor in factors)
+
+
+def all_reduce(
+    engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
+):
     """landing = reduction of all workers' sources. They may be the same tensor."""
     tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority, codec=codec)
     operation = tensor.submit(
@@ -41,6 +50,8 @@ def all_reduce(engine, source, landing, reduce, name=None, priority=0, value=Non
         reduce=reduce,
         stream=stream_of(source),
         priority=priority,
+        prescale=prescale,
+        postscale=postscale,
     )
     return Handle([(operation, _device(source))], lambda: landing if value is None else value)
 

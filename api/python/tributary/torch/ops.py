@@ -63,9 +63,14 @@ def submit_allreduce(
     tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set, codec=None
 ):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
-    source = scaled(contiguous(tensor, name), prescale)
+    source, factors = contiguous(tensor, name), {}
+    if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
+        factors, prescale, postscale = {'prescale': prescale, 'postscale': postscale}, 1.0, 1.0
+    source = scaled(source, prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
-    handle = exchange.all_reduce(process_set.engine(), source, landing, REDUCTIONS[op], name, priority, codec=codec)
+    handle = exchange.all_reduce(
+        process_set.engine(), source, landing, REDUCTIONS[op], name, priority, codec=codec, **factors
+    )
     if landing is not output or postscale != 1.0:
         handle = exchange.merged([handle], lambda: output.copy_(scaled(landing, postscale)))
     return keep(name, handle)
