@@ -130,7 +130,7 @@ static bool is_listed(const char *name, const char *const *names)
 bool trib_has_feature(const char *name)
 {
     static const char *const parts[] = {"unique_id", "oob",      "interfaces",      "groups", "batches",
-                                        "members",   "settings", "survive_servers", NULL};
+                                        "members",   "settings", "survive_servers", "codecs", NULL};
     if (name == NULL) {
         return false;
     }

@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 13u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 14u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -95,6 +95,8 @@ typedef enum trib_frame_type {
  * partition's keeper has the whole sum. */
 #define TRIB_PUSH_KEEPS 1u
 #define TRIB_SUM_IS_KEPT 1u
+/* aux of SERVING: this member does not have the tensor's codec. */
+#define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
