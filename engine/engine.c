@@ -18,7 +18,6 @@
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
 #include "engine/local_group/group.h"
-#include "engine/codec/brought.h"
 #include "engine/membership/member.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
@@ -34,19 +33,14 @@ static char *copy_text(const char *text)
 
 static trib_status copy_codecs(trib_engine *engine, const trib_config *config, trib_error *error)
 {
-    engine->codec = copy_text(config->codec);
-    engine->config.codec = engine->codec;
-    engine->config.codecs = NULL; /* the set has them now */
+    engine->config.codec = NULL; /* the rules and the set have them now */
+    engine->config.codecs = NULL;
     engine->config.codec_library = NULL;
-    if ((engine->codec == NULL) != (config->codec == NULL)) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
-    }
     const trib_status status = trib_codec_set_open(&engine->codecs, config->codecs, config->codec_count, error);
-    trib_codec_config codec;
     trib_error why;
-    if (status == TRIB_OK && config->codec != NULL &&
-        trib_codec_parse_with(&engine->codecs, config->codec, &codec, &why) != TRIB_OK) {
-        return trib_error_set(error, TRIB_INVALID, "TRIB_CODEC: %.400s", why.text);
+    if (status == TRIB_OK &&
+        trib_codec_rules_open(&engine->codec_rules, &engine->codecs, config->codec, &why) != TRIB_OK) {
+        return trib_error_set(error, why.status, "TRIB_CODEC: %.360s", why.text);
     }
     return status;
 }
@@ -312,7 +306,7 @@ void trib_engine_free(trib_engine *engine)
     trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
     free(engine->listen_host);
-    free(engine->codec);
+    trib_codec_rules_close(&engine->codec_rules);
     trib_codec_set_close(&engine->codecs);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);

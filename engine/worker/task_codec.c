@@ -28,28 +28,34 @@ static trib_status check_tensor(const trib_codec_config *config, const trib_tens
     return config->codec->check(&config->params, desc->dtype, error);
 }
 
-trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
-                              trib_error *error)
+/* The codec that the tensor names. */
+static trib_status choose_named(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
+                                trib_error *error)
 {
     trib_error why;
-    trib_error_clear(&why);
-    const bool is_named = desc->codec != NULL;
-    const char *text = is_named ? desc->codec : engine->config.codec;
-    *config = (trib_codec_config){.codec = NULL};
-    if (text == NULL || (!is_named && desc->count * trib_dtype_size(desc->dtype) < engine->config.codec_min_bytes)) {
-        return TRIB_OK;
-    }
-    trib_status status = trib_codec_parse_with(&engine->codecs, text, config, &why);
+    trib_status status = trib_codec_parse_with(&engine->codecs, desc->codec, config, &why);
     if (status == TRIB_OK && config->codec != NULL) {
         status = check_tensor(config, desc, &why);
     }
-    if (status == TRIB_OK) {
-        return TRIB_OK;
-    }
+    return status == TRIB_OK ? TRIB_OK
+                             : trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name,
+                                              desc->codec, why.text);
+}
+
+trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
+                              trib_error *error)
+{
     *config = (trib_codec_config){.codec = NULL};
-    return is_named
-               ? trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name, text, why.text)
-               : TRIB_OK;
+    if (desc->codec != NULL) {
+        return choose_named(engine, desc, config, error);
+    }
+    const trib_codec_config *found =
+        trib_codec_rules_find(&engine->codec_rules, desc->name, desc->count * trib_dtype_size(desc->dtype),
+                              engine->config.codec_min_bytes);
+    if (found != NULL && found->codec != NULL && check_tensor(found, desc, NULL) == TRIB_OK) {
+        *config = *found;
+    }
+    return TRIB_OK;
 }
 
 trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
