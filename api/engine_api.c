@@ -18,6 +18,7 @@
 #include "api/config/config.h"
 #include "api/create.h"
 #include "api/trace_flush.h"
+#include "api/env/codec_load.h"
 #include "api/env/env_host.h"
 #include "engine/cluster/machines.h"
 #include "engine/engine.h"
@@ -167,8 +168,12 @@ static trib_status create_here(trib_config *config, const char *coordinator, tri
 {
     trib_descriptor_guard guard;
     trib_env env;
+    trib_codec_desc *codecs = NULL;
     trib_descriptor_guard_begin(&guard);
-    trib_status status = trib_env_host_init(&env, config, error);
+    trib_status status = trib_codecs_load(config, &codecs, error);
+    if (status == TRIB_OK) {
+        status = trib_env_host_init(&env, config, error);
+    }
     if (status == TRIB_OK) {
         /* numbers need no resolver */
         if (coordinator != NULL && strcmp(coordinator, config->coordinator) != 0) {
@@ -176,6 +181,7 @@ static trib_status create_here(trib_config *config, const char *coordinator, tri
         }
         status = trib_engine_create_in(&env, config, engine_out, error);
     }
+    free(codecs);
     trib_descriptor_guard_end(&guard);
     return status;
 }

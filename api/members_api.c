@@ -131,8 +131,9 @@ static bool is_listed(const char *name, const char *const *names)
 
 bool trib_has_feature(const char *name)
 {
-    static const char *const parts[] = {"unique_id", "oob",      "interfaces",      "groups",          "batches",
-                                        "members",   "settings", "survive_servers", "survive_workers", NULL};
+    static const char *const parts[] = {"unique_id",       "oob",     "interfaces", "groups",
+                                        "batches",         "members", "settings",   "survive_servers",
+                                        "survive_workers", "codecs",  NULL};
     if (name == NULL) {
         return false;
     }

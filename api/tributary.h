@@ -102,9 +102,8 @@ TRIB_API const char *trib_version(void);
 TRIB_API uint32_t trib_version_number(void);
 /* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
  * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
- * "groups", "batches", "members", "settings", "survive_servers",
- * "survive_workers"). False for NULL and unknown names, so that a program
- * may ask for what a later release has. TRIB_ANY_THREAD. */
+ * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "codecs"). False for NULL and unknown
+ * names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
 TRIB_API bool trib_has_feature(const char *name);
 
 /* ---- Types of elements and operations ----------------------------------------------------------------------- */
@@ -318,7 +317,12 @@ typedef struct trib_config {
     const trib_unique_id *unique_id; /* copied; or NULL */
     trib_oob_cb oob_cb;              /* all workers give it, or none; or NULL */
     void *oob_user;
-    uint64_t reserved[2]; /* must be 0 */
+    /* Codecs of the program's own, which texts may name then; see CODECS below. Copied; NULL: none. */
+    const struct trib_codec_desc *codecs;
+    uint32_t codec_count; /* at most TRIB_CODECS_MAX, with those of codec_library */
+    uint32_t reserved_32;
+    const char *codec_library; /* shared object with such codecs; NULL: none */
+    uint64_t reserved[2];      /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -541,6 +545,75 @@ TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const t
 /* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */
 TRIB_API int32_t trib_group_rank(const trib_group *group);
 TRIB_API int32_t trib_group_size(const trib_group *group);
+
+/* ---- Codecs of a program's own ------------------------------------------------------------------------------ */
+
+/* CODECS. A codec that a program brings works like the library's: a text names it with its parameters ("mine,k=3"), with
+ * error feedback, momentum and two_way around it (docs/codecs.md). Every worker needs it, and every member that sums: a
+ * program gives it with trib_config.codecs; a process without a program of its own (`tributary server`) loads it from
+ * the shared object that TRIB_CODEC_LIBRARY names, and so may workers. Its name and version are compared: a tensor whose
+ * codec some member lacks, or has in another version, completes its operations with an error that names the member.
+ *
+ * The functions are called on reactors' threads, for several chunks at once. They must be pure but for the state, return
+ * soon, keep no pointer, and call nothing of the library. All members must compute alike. */
+
+#define TRIB_CODEC_NAME_MAX 23
+#define TRIB_CODECS_MAX 64u
+#define TRIB_CODEC_STATE_MAX 4096u
+
+/* What a call is about: a chunk, and the parameters of the text. */
+typedef struct trib_codec_chunk {
+    void *user; /* trib_codec_desc.user */
+    uint64_t seed;
+    double ratio;   /* "ratio=0.01", or a k below 1; 0: not in the text */
+    uint32_t k;     /* 0: not in the text */
+    uint32_t count; /* elements, at least 1; 0 in check */
+    trib_dtype dtype;
+    /* encode alone; 0 elsewhere. Where the chunk is, and whose: the same on all workers but for the rank. Of a sum that
+     * comes back encoded, rank is UINT32_MAX and the key is of the server's own choice. */
+    uint32_t rank;
+    uint64_t tensor_key, round;
+    uint64_t first_element, partition_first; /* of the chunk and of its partition, in the tensor */
+    uint64_t partition_count;                /* elements of the partition */
+} trib_codec_chunk;
+
+/* Returns 0 if the codec can have chunk->dtype and the parameters, which may come from a peer; or another number, and a
+ * text for people in `why`, which has room for `size` bytes. */
+typedef int (*trib_codec_check_cb)(const trib_codec_chunk *chunk, char *why, size_t size);
+/* The most bytes that encode makes of chunk->count elements: no fewer for more elements. They should be fewer than the
+ * elements have, and may be 4000 more. */
+typedef uint64_t (*trib_codec_bound_cb)(const trib_codec_chunk *chunk);
+/* Encodes the elements at `source` to at most `room` bytes, bound's, of any alignment. Returns how many there are; 0 or
+ * less, or more than room: the operation fails with TRIB_INVALID. `state` is that of the partition, whose chunks come in
+ * order; NULL without state_bytes. */
+typedef int64_t (*trib_codec_encode_cb)(const trib_codec_chunk *chunk, void *state, const void *source, void *encoded,
+                                        size_t room);
+/* Decodes `size` bytes, which a peer sent and which may be anything, to chunk->count elements; or adds what they decode
+ * to to that many float32 (float64 for float64). Must read and write nothing else. Returns 0, or another number if encode
+ * cannot have made them: adding has changed nothing then, and the job ends with the connection that brought them. */
+typedef int (*trib_codec_decode_cb)(const trib_codec_chunk *chunk, const void *encoded, size_t size, void *destination);
+
+typedef struct trib_codec_desc {
+    uint32_t struct_size; /* set by trib_codec_desc_init */
+    uint32_t version;     /* any number; change it with the bytes that encode makes */
+    const char *name;     /* 1 to TRIB_CODEC_NAME_MAX letters, digits, '_', '-', '.'; none of the library's */
+    void *user;
+    uint32_t state_bytes; /* that encode keeps for each partition, zeros at first; with a state there is no two_way */
+    uint32_t reserved_32;
+    trib_codec_check_cb check; /* NULL: it can have every float type of 2, 4 or 8 bytes, and all parameters */
+    trib_codec_bound_cb bound;
+    trib_codec_encode_cb encode;
+    trib_codec_decode_cb decode;
+    trib_codec_decode_cb add_encoded; /* NULL: sums are made of what decode gives */
+    uint64_t reserved;                /* must be 0 */
+} trib_codec_desc;
+
+/* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_codec_desc). TRIB_ANY_THREAD. */
+TRIB_API void trib_codec_desc_init(trib_codec_desc *desc, size_t struct_size);
+
+/* The function "trib_codec_library" of a shared object that TRIB_CODEC_LIBRARY names: returns *count_out codecs, which
+ * stay as they are until the process ends. Called when an engine is created; the object stays loaded. */
+typedef const trib_codec_desc *(*trib_codec_library_fn)(uint32_t *count_out);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------ */
 

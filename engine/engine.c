@@ -19,7 +19,6 @@
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
 #include "engine/local_group/group.h"
-#include "engine/codec/codec.h"
 #include "engine/membership/member.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
@@ -34,21 +33,29 @@ static char *copy_text(const char *text)
     return text == NULL ? NULL : strdup(text);
 }
 
+static trib_status copy_codecs(trib_engine *engine, const trib_config *config, trib_error *error)
+{
+    engine->config.codec = NULL; /* the rules and the set have them now */
+    engine->config.codecs = NULL;
+    engine->config.codec_library = NULL;
+    const trib_status status = trib_codec_set_open(&engine->codecs, config->codecs, config->codec_count, error);
+    trib_error why;
+    if (status == TRIB_OK &&
+        trib_codec_rules_open(&engine->codec_rules, &engine->codecs, config->codec, &why) != TRIB_OK) {
+        return trib_error_set(error, why.status, "TRIB_CODEC: %.360s", why.text);
+    }
+    return status;
+}
+
 static trib_status copy_config(trib_engine *engine, const trib_config *config, trib_error *error)
 {
     engine->config = *config;
     engine->job = copy_text(config->job);
     engine->coordinator_address = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
-    engine->codec = copy_text(config->codec);
-    engine->config.codec = engine->codec;
-    if ((engine->codec == NULL) != (config->codec == NULL)) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
-    }
-    trib_codec_config codec;
-    trib_error why;
-    if (config->codec != NULL && trib_codec_parse(config->codec, &codec, &why) != TRIB_OK) {
-        return trib_error_set(error, TRIB_INVALID, "TRIB_CODEC: %.400s", why.text);
+    trib_status status = copy_codecs(engine, config, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
@@ -61,7 +68,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.coordinator = engine->coordinator_address;
     engine->config.device = NULL; /* the environment holds the device now */
     engine->config.listen = engine->listen_host;
-    const trib_status status = trib_auth_key(config->token, engine->job, engine->key);
+    status = trib_auth_key(config->token, engine->job, engine->key);
     if (status != TRIB_OK) {
         return trib_error_set(error, status,
                               "cannot make a key of the token: %s (a token shorter than %u bytes takes 64 MiB for a "
@@ -288,7 +295,8 @@ void trib_engine_free(trib_engine *engine)
     trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
     free(engine->listen_host);
-    free(engine->codec);
+    trib_codec_rules_close(&engine->codec_rules);
+    trib_codec_set_close(&engine->codecs);
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);
     pthread_mutex_destroy(&engine->once_mutex);

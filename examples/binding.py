@@ -51,7 +51,8 @@ class trib_config(ctypes.Structure):
         ended_user; i32 log_level; pointer log_cb log_user; text trace; u64 trace_bytes;
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
         i32 shares gpu_direct; text coordinator_source; i32 checksum survive;
-        text codec; u64 codec_min_bytes; pointer unique_id oob_cb oob_user; words2 reserved''')
+        text codec; u64 codec_min_bytes; pointer unique_id oob_cb oob_user codecs;
+        u32 codec_count reserved_32; text codec_library; words2 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):

@@ -59,6 +59,9 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
     }
+    if (given->reserved_32 != 0) {
+        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_32 is not 0");
+    }
     for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
         if (given->reserved[i] != 0) {
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
@@ -227,6 +230,12 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
 void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size)
 {
     const trib_tensor_desc defaults = {.struct_size = (uint32_t)struct_size};
+    copy_common_part(desc, struct_size, &defaults, sizeof defaults);
+}
+
+void trib_codec_desc_init(trib_codec_desc *desc, size_t struct_size)
+{
+    const trib_codec_desc defaults = {.struct_size = (uint32_t)struct_size};
     copy_common_part(desc, struct_size, &defaults, sizeof defaults);
 }
 

@@ -75,6 +75,9 @@ const trib_setting trib_settings[] = {
      .doc = "how sums of tensors travel that name no codec themselves ([codecs.md](codecs.md#how-to-use))"},
     {"TRIB_CODEC_MIN_BYTES", FIELD(codec_min_bytes), .kind = TRIB_SETTING_BYTES, .initial = "64K",
      .doc = "smaller tensors travel as they are, unless they name a codec"},
+    {"TRIB_CODEC_LIBRARY", FIELD(codec_library), .kind = TRIB_SETTING_TEXT, .range_doc = "path",
+     .doc = "a shared object with codecs of your own, for members without a program, too "
+            "([codecs.md](codecs.md#your-own))"},
     {"TRIB_PUSH_CREDIT", FIELD(push_credit_bytes), .kind = TRIB_SETTING_BYTES, .initial = "1M", .low = 1,
      .doc = "pushes that a reactor may have with the transport; less by slow links"},
     {"TRIB_PULL_CREDIT", FIELD(pull_credit_bytes), .kind = TRIB_SETTING_BYTES, .initial = "1M", .low = 1,

@@ -25,6 +25,7 @@ typedef enum trib_codec_id {
     TRIB_CODEC_TOPK = 7,
     TRIB_CODEC_RANDOMK = 8,
     TRIB_CODEC_DITHERING = 9,
+    TRIB_CODEC_BROUGHT = 255, /* one that a program brings (brought.h): the chunk's description says which */
 } trib_codec_id;
 
 /* The parameters of all codecs; a codec leaves those of others 0. */
@@ -36,7 +37,7 @@ typedef struct trib_codec_params {
     uint8_t partition; /* dithering: 0 linear levels, 1 powers of two */
     uint8_t normalize; /* dithering: 0 by the largest magnitude, 1 by the L2 norm */
     uint8_t reserved;
-    void *user; /* of a codec that a program brings; not part of the text form */
+    const void *brought; /* the trib_codec_brought of a codec that a program brings; not part of the text form */
 } trib_codec_params;
 
 /* Where a chunk stands in its job. A chunk may have any number of elements from 1 on. */
@@ -58,7 +59,8 @@ typedef struct trib_codec {
     trib_status (*check)(const trib_codec_params *params, trib_dtype dtype, trib_error *error);
     /* Returns the largest number of bytes that `count` elements can become; a multiple of 4. */
     uint64_t (*bound)(const trib_codec_params *params, trib_dtype dtype, uint32_t count);
-    /* Encodes `count` elements, at least 1, and returns the bytes: at least 1. There is room for bound() bytes at
+    /* Encodes `count` elements, at least 1, and returns the bytes: at least 1, and at most bound(). A program's codec
+     * alone may fail: 0, or more than bound() (trib_codec_check_encoded). There is room for bound() bytes at
      * `encoded`, which does not overlap the source. `state` has state_bytes, which are zeros before a partition's first
      * chunk; its chunks then come in order. NULL: this chunk is the first. */
     uint32_t (*encode)(const trib_codec_params *params, const trib_codec_place *place, void *state, trib_dtype dtype,
@@ -107,7 +109,7 @@ typedef struct trib_codec_config {
     bool two_way; /* sums come back encoded by the same codec, without feedback and momentum */
 } trib_codec_config;
 
-#define TRIB_CODEC_TEXT_SIZE 160
+#define TRIB_CODEC_TEXT_SIZE 192
 
 /*
  * Reads "topk,ratio=0.01,ef=vanilla,momentum=nesterov,mu=0.9". "none" and an empty text are no codec. BytePS's form is
@@ -115,6 +117,10 @@ typedef struct trib_codec_config {
  * TRIB_INVALID: the error lists what is known, and the config is unchanged.
  */
 trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_error *error);
+/* The same, where a program has brought codecs of its own. NULL: none. */
+struct trib_codec_set;
+trib_status trib_codec_parse_with(const struct trib_codec_set *brought, const char *text, trib_codec_config *config,
+                                  trib_error *error);
 
 /* Writes the one text of this config, which parse reads back to the same: members compare it. Returns `text`. */
 const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CODEC_TEXT_SIZE]);
@@ -133,10 +139,19 @@ typedef struct trib_codec_memory {
 /* True if encoding needs `scratch`, which decoding never does. */
 bool trib_codec_is_wrapped(const trib_codec_config *config);
 
-/* Applies momentum and feedback, and encodes; see trib_codec.encode. The source stays as it is. */
+/* Applies momentum and feedback, and encodes; see trib_codec.encode. The source stays as it is. If a program's codec
+ * fails the residual keeps all of the chunk. */
 uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_memory *memory,
                            const trib_codec_place *place, trib_dtype dtype, const void *source, uint32_t count,
                            unsigned char *encoded);
+
+/* TRIB_INVALID: encoding `count` elements gave bytes that are none, or more than the bound. */
+TRIB_CHECKED trib_status trib_codec_check_encoded(const trib_codec_config *config, trib_dtype dtype, uint32_t count,
+                                                  uint32_t bytes, trib_error *error);
+
+/* Applies momentum, and puts the elements of a chunk that was never encoded into the residual. */
+void trib_codec_keep(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
+                     const void *source, uint32_t count);
 
 /* Puts an encoded chunk that did not count (a failed or withdrawn contribution) back into the residual. */
 void trib_codec_take_back(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,

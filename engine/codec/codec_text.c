@@ -1,4 +1,5 @@
 /* codec_text.c - a codec and its parameters as one line of text, read and written. */
+#include "engine/codec/brought.h"
 #include "engine/codec/codec_parts.h"
 
 #include <math.h>
@@ -8,9 +9,11 @@
 #define WORD_SIZE 64u
 
 typedef struct codec_parser {
+    const trib_codec_set *brought;
     trib_codec_config config;
     trib_error *error;
     const char *text;
+    uint32_t version;
     uint32_t named; /* bits of parameters, as in the table below */
 } codec_parser;
 
@@ -20,6 +23,10 @@ static trib_status unknown_codec(const codec_parser *parser, const char *name)
     for (size_t i = 0; trib_codec_at(i) != NULL; i++) {
         const size_t used = strlen(known);
         (void)snprintf(known + used, sizeof known - used, "%s, ", trib_codec_at(i)->name);
+    }
+    for (uint32_t i = 0; parser->brought != NULL && i < parser->brought->count; i++) {
+        const size_t used = strlen(known);
+        (void)snprintf(known + used, sizeof known - used, "%s, ", parser->brought->items[i].name);
     }
     return trib_error_set(parser->error, TRIB_INVALID, "there is no codec '%s': known are %snone", name, known);
 }
@@ -50,7 +57,9 @@ static bool read_number(const char *value, double *number)
 
 static trib_status set_codec(codec_parser *parser, const char *value)
 {
-    parser->config.codec = trib_codec_find(value);
+    const trib_codec_brought *brought = trib_codec_set_find(parser->brought, value);
+    parser->config.codec = brought != NULL ? &brought->codec : trib_codec_find(value);
+    parser->config.params.brought = brought;
     if (parser->config.codec == NULL && strcmp(value, "none") != 0) {
         return unknown_codec(parser, value);
     }
@@ -158,7 +167,18 @@ static trib_status set_mu(codec_parser *parser, const char *value)
     return TRIB_OK;
 }
 
-enum { CODEC, K, RATIO, SEED, SCALING, PARTITION, NORMALIZE, FEEDBACK, MOMENTUM, MU, TWO_WAY, PARAMETERS };
+static trib_status set_version(codec_parser *parser, const char *value)
+{
+    char *end = NULL;
+    const unsigned long version = strtoul(value, &end, 10);
+    parser->version = (uint32_t)version;
+    if (*value < '0' || *value > '9' || *end != '\0' || version > UINT32_MAX) {
+        return bad_value(parser, "version", value, "a number from 0 on");
+    }
+    return TRIB_OK;
+}
+
+enum { CODEC, K, RATIO, SEED, SCALING, PARTITION, NORMALIZE, FEEDBACK, MOMENTUM, MU, TWO_WAY, VERSION, PARAMETERS };
 #define BIT(parameter) (1u << (parameter))
 #define WRAPPERS (BIT(CODEC) | BIT(FEEDBACK) | BIT(MOMENTUM) | BIT(MU))
 
@@ -177,11 +197,12 @@ static const struct {
     [MOMENTUM] = {"momentum", set_momentum},
     [MU] = {"mu", set_mu},
     [TWO_WAY] = {"two_way", set_two_way},
+    [VERSION] = {"version", set_version},
 };
 
 bool trib_codec_may_answer(const trib_codec *codec)
 {
-    return codec->id != TRIB_CODEC_RANDOMK && codec->id != TRIB_CODEC_DITHERING;
+    return codec->state_bytes == 0;
 }
 
 /* Returns the bits of the parameters that a codec has alone. */
@@ -199,6 +220,8 @@ static uint32_t own_parameters(const trib_codec *codec)
         return WRAPPERS | BIT(K) | BIT(RATIO) | BIT(SEED);
     case TRIB_CODEC_DITHERING:
         return WRAPPERS | BIT(K) | BIT(SEED) | BIT(PARTITION) | BIT(NORMALIZE);
+    case TRIB_CODEC_BROUGHT:
+        return WRAPPERS | BIT(K) | BIT(RATIO) | BIT(SEED) | BIT(VERSION);
     default:
         return WRAPPERS;
     }
@@ -271,12 +294,23 @@ static trib_status check_whole(codec_parser *parser)
     if ((parser->config.momentum != TRIB_MOMENTUM_NONE) != ((parser->named & BIT(MU)) != 0)) {
         return trib_error_set(parser->error, TRIB_INVALID, "codec '%s': momentum and mu belong together", parser->text);
     }
+    const trib_codec_brought *brought = parser->config.params.brought;
+    if (brought != NULL && (parser->named & BIT(VERSION)) && parser->version != brought->desc.version) {
+        return trib_error_set(parser->error, TRIB_INVALID, "codec '%s': this process has version %u of it, not %u",
+                              brought->name, brought->desc.version, parser->version);
+    }
     return codec != NULL ? codec->check(&parser->config.params, TRIB_FLOAT32, parser->error) : TRIB_OK;
 }
 
 trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_error *error)
 {
-    codec_parser parser = {.error = error, .text = text};
+    return trib_codec_parse_with(NULL, text, config, error);
+}
+
+trib_status trib_codec_parse_with(const trib_codec_set *brought, const char *text, trib_codec_config *config,
+                                  trib_error *error)
+{
+    codec_parser parser = {.brought = brought, .error = error, .text = text};
     trib_status status = TRIB_OK;
     for (const char *at = text; *text != '\0' && status == TRIB_OK; at++) {
         char word[WORD_SIZE];
@@ -309,6 +343,9 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
     size_t used =
         (size_t)snprintf(text, TRIB_CODEC_TEXT_SIZE, "%s", config->codec != NULL ? config->codec->name : "none");
 #define ADD(...) used += (size_t)snprintf(text + used, TRIB_CODEC_TEXT_SIZE - used, __VA_ARGS__)
+    if (params->brought != NULL && ((const trib_codec_brought *)params->brought)->desc.version != 0) {
+        ADD(",version=%u", ((const trib_codec_brought *)params->brought)->desc.version);
+    }
     if (params->k != 0) {
         ADD(",k=%u", params->k);
     }

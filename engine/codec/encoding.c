@@ -6,7 +6,7 @@
 #include "engine/codec/codec_parts.h"
 
 enum { SEED_AT = 0, RATIO_AT = 8, K_AT = 16, SCALING_AT = 20, PARTITION_AT = 21, NORMALIZE_AT = 22, FLAGS_AT = 23 };
-enum { COUNT_AT = 24, RESERVED_AT = 28 };
+enum { IDENTITY_AT = 24, COUNT_AT = 28 };
 _Static_assert(COUNT_AT == TRIB_ENCODING_SHARED_BYTES, "the partition comes behind what is shared");
 #define FLAG_TWO_WAY 1u
 
@@ -38,27 +38,31 @@ void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_E
     bytes[PARTITION_AT] = params->partition;
     bytes[NORMALIZE_AT] = params->normalize;
     bytes[FLAGS_AT] = encoding->two_way ? FLAG_TWO_WAY : 0;
+    put(bytes + IDENTITY_AT, trib_codec_identity(params), 4);
     put(bytes + COUNT_AT, encoding->partition_count, 4);
-    put(bytes + RESERVED_AT, 0, 4);
 }
 
-trib_status trib_encoding_get(uint8_t codec, const unsigned char *bytes, uint32_t size, trib_dtype dtype,
-                              trib_encoding *encoding, trib_error *error)
+trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, const unsigned char *bytes, uint32_t size,
+                              trib_dtype dtype, trib_encoding *encoding, trib_error *error)
 {
     if (size <= TRIB_ENCODING_BYTES) {
         return trib_error_set(error, TRIB_PROTOCOL, "an encoded chunk of %u bytes, which is too short", size);
     }
     const uint64_t ratio = get(bytes + RATIO_AT, 8);
-    *encoding = (trib_encoding){.codec = trib_codec_by_id(codec),
+    const uint32_t identity = (uint32_t)get(bytes + IDENTITY_AT, 4);
+    const bool is_brought = codec == TRIB_CODEC_BROUGHT;
+    const trib_codec_brought *found = is_brought ? trib_codec_set_by_identity(brought, identity) : NULL;
+    *encoding = (trib_encoding){.codec = found != NULL ? &found->codec : trib_codec_by_id(codec),
                                 .params = {.seed = get(bytes + SEED_AT, 8),
                                            .k = (uint32_t)get(bytes + K_AT, 4),
                                            .scaling = bytes[SCALING_AT],
                                            .partition = bytes[PARTITION_AT],
-                                           .normalize = bytes[NORMALIZE_AT]},
+                                           .normalize = bytes[NORMALIZE_AT],
+                                           .brought = found},
                                 .two_way = (bytes[FLAGS_AT] & FLAG_TWO_WAY) != 0,
                                 .partition_count = (uint32_t)get(bytes + COUNT_AT, 4)};
     memcpy(&encoding->params.ratio, &ratio, sizeof ratio);
-    if (encoding->codec == NULL || bytes[FLAGS_AT] > FLAG_TWO_WAY || get(bytes + RESERVED_AT, 4) != 0 ||
+    if (encoding->codec == NULL || bytes[FLAGS_AT] > FLAG_TWO_WAY || (!is_brought && identity != 0) ||
         encoding->partition_count == 0 || bytes[SCALING_AT] > 1 || bytes[PARTITION_AT] > 1 || bytes[NORMALIZE_AT] > 1 ||
         (encoding->two_way && !trib_codec_may_answer(encoding->codec))) {
         return trib_error_set(error, TRIB_PROTOCOL, "a chunk of codec %u with a description that cannot be", codec);

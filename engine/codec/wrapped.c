@@ -71,16 +71,20 @@ static void gather(const trib_codec_config *config, const trib_codec_memory *mem
                   config->feedback != TRIB_FEEDBACK_NONE ? memory->residual : NULL, memory->scratch, count);
 }
 
-/* Decodes into the scratch memory, and adds that, times the factor, to the residual. */
-static void settle(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
+/* Decodes into the scratch memory, and adds that, times the factor, to the residual. Returns false if a program's codec
+ * refuses what it has encoded. */
+static bool settle(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
                    const unsigned char *encoded, uint32_t encoded_size, uint32_t count, int factor)
 {
     const trib_status status =
         config->codec->decode(&config->params, dtype, encoded, encoded_size, memory->scratch, count, NULL);
-    trib_assert(status == TRIB_OK); /* it was encoded here */
+    if (status != TRIB_OK) {
+        trib_assert(config->params.brought != NULL); /* it was encoded here */
+        return false;
+    }
     if (dtype == TRIB_FLOAT64) {
         settle_double(memory->residual, memory->scratch, (double)factor, count);
-        return;
+        return true;
     }
     const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
@@ -90,6 +94,23 @@ static void settle(const trib_codec_config *config, const trib_codec_memory *mem
                      trib_codec_load_block(kernels, dtype, memory->scratch, first, length, room), (float)factor,
                      length);
     }
+    return true;
+}
+
+trib_status trib_codec_check_encoded(const trib_codec_config *config, trib_dtype dtype, uint32_t count, uint32_t bytes,
+                                     trib_error *error)
+{
+    const uint64_t bound = config->codec->bound(&config->params, dtype, count);
+    if (bytes > 0 && bytes <= bound) {
+        return TRIB_OK;
+    }
+    trib_assert(config->params.brought != NULL);
+    return bytes == 0
+               ? trib_error_set(error, TRIB_INVALID, "codec %s failed on a chunk of %u elements%s", config->codec->name,
+                                count, config->feedback != TRIB_FEEDBACK_NONE ? ", or to decode what it made" : "")
+               : trib_error_set(error, TRIB_INVALID,
+                                "codec %s made %u bytes of a chunk of %u elements, and its bound says %llu",
+                                config->codec->name, bytes, count, (unsigned long long)bound);
 }
 
 uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_memory *memory,
@@ -103,15 +124,24 @@ uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_mem
     }
     gather(config, memory, dtype, source, count);
     const uint32_t bytes = codec->encode(&config->params, place, memory->state, dtype, memory->scratch, count, encoded);
-    if (config->feedback != TRIB_FEEDBACK_NONE) {
-        settle(config, memory, dtype, encoded, bytes, count, -1);
+    if (config->feedback == TRIB_FEEDBACK_NONE ||
+        trib_codec_check_encoded(config, dtype, count, bytes, NULL) != TRIB_OK) {
+        return bytes;
     }
-    return bytes;
+    return settle(config, memory, dtype, encoded, bytes, count, -1) ? bytes : 0;
+}
+
+void trib_codec_keep(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
+                     const void *source, uint32_t count)
+{
+    trib_assert(config->feedback != TRIB_FEEDBACK_NONE);
+    gather(config, memory, dtype, source, count);
 }
 
 void trib_codec_take_back(const trib_codec_config *config, const trib_codec_memory *memory, trib_dtype dtype,
                           const unsigned char *encoded, uint32_t encoded_size, uint32_t count)
 {
     trib_assert(config->feedback != TRIB_FEEDBACK_NONE);
-    settle(config, memory, dtype, encoded, encoded_size, count, 1);
+    /* A program's codec may refuse what it has decoded before: then the chunk is lost. */
+    (void)settle(config, memory, dtype, encoded, encoded_size, count, 1);
 }

@@ -16,6 +16,7 @@
 #include "engine/wire/auth.h"
 #include "engine/base/counter.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/codec/codec_rules.h"
 #include "engine/job/cause.h"
 #include "engine/job/departed.h"
 #include "engine/job/formation.h"
@@ -175,8 +176,10 @@ struct trib_engine {
      * writes into memory that was freed. */
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
-    char *job, *coordinator_address, *listen_host, *codec;
-    char coordinator_source[64]; /* the variable that coordinator_address comes from, for texts */
+    char *job, *coordinator_address, *listen_host;
+    trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
+    trib_codec_set codecs;        /* that the program brings */
+    char coordinator_source[64];  /* the variable that coordinator_address comes from, for texts */
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;

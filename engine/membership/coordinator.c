@@ -286,7 +286,7 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_FORGOTTEN:
         return trib_registry_take_forgotten(self, member, error);
     case TRIB_FRAME_SERVING:
-        return trib_serve_take_serving(self, member, error);
+        return trib_serve_take_serving(self, member, frame, error);
     case TRIB_FRAME_GROUP_CREATE:
         return self->running ? trib_groups_take_create(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");

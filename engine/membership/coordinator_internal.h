@@ -84,6 +84,7 @@ typedef struct trib_registry_entry {
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
     uint64_t serve;                            /* SERVEs sent to each member when its own was, it included; 0: none */
+    char lacking[192];                         /* names of members that do not have the codec */
     bool is_known;                             /* all members that know partitions have answered */
     struct trib_registry_entry *serve_next;    /* the next tensor that waits for answers */
     /* The owners in a new placement (rebalance.c); NULL: the tensor does not move. */
@@ -177,6 +178,9 @@ static inline uint32_t trib_registry_sharers(const trib_coordinator *self, const
 void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status,
                             const char *text);
 
+/* Tells all workers that have declared the tensor that it is bad. */
+void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry);
+
 /* ---- tensor_placement.c ---- */
 /* Deals out the tensor's partitions. Returns false if memory runs out. A tensor that is too large becomes bad. */
 TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry);
@@ -189,7 +193,8 @@ TRIB_CHECKED trib_status trib_serve_begin(trib_coordinator *self, trib_registry_
 /* Tells the workers of the tensors that nobody is awaited for any more. Called when a member is lost or gone. */
 void trib_serves_check(trib_coordinator *self);
 void trib_serve_ended(trib_coordinator *self, const trib_registry_entry *entry);
-TRIB_CHECKED trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, trib_error *error);
+TRIB_CHECKED trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                 trib_error *error);
 
 /* ---- tensor_numbers.c ---- */
 /* *number_out is TRIB_TENSORS_MAX if there is none left. Returns false if memory runs out. */

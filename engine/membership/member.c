@@ -183,11 +183,12 @@ static void take_left(const trib_member *member, const trib_frame *frame)
 }
 
 /* A member that leaves answers, too, because it still sums for others. */
-static void send_serving(trib_engine *engine)
+static void send_serving(trib_engine *engine, bool lacks_codec)
 {
     const trib_member *member = engine->member;
+    const trib_frame answer = {.type = TRIB_FRAME_SERVING, .aux = lacks_codec ? TRIB_SERVING_LACKS_CODEC : 0};
     if (member != NULL && member->link != NULL && trib_link_is_up(member->link)) {
-        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_SERVING}, NULL, 0);
+        trib_link_send_copy(member->link, answer, NULL, 0);
     }
 }
 

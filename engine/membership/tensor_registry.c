@@ -13,7 +13,7 @@
 #include "engine/membership/rebalance.h"
 #include "engine/membership/tensor_declaration.h"
 
-static void send_bad(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
+static void send_bad(const trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
     if (self->slots[rank].link == NULL || entry->tags[rank] >= TRIB_TAG_RELEASED) {
         return;
@@ -147,6 +147,13 @@ static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, b
         if (!was_bad || i == rank) {
             send_bad(self, entry, i);
         }
+    }
+}
+
+void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry)
+{
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        send_bad(self, entry, i);
     }
 }
 

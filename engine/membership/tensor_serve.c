@@ -4,7 +4,9 @@
  * A worker gets DECLARED when all of these members have answered, so no contribution comes to a member that does not
  * know its tensor. Members answer in order, so each has a count and not a list.
  */
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
@@ -28,11 +30,28 @@ static void send_all(trib_coordinator *self, trib_frame frame, const void *paylo
     }
 }
 
+/* Some members cannot decode what workers would send: the tensor is bad for all. */
+static void refuse_codec(trib_coordinator *self, trib_registry_entry *entry)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text,
+             "codec \"%.60s\" is unknown to %.200s, which sums: give it the codec in that version (TRIB_CODEC_LIBRARY, "
+             "or trib_config.codecs)",
+             entry->codec, entry->lacking);
+    if (!entry->bad) {
+        trib_registry_mark_bad(self, entry, TRIB_UNSUPPORTED, text);
+        trib_registry_tell_bad(self, entry);
+    }
+}
+
 /* The tensor is known everywhere: the workers that have declared it may use it. */
 static void answer_workers(trib_coordinator *self, trib_registry_entry *entry)
 {
     trib_status status = TRIB_OK;
     entry->is_known = true;
+    if (entry->lacking[0] != '\0') {
+        refuse_codec(self, entry);
+    }
     for (uint32_t i = 0; i < self->worker_count && !entry->bad && status == TRIB_OK; i++) {
         if (entry->tags[i] < TRIB_TAG_RELEASED && self->slots[i].link != NULL) {
             status = trib_registry_send_declared(self, entry, i);
@@ -62,7 +81,7 @@ void trib_serves_check(trib_coordinator *self)
 trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
 {
     const uint32_t slices = entry->cut->slice_count;
-    const size_t size = 4 + sizeof entry->name + 2 + (size_t)slices * 8;
+    const size_t size = 4 + sizeof entry->name + sizeof entry->codec + 4 + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
         return TRIB_NO_MEMORY;
@@ -70,6 +89,7 @@ trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
     trib_writer writer = {.data = payload, .capacity = size};
     trib_put_u32(&writer, entry->partition_bytes);
     trib_put_text(&writer, entry->name);
+    trib_put_text(&writer, entry->codec);
     for (uint32_t i = 0; i < slices; i++) {
         trib_put_u64(&writer, entry->counts[i]);
     }
@@ -102,13 +122,29 @@ void trib_serve_ended(trib_coordinator *self, const trib_registry_entry *entry)
     }
 }
 
-trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, trib_error *error)
+static void note_lacking(const trib_coordinator *self, uint32_t member)
+{
+    trib_registry_entry *entry = self->serve_first;
+    while (entry != NULL && entry->serve != self->slots[member].serves_answered) {
+        entry = entry->serve_next;
+    }
+    if (entry != NULL) { /* else it has ended meanwhile */
+        const size_t used = strlen(entry->lacking);
+        (void)snprintf(entry->lacking + used, sizeof entry->lacking - used, "%s%s", used > 0 ? ", " : "",
+                       trib_roster_name(self->roster, member));
+    }
+}
+
+trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[member];
     if (slot->serves_answered >= slot->serves_sent) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVING without a SERVE");
     }
     slot->serves_answered++;
+    if (frame->aux == TRIB_SERVING_LACKS_CODEC) {
+        note_lacking(self, member);
+    }
     trib_serves_check(self);
     return TRIB_OK;
 }

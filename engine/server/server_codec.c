@@ -133,8 +133,8 @@ static const trib_encoding *know(trib_core *core, const trib_frame *frame, const
         }
     }
     trib_encoding encoding;
-    if (trib_encoding_get(frame->codec, payload, frame->payload_size, (trib_dtype)frame->dtype, &encoding, error) !=
-        TRIB_OK) {
+    if (trib_encoding_get(&core->engine->codecs, frame->codec, payload, frame->payload_size, (trib_dtype)frame->dtype,
+                          &encoding, error) != TRIB_OK) {
         return NULL;
     }
     known_encoding *known =
@@ -200,7 +200,13 @@ void trib_server_codec_encode(void *user, const trib_contribution *what, trib_su
     const uint32_t first = is_last && all > count ? all - count : what->chunk * count;
     const trib_codec_place place = trib_encoding_sum_place(what->partition, all, what->round, first);
     unsigned char *encoded = sum->core->codec->encoded;
-    buffer->size = encoding->codec->encode(&encoding->params, &place, NULL, what->dtype, buffer->data, count, encoded);
+    const trib_codec_config config = {.codec = encoding->codec, .params = encoding->params};
+    const uint32_t size =
+        encoding->codec->encode(&encoding->params, &place, NULL, what->dtype, buffer->data, count, encoded);
+    if (trib_codec_check_encoded(&config, what->dtype, count, size, NULL) != TRIB_OK) {
+        return; /* the sum goes back as it is */
+    }
+    buffer->size = size;
     buffer->codec = encoding->codec->id;
     memcpy(buffer->data, encoded, buffer->size);
     trib_charge(sum->core->reactor, TRIB_COST_COPY, what->size);

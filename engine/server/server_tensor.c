@@ -28,7 +28,8 @@ typedef struct serve_core {
 typedef struct serve {
     trib_engine *engine;
     struct trib_served_tensor *tensor;
-    void (*done)(trib_engine *engine);
+    void (*done)(trib_engine *engine, bool lacks_codec);
+    bool lacks_codec;
     atomic_uint cores_left;
     trib_post done_post;
     serve_core cores[];
@@ -96,7 +97,7 @@ static void served_everywhere(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     serve *self = trib_container_of(post, serve, done_post);
-    self->done(self->engine);
+    self->done(self->engine, self->lacks_codec);
     free(self);
 }
 
@@ -149,8 +150,16 @@ static trib_cut *read_cut(const trib_engine *engine, const trib_frame *frame, tr
     return NULL;
 }
 
-static struct trib_served_tensor *read_tensor(const trib_engine *engine, const trib_frame *frame, const void *payload)
+static bool lacks_codec(const trib_engine *engine, const char *text)
 {
+    trib_codec_config codec;
+    return trib_codec_parse_with(&engine->codecs, text, &codec, NULL) != TRIB_OK;
+}
+
+static struct trib_served_tensor *read_tensor(const trib_engine *engine, const trib_frame *frame, const void *payload,
+                                              bool *lacks_codec_out)
+{
+    char codec[TRIB_CODEC_TEXT_SIZE];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     struct trib_served_tensor *tensor = calloc(1, sizeof *tensor);
     if (tensor == NULL) {
@@ -163,6 +172,8 @@ static struct trib_served_tensor *read_tensor(const trib_engine *engine, const t
     tensor->dtype = (trib_dtype)frame->dtype;
     const uint32_t partition_bytes = trib_get_u32(&reader);
     trib_get_text(&reader, tensor->name, sizeof tensor->name);
+    trib_get_text(&reader, codec, sizeof codec);
+    *lacks_codec_out = !reader.failed && lacks_codec(engine, codec);
     tensor->cut = reader.failed ? NULL : read_cut(engine, frame, &reader, partition_bytes);
     if (tensor->cut == NULL || frame->size == 0 || tensor->cut->partition_bytes != partition_bytes) {
         free(tensor->cut);
@@ -173,14 +184,15 @@ static struct trib_served_tensor *read_tensor(const trib_engine *engine, const t
 }
 
 trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame, const void *payload,
-                                   void (*done)(trib_engine *engine), trib_error *error)
+                                   void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error)
 {
     if (frame->tensor >= TRIB_TENSORS_MAX || find(&engine->cores[0], frame->tensor) != NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVE of tensor %u, which is another's or too high",
                               frame->tensor);
     }
     serve *self = calloc(1, sizeof *self + engine->core_count * sizeof self->cores[0]);
-    struct trib_served_tensor *tensor = self == NULL ? NULL : read_tensor(engine, frame, payload);
+    bool lacks = false;
+    struct trib_served_tensor *tensor = self == NULL ? NULL : read_tensor(engine, frame, payload, &lacks);
     if (tensor == NULL) {
         const bool is_full = self == NULL;
         free(self);
@@ -188,7 +200,7 @@ trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame,
                        : trib_error_set(error, TRIB_PROTOCOL, "malformed SERVE, or no memory for its tensor");
     }
     atomic_store(&tensor->cores, engine->core_count);
-    *self = (serve){.engine = engine, .tensor = tensor, .done = done};
+    *self = (serve){.engine = engine, .tensor = tensor, .done = done, .lacks_codec = lacks};
     atomic_store(&self->cores_left, engine->core_count);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         self->cores[i].whole = self;

@@ -8,9 +8,10 @@
 
 #include "engine/core/core.h"
 
-/* Core 0: the coordinator says what a tensor is. All cores learn it, then `done` is called on core 0. */
+/* Core 0: the coordinator says what a tensor is. All cores learn it, then `done` is called on core 0, with true if this
+ * member does not have the tensor's codec. */
 TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame, const void *payload,
-                                                void (*done)(trib_engine *engine), trib_error *error);
+                                                void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error);
 /* TRIB_PROTOCOL if no tensor can have such a PUSH or WITHDRAW of that worker. The frame's form has been checked. */
 TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
 void trib_server_forget_tensor(trib_core *core, uint32_t id);

@@ -104,6 +104,8 @@ typedef enum trib_frame_type {
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
+/* aux of SERVING: this member does not have the tensor's codec. */
+#define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */

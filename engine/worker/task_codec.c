@@ -7,6 +7,14 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/worker/worker.h"
+
+/* Encoded chunks of a round whose owner has not answered: one behind the other, without their descriptions. */
+typedef struct trib_codec_kept {
+    struct trib_codec_kept *next;
+    uint32_t round;
+    unsigned char bytes[];
+} trib_codec_kept;
 
 /* ---- Choice ---- */
 
@@ -20,28 +28,33 @@ static trib_status check_tensor(const trib_codec_config *config, const trib_tens
     return config->codec->check(&config->params, desc->dtype, error);
 }
 
-trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
-                              trib_error *error)
+/* The codec that the tensor names. */
+static trib_status choose_named(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
+                                trib_error *error)
 {
     trib_error why;
-    trib_error_clear(&why);
-    const bool is_named = desc->codec != NULL;
-    const char *text = is_named ? desc->codec : engine->config.codec;
-    *config = (trib_codec_config){.codec = NULL};
-    if (text == NULL || (!is_named && desc->count * trib_dtype_size(desc->dtype) < engine->config.codec_min_bytes)) {
-        return TRIB_OK;
-    }
-    trib_status status = trib_codec_parse(text, config, &why);
+    trib_status status = trib_codec_parse_with(&engine->codecs, desc->codec, config, &why);
     if (status == TRIB_OK && config->codec != NULL) {
         status = check_tensor(config, desc, &why);
     }
-    if (status == TRIB_OK) {
-        return TRIB_OK;
-    }
+    return status == TRIB_OK ? TRIB_OK
+                             : trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name,
+                                              desc->codec, why.text);
+}
+
+trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
+                              trib_error *error)
+{
     *config = (trib_codec_config){.codec = NULL};
-    return is_named
-               ? trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name, text, why.text)
-               : TRIB_OK;
+    if (desc->codec != NULL) {
+        return choose_named(engine, desc, config, error);
+    }
+    const trib_codec_config *found = trib_codec_rules_find(
+        &engine->codec_rules, desc->name, desc->count * trib_dtype_size(desc->dtype), engine->config.codec_min_bytes);
+    if (found != NULL && found->codec != NULL && check_tensor(found, desc, NULL) == TRIB_OK) {
+        *config = *found;
+    }
+    return TRIB_OK;
 }
 
 trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
@@ -142,6 +155,11 @@ bool trib_task_codec_open(trib_task *task)
 
 void trib_task_codec_close(trib_task *task)
 {
+    while (task->codec != NULL && task->codec->kept != NULL) {
+        struct trib_codec_kept *next = task->codec->kept->next;
+        free(task->codec->kept);
+        task->codec->kept = next;
+    }
     free(task->codec);
     task->codec = NULL;
 }
@@ -157,9 +175,15 @@ static trib_encoding encoding_of(const trib_task *task)
                            .partition_count = task->size / task->codec->element};
 }
 
+static bool travels_encoded(const trib_op *op)
+{
+    return op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG);
+}
+
 static uint32_t chunk_elements(const trib_task *task, uint32_t chunk)
 {
-    return trib_view_chunk_size(&task->io.source, chunk) / task->codec->element;
+    const uint32_t whole = task->tensor->chunk_bytes, left = task->size - chunk * whole;
+    return (left < whole ? left : whole) / task->codec->element;
 }
 
 /* The codec's memory from a chunk on. */
@@ -173,7 +197,7 @@ static trib_codec_memory chunk_memory(const trib_task *task, uint32_t chunk)
     return memory;
 }
 
-static void encode_chunk(const trib_task *task, const trib_encoding *encoding, uint32_t chunk)
+static trib_status encode_chunk(const trib_task *task, const trib_encoding *encoding, uint32_t chunk, trib_error *error)
 {
     const trib_tensor *tensor = task->tensor;
     const uint32_t element = task->codec->element;
@@ -186,36 +210,55 @@ static void encode_chunk(const trib_task *task, const trib_encoding *encoding, u
                                     .rank = tensor->engine->member_id};
     const trib_codec_memory memory = chunk_memory(task, chunk);
     unsigned char *at = trib_view_chunk(&task->codec->encoded, chunk);
+    const uint32_t count = chunk_elements(task, chunk);
     trib_encoding_put(encoding, at);
-    const uint32_t bytes =
-        trib_codec_encode(&tensor->codec, &memory, &place, tensor->dtype, trib_view_chunk(&task->io.source, chunk),
-                          chunk_elements(task, chunk), at + TRIB_ENCODING_BYTES);
-    task->codec->sizes[chunk] = TRIB_ENCODING_BYTES + bytes;
+    task->codec->sizes[chunk] = 0;
     task->codec->answer_sizes[chunk] = 0;
-    trib_assert(task->codec->sizes[chunk] <= task->codec->encoded.chunk_bytes);
+    const uint32_t bytes = trib_codec_encode(&tensor->codec, &memory, &place, tensor->dtype,
+                                             trib_view_chunk(&task->io.source, chunk), count, at + TRIB_ENCODING_BYTES);
+    const trib_status status = trib_codec_check_encoded(&tensor->codec, tensor->dtype, count, bytes, error);
+    if (status == TRIB_OK) {
+        task->codec->sizes[chunk] = TRIB_ENCODING_BYTES + bytes;
+        trib_assert(task->codec->sizes[chunk] <= task->codec->encoded.chunk_bytes);
+    }
+    return status;
 }
 
-void trib_task_encode(trib_core *core, trib_task *task)
+/* Encodes all chunks, also behind one that fails: so the residual has the round's elements whatever happens. */
+static trib_status encode_chunks(const trib_task *task, trib_error *error)
+{
+    const trib_encoding encoding = encoding_of(task);
+    trib_status status = TRIB_OK;
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        trib_error why;
+        const trib_status of_chunk = encode_chunk(task, &encoding, chunk, &why);
+        if (of_chunk != TRIB_OK && status == TRIB_OK) {
+            status =
+                trib_error_set(error, of_chunk, "chunk %u of partition %u: %.300s", chunk, task->partition, why.text);
+        }
+    }
+    return status;
+}
+
+trib_status trib_task_encode(trib_core *core, trib_task *task, trib_error *error)
 {
     trib_task_codec *self = task->codec;
     const trib_op *op = task->op_core->op;
     task->io.encoded = task->io.source;
     task->io.received = task->io.destination;
     if (self == NULL) {
-        return;
+        return TRIB_OK;
     }
     trib_assert(!self->is_open);
-    self->is_used = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG);
+    self->is_used = travels_encoded(op);
     if (!self->is_used) {
-        return;
+        return TRIB_OK;
     }
-    const trib_encoding encoding = encoding_of(task);
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
-        encode_chunk(task, &encoding, chunk);
-    }
+    const trib_status status = encode_chunks(task, error);
     trib_charge(core->reactor, TRIB_COST_COPY, task->size);
     self->is_open = true;
     task->io.encoded = self->encoded;
+    return status;
 }
 
 uint8_t trib_task_push_codec(const trib_task *task, uint32_t chunk, uint32_t *bytes)
@@ -239,17 +282,14 @@ bool trib_task_awaits_encoded(const trib_task *task, uint32_t chunk, uint32_t *r
 
 void trib_task_note_answer(trib_task *task, uint32_t chunk, uint32_t bytes)
 {
-    uint32_t room;
-    if (trib_task_awaits_encoded(task, chunk, &room)) {
+    if (bytes > 0) {
         task->codec->answer_sizes[chunk] = bytes;
     }
 }
 
-unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk)
+unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk, bool is_encoded)
 {
-    uint32_t room;
-    return trib_view_chunk(trib_task_awaits_encoded(task, chunk, &room) ? &task->codec->answers : &task->io.received,
-                           chunk);
+    return trib_view_chunk(is_encoded ? &task->codec->answers : &task->io.received, chunk);
 }
 
 trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error)
@@ -275,20 +315,110 @@ trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error
     return TRIB_OK;
 }
 
-/* A round that was withdrawn before all of it was sent, or that its owner refused, is in no sum. */
+/* ---- What did not count ---- */
+
+static void take_chunk_back(const trib_task *task, uint32_t chunk, const unsigned char *encoded, uint32_t size)
+{
+    const trib_codec_memory memory = chunk_memory(task, chunk);
+    trib_codec_take_back(&task->tensor->codec, &memory, task->tensor->dtype, encoded, size,
+                         chunk_elements(task, chunk));
+}
+
+static void take_back(const trib_task *task)
+{
+    const trib_task_codec *self = task->codec;
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        if (self->sizes[chunk] > 0) { /* else a program's codec failed, and the residual has all of the chunk */
+            take_chunk_back(task, chunk, trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES,
+                            self->sizes[chunk] - TRIB_ENCODING_BYTES);
+        }
+    }
+}
+
+/* Puts a round that was not encoded into the residual. */
+static void keep_elements(const trib_task *task, const unsigned char *source)
+{
+    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        const trib_codec_memory memory = chunk_memory(task, chunk);
+        trib_codec_keep(&task->tensor->codec, &memory, task->tensor->dtype, source + (size_t)chunk * chunk_bytes,
+                        chunk_elements(task, chunk));
+    }
+}
+
+/* The bytes are lost if there is no memory for them. */
+static void keep_encoded(const trib_task *task, uint32_t round)
+{
+    trib_task_codec *self = task->codec;
+    size_t size = 0;
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        size += sizeof(uint32_t) + self->sizes[chunk] - TRIB_ENCODING_BYTES;
+    }
+    trib_codec_kept *kept = malloc(sizeof *kept + size);
+    if (kept == NULL) {
+        return;
+    }
+    unsigned char *at = kept->bytes;
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        const uint32_t bytes = self->sizes[chunk] - TRIB_ENCODING_BYTES;
+        memcpy(at, &bytes, sizeof bytes);
+        memcpy(at + sizeof bytes, trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES, bytes);
+        at += sizeof bytes + bytes;
+    }
+    kept->round = round;
+    kept->next = self->kept;
+    self->kept = kept;
+}
+
+static bool has_feedback(const trib_task *task)
+{
+    return task->codec != NULL && task->tensor->codec.feedback != TRIB_FEEDBACK_NONE;
+}
+
 void trib_task_codec_settled(trib_task *task)
 {
     trib_task_codec *self = task->codec;
-    if (self == NULL || !self->is_open) {
+    const bool was_encoded = self != NULL && self->is_open;
+    if (self != NULL) {
+        self->is_open = false;
+    }
+    if (!has_feedback(task) || !task->gave_up) {
         return;
     }
-    self->is_open = false;
-    const bool is_lost = task->gave_up && (task->refused || task->chunks_sent < task->chunk_count);
-    const trib_codec_config *config = &task->tensor->codec;
-    for (uint32_t chunk = 0; is_lost && config->feedback != TRIB_FEEDBACK_NONE && chunk < task->chunk_count; chunk++) {
-        const trib_codec_memory memory = chunk_memory(task, chunk);
-        trib_codec_take_back(config, &memory, task->tensor->dtype,
-                             trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES,
-                             self->sizes[chunk] - TRIB_ENCODING_BYTES, chunk_elements(task, chunk));
+    const trib_op *op = task->op_core->op;
+    if (!was_encoded) {
+        trib_task_codec_skipped(task, op);
+    } else if (task->refused || task->chunks_sent < task->chunk_count) {
+        take_back(task);
+    } else if (trib_worker_awaits_answer(task, op->round)) {
+        keep_encoded(task, op->round);
     }
+}
+
+void trib_task_codec_skipped(trib_task *task, const trib_op *op)
+{
+    if (has_feedback(task) && travels_encoded(op)) {
+        keep_elements(task, (const unsigned char *)op->input + task->offset);
+    }
+}
+
+void trib_task_codec_answered(trib_task *task, uint32_t round, bool is_refused)
+{
+    trib_codec_kept **at = task->codec == NULL ? NULL : &task->codec->kept;
+    while (at != NULL && *at != NULL && (*at)->round != round) {
+        at = &(*at)->next;
+    }
+    if (at == NULL || *at == NULL) {
+        return;
+    }
+    trib_codec_kept *kept = *at;
+    const unsigned char *bytes = kept->bytes;
+    *at = kept->next;
+    for (uint32_t chunk = 0; is_refused && chunk < task->chunk_count; chunk++) {
+        uint32_t size;
+        memcpy(&size, bytes, sizeof size);
+        take_chunk_back(task, chunk, bytes + sizeof size, size);
+        bytes += sizeof size + size;
+    }
+    free(kept);
 }

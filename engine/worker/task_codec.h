@@ -19,6 +19,8 @@ typedef struct trib_task_codec {
     uint32_t element;         /* bytes of an element */
     bool is_used;             /* this round's contribution travels encoded */
     bool is_open;             /* it was encoded, and has not settled */
+    struct trib_codec_kept
+        *kept; /* rounds that were given up after all was sent, and that the owner has not answered */
 } trib_task_codec;
 
 /* Chooses the codec of a tensor that is declared: what it names, else the job's if it can have that. TRIB_INVALID or
@@ -35,18 +37,25 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size);
 TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
 void trib_task_codec_close(trib_task *task);
 
-/* COMPRESS: encodes the contribution and sets the views, if this operation travels encoded. */
-void trib_task_encode(trib_core *core, trib_task *task);
+/* COMPRESS: encodes the contribution and sets the views, if this operation travels encoded. TRIB_INVALID: a program's
+ * codec failed. */
+TRIB_CHECKED trib_status trib_task_encode(trib_core *core, trib_task *task, trib_error *error);
 /* DECOMPRESS: decodes the sums that came encoded. */
 TRIB_CHECKED trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error);
 /* The codec's number in the PUSH of a chunk, and its bytes. 0: the chunk travels as it is. */
 uint8_t trib_task_push_codec(const trib_task *task, uint32_t chunk, uint32_t *bytes);
 /* True if the sum of the chunk comes back encoded, in at most *room bytes. */
 bool trib_task_awaits_encoded(const trib_task *task, uint32_t chunk, uint32_t *room);
+/* The sum of the chunk has come: encoded to that many bytes, or as it is (0). */
 void trib_task_note_answer(trib_task *task, uint32_t chunk, uint32_t bytes);
-/* The place where the sum of a chunk lands. */
-unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk);
-/* The task settles. What it encoded goes back into the residual if nobody counted it. */
+/* The place where the sum of a chunk lands, encoded or not. */
+unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk, bool is_encoded);
+/* The task settles. With feedback, what was not sent, or is in no sum, goes back into the residual; if only the owner's
+ * answer will say whether it is in one (worker_held.c), the encoded bytes are kept until then. */
 void trib_task_codec_settled(trib_task *task);
+/* The same for a round that never began. */
+void trib_task_codec_skipped(trib_task *task, const trib_op *op);
+/* The owner has answered a round that was given up here: it has summed it, or refused it. */
+void trib_task_codec_answered(trib_task *task, uint32_t round, bool is_refused);
 
 #endif

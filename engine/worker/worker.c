@@ -114,6 +114,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
+        trib_task_codec_skipped(&mine->tasks[i], op_core->op);
         trib_pipeline_skip(core, &mine->tasks[i], op_core);
     }
     if (op_core->op->tensor->on_device) {

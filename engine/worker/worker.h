@@ -60,6 +60,8 @@ uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task);
 /* ---- worker_held.c ---- */
 /* Records a round that is given up after all its chunks were sent; its owner keeps it and will answer. */
 void trib_worker_keep_round(trib_task *task);
+/* True if the round was given up here, and its owner has not answered it. */
+bool trib_worker_awaits_answer(const trib_task *task, uint32_t round);
 /* Returns true, and holds the task back, if its owner keeps the maximum of given-up rounds. The task is pushed
  * when one is answered. */
 bool trib_worker_hold_back(trib_task *task);

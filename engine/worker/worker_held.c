@@ -14,6 +14,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_priority.h"
+#include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
 
 static bool is_kept(const trib_task *task, const trib_kept_round *kept)
@@ -34,6 +35,24 @@ void trib_worker_keep_round(trib_task *task)
     trib_assert(free_one != NULL);
     *free_one = (trib_kept_round){
         .link = task->link, .round = task->op_core->op->round, .chunks = task->chunk_count - task->chunks_received};
+}
+
+bool trib_worker_awaits_answer(const trib_task *task, uint32_t round)
+{
+    bool awaits = false;
+    for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
+        awaits = awaits || (task->kept[i].chunks > 0 && task->kept[i].round == round);
+    }
+    return awaits;
+}
+
+/* The owner has summed the round, or refused it. */
+static void answered(trib_task *task, uint32_t round, bool is_refused)
+{
+    if (is_refused && task->op_core != NULL && task->op_core->op->round == round) {
+        task->refused = true; /* it has been given up, and has not settled */
+    }
+    trib_task_codec_answered(task, round, is_refused);
 }
 
 bool trib_worker_hold_back(trib_task *task)
@@ -74,6 +93,9 @@ void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
             task->missing_rank = task->held_back ? frame->aux : task->missing_rank;
         } else {
             kept->chunks = frame->type == TRIB_FRAME_SUM ? kept->chunks - 1 : 0;
+            if (kept->chunks == 0) {
+                answered(task, frame->round, frame->type != TRIB_FRAME_SUM);
+            }
         }
     }
     if (task->held_back && !trib_worker_hold_back(task)) {

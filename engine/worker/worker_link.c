@@ -239,7 +239,8 @@ static trib_status check_sum(trib_link *link, trib_task *task, const trib_frame 
                                   ? trib_view_chunk_size(&task->io.received, frame->chunk)
                                   : 0;
     uint32_t room;
-    if (frame->chunk < task->chunk_count && trib_task_awaits_encoded(task, frame->chunk, &room)) {
+    /* A sum comes as it is, too, where a program's codec has failed on the server. */
+    if (frame->codec != 0 && frame->chunk < task->chunk_count && trib_task_awaits_encoded(task, frame->chunk, &room)) {
         if (frame->codec != task->tensor->codec.codec->id || frame->payload_size > room) {
             return trib_error_set(error, TRIB_PROTOCOL,
                                   "sum of tensor \"%s\" chunk %u has %u bytes of codec %u, expected at most %u of %u",
@@ -301,7 +302,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
     }
     status = check_sum(link, task, frame, error);
     if (status == TRIB_OK && frame->payload_size > 0) {
-        target->buffer = trib_task_sum_place(task, frame->chunk);
+        target->buffer = trib_task_sum_place(task, frame->chunk, frame->codec != 0);
         trib_copy_begin(task);
         link->recv_claim = (trib_recv_claim){.abandon = sum_abandoned, .what = task};
         trib_task_hold(task, TRIB_HOLD_RECEIVE);
@@ -333,7 +334,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
         return;
     }
     copy_given(core, task, frame->chunk);
-    trib_task_note_answer(task, frame->chunk, frame->payload_size);
+    trib_task_note_answer(task, frame->chunk, frame->encoded_size);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
     trib_copy_take(core, task, frame->chunk);
@@ -363,7 +364,7 @@ static trib_status store_sum(trib_link *link, trib_task *task, const trib_frame 
 {
     const trib_core *core = link->core;
     trib_status status = TRIB_OK;
-    unsigned char *at = trib_task_sum_place(task, frame->chunk);
+    unsigned char *at = trib_task_sum_place(task, frame->chunk, frame->codec != 0);
     trib_copy_begin(task);
     if (payload != at) {
         /* Copies bypass the caches for data that a device reads, or that exceeds the caches before anyone reads

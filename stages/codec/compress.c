@@ -19,10 +19,8 @@ static void prescale(trib_core *core, trib_task *task)
 
 static trib_verdict compress_start(trib_core *core, trib_task *task, trib_error *error)
 {
-    (void)error;
     prescale(core, task);
-    trib_task_encode(core, task);
-    return TRIB_VERDICT_DONE;
+    return trib_task_encode(core, task, error) == TRIB_OK ? TRIB_VERDICT_DONE : TRIB_VERDICT_FAILED;
 }
 
 const trib_stage trib_stage_compress = {.id = TRIB_STAGE_COMPRESS, .start = compress_start};

@@ -55,10 +55,13 @@ def clean_environment():
             if key == "TRIB_LOG" or not (key.startswith(foreign) or key in names)}
 
 
-def run(command):
+def run(command, codec_library=None):
     """Returns exit code, standard output and standard error. The process group is killed after TIMEOUT_S."""
+    environment = clean_environment()
+    if codec_library is not None:
+        environment["TRIB_CODEC_LIBRARY"] = codec_library
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                               env=clean_environment(), start_new_session=True)
+                               env=environment, start_new_session=True)
     try:
         output, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -94,6 +97,27 @@ def check_hello(workers, servers):
         line = f"worker {rank} of {count}: {count} {2 * count} {3 * count}"
         found = re.findall(re.escape(line) + r"$", output, re.MULTILINE)
         expect(len(found) == 1, f"no single line '{line}' in: {output!r}")
+
+
+def run_own_codec(workers, servers, library=None):
+    words = [LAUNCHER, "run", "-n", str(workers)] + (["-s", str(servers)] if servers else [])
+    return run(words + ["--", example("own_codec")], library)
+
+
+def check_own_codec():
+    """A program brings a codec. A server that has none of its own names what it lacks, or loads a library with it."""
+    code, output, errors = run_own_codec(3, 0)
+    expect(code == 0 and output.count("of 3: 3 -6 0") == 3, f"exit code {code}: {tail(output + errors)}")
+    code, output, errors = run_own_codec(2, 1)
+    expect(code != 0 and "is unknown to server 0" in errors, f"exit code {code}: {tail(output + errors)}")
+    with tempfile.TemporaryDirectory() as folder:
+        library = os.path.join(folder, "steps.so")
+        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-I" + os.path.join(SOURCE, "api"), "-o", library,
+                        os.path.join(SOURCE, "examples/own_codec/steps.c")], check=True)
+        code, output, errors = run_own_codec(2, 1, library)
+        expect(code == 0 and output.count("of 2: 2 -4 0") == 2, f"exit code {code}: {tail(output + errors)}")
+    code, output, errors = run_own_codec(2, 1, "/nonexistent/steps.so")
+    expect(code != 0 and "TRIB_CODEC_LIBRARY: it cannot be loaded" in errors, f"exit code {code}: {tail(errors)}")
 
 
 def check_host(name, workers, servers):
@@ -201,6 +225,7 @@ def tests():
             yield f"{name}_{label}", lambda n=name, w=workers, s=servers: check_host(n, w, s)
         yield f"digits_{label}", lambda w=workers, s=servers: check_digits(w, s)
     yield "digits_text", check_digits_text
+    yield "own_codec", check_own_codec
     yield "digits_same_bits", check_digits_same_bits
     yield "digits_missing_data", lambda: check_digits_refuses(["--data", "/nonexistent/digits.csv"], 1,
                                                               "/nonexistent/digits.csv", "No such file")

@@ -109,7 +109,8 @@ def fill(build, root, version):
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
     for source in ['LICENSE', 'CHANGELOG.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +
-                                                      glob.glob('examples/*.py') + glob.glob('examples/digits/*.[chm]*')):
+                                                      glob.glob('examples/*.py') + glob.glob('examples/digits/*.[chm]*') +
+                                                      glob.glob('examples/own_codec/*.[ch]')):
         put(source, os.path.join(root, source), False)
     put_readme(root + '/README.md')
     put_pc(lib + '/pkgconfig/tributary.pc', version)

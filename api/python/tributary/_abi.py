@@ -9,6 +9,9 @@ TRIB_VERSION_PATCH = 0
 TRIB_ERROR_TEXT_SIZE = 384
 TRIB_UNIQUE_ID_SIZE = 256
 TRIB_TENSOR_NAME_MAX = 255
+TRIB_CODEC_NAME_MAX = 23
+TRIB_CODECS_MAX = 64
+TRIB_CODEC_STATE_MAX = 4096
 TRIB_TENSOR_DIMS_MAX = 16
 TRIB_TENSOR_DEVICE = 1
 TRIB_TENSOR_NEW = 2
@@ -112,6 +115,16 @@ trib_closed_cb = CFUNCTYPE(None, c_void_p, c_void_p)
 
 trib_membership_cb = CFUNCTYPE(None, c_void_p, c_void_p, c_void_p)
 
+trib_codec_check_cb = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t)
+
+trib_codec_bound_cb = CFUNCTYPE(c_uint64, c_void_p)
+
+trib_codec_encode_cb = CFUNCTYPE(c_int64, c_void_p, c_void_p, c_void_p, c_void_p, c_size_t)
+
+trib_codec_decode_cb = CFUNCTYPE(c_int, c_void_p, c_void_p, c_size_t, c_void_p)
+
+trib_codec_library_fn = CFUNCTYPE(c_void_p, c_void_p)
+
 trib_done_cb = CFUNCTYPE(None, c_void_p, c_void_p)
 
 
@@ -187,6 +200,10 @@ class trib_config(Structure):
         ('unique_id', c_void_p),
         ('oob_cb', trib_oob_cb),
         ('oob_user', c_void_p),
+        ('codecs', c_void_p),
+        ('codec_count', c_uint32),
+        ('reserved_32', c_uint32),
+        ('codec_library', c_char_p),
         ('reserved', c_uint64 * 2),
     ]
 
@@ -261,6 +278,42 @@ class trib_group_desc(Structure):
         ('rank_count', c_uint32),
         ('reserved_32', c_uint32),
         ('reserved', c_uint64 * 6),
+    ]
+
+
+class trib_codec_chunk(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('user', c_void_p),
+        ('seed', c_uint64),
+        ('ratio', c_double),
+        ('k', c_uint32),
+        ('count', c_uint32),
+        ('dtype', c_int),
+        ('rank', c_uint32),
+        ('tensor_key', c_uint64),
+        ('round', c_uint64),
+        ('first_element', c_uint64),
+        ('partition_first', c_uint64),
+        ('partition_count', c_uint64),
+    ]
+
+
+class trib_codec_desc(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('struct_size', c_uint32),
+        ('version', c_uint32),
+        ('name', c_char_p),
+        ('user', c_void_p),
+        ('state_bytes', c_uint32),
+        ('reserved_32', c_uint32),
+        ('check', trib_codec_check_cb),
+        ('bound', trib_codec_bound_cb),
+        ('encode', trib_codec_encode_cb),
+        ('decode', trib_codec_decode_cb),
+        ('add_encoded', trib_codec_decode_cb),
+        ('reserved', c_uint64),
     ]
 
 
@@ -375,6 +428,7 @@ FUNCTIONS = {
     'trib_barrier': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_broadcast': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_broadcast_bytes': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_codec_desc_init': (None, c_void_p, c_size_t),
     'trib_config_from_env': (c_int, c_void_p, c_void_p),
     'trib_config_init': (None, c_void_p, c_size_t),
     'trib_describe_machine': (c_void_p,),

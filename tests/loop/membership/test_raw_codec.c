@@ -73,7 +73,7 @@ static void send_forgery(const forgery *what)
     unsigned char *payload = calloc(1, what->bytes);
     assert_non_null(payload);
     if (what->bytes > DESCRIPTION) {
-        payload[DESCRIPTION - 8] = ELEMENTS; /* of the partition */
+        payload[DESCRIPTION - 4] = ELEMENTS; /* of the partition */
     }
     if (what->at > 0) {
         payload[what->at - 1] = 0xff;
@@ -104,7 +104,8 @@ static void encoded_chunks_that_cannot_be(void **state)
         {{.codec = 5}, 0, DESCRIPTION + BYTES - 1, "chunk 0 of partition 0"},
         {{.codec = 5}, 0, DESCRIPTION + BYTES + 1, "chunk 0 of partition 0"},
         {{.codec = 5}, DESCRIPTION - 8, DESCRIPTION + BYTES, "a description that cannot be"}, /* flags */
-        {{.codec = 5}, DESCRIPTION, DESCRIPTION + BYTES, "a description that cannot be"},     /* reserved */
+        {{.codec = 5}, DESCRIPTION - 4, DESCRIPTION + BYTES, "a description that cannot be"}, /* identity */
+        {{.codec = 255}, DESCRIPTION - 4, DESCRIPTION + BYTES, "codec 255 with a description that cannot be"},
         {{.codec = 7}, 0, DESCRIPTION + BYTES, "that cannot be"}, /* neither k nor a ratio */
         {{.codec = 5, .dtype = TRIB_INT32}, 0, DESCRIPTION + BYTES, "that cannot be"},
         {{.codec = 5, .collective = 1}, 0, DESCRIPTION + BYTES, "which cannot be"},

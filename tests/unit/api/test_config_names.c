@@ -91,6 +91,7 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_LOCAL_SUM", "auto"},
                                               {"TRIB_CODEC", "int8"},
                                               {"TRIB_CODEC_MIN_BYTES", "1M"},
+                                              {"TRIB_CODEC_LIBRARY", "a"},
                                               {"TRIB_SHARES", "follow"},
                                               {"TRIB_SURVIVE", "servers"},
                                               {"TRIB_GPU_DIRECT", "auto"},
