@@ -7,6 +7,7 @@
 #include <sys/utsname.h>
 #include <unistd.h>
 
+#include "api/config/settings.h"
 #include "api/env/env_host.h"
 #include "build_config.h"
 #include "stages/kernels/kernels.h"
@@ -15,6 +16,7 @@
 #include "engine/base/descriptor.h"
 
 #define TEXT_MAX (64u << 10)
+#define SETTING_MAX 256u /* longer values are cut */
 
 typedef struct text {
     char *data;
@@ -122,6 +124,69 @@ static void add_machine(text *out)
     add_text(out, "}");
 }
 
+/* Environments may hold any byte; those outside ASCII become question marks. */
+static void add_string(text *out, const char *string)
+{
+    add_text(out, "\"");
+    for (; *string != '\0'; string++) {
+        const unsigned char byte = (unsigned char)*string;
+        if (byte == '"' || byte == '\\') {
+            add_text(out, "\\%c", byte);
+        } else if (byte < 0x20) {
+            add_text(out, "\\u%04x", byte);
+        } else {
+            add_text(out, "%c", byte < 0x7f ? byte : '?');
+        }
+    }
+    add_text(out, "\"");
+}
+
+/* A launcher's variables say it where the setting's own does not and the value is no default. */
+static const char *source_of(const trib_setting *setting, const char *value)
+{
+    if (trib_setting_get(setting->variable) != NULL) {
+        return "environment";
+    }
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    char initial[SETTING_MAX];
+    trib_setting_format(setting, &config, initial, sizeof initial);
+    return strcmp(initial, value) == 0 ? "default" : "launcher";
+}
+
+static void add_setting(text *out, const trib_setting *setting, const trib_config *config)
+{
+    char value[SETTING_MAX];
+    trib_setting_format(setting, config, value, sizeof value);
+    add_string(out, setting->variable);
+    add_text(out, ": {\"value\": ");
+    add_string(out, value);
+    add_text(out, ", \"from\": \"%s\"}", source_of(setting, value));
+}
+
+/* The settings that an engine of this environment would be created with, or why it would not be. */
+static void add_settings(text *out)
+{
+    trib_config config;
+    trib_config_init(&config, sizeof config);
+    trib_error error = {0};
+    if (trib_config_from_env(&config, &error) != TRIB_OK) {
+        add_text(out, ", \"settings\": null, \"settings_error\": ");
+        add_string(out, error.text);
+        return;
+    }
+    add_text(out, ", \"settings\": {");
+    const char *comma = "";
+    for (size_t i = 0; i < trib_settings_count; i++) {
+        if (trib_settings[i].field != NULL && trib_settings[i].variable != NULL) {
+            add_text(out, "%s", comma);
+            add_setting(out, &trib_settings[i], &config);
+            comma = ", ";
+        }
+    }
+    add_text(out, "}");
+}
+
 char *trib_describe_machine(void)
 {
     text out = {.data = malloc(TEXT_MAX)};
@@ -131,6 +196,7 @@ char *trib_describe_machine(void)
     add_text(&out, "{");
     add_build(&out);
     add_machine(&out);
+    add_settings(&out);
     add_text(&out, "}");
     return out.data;
 }

@@ -800,7 +800,8 @@ TRIB_API TRIB_CHECKED trib_status trib_trace_write(trib_engine *engine, const ch
 
 /* A description of this machine as the engine sees it: cores, caches, NUMA nodes, NICs, GPUs, where reactors would be
  * placed, transports and modules that are compiled in and usable, kernels in use, limits that hurt (memlock, open
- * files). JSON, malloc'ed; free it with free(). NULL when out of memory. Needs no engine. TRIB_ANY_THREAD. */
+ * files), and the settings of the environment, or the fault in them. JSON, malloc'ed; free it with free(). NULL when
+ * out of memory. Needs no engine. TRIB_ANY_THREAD. */
 TRIB_API char *trib_describe_machine(void);
 
 #ifdef __cplusplus

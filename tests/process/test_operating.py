@@ -288,6 +288,7 @@ def described_for_programs():
     assert isinstance(said['shared_memory']['peers_read_in_place'], bool) and said['transport'] == 'auto', said
     wrong = json.loads(tool('info', '--json', env=environment(TRIB_REACTORS='many')).stdout)
     assert wrong['transport'] is None, wrong['transport']
+    assert wrong['settings'] is None and 'TRIB_REACTORS="many"' in wrong['settings_error'], wrong
 
     def texts(value):
         return [value] if isinstance(value, str) else sum(map(texts, value.values() if isinstance(value, dict) else value), []) \
@@ -295,6 +296,19 @@ def described_for_programs():
     assert not [text for text in texts(said) if ': ' in text or ';' in text], texts(said)
     people = subprocess.run(limited, env=environment(), timeout=60, check=True, **PIPES).stdout
     assert 'ulimit -n' in people and 'ulimit -l' in people, people
+
+
+def settings_are_listed():
+    """Each setting with its value and where that is from; a token is never shown, and any text stays JSON."""
+    env = environment(OMPI_COMM_WORLD_RANK='1', OMPI_COMM_WORLD_SIZE='2', OMPI_COMM_WORLD_LOCAL_SIZE='2',
+                      TRIB_TOKEN='a secret of many bytes', TRIB_TRACE='/a"b\\c\n\xe4')
+    output = tool('info', '--json', env=env).stdout
+    settings = json.loads(output)['settings']
+    assert settings['TRIB_RANK'] == {'value': '1', 'from': 'launcher'}, settings['TRIB_RANK']
+    assert settings['TRIB_CHUNK_BYTES'] == {'value': '256K', 'from': 'default'}, settings['TRIB_CHUNK_BYTES']
+    assert settings['TRIB_TRACE'] == {'value': '/a"b\\c\n??', 'from': 'environment'}, settings['TRIB_TRACE']
+    assert settings['TRIB_TOKEN']['value'] == 'set' and 'secret' not in output, output
+    assert re.search(r'TRIB_RANK +1   \(launcher\)', tool('info', env=env).stdout)
 
 
 def simulation_says_its_assumptions():
@@ -318,6 +332,7 @@ CASES = [('streams_apart', streams_apart), ('every_byte_through', every_byte_thr
          ('loopback_by_name', loopback_by_name), ('waiting_is_told', waiting_is_told),
          ('strangers_do_not_fill_the_log', strangers_do_not_fill_the_log),
          ('probes_are_quiet', probes_are_quiet), ('described_for_programs', described_for_programs),
+         ('settings_are_listed', settings_are_listed),
          ('simulation_says_its_assumptions', simulation_says_its_assumptions)]
 
 

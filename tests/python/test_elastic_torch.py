@@ -80,13 +80,14 @@ def digits_with_chaos(python):
 
 
 def torchrun_starts_again(python):
-    """torchrun starts all workers anew after a loss; the new ones join a job of their own, at the same address."""
+    """torchrun starts all workers anew after a loss; the new ones join a job of their own, at the same address. The
+    workers share one output: each line is a single argument of print(), so that no other worker's falls into it."""
     program = (
         'import os, torch, tributary.torch as hvd; hvd.init(); again = int(os.environ["TORCHELASTIC_RESTART_COUNT"]);\n'
         'value = hvd.allreduce(torch.ones(3) * (hvd.rank() + 1), op=hvd.Sum)\n'
         'assert value.tolist() == [6, 6, 6], value\n'
         'again < 2 and hvd.rank() == again and os._exit(5)\n'
-        'hvd.allreduce(torch.ones(1)); print("attempt", again, "is right", flush=True); hvd.shutdown()'
+        'hvd.allreduce(torch.ones(1)); print("attempt %d is right" % again, flush=True); hvd.shutdown()'
     )
     with tempfile.NamedTemporaryFile('w', suffix='.py') as file:
         file.write(program)

@@ -37,6 +37,36 @@ static void print_value(const char *name, const json_t *value, int depth)
     free(text);
 }
 
+/* One line for each setting: its value, and where that is from. */
+static void print_settings(const json_t *settings)
+{
+    printf("settings\n");
+    const char *name;
+    json_t *setting;
+    json_object_foreach((json_t *)(uintptr_t)settings, name, setting)
+    {
+        const char *value = json_string_value(json_object_get(setting, "value"));
+        const char *from = json_string_value(json_object_get(setting, "from"));
+        const bool is_default = strcmp(from, "default") == 0;
+        printf("  %-26s %s%s%s%s\n", name, *value != '\0' ? value : "-", is_default ? "" : "   (",
+               is_default ? "" : from, is_default ? "" : ")");
+    }
+}
+
+static void print_root(const json_t *root)
+{
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)root, key, value)
+    {
+        if (strcmp(key, "settings") == 0 && json_is_object(value)) {
+            print_settings(value);
+        } else {
+            print_value(key, value, 0);
+        }
+    }
+}
+
 /* Says for people what the numbers mean. */
 static void print_advice(const json_t *root)
 {
@@ -83,12 +113,7 @@ int info_command(int argc, char **argv)
     if (json) {
         return json_out("info", root, 0) ? 0 : 1;
     }
-    const char *key;
-    json_t *value;
-    json_object_foreach(root, key, value)
-    {
-        print_value(key, value, 0);
-    }
+    print_root(root);
     print_advice(root);
     json_decref(root);
     return 0;
