@@ -3,7 +3,7 @@
 
 static const trib_codec *const codecs[] = {
     &trib_codec_fp16,   &trib_codec_bf16, &trib_codec_fp8_e4m3, &trib_codec_fp8_e5m2,  &trib_codec_int8,
-    &trib_codec_onebit, &trib_codec_topk, &trib_codec_randomk,  &trib_codec_dithering,
+    &trib_codec_onebit, &trib_codec_topk, &trib_codec_randomk,  &trib_codec_dithering, &trib_codec_uniform,
 };
 #define CODEC_COUNT (sizeof codecs / sizeof codecs[0])
 

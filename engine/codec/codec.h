@@ -25,18 +25,19 @@ typedef enum trib_codec_id {
     TRIB_CODEC_TOPK = 7,
     TRIB_CODEC_RANDOMK = 8,
     TRIB_CODEC_DITHERING = 9,
+    TRIB_CODEC_UNIFORM = 10,
     TRIB_CODEC_BROUGHT = 255, /* one that a program brings (brought.h): the chunk's description says which */
 } trib_codec_id;
 
 /* The parameters of all codecs; a codec leaves those of others 0. */
 typedef struct trib_codec_params {
-    uint64_t seed;     /* randomk, dithering: of XorShift128+, if not 0; int8: mixed into the numbers of its places */
-    double ratio;      /* topk, randomk: elements kept of each chunk; 0: k counts them */
-    uint32_t k;        /* topk, randomk: elements kept of each partition; dithering: levels */
-    uint8_t scaling;   /* onebit: decoded elements have the mean magnitude, else 1 */
-    uint8_t partition; /* dithering: 0 linear levels, 1 powers of two */
-    uint8_t normalize; /* dithering: 0 by the largest magnitude, 1 by the L2 norm */
-    uint8_t reserved;
+    uint64_t seed;       /* randomk, dithering: of XorShift128+, if not 0; others: mixed into the numbers of places */
+    double ratio;        /* topk, randomk: elements kept of each chunk; 0: k counts them */
+    uint32_t k;          /* topk, randomk: elements kept of each partition; dithering: levels */
+    uint8_t scaling;     /* onebit: decoded elements have the mean magnitude, else 1 */
+    uint8_t partition;   /* dithering: 0 linear levels, 1 powers of two */
+    uint8_t normalize;   /* dithering: 0 by the largest magnitude, 1 by the L2 norm */
+    uint8_t select;      /* topk: 0 the largest, 1 those above a threshold that a sample gives, at most as many */
     const void *brought; /* the trib_codec_brought of a codec that a program brings; not part of the text form */
 } trib_codec_params;
 
@@ -81,6 +82,8 @@ typedef struct trib_codec {
 /* Returns the codec; NULL if there is none. */
 const trib_codec *trib_codec_find(const char *name);
 const trib_codec *trib_codec_by_id(uint8_t id);
+/* The rank in the place of a sum that is encoded: it is nobody's contribution. */
+#define TRIB_CODEC_RANK_OF_SUM UINT32_MAX
 /* True if sums may come back in it: it needs no state, and loses no element for the sake of others' order. */
 bool trib_codec_may_answer(const trib_codec *codec);
 /* Returns the codecs in the order of their ids; NULL from their count on. */

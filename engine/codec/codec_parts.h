@@ -19,6 +19,7 @@ extern const trib_codec trib_codec_onebit;
 extern const trib_codec trib_codec_topk;
 extern const trib_codec trib_codec_randomk;
 extern const trib_codec trib_codec_dithering;
+extern const trib_codec trib_codec_uniform;
 
 /* Refuses types that are not floats, or whose elements are not larger than `bytes`. */
 trib_status trib_codec_check_dtype(const trib_codec *codec, trib_dtype dtype, size_t bytes, trib_error *error);

@@ -130,6 +130,12 @@ static trib_status set_normalize(codec_parser *parser, const char *value)
     return set_choice(parser, "normalize", value, names, "max or l2", &parser->config.params.normalize);
 }
 
+static trib_status set_select(codec_parser *parser, const char *value)
+{
+    static const char *const names[] = {"exact", "exact", "sampled", "sampled", NULL};
+    return set_choice(parser, "select", value, names, "exact or sampled", &parser->config.params.select);
+}
+
 static trib_status set_feedback(codec_parser *parser, const char *value)
 {
     static const char *const names[] = {"none", "none", "vanilla", "vanilla", NULL};
@@ -178,7 +184,22 @@ static trib_status set_version(codec_parser *parser, const char *value)
     return TRIB_OK;
 }
 
-enum { CODEC, K, RATIO, SEED, SCALING, PARTITION, NORMALIZE, FEEDBACK, MOMENTUM, MU, TWO_WAY, VERSION, PARAMETERS };
+enum {
+    CODEC,
+    K,
+    RATIO,
+    SEED,
+    SCALING,
+    PARTITION,
+    NORMALIZE,
+    FEEDBACK,
+    MOMENTUM,
+    MU,
+    TWO_WAY,
+    SELECT,
+    VERSION,
+    PARAMETERS
+};
 #define BIT(parameter) (1u << (parameter))
 #define WRAPPERS (BIT(CODEC) | BIT(FEEDBACK) | BIT(MOMENTUM) | BIT(MU))
 
@@ -197,6 +218,7 @@ static const struct {
     [MOMENTUM] = {"momentum", set_momentum},
     [MU] = {"mu", set_mu},
     [TWO_WAY] = {"two_way", set_two_way},
+    [SELECT] = {"select", set_select},
     [VERSION] = {"version", set_version},
 };
 
@@ -212,10 +234,12 @@ static uint32_t own_parameters(const trib_codec *codec)
     case 0:
         return BIT(CODEC);
     case TRIB_CODEC_INT8:
+    case TRIB_CODEC_UNIFORM:
         return WRAPPERS | BIT(SEED);
     case TRIB_CODEC_ONEBIT:
         return WRAPPERS | BIT(SCALING);
     case TRIB_CODEC_TOPK:
+        return WRAPPERS | BIT(K) | BIT(RATIO) | BIT(SEED) | BIT(SELECT);
     case TRIB_CODEC_RANDOMK:
         return WRAPPERS | BIT(K) | BIT(RATIO) | BIT(SEED);
     case TRIB_CODEC_DITHERING:
@@ -354,6 +378,9 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
     }
     if ((accepted & BIT(SCALING)) && !params->scaling) {
         ADD(",scaling=false");
+    }
+    if (params->select) {
+        ADD(",select=sampled");
     }
     if (params->partition) {
         ADD(",partition=natural");

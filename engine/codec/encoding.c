@@ -9,6 +9,7 @@ enum { SEED_AT = 0, RATIO_AT = 8, K_AT = 16, SCALING_AT = 20, PARTITION_AT = 21,
 enum { IDENTITY_AT = 24, COUNT_AT = 28 };
 _Static_assert(COUNT_AT == TRIB_ENCODING_SHARED_BYTES, "the partition comes behind what is shared");
 #define FLAG_TWO_WAY 1u
+#define FLAG_SAMPLED 2u /* params.select */
 
 static void put(unsigned char *at, uint64_t value, size_t bytes)
 {
@@ -37,7 +38,7 @@ void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_E
     bytes[SCALING_AT] = params->scaling;
     bytes[PARTITION_AT] = params->partition;
     bytes[NORMALIZE_AT] = params->normalize;
-    bytes[FLAGS_AT] = encoding->two_way ? FLAG_TWO_WAY : 0;
+    bytes[FLAGS_AT] = (unsigned char)((encoding->two_way ? FLAG_TWO_WAY : 0) | (params->select ? FLAG_SAMPLED : 0));
     put(bytes + IDENTITY_AT, trib_codec_identity(params), 4);
     put(bytes + COUNT_AT, encoding->partition_count, 4);
 }
@@ -58,11 +59,12 @@ trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, cons
                                            .scaling = bytes[SCALING_AT],
                                            .partition = bytes[PARTITION_AT],
                                            .normalize = bytes[NORMALIZE_AT],
+                                           .select = (bytes[FLAGS_AT] & FLAG_SAMPLED) != 0,
                                            .brought = found},
                                 .two_way = (bytes[FLAGS_AT] & FLAG_TWO_WAY) != 0,
                                 .partition_count = (uint32_t)get(bytes + COUNT_AT, 4)};
     memcpy(&encoding->params.ratio, &ratio, sizeof ratio);
-    if (encoding->codec == NULL || bytes[FLAGS_AT] > FLAG_TWO_WAY || (!is_brought && identity != 0) ||
+    if (encoding->codec == NULL || bytes[FLAGS_AT] > (FLAG_TWO_WAY | FLAG_SAMPLED) || (!is_brought && identity != 0) ||
         encoding->partition_count == 0 || bytes[SCALING_AT] > 1 || bytes[PARTITION_AT] > 1 || bytes[NORMALIZE_AT] > 1 ||
         (encoding->two_way && !trib_codec_may_answer(encoding->codec))) {
         return trib_error_set(error, TRIB_PROTOCOL, "a chunk of codec %u with a description that cannot be", codec);

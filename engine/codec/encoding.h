@@ -35,7 +35,7 @@ static inline trib_codec_place trib_encoding_sum_place(uint32_t partition, uint3
                               .round = round,
                               .first_element = first_element,
                               .partition_count = partition_count,
-                              .rank = UINT32_MAX};
+                              .rank = TRIB_CODEC_RANK_OF_SUM};
 }
 
 #endif

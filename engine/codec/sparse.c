@@ -5,10 +5,17 @@
  * in a chunk of more than 2^16 need 32 bits, and the element then has 32, too. topk keeps the pairs in a heap with the
  * smallest magnitude on top, in the order that C++'s push_heap and pop_heap leave; a NaN counts as the largest. randomk
  * draws indices, and may draw one twice.
+ *
+ * With select=sampled topk looks at one of 16 elements to estimate which magnitude k elements exceed, and takes those
+ * that do, at most k, in one pass. The pass begins at a place that is drawn, so that it does not always leave out the
+ * same elements.
  */
 #include "engine/codec/codec_parts.h"
 
 #define MARKED_ELEMENTS 65536u /* whose indices are checked at once */
+
+#define STRATUM_ELEMENTS 16u /* of which a sample has one */
+#define SAMPLED_RANK 8u      /* the threshold's place among the sample, from the largest; a lower one would be chance */
 
 #define SPARSE_INLINE static inline __attribute__((always_inline))
 
@@ -201,22 +208,119 @@ SPARSE_INLINE void select_largest(unsigned char *heap, uint32_t kept, const unsi
     }
 }
 
+typedef struct selection {
+    unsigned char *pairs;
+    uint64_t above; /* the magnitude that an element must exceed */
+    uint32_t found, kept;
+} selection;
+
+SPARSE_INLINE void take_above(selection *chosen, const unsigned char *source, uint32_t index, uint32_t end,
+                              size_t width, size_t element)
+{
+    for (; index < end && chosen->found < chosen->kept; index++) {
+        const pair one = {index, load_word(source + (size_t)index * element, element)};
+        store_pair(chosen->pairs, chosen->found, width, one);
+        chosen->found += magnitude_of(one, element) > chosen->above;
+    }
+}
+
+SPARSE_INLINE void take_blocks(selection *chosen, const unsigned char *source, size_t block, size_t blocks,
+                               size_t width, size_t element)
+{
+    const codec_kernels *kernels = trib_codec_kernels_best();
+    for (; block < blocks && chosen->found < chosen->kept; block++) {
+        block = screen(kernels, source, block, blocks, chosen->above, element);
+        const uint32_t index = (uint32_t)(block * CODEC_SCREEN_BLOCK);
+        take_above(chosen, source, index, block < blocks ? index + CODEC_SCREEN_BLOCK : index, width, element);
+    }
+}
+
+/* Returns the magnitude that `rank` elements of a sample have or exceed. They are kept in the room for pairs. */
+SPARSE_INLINE uint64_t sampled_threshold(unsigned char *heap, uint32_t rank, uint64_t hash, uint32_t stratum,
+                                         const unsigned char *source, uint32_t count, size_t width, size_t element)
+{
+    for (uint32_t i = 0; i < count / stratum; i++) {
+        hash = i % 16 == 0 ? trib_codec_mix(hash, i) : hash >> 4;
+        const uint32_t index = i * stratum + (uint32_t)(hash % stratum);
+        if (i < rank) {
+            sift_up(heap, i, (pair){index, load_word(source + (size_t)index * element, element)}, width, element);
+        } else {
+            offer(heap, rank, source, index, width, element);
+        }
+    }
+    return magnitude_of(load_pair(heap, 0, width), element);
+}
+
+SPARSE_INLINE uint32_t select_sampled(unsigned char *pairs, uint32_t kept, uint64_t hash, const unsigned char *source,
+                                      uint32_t count, size_t width, size_t element)
+{
+    uint32_t stratum = STRATUM_ELEMENTS;
+    while (stratum > 1 && kept / stratum < SAMPLED_RANK) {
+        stratum /= 2;
+    }
+    if (stratum == 1) { /* too few to estimate anything */
+        select_largest(pairs, kept, source, count, width, element);
+        return kept;
+    }
+    const uint64_t least = sampled_threshold(pairs, kept / stratum, hash, stratum, source, count, width, element);
+    selection chosen = {.pairs = pairs, .above = least > 0 ? least - 1 : 0, .kept = kept};
+    const size_t blocks = count / CODEC_SCREEN_BLOCK, begin = hash % (blocks + 1);
+    take_blocks(&chosen, source, begin, blocks, width, element);
+    take_above(&chosen, source, (uint32_t)(blocks * CODEC_SCREEN_BLOCK), count, width, element);
+    take_blocks(&chosen, source, 0, begin, width, element);
+    return chosen.found > 0 ? chosen.found : 1; /* all are 0: the first has its pair already */
+}
+
+static uint64_t infinity_of(trib_dtype dtype)
+{
+    if (dtype == TRIB_FLOAT64) {
+        return 0x7ff0000000000000u;
+    }
+    return dtype == TRIB_FLOAT16 ? 0x7c00 : dtype == TRIB_BFLOAT16 ? 0x7f80 : CODEC_F32_INFINITY;
+}
+
+SPARSE_INLINE bool is_all_finite(trib_dtype dtype, const unsigned char *source, uint32_t count, size_t element)
+{
+    const uint64_t infinity = infinity_of(dtype);
+    const uint32_t blocks = count / CODEC_SCREEN_BLOCK;
+    bool all = screen(trib_codec_kernels_best(), source, 0, blocks, infinity - 1, element) == blocks;
+    for (uint32_t i = blocks * CODEC_SCREEN_BLOCK; i < count; i++) {
+        all &= magnitude_of((pair){i, load_word(source + (size_t)i * element, element)}, element) < infinity;
+    }
+    return all;
+}
+
+/* What is not finite must not be left out by chance, as feedback would forget it: then the selection is exact. */
+SPARSE_INLINE uint32_t select_pairs(unsigned char *pairs, uint32_t kept, const trib_codec_params *params,
+                                    const trib_codec_place *place, trib_dtype dtype, const unsigned char *source,
+                                    uint32_t count, size_t width, size_t element)
+{
+    if (params->select && is_all_finite(dtype, source, count, element)) {
+        const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(params->seed, place->tensor_key), place->rank);
+        const uint64_t hash = trib_codec_mix(trib_codec_mix(of_tensor, place->round), place->first_element);
+        return select_sampled(pairs, kept, hash, source, count, width, element);
+    }
+    select_largest(pairs, kept, source, count, width, element);
+    return kept;
+}
+
 static uint32_t encode_topk(const trib_codec_params *params, const trib_codec_place *place, void *state,
                             trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
 {
     (void)state;
     const uint32_t kept = kept_of(params, place, dtype, count);
     const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
+    uint32_t pairs;
     if (element == sizeof(uint32_t)) {
-        select_largest(encoded, kept, source, count, sizeof(uint32_t), sizeof(uint32_t));
+        pairs = select_pairs(encoded, kept, params, place, dtype, source, count, sizeof(uint32_t), sizeof(uint32_t));
     } else if (element == sizeof(uint64_t)) {
-        select_largest(encoded, kept, source, count, sizeof(uint64_t), sizeof(uint64_t));
+        pairs = select_pairs(encoded, kept, params, place, dtype, source, count, sizeof(uint64_t), sizeof(uint64_t));
     } else if (width == sizeof(uint16_t)) {
-        select_largest(encoded, kept, source, count, sizeof(uint16_t), sizeof(uint16_t));
+        pairs = select_pairs(encoded, kept, params, place, dtype, source, count, sizeof(uint16_t), sizeof(uint16_t));
     } else {
-        select_largest(encoded, kept, source, count, sizeof(uint32_t), sizeof(uint16_t));
+        pairs = select_pairs(encoded, kept, params, place, dtype, source, count, sizeof(uint32_t), sizeof(uint16_t));
     }
-    return (uint32_t)(kept * 2 * width);
+    return (uint32_t)(pairs * 2 * width);
 }
 
 /* ---- randomk ----------------------------------------------------------------------------------------------------- */

@@ -53,7 +53,8 @@ static void decode_hostile(const trib_codec_config *config, trib_dtype dtype, co
     free(encoded);
 }
 
-static void encode_anything(const trib_codec_config *config, trib_dtype dtype, const uint8_t *data, uint32_t count)
+static void encode_anything(const trib_codec_config *config, trib_dtype dtype, const uint8_t *data, uint32_t count,
+                            uint32_t rank)
 {
     const trib_codec *codec = config->codec;
     const size_t bytes = count * trib_dtype_size(dtype);
@@ -63,7 +64,7 @@ static void encode_anything(const trib_codec_config *config, trib_dtype dtype, c
     void *scratch = malloc(bytes);
     require(encoded != NULL && decoded != NULL && residual != NULL && momentum != NULL && scratch != NULL);
     const trib_codec_memory memory = {.residual = residual, .momentum = momentum, .scratch = scratch};
-    const trib_codec_place place = {.round = 1};
+    const trib_codec_place place = {.round = 1, .rank = rank};
     const uint32_t size = trib_codec_encode(config, &memory, &place, dtype, elements, count, encoded);
     require(size > 0 && size <= bound);
     require(codec->decode(&config->params, dtype, encoded, size, decoded, count, NULL) == TRIB_OK);
@@ -105,7 +106,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     decode_hostile(&config, dtype, end + 2, size - 1, counts[choice / 4 % 4]);
     const uint32_t count = (uint32_t)((size - 1) / trib_dtype_size(dtype));
     if (count > 0) {
-        encode_anything(&config, dtype, end + 2, count);
+        encode_anything(&config, dtype, end + 2, count, choice >= 128 ? TRIB_CODEC_RANK_OF_SUM : 0);
     }
     return 0;
 }

@@ -35,9 +35,16 @@ typedef struct codec_kernels {
     void (*e4m3_to_f32)(void *restrict to, const void *restrict from, size_t count, float scale);
     void (*f32_to_e5m2)(void *restrict to, const void *restrict from, size_t count, float inverse);
     void (*e5m2_to_f32)(void *restrict to, const void *restrict from, size_t count, float scale);
+
+    /* Integers: -127..127, rounded at random; -32767..32767, the nearest one. No product may be larger. What is not
+     * finite has a code of its own, the lowest, and comes back as NaN. */
     void (*f32_to_int8)(void *restrict to, const void *restrict from, size_t count, float inverse,
                         const codec_draws *draws);
     void (*int8_to_f32)(void *restrict to, const void *restrict from, size_t count, float scale);
+    void (*f32_to_int16)(void *restrict to, const void *restrict from, size_t count, float inverse);
+    void (*int16_to_f32)(void *restrict to, const void *restrict from, size_t count, float scale);
+    /* Adds elements to a sum, whose NaN is always the same, as in stages/kernels/kernels.h. */
+    void (*add_f32)(void *restrict sum, const void *restrict from, size_t count);
 
     /* The largest magnitude's bits: of the finite float32s, or of all. */
     uint32_t (*largest_finite)(const void *from, size_t count);

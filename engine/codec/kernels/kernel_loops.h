@@ -13,6 +13,7 @@
 /* Elements anywhere in memory */
 typedef uint8_t any_u8 __attribute__((may_alias));
 typedef int8_t any_i8 __attribute__((may_alias));
+typedef int16_t any_i16 __attribute__((aligned(1), may_alias));
 typedef uint16_t any_u16 __attribute__((aligned(1), may_alias));
 typedef uint32_t any_u32 __attribute__((aligned(1), may_alias));
 typedef uint64_t any_u64 __attribute__((aligned(1), may_alias));
@@ -183,18 +184,18 @@ static void e5m2_to_f32(void *restrict to, const void *restrict from, size_t cou
     }
 }
 
-/* ---- Integers of 8 bits ------------------------------------------------------------------------------------------ */
+/* ---- Integers ---------------------------------------------------------------------------------------------------- */
 
-/* Mixes an element's index and its chunk's key to 32 bits, each of which depends on each of them. */
+/* Mixes an element's index and its chunk's key to 24 bits. */
 LOOP_INLINE uint32_t drawn(const codec_draws *draws, uint32_t index)
 {
     uint32_t number = (draws->first + index) ^ draws->key[0];
     number = (number ^ number >> 16) * 0x7feb352du + draws->key[1];
-    number = (number ^ number >> 15) * 0x846ca68bu;
-    return number ^ number >> 16;
+    return (number ^ number >> 15) * 0x846ca68bu >> 8;
 }
 
-/* -127..127, rounded up with the probability of what is left over; -128 for what is not finite. */
+/* A product has 24 bits behind the point. With a number of as many bits added it is rounded up with the probability of
+ * what is left over, and stays below 2^31. */
 static void f32_to_int8(void *restrict to, const void *restrict from, size_t count, float inverse,
                         const codec_draws *draws)
 {
@@ -204,13 +205,9 @@ static void f32_to_int8(void *restrict to, const void *restrict from, size_t cou
     for (size_t i = 0; i < count; i++) {
         const uint32_t finite = mask((bits[i] & F32_MAGNITUDE) < CODEC_F32_INFINITY);
         const float value = f32_of(bits[i] & finite) * inverse;
-        const int32_t towards_zero = (int32_t)value;
-        const int32_t below = towards_zero - ((float)towards_zero > value ? 1 : 0);
-        const float draw = (float)(int32_t)(drawn(&mine, (uint32_t)i) >> 8) * 0x1p-24f;
-        const int32_t rounded = below + (draw < value - (float)below ? 1 : 0);
-        const int32_t at_most = rounded < 127 ? rounded : 127;
-        const int32_t limited = at_most > -127 ? at_most : -127;
-        codes[i] = (int8_t)(((uint32_t)limited & finite) | (~finite & 0x80));
+        const int32_t fixed = (int32_t)(value * 0x1p24f);
+        const int32_t rounded = (fixed + (int32_t)drawn(&mine, (uint32_t)i)) >> 24;
+        codes[i] = (int8_t)(((uint32_t)rounded & finite) | (~finite & 0x80));
     }
 }
 
@@ -222,6 +219,39 @@ static void int8_to_f32(void *restrict to, const void *restrict from, size_t cou
         const uint32_t product = bits_of((float)codes[i] * scale);
         const uint32_t finite = smaller(product & F32_MAGNITUDE, F32_LARGEST) | (product & CODEC_F32_SIGN);
         bits[i] = codes[i] == -128 ? CODEC_F32_NAN : finite;
+    }
+}
+
+/* Adding 1.5 * 2^23 lets the processor round to the nearest integer. */
+static void f32_to_int16(void *restrict to, const void *restrict from, size_t count, float inverse)
+{
+    any_i16 *codes = to;
+    const any_u32 *bits = from;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t finite = mask((bits[i] & F32_MAGNITUDE) < CODEC_F32_INFINITY);
+        const uint32_t rounded = bits_of(f32_of(bits[i] & finite) * inverse + 0x1.8p23f) - bits_of(0x1.8p23f);
+        codes[i] = (int16_t)((rounded & finite) | (~finite & 0x8000));
+    }
+}
+
+static void int16_to_f32(void *restrict to, const void *restrict from, size_t count, float scale)
+{
+    any_u32 *bits = to;
+    const any_i16 *codes = from;
+    for (size_t i = 0; i < count; i++) {
+        const uint32_t product = bits_of((float)codes[i] * scale);
+        const uint32_t finite = smaller(product & F32_MAGNITUDE, F32_LARGEST) | (product & CODEC_F32_SIGN);
+        bits[i] = codes[i] == INT16_MIN ? CODEC_F32_NAN : finite;
+    }
+}
+
+static void add_f32(void *restrict sum, const void *restrict from, size_t count)
+{
+    any_f32 *sums = sum;
+    const any_f32 *values = from;
+    for (size_t i = 0; i < count; i++) {
+        const float added = sums[i] + values[i];
+        sums[i] = added != added ? f32_of(CODEC_F32_NAN) : added;
     }
 }
 
@@ -365,6 +395,9 @@ const codec_kernels CODEC_KERNELS_TABLE = {
     .e5m2_to_f32 = e5m2_to_f32,
     .f32_to_int8 = f32_to_int8,
     .int8_to_f32 = int8_to_f32,
+    .f32_to_int16 = f32_to_int16,
+    .int16_to_f32 = int16_to_f32,
+    .add_f32 = add_f32,
     .largest_finite = largest_finite,
     .largest = largest,
     .signs_16 = signs_16,

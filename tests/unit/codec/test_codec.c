@@ -21,6 +21,8 @@ static const char *const configs[] = {"fp16",
                                       "onebit",
                                       "topk,ratio=0.01",
                                       "topk,k=100",
+                                      "topk,k=300,select=sampled",
+                                      "uniform",
                                       "randomk,ratio=0.1",
                                       "randomk,k=30,seed=9",
                                       "dithering,k=16",
@@ -84,6 +86,8 @@ static double bound_of(const trib_codec_config *config, float value, float large
         return fmax(magnitude * 0x1p-3, fmax(0x1p-143, (double)largest / 28672 * 0x1p-17));
     case TRIB_CODEC_INT8:
         return fmax((double)largest, 0x1p-118) / 127 * (1 + 0x1p-20);
+    case TRIB_CODEC_UNIFORM:
+        return fmax((double)largest / 63.5, 0x1p-126) * (1 + 0x1p-20);
     case TRIB_CODEC_DITHERING:
         return config->params.normalize ? -1 : (double)largest / config->params.k * (1 + 0x1p-20);
     default:
@@ -243,27 +247,46 @@ static void test_momentum_and_feedback_of_each_type(void **state)
     assert_true(scratch[0] == 4.5 && scratch[1] == -3 && scratch[2] == 0.375);
 }
 
-static void test_sums_of_sparse_chunks_equal_decoded_ones(void **state)
+static void test_sampled_selection_keeps_large_elements(void **state)
 {
     (void)state;
-    static const char *const sparse[] = {"topk,k=100", "randomk,ratio=0.4"};
-    float chunk[COUNT], decoded[COUNT], sum[COUNT], expected[COUNT];
-    unsigned char encoded[COUNT * 8];
-    for (size_t i = 0; i < 2; i++) {
-        const trib_codec_config config = parsed(sparse[i]);
-        const trib_codec_place place = {.round = 4};
-        fill(chunk, COUNT, 1);
-        fill(sum, COUNT, 1);
-        const uint32_t bytes = config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, COUNT, encoded);
-        assert_int_equal(config.codec->decode(&config.params, TRIB_FLOAT32, encoded, bytes, decoded, COUNT, NULL),
-                         TRIB_OK);
-        for (uint32_t k = 0; k < COUNT; k++) {
-            expected[k] = sum[k] + decoded[k];
+    enum { K = 300 };
+    const trib_codec_config config = parsed("topk,k=300,select=sampled");
+    float chunk[COUNT];
+    uint32_t first[2 * K], again[2 * K], later[2 * K];
+    fill(chunk, COUNT, 1);
+    for (uint64_t round = 0; round < 50; round++) {
+        const trib_codec_place place = {.tensor_key = 3, .round = round}, next = {.tensor_key = 3, .round = round + 1};
+        const uint32_t bytes =
+            config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, COUNT, (unsigned char *)first);
+        assert_in_range(bytes / 8, K / 3, K);
+        assert_int_equal(
+            config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, COUNT, (unsigned char *)again),
+            bytes);
+        assert_memory_equal(first, again, bytes);
+        (void)config.codec->encode(&config.params, &next, NULL, TRIB_FLOAT32, chunk, COUNT, (unsigned char *)later);
+        assert_memory_not_equal(first, later, K / 3 * 8);
+        for (uint32_t i = 0; i < bytes / 8; i++) {
+            uint32_t larger = 0;
+            for (uint32_t k = 0; k < COUNT; k++) {
+                larger += fabsf(chunk[k]) > fabsf(chunk[first[2 * i]]);
+            }
+            assert_memory_equal(&chunk[first[2 * i]], &first[2 * i + 1], 4);
+            assert_in_range(larger, 0, 3 * K);
         }
-        assert_int_equal(config.codec->add_encoded(&config.params, TRIB_FLOAT32, encoded, bytes, sum, COUNT, NULL),
-                         TRIB_OK);
-        assert_memory_equal(sum, expected, sizeof sum);
     }
+    /* Elements that are all alike, and nothing but zeros */
+    const trib_codec_place place = {.round = 1};
+    for (uint32_t i = 0; i < COUNT; i++) {
+        chunk[i] = -2;
+    }
+    assert_int_equal(
+        config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, COUNT, (unsigned char *)first), K * 8);
+    memset(chunk, 0, sizeof chunk);
+    assert_int_equal(
+        config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, COUNT, (unsigned char *)first), 8);
+    assert_int_equal(config.codec->decode(&config.params, TRIB_FLOAT32, (unsigned char *)first, 8, chunk, COUNT, NULL),
+                     TRIB_OK);
 }
 
 static void test_a_hostile_chunk_is_refused(void **state)
@@ -284,6 +307,11 @@ static void test_a_hostile_chunk_is_refused(void **state)
     }
     assert_int_equal(int8.codec->decode(&int8.params, TRIB_FLOAT32, endless, 8, decoded, 4, &error), TRIB_PROTOCOL);
     assert_non_null(strstr(error.text, "scale"));
+    const trib_codec_config uniform = parsed("uniform");
+    const unsigned char uneven[] = {0, 0, 0xc0, 0x3f, 1, 2, 3, 4}; /* a step of 1.5 */
+    assert_int_equal(uniform.codec->add_encoded(&uniform.params, TRIB_FLOAT32, uneven, 8, sum, 4, &error),
+                     TRIB_PROTOCOL);
+    assert_true(strstr(error.text, "power of two") != NULL && sum[0] == 1);
 }
 
 static void test_texts_say_what_is_known(void **state)
@@ -294,6 +322,8 @@ static void test_texts_say_what_is_known(void **state)
     } bad[] = {{"gzip", "known are fp16, bf16"},
                {"topk,ratio=2", "at most 1"},
                {"topk", "either ratio="},
+               {"topk,k=9,select=best", "exact or sampled"},
+               {"randomk,k=9,select=sampled", "no parameter 'select'"},
                {"topk,bits=3,k=1", "no parameter 'bits'"},
                {"onebit,k=3", "it has scaling"},
                {"k=3", "no codec is named"},
@@ -315,6 +345,7 @@ static void test_texts_say_what_is_known(void **state)
         {"compressor=topk,k=0.01,ef=vanilla,momentum=nesterov,mu=0.9,seed=7",
          "topk,ratio=0.01,seed=7,ef=vanilla,momentum=nesterov,mu=0.899999976"},
         {"compressor=onebit", "onebit,scaling=false"},
+        {"topk,select=sampled,k=9", "topk,k=9,select=sampled"},
         {"compressor=onebit,scaling=True", "onebit"},
         {"dithering,k=4,partition=1,normalize=1", "dithering,k=4,partition=natural,normalize=l2"},
         {"", "none"},
@@ -355,7 +386,7 @@ int main(void)
         cmocka_unit_test(test_a_partition_shares_k_among_its_chunks),
         cmocka_unit_test(test_feedback_loses_nothing),
         cmocka_unit_test(test_momentum_and_feedback_of_each_type),
-        cmocka_unit_test(test_sums_of_sparse_chunks_equal_decoded_ones),
+        cmocka_unit_test(test_sampled_selection_keeps_large_elements),
         cmocka_unit_test(test_a_hostile_chunk_is_refused),
         cmocka_unit_test(test_texts_say_what_is_known),
         cmocka_unit_test(test_integers_have_no_codec),

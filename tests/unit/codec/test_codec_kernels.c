@@ -105,6 +105,27 @@ static void run_from_int8(const codec_kernels *kernels, const inputs *bed, void 
     kernels->int8_to_f32(to, bed->room + 1, count, 0x1.fp120f);
 }
 
+static void run_int16(const codec_kernels *kernels, const inputs *bed, void *to, size_t count)
+{
+    static float small[COUNT];
+    for (size_t i = 0; i < count; i++) {
+        memcpy(&small[i], bed->room + 1 + i * 4, 4);
+        small[i] = small[i] > 2 || small[i] < -2 ? (float)i / 1024 : small[i];
+    }
+    kernels->f32_to_int16(to, small, count, 16383.5f);
+}
+
+static void run_from_int16(const codec_kernels *kernels, const inputs *bed, void *to, size_t count)
+{
+    kernels->int16_to_f32(to, bed->room + 1, count, 0x1p113f);
+}
+
+static void run_add(const codec_kernels *kernels, const inputs *bed, void *to, size_t count)
+{
+    memcpy(to, bed->draws, count * 4);
+    kernels->add_f32(to, bed->room + 1, count);
+}
+
 static void run_largest(const codec_kernels *kernels, const inputs *bed, void *to, size_t count)
 {
     const uint32_t found[] = {kernels->largest_finite(bed->room + 1, count), kernels->largest(bed->room + 1, count)};
@@ -151,9 +172,9 @@ static void run_dither(const codec_kernels *kernels, const inputs *bed, void *to
 static void test_implementations_agree(void **state)
 {
     (void)state;
-    static run *const runs[] = {run_f16,       run_from_f16, run_bf16,      run_from_bf16, run_e4m3,
-                                run_from_e4m3, run_e5m2,     run_from_e5m2, run_int8,      run_from_int8,
-                                run_largest,   run_signs,    run_spread,    run_screen,    run_dither};
+    static run *const runs[] = {run_f16,  run_from_f16,  run_bf16,  run_from_bf16, run_e4m3,   run_from_e4m3,
+                                run_e5m2, run_from_e5m2, run_int8,  run_from_int8, run_int16,  run_from_int16,
+                                run_add,  run_largest,   run_signs, run_spread,    run_screen, run_dither};
     static inputs bed;
     static uint64_t expected[COUNT * 2], found[COUNT * 2];
     fill(&bed);
