@@ -112,17 +112,31 @@ static void take_challenge(wire_conn *self, const unsigned char *payload)
     world_send(self, (trib_frame){.type = TRIB_FRAME_PROOF, .epoch = self->world->epoch}, proof, sizeof proof);
 }
 
-/* Notes a member's description of itself, alone or as the first one of a roster. */
-static void learn(world *self, const unsigned char *payload, size_t size, unsigned words_before)
+static void learn(world *self, const trib_member_info *info)
+{
+    self->engine_info = *info;
+    self->knows_engine = true;
+}
+
+/* A JOIN's description of its sender comes behind two words. */
+static void take_join(world *self, const unsigned char *payload, size_t size)
 {
     trib_reader reader = {.data = payload, .left = size};
     trib_member_info info;
-    for (unsigned i = 0; i < words_before; i++) {
-        (void)trib_get_u32(&reader);
-    }
+    (void)trib_get_u32(&reader);
+    (void)trib_get_u32(&reader);
     if (trib_member_info_get(&reader, &info, NULL) == TRIB_OK) {
-        self->engine_info = info;
-        self->knows_engine = true;
+        learn(self, &info);
+    }
+}
+
+static void take_roster(world *self, const unsigned char *payload, size_t size)
+{
+    trib_reader reader = {.data = payload, .left = size};
+    trib_roster *roster = NULL;
+    if (trib_roster_get(&reader, &roster, NULL) == TRIB_OK) {
+        learn(self, &roster->members[0]);
+        free(roster);
     }
 }
 
@@ -155,10 +169,10 @@ static void received(trib_conn *conn, const unsigned char bytes[TRIB_HEADER_SIZE
         }
         break;
     case TRIB_FRAME_JOIN:
-        learn(self->world, payload, size, 2);
+        take_join(self->world, payload, size);
         break;
     case TRIB_FRAME_ROSTER:
-        learn(self->world, payload, size, 11);
+        take_roster(self->world, payload, size);
         break;
     case TRIB_FRAME_DECLARE:
         self->world->tag = frame.tensor;

@@ -14,7 +14,6 @@
 #include <cmocka.h>
 
 #include "engine/membership/job_settings.h"
-#include "engine/cluster/roster.h"
 
 #define WAIT_S 30
 
@@ -59,6 +58,7 @@ void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, 
 
 /* The epoch of the job, from the last roster. A connection for data must bear it. */
 static uint32_t known_epoch;
+static size_t roster_size; /* bytes of the last roster */
 static uint32_t hello_epoch; /* of HELLO; 0: the peer knows no coordinator yet */
 
 void raw_peer_greet_with_epoch(uint32_t epoch)
@@ -84,11 +84,27 @@ bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char
             fail_msg("%s", error.text);
         }
     } while (frame_out->type == TRIB_FRAME_ACK);
-    known_epoch = frame_out->type == TRIB_FRAME_ROSTER ? frame_out->epoch : known_epoch;
+    if (frame_out->type == TRIB_FRAME_ROSTER) {
+        known_epoch = frame_out->epoch;
+        roster_size = frame_out->payload_size;
+    }
     if (frame_out->type == TRIB_FRAME_PING && trib_epoch_number(frame_out->epoch) == 0) {
         return raw_peer_receive(self, frame_out, payload); /* the answer to JOIN, whose header alone matters */
     }
     return read_all(self->fd, payload, frame_out->payload_size);
+}
+
+trib_member_info raw_peer_first_member(const unsigned char *payload)
+{
+    trib_reader reader = {.data = payload, .left = roster_size};
+    trib_roster *roster = NULL;
+    trib_error error = {.text = ""};
+    if (trib_roster_get(&reader, &roster, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    const trib_member_info first = roster->members[0];
+    free(roster);
+    return first;
 }
 
 static void receive_type(const raw_peer *self, trib_frame_type type, unsigned char *payload)

@@ -6,6 +6,7 @@
 #ifndef TRIB_TESTS_LOOP_RAW_PEER_H
 #define TRIB_TESTS_LOOP_RAW_PEER_H
 
+#include "engine/cluster/roster.h"
 #include "engine/link/link.h"
 
 typedef struct raw_peer {
@@ -46,6 +47,8 @@ void raw_peer_greet_with_epoch(uint32_t epoch);
 void raw_peer_greet(const raw_peer *self, trib_purpose purpose, uint32_t member);
 /* Receives the next frame; false at the connection's end. payload has room for TRIB_PAYLOAD_MAX bytes. */
 bool raw_peer_receive(const raw_peer *self, trib_frame *frame_out, unsigned char *payload);
+/* Returns rank 0's entry of the roster that was received last, which payload holds. */
+trib_member_info raw_peer_first_member(const unsigned char *payload);
 /* Answers SERVEs up to that tensor's, and makes groups known. Returns the tensor's number. */
 uint32_t raw_peer_serve(const raw_peer *self, const char *last, unsigned char *payload);
 /* Reads until the other side has ended the connection. */

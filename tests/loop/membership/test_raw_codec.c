@@ -45,18 +45,12 @@ static uint32_t connect_data(const host *bed, raw_peer *peer, raw_peer *data)
 {
     unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
     trib_frame frame = {.type = TRIB_FRAME_NONE};
-    trib_member_info info;
-    trib_error error = {.text = ""};
     assert_non_null(payload);
     raw_peer_connect(peer, bed->address, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 1);
     raw_peer_join(peer, 1, 2, 0);
     assert_true(raw_peer_receive(peer, &frame, payload));
     assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
-    trib_reader reader = {.data = payload, .left = TRIB_PAYLOAD_MAX};
-    for (int i = 0; i < 14; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head */
-    }
-    assert_int_equal(trib_member_info_get(&reader, &info, &error), TRIB_OK);
+    const trib_member_info info = raw_peer_first_member(payload);
     raw_peer_connect(data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
     free(payload);
     return frame.epoch;

@@ -74,19 +74,6 @@ static void expect_roster(bed *self, const raw_peer *peer)
     assert_int_equal(trib_epoch_number(frame.epoch), 1);
 }
 
-/* Reads rank 0's entry of the roster that was received last. */
-static void take_first_member(const bed *self, trib_member_info *info)
-{
-    trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
-    trib_error error = {.text = ""};
-    for (int i = 0; i < 16; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head is sixteen words, and a text */
-    }
-    char text[TRIB_ERROR_TEXT_SIZE];
-    trib_get_text(&reader, text, sizeof text);
-    assert_int_equal(trib_member_info_get(&reader, info, &error), TRIB_OK);
-}
-
 static void bytes_behind_a_join(void **state)
 {
     (void)state;
@@ -335,8 +322,7 @@ static void second_connections(void **state)
     bed_open(&self, 2);
     join(&self, &peer, 1, 2, 0);
     expect_roster(&self, &peer);
-    trib_member_info info;
-    take_first_member(&self, &info);
+    const trib_member_info info = raw_peer_first_member(self.payload);
     const char *at = info.addresses[0].text;
     assert_false(raw_peer_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_PRIORITY, 1));
     raw_peer_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
@@ -360,9 +346,9 @@ static void connections_by_other_networks(void **state)
     bed_open(&self, 2);
     join(&self, &peer, 1, 2, 0);
     expect_roster(&self, &peer);
-    trib_member_info info;
+    const trib_member_info info = raw_peer_first_member(self.payload);
     trib_error error = {.text = ""};
-    take_first_member(&self, &info);
+
     const char *at = info.addresses[0].text;
     assert_false(raw_peer_ask(&none, at, HOST_TOKEN, TRIB_PURPOSE_SUBFLOW, 1));
     raw_peer_connect(&first, at, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
@@ -391,9 +377,9 @@ static void a_contribution_to_another_epoch(void **state)
     bed_open(&self, 2);
     join(&self, &peer, 1, 2, 0);
     expect_roster(&self, &peer);
-    trib_member_info info;
+    const trib_member_info info = raw_peer_first_member(self.payload);
     trib_error error = {.text = ""};
-    take_first_member(&self, &info);
+
     raw_peer_connect(&data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
     raw_peer_send(&data, (trib_frame){.type = TRIB_FRAME_PUSH, .epoch = 7, .round = 1, .chunk_count = 1}, NULL, 0);
     raw_peer_expect_end(&data);

@@ -43,17 +43,6 @@ static void await_line(bed *self, const char *words)
     }
 }
 
-/* Reads rank 0's entry of the roster that was received last. */
-static void take_first_member(const bed *self, trib_member_info *info)
-{
-    trib_reader reader = {.data = self->payload, .left = TRIB_PAYLOAD_MAX};
-    trib_error error = {.text = ""};
-    for (int i = 0; i < 14; i++) {
-        (void)trib_get_u32(&reader); /* the roster's head is fourteen words */
-    }
-    assert_int_equal(trib_member_info_get(&reader, info, &error), TRIB_OK);
-}
-
 static void declare(const bed *self, bool in_group)
 {
     const int32_t ranks[] = {0};
@@ -90,7 +79,7 @@ static void push_is_rejected(trib_frame push, bool declares, bool in_group, cons
     raw_peer_join(&peer, 1, 2, 0);
     assert_true(raw_peer_receive(&peer, &frame, self.payload));
     assert_int_equal(frame.type, TRIB_FRAME_ROSTER);
-    take_first_member(&self, &info);
+    info = raw_peer_first_member(self.payload);
     raw_peer_accept(&peer, &accepted, HOST_TOKEN);
     raw_peer_connect(&data, info.addresses[0].text, HOST_TOKEN, TRIB_PURPOSE_DATA, 1);
     assert_int_equal(trib_engine_wait_ready(self.host.engine, -1, &error), TRIB_OK);
