@@ -461,7 +461,7 @@ static void planted_bugs_are_found(void **state)
             }
             planted = bug;
             const setting what = {.workers = 5, .deaths = 1, .colocated = true, .reactors = 2};
-            sweep(&what, 50);
+            sweep(&what, 400);
             _exit(0);
         }
         int status = 0;
