@@ -102,9 +102,9 @@ trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set 
         memcpy(kept, part, sizeof kept);
         const trib_status status = read_part(&rules->items[rules->count], brought, part, &why);
         if (status != TRIB_OK) {
-            return count == 1 ? trib_error_set(error, status, "%s", why.text)
-                              : trib_error_set(error, status, "part %u, \"%.80s\": %.280s", rules->count + 1, kept,
-                                               why.text);
+            return count == 1
+                       ? trib_error_set(error, status, "%s", why.text)
+                       : trib_error_set(error, status, "part %u, \"%.80s\": %.280s", rules->count + 1, kept, why.text);
         }
         at += length + (at[length] == ';');
     }
