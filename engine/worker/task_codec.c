@@ -6,7 +6,9 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
 /* Encoded chunks of a round whose owner has not answered: one behind the other, without their descriptions. */
@@ -21,9 +23,9 @@ typedef struct trib_codec_kept {
 /* Says why a tensor as declared can have no codec, or TRIB_OK. */
 static trib_status check_tensor(const trib_codec_config *config, const trib_tensor_desc *desc, trib_error *error)
 {
-    if (desc->layout != TRIB_WHOLE || desc->group != NULL || (desc->flags & TRIB_TENSOR_DEVICE) != 0) {
+    if (desc->layout != TRIB_WHOLE || (desc->flags & TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "codecs are for whole tensors of all workers in host memory: give it the codec \"none\"");
+                              "codecs are for whole tensors in host memory: give it the codec \"none\"");
     }
     return config->codec->check(&config->params, desc->dtype, error);
 }
@@ -224,41 +226,66 @@ static trib_status encode_chunk(const trib_task *task, const trib_encoding *enco
     return status;
 }
 
-/* Encodes all chunks, also behind one that fails: so the residual has the round's elements whatever happens. */
-static trib_status encode_chunks(const trib_task *task, trib_error *error)
-{
-    const trib_encoding encoding = encoding_of(task);
-    trib_status status = TRIB_OK;
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
-        trib_error why;
-        const trib_status of_chunk = encode_chunk(task, &encoding, chunk, &why);
-        if (of_chunk != TRIB_OK && status == TRIB_OK) {
-            status =
-                trib_error_set(error, of_chunk, "chunk %u of partition %u: %.300s", chunk, task->partition, why.text);
-        }
-    }
-    return status;
-}
-
-trib_status trib_task_encode(trib_core *core, trib_task *task, trib_error *error)
+bool trib_task_encode_prepare(trib_task *task)
 {
     trib_task_codec *self = task->codec;
     const trib_op *op = task->op_core->op;
     task->io.encoded = task->io.source;
     task->io.received = task->io.destination;
     if (self == NULL) {
-        return TRIB_OK;
+        return false;
     }
     trib_assert(!self->is_open);
     self->is_used = travels_encoded(op);
-    if (!self->is_used) {
-        return TRIB_OK;
+    return self->is_used;
+}
+
+static void fail_encoding(trib_task *task, trib_status status, const char *why)
+{
+    trib_op *op = task->op_core->op;
+    trib_op_fail(op, status, "chunk %u of partition %u: %.300s", task->codec->chunks_encoded - 1, task->partition, why);
+    trib_op_give_up(op);
+}
+
+/* A reactor does other things between two chunks. */
+static void encode_next(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_task_codec *self = trib_container_of(post, trib_task_codec, post);
+    trib_task *task = self->task;
+    trib_error error;
+    if (!trib_task_is_open(task)) {
+        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* it was given up */
+        return;
     }
-    const trib_status status = encode_chunks(task, error);
-    trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    const trib_encoding encoding = encoding_of(task);
+    const uint32_t chunk = self->chunks_encoded++;
+    const trib_status status = encode_chunk(task, &encoding, chunk, &error);
+    trib_charge(core->reactor, TRIB_COST_COPY, trib_view_chunk_size(&task->io.source, chunk));
+    if (status == TRIB_OK && self->chunks_encoded < task->chunk_count) {
+        trib_reactor_defer(reactor, post);
+        return;
+    }
+    if (status != TRIB_OK) {
+        fail_encoding(task, status, error.text);
+    }
+    trib_task_release(core, task, TRIB_HOLD_ENCODE);
+    if (status == TRIB_OK) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+void trib_task_encode_begin(trib_core *core, trib_task *task)
+{
+    trib_task_codec *self = task->codec;
+    trib_assert(self->is_used && !self->is_open);
     self->is_open = true;
+    self->chunks_encoded = 0;
+    self->task = task;
+    self->post.run = encode_next;
     task->io.encoded = self->encoded;
-    return status;
+    trib_task_hold(task, TRIB_HOLD_ENCODE);
+    trib_reactor_defer(core->reactor, &self->post);
 }
 
 uint8_t trib_task_push_codec(const trib_task *task, uint32_t chunk, uint32_t *bytes)
@@ -327,7 +354,7 @@ static void take_chunk_back(const trib_task *task, uint32_t chunk, const unsigne
 static void take_back(const trib_task *task)
 {
     const trib_task_codec *self = task->codec;
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+    for (uint32_t chunk = 0; chunk < self->chunks_encoded; chunk++) {
         if (self->sizes[chunk] > 0) { /* else a program's codec failed, and the residual has all of the chunk */
             take_chunk_back(task, chunk, trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES,
                             self->sizes[chunk] - TRIB_ENCODING_BYTES);
@@ -335,11 +362,11 @@ static void take_back(const trib_task *task)
     }
 }
 
-/* Puts a round that was not encoded into the residual. */
-static void keep_elements(const trib_task *task, const unsigned char *source)
+/* Puts what was not encoded of a round into the residual, from a chunk on. */
+static void keep_elements(const trib_task *task, const unsigned char *source, uint32_t first)
 {
     const uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+    for (uint32_t chunk = first; chunk < task->chunk_count; chunk++) {
         const trib_codec_memory memory = chunk_memory(task, chunk);
         trib_codec_keep(&task->tensor->codec, &memory, task->tensor->dtype, source + (size_t)chunk * chunk_bytes,
                         chunk_elements(task, chunk));
@@ -370,6 +397,11 @@ static void keep_encoded(const trib_task *task, uint32_t round)
     self->kept = kept;
 }
 
+static const unsigned char *input_of(const trib_task *task, const trib_op *op)
+{
+    return (const unsigned char *)op->input + task->offset;
+}
+
 static bool has_feedback(const trib_task *task)
 {
     return task->codec != NULL && task->tensor->codec.feedback != TRIB_FEEDBACK_NONE;
@@ -390,6 +422,7 @@ void trib_task_codec_settled(trib_task *task)
         trib_task_codec_skipped(task, op);
     } else if (task->refused || task->chunks_sent < task->chunk_count) {
         take_back(task);
+        keep_elements(task, input_of(task, op), self->chunks_encoded);
     } else if (trib_worker_awaits_answer(task, op->round)) {
         keep_encoded(task, op->round);
     }
@@ -398,7 +431,7 @@ void trib_task_codec_settled(trib_task *task)
 void trib_task_codec_skipped(trib_task *task, const trib_op *op)
 {
     if (has_feedback(task) && travels_encoded(op)) {
-        keep_elements(task, (const unsigned char *)op->input + task->offset);
+        keep_elements(task, input_of(task, op), 0);
     }
 }
 

@@ -18,7 +18,10 @@ typedef struct trib_task_codec {
     uint32_t *answer_sizes;   /* by chunk: bytes of the encoded sum */
     uint32_t element;         /* bytes of an element */
     bool is_used;             /* this round's contribution travels encoded */
-    bool is_open;             /* it was encoded, and has not settled */
+    bool is_open;             /* its encoding has begun, and it has not settled */
+    uint32_t chunks_encoded;  /* of this round */
+    trib_task *task;
+    trib_post post; /* encodes the next chunk */
     struct trib_codec_kept
         *kept; /* rounds that were given up after all was sent, and that the owner has not answered */
 } trib_task_codec;
@@ -37,9 +40,11 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size);
 TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
 void trib_task_codec_close(trib_task *task);
 
-/* COMPRESS: encodes the contribution and sets the views, if this operation travels encoded. TRIB_INVALID: a program's
- * codec failed. */
-TRIB_CHECKED trib_status trib_task_encode(trib_core *core, trib_task *task, trib_error *error);
+/* COMPRESS: sets the views. Returns true if this operation travels encoded. */
+bool trib_task_encode_prepare(trib_task *task);
+/* Encodes the contribution from the event loop, a chunk at a time, and resumes the pipeline. The operation fails with
+ * TRIB_INVALID if a program's codec does. */
+void trib_task_encode_begin(trib_core *core, trib_task *task);
 /* DECOMPRESS: decodes the sums that came encoded. */
 TRIB_CHECKED trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error);
 /* The codec's number in the PUSH of a chunk, and its bytes. 0: the chunk travels as it is. */

@@ -1,5 +1,10 @@
-/* compress.c - the COMPRESS stage: makes of the contribution what travels. Integers get their factor here, and the
- * tensor's codec encodes what has one. */
+/*
+ * compress.c - the COMPRESS stage: makes of the contribution what travels. Integers get their factor here, and the
+ * tensor's codec encodes what has one.
+ *
+ * A core encodes one partition at a time, by priority, and a chunk of it in each step: a large tensor has hundreds of
+ * partitions that begin at once.
+ */
 #include "engine/aggregate/sum_scale.h"
 #include "engine/worker/task_codec.h"
 #include "stages/plans.h"
@@ -19,8 +24,17 @@ static void prescale(trib_core *core, trib_task *task)
 
 static trib_verdict compress_start(trib_core *core, trib_task *task, trib_error *error)
 {
+    (void)error;
     prescale(core, task);
-    return trib_task_encode(core, task, error) == TRIB_OK ? TRIB_VERDICT_DONE : TRIB_VERDICT_FAILED;
+    return trib_task_encode_prepare(task) ? TRIB_VERDICT_QUEUE : TRIB_VERDICT_DONE;
 }
 
-const trib_stage trib_stage_compress = {.id = TRIB_STAGE_COMPRESS, .start = compress_start};
+static trib_verdict compress_run(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_task_encode_begin(core, task);
+    return TRIB_VERDICT_PENDING;
+}
+
+const trib_stage trib_stage_compress = {
+    .id = TRIB_STAGE_COMPRESS, .start = compress_start, .run = compress_run, .credit = {.tasks_least = 1}};

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/codec/encoding.h"
 #include "engine/membership/job_settings.h"
 #include "tests/fuzz/peer_world.h"
 
@@ -83,6 +84,50 @@ static void act_frame(world *self, script *from)
     const uint32_t most =
         trib_frame_payload_max(frame.type) < PAYLOAD_MAX ? trib_frame_payload_max(frame.type) : PAYLOAD_MAX;
     world_send(world_find(self, shape & 1), frame, payload, size < most ? size : most);
+}
+
+/* Sends a chunk of the engine's tensor, or its sum, as a codec makes it; whole, cut short, or with bytes changed. */
+static void act_encoded(world *self, script *from)
+{
+    static const char *const texts[] = {"int8",     "onebit,two_way",     "topk,k=5,two_way", "fp16",
+                                        "fp8_e4m3", "randomk,k=7,seed=3", "dithering,k=4",    "bf16,two_way"};
+    unsigned char payload[PAYLOAD_MAX] = {0};
+    float elements[ELEMENTS];
+    trib_codec_config config;
+    const uint8_t shape = next_u8(from), damage = next_u8(from);
+    require(trib_codec_parse(texts[shape % 8], &config, NULL) == TRIB_OK);
+    require(config.codec->bound(&config.params, TRIB_FLOAT32, ELEMENTS) <= PAYLOAD_MAX - TRIB_ENCODING_BYTES);
+    for (uint32_t i = 0; i < ELEMENTS; i++) {
+        elements[i] = (float)i - 299.0f;
+    }
+    const trib_encoding encoding = {.codec = config.codec,
+                                    .params = config.params,
+                                    .two_way = config.two_way,
+                                    .partition_count = damage & 16 ? next_u8(from) : ELEMENTS};
+    const trib_codec_place place = {.partition_count = ELEMENTS, .rank = 1};
+    trib_encoding_put(&encoding, payload);
+    uint32_t size = TRIB_ENCODING_BYTES + config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, elements,
+                                                               ELEMENTS, payload + TRIB_ENCODING_BYTES);
+    for (unsigned changes = damage & 7; changes > 0; changes--) {
+        const uint32_t at = next_u32(from) % size;
+        payload[at] = next_u8(from);
+    }
+    if (damage & 8) {
+        size = size * next_u8(from) / 255;
+    }
+    const bool is_sum = (shape & 16) != 0 && size >= TRIB_ENCODING_BYTES; /* a sum has no description */
+    const uint32_t skipped = is_sum ? TRIB_ENCODING_BYTES : 0;
+    const trib_frame frame = {.type = is_sum ? TRIB_FRAME_SUM : TRIB_FRAME_PUSH,
+                              .sender = self->coordinates ? 0 : 1,
+                              .epoch = self->epoch,
+                              .tensor = self->tag,
+                              .round = 1,
+                              .chunk_count = 1,
+                              .size = ELEMENTS * sizeof(float),
+                              .dtype = TRIB_FLOAT32,
+                              .codec = damage & 32 ? next_u8(from) : config.codec->id,
+                              .encoded_size = size - skipped};
+    world_send(world_find(self, true), frame, payload + skipped, size - skipped);
 }
 
 /* Sends bytes that need not be a frame. */
@@ -158,7 +203,8 @@ static void put_tensor(trib_writer *writer, uint8_t shape, script *from)
     if (sliced) {
         trib_put_u64(writer, ELEMENTS);
     }
-    trib_put_text(writer, sliced && next_u8(from) == 7 ? "onebit" : "none");
+    const bool is_encoded = sliced ? next_u8(from) == 7 : (shape & 96) == 64;
+    trib_put_text(writer, is_encoded ? "topk,k=5,ef=vanilla,two_way" : "none");
     trib_put_u32(writer, sliced ? next_u8(from) & 3 : 0);
 }
 
@@ -227,6 +273,7 @@ static void act_call(world *self, script *from)
     desc.name = shape & 4 ? "v" : "w";
     desc.dtype = TRIB_FLOAT32;
     desc.count = shape & 4 ? ELEMENTS_MAX : ELEMENTS;
+    desc.codec = shape & 16 ? "topk,k=5,ef=vanilla,two_way" : NULL;
     params.input = params.output = mine->data;
     params.root = shape >> 3 & 1;
     params.timeout_ns = 2000 * MS;
@@ -248,9 +295,11 @@ static void act_of(world *self, script *from)
     }
     static void (*const acts[])(world *, script *) = {act_frame, act_frame, act_raw,    act_join,
                                                       act_call,  act_close, act_declare};
-    const uint8_t act = next_u8(from) % 9;
+    const uint8_t act = next_u8(from) % 10;
     if (act < sizeof acts / sizeof acts[0]) {
         acts[act](self, from);
+    } else if (act == 9) {
+        act_encoded(self, from);
     } else if (act == 7 && self->knows_engine) {
         world_dial(self, self->engine_info.addresses[0].text, TRIB_PURPOSE_DATA);
     }

@@ -58,7 +58,7 @@ void raw_peer_send(const raw_peer *self, trib_frame frame, const void *payload, 
 
 /* The epoch of the job, from the last roster. A connection for data must bear it. */
 static uint32_t known_epoch;
-static size_t roster_size; /* bytes of the last roster */
+static size_t roster_size;   /* bytes of the last roster */
 static uint32_t hello_epoch; /* of HELLO; 0: the peer knows no coordinator yet */
 
 void raw_peer_greet_with_epoch(uint32_t epoch)

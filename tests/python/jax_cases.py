@@ -74,6 +74,24 @@ def trains(rank, size):
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), least, most))
 
 
+def codecs(rank, size):
+    halves = trib.Compression.codec('fp16')
+    fine = jnp.full(20000, 1 + 2.0**-12, jnp.float32)  # 16 bits round it to 1
+    tree = {'large': fine, 'small': fine[:9000]}
+
+    def summed(x):
+        return trib.allreduce(x, trib.Sum, 'halves', halves)
+
+    for got in (summed(tree), jax.jit(summed)(tree)):
+        assert (got['large'] == size).all() and (got['small'] == jnp.float32(size * (1 + 2.0**-12))).all()
+    optimizer = trib.allreduce_gradients(trib.Sum, 'signs', trib.Compression.codec({'compressor': 'onebit', 'ef': 'vanilla'}))
+    signs = jnp.where(jnp.arange(20000) % 3 == 0, -1.0, 1.0)
+    before = tributary.engine().stats().bytes_pushed
+    got, _ = optimizer.update(signs, optimizer.init(signs))
+    assert (got == size * signs).all()
+    assert tributary.engine().stats().bytes_pushed - before < 80000 / 8
+
+
 def errors(rank, size):
     if size > 1:
         try:
@@ -105,7 +123,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, transformed, many_at_once, trains, errors):
+    for case in (reductions, transformed, many_at_once, trains, codecs, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -196,6 +196,54 @@ def trains(rank, size):
         assert np.array_equal(least, trib.allreduce(nd.array(parameters(net)), op=trib.Max).asnumpy())
 
 
+class Kept(mx.optimizer.Optimizer):
+    """Keeps the gradient that a trainer gives it in the weight's place."""
+
+    def update(self, index, weight, grad, state):
+        for one, gradient in zip(weight, grad) if isinstance(weight, (list, tuple)) else [(weight, grad)]:
+            gradient.copyto(one)
+
+    def create_state(self, index, weight):
+        return None
+
+
+def fine(count):
+    """Numbers that 16 bits round to 1."""
+    return np.full(count, 1 + 2.0**-12, 'float32')
+
+
+def codecs(rank, size):
+    trib.byteps_declare_tensor('halves', compressor='fp16')
+    for count, name, wanted in ((20000, 'halves', 1), (20000, 'whole', 1 + 2.0**-12), (9000, 'halves', 1 + 2.0**-12)):
+        array = nd.array(fine(count))
+        trib.byteps_push_pull(array, name=name, is_average=False)
+        assert np.array_equal(array.asnumpy(), np.full(count, size * wanted, 'float32')), (count, name)
+    signs = nd.array(np.where(np.arange(20000) % 3 == 0, -2, 2))
+    parameter = gluon.Parameter('signs', shape=(20000,), init='zeros')
+    parameter.initialize()
+    params = {'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla'}
+    before = tributary.engine().stats().bytes_pushed
+    trainer = trib.DistributedTrainer([parameter], Kept(), compression_params=params, prefix='codec.')
+    with autograd.record():
+        loss = (parameter.data() * signs).sum()
+    loss.backward()
+    trainer.step(1)
+    assert np.array_equal(parameter.data().asnumpy(), size * signs.asnumpy())  # of one magnitude: nothing is lost
+    assert trainer._compression.text == 'compressor=onebit,scaling=True,ef=vanilla,two_way'
+    assert tributary.engine().stats().bytes_pushed - before < 80000 + 80000 / 8  # the broadcast and few bytes more
+    for params, words in (({'compressor': 'onebit', 'momentum': 'nesterov'}, 'mu'), ({'k': 3}, 'compressor')):
+        try:
+            trib.DistributedTrainer([parameter], 'sgd', compression_params=params)
+        except tributary.ArgumentError as problem:
+            assert words in str(problem), problem
+        else:
+            raise AssertionError('%s was taken' % params)
+    momentum = {'compressor': 'onebit', 'momentum': 'nesterov'}
+    trainer = trib.DistributedTrainer([parameter], 'sgd', {'momentum': 0.9}, compression_params=momentum)
+    assert trainer._compression.text == 'compressor=onebit,momentum=nesterov,mu=0.9,two_way'
+    assert trainer._optimizer.momentum == 0.0
+
+
 def errors(rank, size):
     if size > 1:
         trib.allreduce(nd.ones((3 + rank,)), name='differs').wait_to_read()
@@ -210,7 +258,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, predivides, grouped, sets, trains, errors):
+    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -116,6 +116,26 @@ def gradients_flow(rank, size):
     assert np.array_equal(tape.gradient(value, x), 2 * size * total((6,)))
 
 
+def codecs(rank, size):
+    halves = trib.Compression.codec('fp16')
+    fine = tf.fill([20000], tf.constant(1 + 2.0**-12))  # 16 bits round it to 1
+
+    def summed_in_halves(x):
+        return trib.allreduce(x, op=trib.Sum, compression=halves)
+
+    for function in (summed_in_halves, tf.function(summed_in_halves)):
+        assert np.array_equal(function(fine), np.full(20000, size, 'float32'))
+        assert np.array_equal(function(fine[:9000]), np.full(9000, size * (1 + 2.0**-12), 'float32'))
+    onebit = trib.Compression.codec({'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla'})
+    signs = np.where(np.arange(20000) % 3 == 0, -2, 2).astype('float32')
+    weight = tf.Variable(np.zeros(20000, 'float32'))
+    before = tributary.engine().stats().bytes_pushed
+    with trib.DistributedGradientTape(tf.GradientTape(), compression=onebit) as tape:
+        loss = tf.reduce_sum(weight * signs)
+    assert np.array_equal(tape.gradient(loss, [weight])[0], signs)  # of one magnitude: nothing is lost
+    assert tributary.engine().stats().bytes_pushed - before < 80000 / 8
+
+
 def errors(rank, size):
     if size > 1:
         try:
@@ -140,7 +160,7 @@ def errors(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, independent_in_any_order, trains, gradients_flow, errors):
+    for case in (reductions, scaling, independent_in_any_order, trains, gradients_flow, codecs, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -24,7 +24,8 @@ static struct {
 /* One place in a graph. */
 struct kernel {
     char name[TRIB_TENSOR_NAME_MAX + 1];
-    int64_t kind, reduce, priority, root;
+    char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
+    int64_t kind, reduce, priority, root, codec_min_bytes;
     pthread_mutex_t lock;
     trib_tensor *tensor; /* of the engine of this generation, for this count */
     uint64_t generation;
@@ -83,13 +84,17 @@ static void *create(TF_OpKernelConstruction *context)
     }
     pthread_mutex_init(&kernel->lock, NULL);
     TF_OpKernelConstruction_GetAttrString(context, "tensor_name", kernel->name, sizeof kernel->name - 1, status);
+    if (TF_GetCode(status) == 0) {
+        TF_OpKernelConstruction_GetAttrString(context, "codec", kernel->codec, sizeof kernel->codec - 1, status);
+    }
     static const struct {
         const char *name;
         size_t offset;
     } NUMBERS[] = {{"kind", offsetof(struct kernel, kind)},
                    {"reduce", offsetof(struct kernel, reduce)},
                    {"priority", offsetof(struct kernel, priority)},
-                   {"root", offsetof(struct kernel, root)}};
+                   {"root", offsetof(struct kernel, root)},
+                   {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)}};
     for (size_t i = 0; i < sizeof NUMBERS / sizeof NUMBERS[0] && TF_GetCode(status) == 0; i++) {
         int64_t value = 0;
         TF_OpKernelConstruction_GetAttrInt64(context, NUMBERS[i].name, &value, status);
@@ -183,6 +188,10 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_e
     desc.dtype = (trib_dtype)dtype_of(TF_TensorType(input));
     desc.count = (uint64_t)count;
     desc.priority = (int32_t)kernel->priority;
+    if (kernel->codec[0] != '\0') {
+        const bool is_small = count * (int64_t)trib_dtype_size(desc.dtype) < kernel->codec_min_bytes;
+        desc.codec = is_small ? "none" : kernel->codec;
+    }
     trib_status status = TRIB_MISMATCH;
     for (int number = 0; status == TRIB_MISMATCH && number < SHAPES_MAX; number++) {
         char name[TRIB_TENSOR_NAME_MAX + 1];
@@ -275,6 +284,8 @@ __attribute__((constructor)) static void register_operation(void)
     TF_OpDefinitionBuilderAddAttr(builder, "reduce: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "priority: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "root: int = 0");
+    TF_OpDefinitionBuilderAddAttr(builder, "codec: string = ''");
+    TF_OpDefinitionBuilderAddAttr(builder, "codec_min_bytes: int = 0");
     TF_OpDefinitionBuilderAddInput(builder, "value: T");
     TF_OpDefinitionBuilderAddOutput(builder, "result: T");
     TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shape);

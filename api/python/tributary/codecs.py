@@ -1,9 +1,39 @@
 """How sums travel: codecs as texts (docs/codecs.md)."""
 
+import os
+
 from .errors import ArgumentError
 
 _TWO_WAY = ('onebit', 'topk')  # BytePS compresses sums, too; of its codecs these can be here
 _WORDS = ('compressor', 'k', 'seed', 'scaling', 'partition', 'normalize', 'ef', 'momentum', 'mu')
+
+
+def min_bytes():
+    """Smaller tensors travel as they are: BytePS's BYTEPS_MIN_COMPRESS_BYTES, else 64 KiB."""
+    return int(os.environ.get('BYTEPS_MIN_COMPRESS_BYTES') or 65536)
+
+
+class CodecCompressor:
+    """Says how the engine sends tensors, and leaves them as they are itself."""
+
+    def __init__(self, codec, least=None):
+        self.text, self.min_bytes = codec_text(codec), min_bytes() if least is None else least
+
+    @staticmethod
+    def compress(tensor):
+        """Returns the tensor, and no context."""
+        return tensor, None
+
+    @staticmethod
+    def decompress(tensor, ctx):
+        """Returns the tensor."""
+        return tensor
+
+
+def codec_of(compression, nbytes):
+    """Returns the text of the codec that a compression names for a tensor of so many bytes, or None."""
+    text = getattr(compression, 'text', None)
+    return text if text is None or nbytes >= compression.min_bytes else 'none'
 
 
 def codec_text(codec):

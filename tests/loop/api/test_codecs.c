@@ -58,6 +58,7 @@ typedef struct oracle {
     unsigned char *states[WORKERS];
     float *sum;
     const trib_tensor *tensor;
+    const int32_t *ranks; /* in the job, by place */
 } oracle;
 
 static const trib_tensor *find(const trib_engine *engine, const char *name)
@@ -88,7 +89,7 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
                                         .first_element = first,
                                         .partition_first = begin,
                                         .partition_count = partition_count,
-                                        .rank = rank};
+                                        .rank = (uint32_t)self->ranks[rank]};
         const trib_codec_memory memory = {.state = self->states[rank] + (size_t)partition * codec->state_bytes,
                                           .residual = self->residual[rank] + first,
                                           .momentum = self->momentum[rank] + first,
@@ -148,7 +149,7 @@ static uint64_t pushed(const party *self)
 
 static void run_codec(const party *self, const char *text)
 {
-    oracle expected = {.sum = zeros(COUNT * sizeof(float))};
+    oracle expected = {.sum = zeros(COUNT * sizeof(float)), .ranks = self->ranks};
     trib_tensor *tensors[WORKERS];
     float *inputs[WORKERS], *outputs[WORKERS];
     assert_int_equal(trib_codec_parse(text, &expected.config, NULL), TRIB_OK);
@@ -220,6 +221,20 @@ static void dedicated_servers_sum_in_every_codec(void **state)
     every_codec(party_dedicated, 2);
 }
 
+/* A group sums in the order of its places; the codecs draw their numbers by the ranks of the job. */
+static void groups_sum_in_every_codec(void **state)
+{
+    (void)state;
+    static const int32_t ranks[WORKERS] = {3, 0, 2};
+    party self;
+    job_open(&self.jobs, 4, 0, party_small_pieces);
+    party_make_group(&self, "three of four", ranks, WORKERS);
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
+        run_codec(&self, codecs[i]);
+    }
+    job_close(&self.jobs);
+}
+
 /* ---- What is refused ---- */
 
 static void a_codec_that_differs_is_told(void **state)
@@ -272,7 +287,7 @@ static void what_cannot_have_a_codec_is_refused(void **state)
     declaring_fails(engine, (trib_tensor_desc){.dtype = TRIB_FLOAT32, .codec = "randomk,k=3,two_way"}, TRIB_INVALID,
                     "two_way");
     declaring_fails(engine, (trib_tensor_desc){.dtype = TRIB_FLOAT32, .layout = TRIB_SLICES, .codec = "fp16"},
-                    TRIB_UNSUPPORTED, "whole tensors of all workers");
+                    TRIB_UNSUPPORTED, "whole tensors in host memory");
     job_close(&jobs);
 }
 
@@ -374,9 +389,13 @@ static void a_refused_contribution_is_not_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colocated_servers_sum_in_every_codec), cmocka_unit_test(dedicated_servers_sum_in_every_codec),
-        cmocka_unit_test(a_codec_that_differs_is_told),         cmocka_unit_test(what_cannot_have_a_codec_is_refused),
-        cmocka_unit_test(the_jobs_codec_is_for_those_that_can), cmocka_unit_test(a_refused_contribution_is_not_lost),
+        cmocka_unit_test(colocated_servers_sum_in_every_codec),
+        cmocka_unit_test(dedicated_servers_sum_in_every_codec),
+        cmocka_unit_test(groups_sum_in_every_codec),
+        cmocka_unit_test(a_codec_that_differs_is_told),
+        cmocka_unit_test(what_cannot_have_a_codec_is_refused),
+        cmocka_unit_test(the_jobs_codec_is_for_those_that_can),
+        cmocka_unit_test(a_refused_contribution_is_not_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

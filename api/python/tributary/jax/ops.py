@@ -15,6 +15,7 @@ from jax.interpreters import ad, batching, mlir
 from .. import job
 from .._library import beside, lib
 from ..buffers import DTYPES
+from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
 from ..reductions import REDUCTIONS, Average, Max, Min, Product, Sum, reduction_of
 
@@ -48,15 +49,15 @@ job.follow(lambda: None, _closing)
 init, shutdown = job.init, job.shutdown
 
 
-def _number_of(name, aval, priority, is_device):
+def _number_of(name, aval, priority, is_device, codec):
     """Returns the number of a tensor in the native table, which is declared when a program is lowered."""
     dtype = DTYPES.get(str(aval.dtype))
     if dtype is None:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, aval.dtype))
     count = int(np.prod(aval.shape, dtype=np.int64))
-    engine, key = job.engine(), (name, dtype, count, is_device)
+    engine, key = job.engine(), (name, dtype, count, is_device, codec)
     if key not in _numbers:
-        tensor = engine.declare(name, dtype, count, priority, is_device)
+        tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
         _numbers[key] = _native.trib_jax_add(engine._handle, tensor.handle)
     return _numbers[key]
 
@@ -67,9 +68,9 @@ _exchange.def_abstract_eval(lambda value, **_parameters: value)
 
 
 def _lowering(target, is_device):
-    def lower(context, value, *, kind, name, op, root, priority):
+    def lower(context, value, *, kind, name, op, root, priority, codec):
         (aval,) = context.avals_in
-        number = _number_of(name, aval, priority, is_device)
+        number = _number_of(name, aval, priority, is_device, codec)
         rule = jax.ffi.ffi_lowering(target, operand_output_aliases={0: 0}, has_side_effect=True)
         return rule(
             context,
@@ -87,12 +88,18 @@ mlir.register_lowering(_exchange, _lowering('tributary', False), platform='cpu')
 mlir.register_lowering(_exchange, _lowering('tributary_device', True), platform='cuda')
 
 
-def _transpose(cotangent, value, *, kind, name, op, root, priority):
+def _transpose(cotangent, value, *, kind, name, op, root, priority, codec):
     if op in (Min, Max, Product):
         raise ArgumentError('%s: a minimum, maximum or product over workers has no gradient' % name)
     if kind == _PUSH_PULL:
-        return [_exchange.bind(cotangent, kind=kind, name=name + '.gradient', op=op, root=root, priority=priority)]
-    total = _exchange.bind(cotangent, kind=_PUSH_PULL, name=name + '.gradient', op=Sum, root=-1, priority=priority)
+        return [
+            _exchange.bind(
+                cotangent, kind=kind, name=name + '.gradient', op=op, root=root, priority=priority, codec=codec
+            )
+        ]
+    total = _exchange.bind(
+        cotangent, kind=_PUSH_PULL, name=name + '.gradient', op=Sum, root=-1, priority=priority, codec=codec
+    )
     return [total if job.rank() == root else jnp.zeros_like(total)]
 
 
@@ -116,24 +123,25 @@ def _named(tree, name, kind):
     return [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
 
 
-def _apply(tree, name, kind, op, root, prefix):
+def _apply(tree, name, kind, op, root, prefix, compression=None):
     pairs, structure = _named(tree, name, prefix)
     results = []
     for index, (full, leaf) in enumerate(pairs):
         leaf = jnp.asarray(leaf)
         if str(leaf.dtype) not in DTYPES:
             raise ArgumentError('%s: elements of %s cannot be summed' % (full, leaf.dtype))
+        codec = codec_of(compression, leaf.size * leaf.dtype.itemsize)
         if not isinstance(leaf, jax.core.Tracer) and leaf.devices().pop().platform == 'cpu':
-            results.append(_begin(full, leaf, kind, op, root, -index))
+            results.append(_begin(full, leaf, kind, op, root, -index, codec))
         else:
-            results.append(_exchange.bind(leaf, kind=kind, name=full, op=op, root=root, priority=-index))
+            results.append(_exchange.bind(leaf, kind=kind, name=full, op=op, root=root, priority=-index, codec=codec))
     return jax.tree_util.tree_unflatten(structure, [result() if callable(result) else result for result in results])
 
 
-def _begin(name, leaf, kind, op, root, priority):
+def _begin(name, leaf, kind, op, root, priority, codec):
     """Outside of programs: submits at once, and returns a function that waits and returns the array."""
     memory = np.array(leaf)
-    tensor = job.engine().declare(name, DTYPES[str(leaf.dtype)], memory.size, priority)
+    tensor = job.engine().declare(name, DTYPES[str(leaf.dtype)], memory.size, priority, codec=codec)
     address = memory.__array_interface__['data'][0]
     function = lib.trib_broadcast if kind == _BROADCAST else lib.trib_push_pull
     operation = tensor.submit(
@@ -142,10 +150,22 @@ def _begin(name, leaf, kind, op, root, priority):
     return lambda: jnp.asarray(operation.wait())
 
 
-def allreduce(tree, op=Average, name=None):
+class Compression:
+    """What arguments named `compression` take."""
+
+    none = None
+
+    @staticmethod
+    def codec(codec, min_bytes=None):
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller arrays travel
+        as they are."""
+        return CodecCompressor(codec, min_bytes)
+
+
+def allreduce(tree, op=Average, name=None, compression=None):
     """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min, Max or Product.
     Average and Sum can be differentiated; all of them work under jit and vmap."""
-    return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce')
+    return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce', compression)
 
 
 def push_pull(tree, average=True, name=None):

@@ -7,23 +7,23 @@ from .ops import Average, allreduce, broadcast
 GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
 
 
-def allreduce_gradients(op=Average, name='gradients'):
+def allreduce_gradients(op=Average, name='gradients', compression=None):
     """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(), optax.adam(...))."""
 
     def init(_parameters):
         return ()
 
     def update(gradients, state, parameters=None):
-        return allreduce(gradients, op, name), state
+        return allreduce(gradients, op, name, compression), state
 
     return GradientTransformation(init, update)
 
 
-def DistributedOptimizer(optimizer, op=Average, name='gradients'):
+def DistributedOptimizer(optimizer, op=Average, name='gradients', compression=None):
     """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
 
     def update(gradients, state, parameters=None, **extra):
-        return optimizer.update(allreduce(gradients, op, name), state, parameters, **extra)
+        return optimizer.update(allreduce(gradients, op, name, compression), state, parameters, **extra)
 
     return GradientTransformation(optimizer.init, update)
 

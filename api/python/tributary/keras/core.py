@@ -16,13 +16,10 @@ elif _backend == 'jax':
     from .. import jax as _jax
     from ..jax import init, shutdown  # noqa: F401
 
-    class Compression:
-        """The compressors that arguments named `compression` take."""
-
-        none = None
+    Compression = _jax.Compression
 
     def reduce_gradients(gradients, op=Average, compression=None):
-        return _jax.allreduce(gradients, op, 'gradient')
+        return _jax.allreduce(gradients, op, 'gradient', compression)
 else:
     from ..torch import Compression, init, shutdown  # noqa: F401
     from ..torch import ops as _torch_ops
@@ -30,7 +27,14 @@ else:
     def reduce_gradients(gradients, op=Average, compression=Compression.none):
         pairs = [compression.compress(gradient) for gradient in gradients]
         handles = [
-            _torch_ops.submit_allreduce(tensor, tensor.detach(), 'gradient.%d' % index, op, priority=-index)
+            _torch_ops.submit_allreduce(
+                tensor,
+                tensor.detach(),
+                'gradient.%d' % index,
+                op,
+                priority=-index,
+                codec=_torch_ops.codec_for(compression, tensor),
+            )
             for index, (tensor, _) in enumerate(pairs)
         ]
         return [compression.decompress(handle.wait(), context) for handle, (_, context) in zip(handles, pairs)]

@@ -10,12 +10,14 @@ from mxnet.libinfo import find_lib_path
 from .. import job
 from .._library import beside
 from ..buffers import DTYPES
+from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
 from ..process_sets import global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
 MAJOR = int(mx.__version__.split('.')[0])
 _counters = {}
+_declared = {}  # how tensors of byteps_declare_tensor() are compressed
 
 _native = ctypes.CDLL(beside('libtributary-mxnet.so'))
 _native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
@@ -44,7 +46,7 @@ def check():
         raise TributaryError(text.decode(errors='replace'))
 
 
-def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None):
+def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compression=None):
     """Puts an operation on an array, in place, into MXNet's engine. root: its number in the set."""
     check()
     if array.context.device_type != 'cpu':
@@ -52,7 +54,8 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None):
     kind = np.dtype(array.dtype).name
     if kind not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
-    tensor = resolve(process_set).engine().declare(name, DTYPES[kind], array.size, priority)
+    codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
+    tensor = resolve(process_set).engine().declare(name, DTYPES[kind], array.size, priority, codec=codec)
     if _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
         raise TributaryError('%s: MXNet did not take the operation' % name)
 
@@ -112,7 +115,8 @@ def grouped_allreduce(
 
 def byteps_push_pull(tensor, version=0, priority=0, name=None, is_average=True):
     """BytePS's name for allreduce_()."""
-    exchange(tensor, _named(name, 'byteps'), REDUCTIONS[Average if is_average else Sum], priority=priority)
+    reduce = REDUCTIONS[Average if is_average else Sum]
+    exchange(tensor, _named(name, 'byteps'), reduce, priority=priority, compression=_declared.get(name))
 
 
 def push_pull(tensor, name=None, is_average=True):
@@ -123,10 +127,10 @@ def push_pull(tensor, name=None, is_average=True):
 
 
 def byteps_declare_tensor(name, **compression):
-    """Does nothing: a tensor is declared at its first operation, which knows its size. Compressors are not supported
-    yet."""
+    """Says how byteps_push_pull() sends the tensor of that name: compressor='onebit', ef='vanilla', and so on, as in a
+    trainer's compression_params. The tensor itself is declared at its first operation, which knows its size."""
     if compression:
-        raise ArgumentError('%s: compression (%s) is not supported yet' % (name, ', '.join(compression)))
+        _declared[name] = CodecCompressor(compression)
 
 
 def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):

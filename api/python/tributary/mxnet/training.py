@@ -3,6 +3,7 @@
 import mxnet as mx
 
 from .. import job
+from ..codecs import CodecCompressor
 from ..errors import ArgumentError
 from ..process_sets import resolve
 from ..reductions import REDUCTIONS, Average, Sum
@@ -48,6 +49,20 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         self._optimizer.set_wd_mult(args_wd_mult)
 
 
+def _compression(params, optimizer_params):
+    """Reads BytePS's compression_params. Their momentum takes the place of the optimizer's, whose factor is mu."""
+    if not params:
+        return None, optimizer_params
+    params, optimizer_params = dict(params), dict(optimizer_params or {})
+    if params.pop('fp16', False):
+        params.setdefault('compressor', 'fp16')
+    if params.get('momentum') is not None and 'mu' not in params:
+        if 'momentum' not in optimizer_params:
+            raise ArgumentError('compression_params: momentum needs mu, or a momentum in optimizer_params')
+        params['mu'] = optimizer_params.pop('momentum')
+    return CodecCompressor(params), optimizer_params
+
+
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with the
     root's parameters. root_rank: a rank of the job; None for the first of the set."""
@@ -66,8 +81,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     ):
         self._process_set = resolve(process_set)
         self._process_set.engine()  # raises on a worker outside the set, before it trains alone
-        if compression_params:
-            raise ArgumentError('compression_params is not supported yet')
+        self._compression, optimizer_params = _compression(compression_params, optimizer_params)
         # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._predivide = gradient_predivide_factor
@@ -90,7 +104,14 @@ class DistributedTrainer(mx.gluon.Trainer):
                 gradient = parameter.list_grad()[0]
                 scale(gradient, 1.0 / self._predivide)
                 name = '%sgradient.%d' % (self._prefix, index)
-                exchange(gradient, name, REDUCTIONS[Sum], priority=-index, process_set=self._process_set)
+                exchange(
+                    gradient,
+                    name,
+                    REDUCTIONS[Sum],
+                    priority=-index,
+                    process_set=self._process_set,
+                    compression=self._compression,
+                )
 
 
 def broadcast_parameters(params, root_rank=0, prefix=None):

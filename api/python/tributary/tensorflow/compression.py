@@ -2,6 +2,8 @@
 
 import tensorflow as tf
 
+from ..codecs import CodecCompressor
+
 
 class NoneCompressor:
     """Sends the tensor as it is."""
@@ -36,3 +38,9 @@ class Compression:
 
     none = NoneCompressor
     fp16 = FP16Compressor
+
+    @staticmethod
+    def codec(codec, min_bytes=None):
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
+        travel as they are."""
+        return CodecCompressor(codec, min_bytes)

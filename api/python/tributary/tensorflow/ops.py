@@ -41,10 +41,17 @@ def _name(name, kind):
     return '%s.%s' % (kind, name.replace(':', '_'))
 
 
-def _exchange(tensor, name, kind, reduce=0, root=0, priority=0):
+def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none):
     job.engine()  # raises before init()
     return _module.tributary_exchange(
-        value=tensor, tensor_name=name, kind=kind, reduce=reduce, root=root, priority=priority
+        value=tensor,
+        tensor_name=name,
+        kind=kind,
+        reduce=reduce,
+        root=root,
+        priority=priority,
+        codec=getattr(compression, 'text', ''),
+        codec_min_bytes=getattr(compression, 'min_bytes', 0),
     )
 
 
@@ -91,7 +98,7 @@ def allreduce(
     tensor = tf.convert_to_tensor(tensor)
     name = _name(name, 'allreduce')
     compressed, context = compression.compress(_scaled(tensor, prescale_factor))
-    reduced = _exchange(compressed, name, _PUSH_PULL, REDUCTIONS[op], priority=priority)
+    reduced = _exchange(compressed, name, _PUSH_PULL, REDUCTIONS[op], priority=priority, compression=compression)
     return _scaled(compression.decompress(reduced, context), postscale_factor)
 
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from ..codecs import codec_text
+from ..codecs import CodecCompressor, codec_of
 
 
 class Compressor:
@@ -57,13 +57,6 @@ class BF16Compressor(_CastCompressor):
     target = torch.bfloat16
 
 
-class CodecCompressor(NoneCompressor):
-    """Leaves the tensor as it is: its sums travel in a codec of the engine."""
-
-    def __init__(self, text, min_bytes):
-        self.text, self.min_bytes = text, min_bytes
-
-
 class Compression:
     """The compressors that arguments named `compression` take."""
 
@@ -72,14 +65,12 @@ class Compression:
     bf16 = BF16Compressor
 
     @staticmethod
-    def codec(codec, min_bytes=65536):
+    def codec(codec, min_bytes=None):
         """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller tensors
         travel as they are."""
-        return CodecCompressor(codec_text(codec), min_bytes)
+        return CodecCompressor(codec, min_bytes)
 
 
 def codec_for(compression, tensor):
     """Returns the codec that a compression names for a tensor, or None."""
-    text = getattr(compression, 'text', None)
-    is_small = text is not None and tensor.numel() * tensor.element_size() < compression.min_bytes
-    return 'none' if is_small else text
+    return codec_of(compression, tensor.numel() * tensor.element_size())
