@@ -163,43 +163,46 @@ static widen_bytes *widening(const trib_codec *codec, const codec_kernels *kerne
     }
 }
 
-/* Checks the bytes of a peer. */
-static trib_status read_codes(const trib_codec *codec, const unsigned char *encoded, uint32_t encoded_size,
-                              uint32_t count, scaled_codes *codes, trib_error *error)
+/* Returns what is wrong with the bytes of a peer, or NULL. */
+static const char *read_codes(const trib_codec *codec, const unsigned char *encoded, uint32_t encoded_size,
+                              uint32_t count, scaled_codes *codes)
 {
     const bool is_uniform = codec->id == TRIB_CODEC_UNIFORM;
     const bool is_wide = is_uniform && encoded_size == (uint64_t)count * 2 + SCALE_BYTES;
     if (!is_wide && encoded_size != (uint64_t)count + SCALE_BYTES) {
-        return trib_codec_refuse(codec, "another length than its elements have", error);
+        return "another length than its elements have";
     }
     const float scale = codec_load_f32(encoded);
     if (!(scale > 0) || !codec_is_finite(scale)) {
-        return trib_codec_refuse(codec, "a scale that is not above zero and finite", error);
+        return "a scale that is not above zero and finite";
     }
     if (is_uniform && (codec_bits_of(scale) & 0x7fffff) != 0) {
-        return trib_codec_refuse(codec, "a scale that is not a power of two", error);
+        return "a scale that is not a power of two";
     }
     *codes = (scaled_codes){.widen = widening(codec, trib_codec_kernels_best(), is_wide),
                             .first = encoded + SCALE_BYTES,
                             .width = is_wide ? 2 : 1,
                             .scale = scale};
-    return TRIB_OK;
+    return NULL;
 }
 
 static trib_status decode_scaled(const trib_codec *codec, trib_dtype dtype, const unsigned char *encoded,
                                  uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
     scaled_codes codes;
-    const trib_status status = read_codes(codec, encoded, encoded_size, count, &codes, error);
+    const char *problem = read_codes(codec, encoded, encoded_size, count, &codes);
+    if (problem != NULL) {
+        return trib_codec_refuse(codec, problem, error);
+    }
     const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
-    for (size_t first = 0; status == TRIB_OK && first < count; first += CODEC_BLOCK) {
+    for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         float *block = trib_codec_begin_block(dtype, destination, first, room);
         codes.widen(block, codes.first + first * codes.width, length, codes.scale);
         trib_codec_store_block(kernels, dtype, destination, first, length, block);
     }
-    return status;
+    return TRIB_OK;
 }
 
 static void add_f64(double *sum, const float *values, size_t count)
@@ -215,11 +218,14 @@ static trib_status add_scaled(const trib_codec *codec, trib_dtype dtype, const u
                               uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
 {
     scaled_codes codes;
-    const trib_status status = read_codes(codec, encoded, encoded_size, count, &codes, error);
+    const char *problem = read_codes(codec, encoded, encoded_size, count, &codes);
+    if (problem != NULL) {
+        return trib_codec_refuse(codec, problem, error);
+    }
     const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
     uint16_t halves[CODEC_BLOCK];
-    for (size_t first = 0; status == TRIB_OK && first < count; first += CODEC_BLOCK) {
+    for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
         codes.widen(room, codes.first + first * codes.width, length, codes.scale);
         if (dtype == TRIB_FLOAT64) {
@@ -232,7 +238,7 @@ static trib_status add_scaled(const trib_codec *codec, trib_dtype dtype, const u
         }
         kernels->add_f32((float *)sum + first, room, length);
     }
-    return status;
+    return TRIB_OK;
 }
 
 #define DEFINE_CODEC(codec, number, bytes)                                                                             \
