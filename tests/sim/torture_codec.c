@@ -124,13 +124,14 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
 }
 
 uint32_t torture_check_encoded(const trib_tensor *tensor, const torture_tensor *what, uint32_t index, uint32_t round,
-                               uint32_t workers, const void *buffer)
+                               uint32_t all_workers, const void *buffer)
 {
+    const uint32_t workers = torture_members(what, all_workers);
     const uint32_t element = (uint32_t)trib_dtype_size(what->dtype), step = tensor->chunk_bytes / element;
     unsigned char *all[TORTURE_WORKERS_MAX];
     for (uint32_t k = 0; k < workers; k++) {
         all[k] = malloc((size_t)what->count * element + 1);
-        torture_fill(what, index, round, k, what->count, all[k]);
+        torture_fill(what, index, round, torture_rank_at(what, all_workers, k), what->count, all[k]);
     }
     uint32_t wrong = UINT32_MAX;
     for (uint32_t p = 0; p < tensor->partition_count && wrong == UINT32_MAX; p++) {
