@@ -31,6 +31,7 @@
 
 #define SEEDS 200u              /* that must find a bug */
 #define SEEDS_RARE 500u         /* for a bug that strikes seldom, and to pass without one */
+#define SEEDS_OF_MEMORY 2000u   /* for a bug that strikes where memory runs out at one place */
 #define CPU_SECONDS 30u         /* a bug may loop forever; the other bugs together take less */
 #define CPU_SECONDS_OF_ALL 400u /* all seeds, under a sanitizer */
 
@@ -425,18 +426,25 @@ typedef struct finding {
     char why[256];
 } finding;
 
-/* It strikes seldom, or must not be found at all. */
-static bool is_rare(bug which)
+static uint64_t seeds_for(bug which)
 {
-    return which == BUG_NONE || which == BUG_AHEAD_TOO_SOON || which == BUG_ANY_EPOCH || which == BUG_DROPS_UNTOLD;
+    switch (which) {
+    case BUG_NONE:
+    case BUG_AHEAD_TOO_SOON:
+    case BUG_ANY_EPOCH:
+        return SEEDS_RARE;
+    case BUG_DROPS_UNTOLD:
+        return SEEDS_OF_MEMORY;
+    default:
+        return which >= BUG_COPY_FORGOTTEN ? SEEDS_OF_LOSSES : SEEDS;
+    }
 }
 
 static void hunt(bug which, finding *shared)
 {
     planted = which;
     const bool is_loss = which >= BUG_COPY_FORGOTTEN;
-    const uint64_t seeds = is_loss ? SEEDS_OF_LOSSES : is_rare(which) ? SEEDS_RARE : SEEDS;
-    for (uint64_t seed = 1; seed <= seeds; seed++) {
+    for (uint64_t seed = 1; seed <= seeds_for(which); seed++) {
         shared->running = seed;
         calls = 0;
         torture_plan plan;
