@@ -269,6 +269,9 @@ def wrong_use_is_told():
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
+        turned = torch.ones(2, 3) if trib.rank() == 0 else torch.ones(3, 2)
+        raises(tributary.MismatchError, lambda: trib.allreduce(turned, name='turned'), 'turned')
+        raises(tributary.MismatchError, lambda: trib.broadcast(turned, 0, name='turned too'), 'turned too')
     assert torch.equal(
         trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size()))
     )  # the job goes on

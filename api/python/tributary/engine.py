@@ -149,9 +149,7 @@ class Tensor:
         it stands for 1 there."""
         if prescale == 0 or postscale == 0:
             raise ArgumentError('%s: with a factor of 0 all results are 0, and no exchange is needed' % self.name)
-        return self._on_arrays(
-            lib.trib_push_pull, array, output, reduce=reduce, prescale=prescale, postscale=postscale
-        )
+        return self._on_arrays(lib.trib_push_pull, array, output, reduce=reduce, prescale=prescale, postscale=postscale)
 
     def broadcast(self, array, root=0):
         """Returns the operation that gives the root's array to all workers, in place."""
@@ -195,9 +193,9 @@ class Group:
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.turns = {}
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, codec=None):
+    def declare(self, name, dtype, count, priority=0, is_device=False, codec=None, shape=()):
         """As Engine.declare; the name is the group's."""
-        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec)
+        return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape)
 
     def declare_once(self, name, dtype, count=0, **keywords):
         """As Engine.declare_once; the name is the group's."""
@@ -365,16 +363,18 @@ class Engine:
             raise error_of(status, '')
         return stats
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None):
+    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=()):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
-        use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says."""
+        use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
+        Workers whose shapes differ get MismatchError; () differs from none."""
+        shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
-        key = (dtype, count, is_device, codec)
+        key = (dtype, count, is_device, codec, shape)
         if key not in shapes:
             full = '%s#%d' % (name, len(shapes)) if shapes else name
             shapes[key] = self.declare_once(
-                full, dtype, count, priority=priority, is_device=is_device, group=group, codec=codec
+                full, dtype, count, priority=priority, is_device=is_device, group=group, codec=codec, shape=shape
             )
         return shapes[key]
 
@@ -390,6 +390,7 @@ class Engine:
         is_device=False,
         group=None,
         codec=None,
+        shape=(),
     ):
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
         the n-th of that name on the other workers."""
@@ -408,6 +409,9 @@ class Engine:
         desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
         if codec is not None:
             desc.codec = codec.encode()
+        if shape:
+            sizes = (ctypes.c_uint64 * len(shape))(*shape)
+            desc.shape, desc.dims = ctypes.addressof(sizes), len(shape)
         if splits is not None:
             listed = (ctypes.c_uint64 * len(splits))(*splits)
             desc.splits, desc.split_count = ctypes.addressof(listed), len(splits)

@@ -18,13 +18,15 @@ from .handles import Handle
 _SLOTS = 16
 
 
-def _tensor(engine, kind, name, source, priority=0, count=None, codec=None):
+def _tensor(engine, kind, name, source, priority=0, count=None, codec=None, shape=()):
+    """shape: compared with the other workers', if the name was given and the shape is that of the elements as sent."""
     dtype, count = dtype_of(source, name or kind), source.numel() if count is None else count
     if name is None:
-        key = (kind, dtype, count, source.is_cuda, codec)
+        key, shape = (kind, dtype, count, source.is_cuda, codec), ()
         turn = engine.turns[key] = engine.turns.get(key, -1) + 1
         name = '%s.%d.%d.%d' % (kind, dtype, count, turn % _SLOTS)
-    return engine.declare(name, dtype, count, priority, source.is_cuda, codec=codec)
+    shape = shape if math.prod(shape) == count else ()
+    return engine.declare(name, dtype, count, priority, source.is_cuda, codec=codec, shape=shape)
 
 
 def _device(tensor):
@@ -33,7 +35,12 @@ def _device(tensor):
 
 def can_scale(tensor, reduce, *factors):
     """Returns whether the engine multiplies by the factors, with one rounding at the end."""
-    fits = reduce in (_abi.TRIB_SUM, _abi.TRIB_AVG) and tensor.dtype != torch.bool and not tensor.is_complex() and not tensor.is_cuda
+    fits = (
+        reduce in (_abi.TRIB_SUM, _abi.TRIB_AVG)
+        and tensor.dtype != torch.bool
+        and not tensor.is_complex()
+        and not tensor.is_cuda
+    )
     return fits and all(factor != 0 and math.isfinite(factor) for factor in factors)
 
 
@@ -41,7 +48,7 @@ def all_reduce(
     engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority, codec=codec)
+    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -59,7 +66,7 @@ def all_reduce(
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat = bits_of(tensor)
-    declared = _tensor(engine, 'broadcast', name, flat)
+    declared = _tensor(engine, 'broadcast', name, flat, shape=tensor.shape)
     operation = declared.submit(
         lib.trib_broadcast, flat.data_ptr(), flat.data_ptr(), (tensor, flat), root=root, stream=stream_of(tensor)
     )
