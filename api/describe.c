@@ -35,7 +35,8 @@ __attribute__((format(printf, 2, 3))) static void add_text(text *out, const char
     }
 }
 
-/* The transport that an engine of this environment would use. NULL: its settings are wrong, or it is not in this build. */
+/* The transport that an engine of this environment would use. NULL: its settings are wrong, or it is not in this
+ * build. */
 static const char *chosen_transport(void)
 {
     trib_config config;

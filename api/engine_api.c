@@ -42,8 +42,8 @@ static const char *source_of(const trib_config *config)
 }
 
 /* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout,
- * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to join.
- * */
+ * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to
+ * join. */
 static trib_status resolve_coordinator(trib_config *config, const char *wanted, trib_address *address,
                                        trib_error *error)
 {

@@ -1,6 +1,6 @@
 /*
- * group_api.c - the entry points about groups and the slices of tensors: check the arguments and the state, then forward.
- * Nothing else.
+ * group_api.c - the entry points about groups and the slices of tensors: check the arguments and the state, then
+ * forward. Nothing else.
  */
 #include <string.h>
 

@@ -102,8 +102,8 @@ TRIB_API const char *trib_version(void);
 TRIB_API uint32_t trib_version_number(void);
 /* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
  * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
- * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "codecs"). False for NULL and unknown
- * names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
+ * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "codecs"). False for NULL and
+ * unknown names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
 TRIB_API bool trib_has_feature(const char *name);
 
 /* ---- Types of elements and operations ----------------------------------------------------------------------- */
@@ -549,14 +549,15 @@ TRIB_API int32_t trib_group_size(const trib_group *group);
 
 /* ---- Codecs of a program's own ------------------------------------------------------------------------------ */
 
-/* CODECS. A codec that a program brings works like the library's: a text names it with its parameters ("mine,k=3"), with
- * error feedback, momentum and two_way around it (docs/codecs.md). Every worker needs it, and every member that sums: a
- * program gives it with trib_config.codecs; a process without a program of its own (`tributary server`) loads it from
- * the shared object that TRIB_CODEC_LIBRARY names, and so may workers. Its name and version are compared: a tensor whose
- * codec some member lacks, or has in another version, completes its operations with an error that names the member.
+/* CODECS. A codec that a program brings works like the library's: a text names it with its parameters ("mine,k=3"),
+ * with error feedback, momentum and two_way around it (docs/codecs.md). Every worker needs it, and every member that
+ * sums: a program gives it with trib_config.codecs; a process without a program of its own (`tributary server`) loads
+ * it from the shared object that TRIB_CODEC_LIBRARY names, and so may workers. Its name and version are compared: a
+ * tensor whose codec some member lacks, or has in another version, completes its operations with an error that names
+ * the member.
  *
- * The functions are called on reactors' threads, for several chunks at once. They must be pure but for the state, return
- * soon, keep no pointer, and call nothing of the library. All members must compute alike. */
+ * The functions are called on reactors' threads, for several chunks at once. They must be pure but for the state,
+ * return soon, keep no pointer, and call nothing of the library. All members must compute alike. */
 
 #define TRIB_CODEC_NAME_MAX 23
 #define TRIB_CODECS_MAX 64u
@@ -585,13 +586,14 @@ typedef int (*trib_codec_check_cb)(const trib_codec_chunk *chunk, char *why, siz
  * elements have, and may be 4000 more. */
 typedef uint64_t (*trib_codec_bound_cb)(const trib_codec_chunk *chunk);
 /* Encodes the elements at `source` to at most `room` bytes, bound's, of any alignment. Returns how many there are; 0 or
- * less, or more than room: the operation fails with TRIB_INVALID. `state` is that of the partition, whose chunks come in
- * order; NULL without state_bytes. */
+ * less, or more than room: the operation fails with TRIB_INVALID. `state` is that of the partition, whose chunks come
+ * in order; NULL without state_bytes. */
 typedef int64_t (*trib_codec_encode_cb)(const trib_codec_chunk *chunk, void *state, const void *source, void *encoded,
                                         size_t room);
 /* Decodes `size` bytes, which a peer sent and which may be anything, to chunk->count elements; or adds what they decode
- * to to that many float32 (float64 for float64). Must read and write nothing else. Returns 0, or another number if encode
- * cannot have made them: adding has changed nothing then, and the job ends with the connection that brought them. */
+ * to to that many float32 (float64 for float64). Must read and write nothing else. Returns 0, or another number if
+ * encode cannot have made them: adding has changed nothing then, and the job ends with the connection that brought
+ * them. */
 typedef int (*trib_codec_decode_cb)(const trib_codec_chunk *chunk, const void *encoded, size_t size, void *destination);
 
 typedef struct trib_codec_desc {

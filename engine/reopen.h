@@ -1,6 +1,6 @@
 /*
- * reopen.h - between two epochs: opens an engine's cores again, on the same reactors, when all of them have closed their
- * links (job/formation.h). Handles of the caller stay: tensors are declared again, as they are.
+ * reopen.h - between two epochs: opens an engine's cores again, on the same reactors, when all of them have closed
+ * their links (job/formation.h). Handles of the caller stay: tensors are declared again, as they are.
  */
 #ifndef TRIB_ENGINE_REOPEN_H
 #define TRIB_ENGINE_REOPEN_H

@@ -54,8 +54,9 @@ TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *err
  * "set". */
 void trib_setting_format(const trib_setting *setting, const trib_config *config, char *text, size_t size);
 
-/* ---- Values as texts. The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey too. ----
- * */
+/* ---- Values as texts ---- */
+
+/* The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey, too. */
 
 /* The value of a variable that is set and not empty; else NULL. */
 const char *trib_setting_get(const char *variable);

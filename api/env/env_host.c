@@ -312,8 +312,8 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     name_place(env);
     const long cpus = sysconf(_SC_NPROCESSORS_ONLN);
     env->cpu_count = cpus > 0 ? (uint32_t)cpus : 0;
-    /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern it.
-     * */
+    /* A server sums in host memory; TRIB_DEVICE in an environment that it shares with the workers does not concern
+     * it. */
     trib_status loaded =
         config->roles & TRIB_ROLE_WORKER ? trib_device_load(config->device, &env->device, error) : TRIB_OK;
     if (loaded != TRIB_OK || env->transport == NULL) {

@@ -1,5 +1,5 @@
-/* interface.h - the network interface that an address of this machine belongs to; placement finds the NIC by its name.
- * */
+/* interface.h - the network interface that an address of this machine belongs to; placement finds the NIC by its
+ * name. */
 #ifndef TRIB_API_ENV_INTERFACE_H
 #define TRIB_API_ENV_INTERFACE_H
 

@@ -1,5 +1,5 @@
-/* look_up.h - looks the coordinator's name up again while an engine runs, on a thread of its own, because a resolver may
- * block for long. */
+/* look_up.h - looks the coordinator's name up again while an engine runs, on a thread of its own, because a resolver
+ * may block for long. */
 #ifndef TRIB_API_ENV_LOOK_UP_H
 #define TRIB_API_ENV_LOOK_UP_H
 

@@ -79,8 +79,8 @@ typedef struct trib_contribution {
     /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not
      * interpreted here */
     uint32_t owner;
-    /* How the chunk was encoded, NULL: not at all. All contributors must say the same; otherwise not interpreted here.
-     * */
+    /* How the chunk was encoded, NULL: not at all. All contributors must say the same; otherwise not interpreted
+     * here. */
     const struct trib_encoding *encoding;
     uint32_t partition_elements; /* with an encoding */
 } trib_contribution;

@@ -84,8 +84,8 @@ _Static_assert(TRIB_COPY_CREDIT_BYTES >= 2 * TRIB_CHUNK_BYTES_MAX,
 _Static_assert(TRIB_TIMEOUT_MAX_NS <= INT64_MAX / 2, "the sum of two does not overflow");
 /* A connection must be made and must prove the token within this time. */
 #define TRIB_HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
-/* An operation that waits this long for another worker's contribution is mentioned in the log; then at twice the age.
- * */
+/* An operation that waits this long for another worker's contribution is mentioned in the log; then at twice the
+ * age. */
 #define TRIB_STALL_WARNING_NS (30 * INT64_C(1000000000))
 
 #endif

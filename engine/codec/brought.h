@@ -2,8 +2,8 @@
  * brought.h - codecs that a program brings itself: the public callbacks (trib_codec_desc) behind the table that all
  * codecs have.
  *
- * An engine has a set of them, which stays as it is from the engine's opening on. A chunk's description names one by its
- * identity, which is made of its name and version and so the same on all members.
+ * An engine has a set of them, which stays as it is from the engine's opening on. A chunk's description names one by
+ * its identity, which is made of its name and version and so the same on all members.
  */
 #ifndef TRIB_ENGINE_BROUGHT_H
 #define TRIB_ENGINE_BROUGHT_H

@@ -347,8 +347,8 @@ bool trib_link_handshake_send_away(trib_link_host *host)
     return some;
 }
 
-/* A load balancer asks every few seconds whether the port answers: it connects and closes, or sends an HTTP request. Its
- * first visit is worth a line at a level that is rarely on. */
+/* A load balancer asks every few seconds whether the port answers: it connects and closes, or sends an HTTP request.
+ * Its first visit is worth a line at a level that is rarely on. */
 static void note_probe(trib_link_host *host, const trib_conn *conn)
 {
     if (!host->is_probed) {

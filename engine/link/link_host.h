@@ -46,7 +46,8 @@ struct trib_link_host {
     bool is_probed;       /* a health probe has come, and was logged */
 };
 
-/* Call before the transport is opened, on the reactor's thread or before it runs. The credits are the engine's settings. */
+/* Call before the transport is opened, on the reactor's thread or before it runs. The credits are the engine's
+ * settings. */
 void trib_link_host_open(trib_link_host *host);
 /* Call after the last link has gone and the transport is closed. */
 void trib_link_host_close(trib_link_host *host);

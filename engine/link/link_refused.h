@@ -1,8 +1,9 @@
 /*
  * link_refused.h - log lines about rejected connections and members, bounded and summed up.
  *
- * A port scan must not fill a disk, nor hide that a member has the wrong token or was rejected. So each kind of rejection
- * has its own lines in a minute, each address has a few of them, and a last line says how many more came from where.
+ * A port scan must not fill a disk, nor hide that a member has the wrong token or was rejected. So each kind of
+ * rejection has its own lines in a minute, each address has a few of them, and a last line says how many more came from
+ * where.
  */
 #ifndef TRIB_ENGINE_LINK_LINK_REFUSED_H
 #define TRIB_ENGINE_LINK_LINK_REFUSED_H

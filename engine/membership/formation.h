@@ -1,10 +1,10 @@
 /*
  * formation.h - the coordinator's side of a membership that changes (TRIB_SURVIVE=workers, job/formation.h).
  *
- * Running: a member is lost, or all workers have asked for it (ADVANCE): the epoch ends. Which operations have succeeded
- * is settled by then (commits.h). Gathering: those that are left join again under their former ids. One that is lost
- * meanwhile, or does not come back, is not waited for. When all that are there want to go on, they get new ids, in the
- * order of the former ones, and the roster.
+ * Running: a member is lost, or all workers have asked for it (ADVANCE): the epoch ends. Which operations have
+ * succeeded is settled by then (commits.h). Gathering: those that are left join again under their former ids. One that
+ * is lost meanwhile, or does not come back, is not waited for. When all that are there want to go on, they get new ids,
+ * in the order of the former ones, and the roster.
  */
 #ifndef TRIB_ENGINE_FORMATION_STEPS_H
 #define TRIB_ENGINE_FORMATION_STEPS_H

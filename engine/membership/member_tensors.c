@@ -193,8 +193,8 @@ trib_status trib_member_take_forget(trib_engine *engine, const trib_frame *frame
                : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
 }
 
-/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not move.
- * */
+/* Returns the tensor if it is whole, in host memory, shared by all workers, and has been placed. NULL: it may not
+ * move. */
 static trib_tensor *movable(trib_engine *engine, uint32_t tag)
 {
     trib_tensor *tensor = engine->roster->follows ? tensor_by_tag(engine, tag) : NULL;

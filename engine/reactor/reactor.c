@@ -135,8 +135,8 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
         /* A pass ends with what was there when it began; that post may be freed by then, so it is only compared. */
         const trib_post *last = reactor->deferred_tail;
         bool at_last = false;
-        /* On a loop of the caller's a post may call back, and the callback run the loop: then the rest is run in there.
-         * */
+        /* On a loop of the caller's a post may call back, and the callback run the loop: then the rest is run in
+         * there. */
         while (!at_last && budget > 0 && reactor->deferred_head != NULL) {
             at_last = reactor->deferred_head == last;
             budget--;

@@ -1,4 +1,5 @@
-/* relay_answer.c - takes what owners send to a relay: finished sums, refusals, and reports of who is missing (relay.h). */
+/* relay_answer.c - takes what owners send to a relay: finished sums, refusals, and reports of who is missing
+ * (relay.h). */
 #include "engine/server/relay_internal.h"
 
 #include "engine/core/core_trace.h"

@@ -17,8 +17,8 @@
 #include "engine/base/container_of.h"
 #include "engine/sim/sim_world.h"
 
-/* Work of the simulated kernel is run until so much time has passed in a turn, then posts: as a loop's budget has it.
- * */
+/* Work of the simulated kernel is run until so much time has passed in a turn, then posts: as a loop's budget has
+ * it. */
 #define TURN_BUDGET_NS 50000
 
 typedef struct sim_reactor {

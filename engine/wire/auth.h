@@ -39,7 +39,8 @@ void trib_auth_get_hello(const unsigned char payload[TRIB_HELLO_SIZE], trib_hand
 #define TRIB_TOKEN_LONG 32u /* bytes; a token of this length counts as random */
 
 /* Derives the key from the token, which may be NULL, and the job's name. A token shorter than TRIB_TOKEN_LONG goes
- * through Argon2id, which takes some 0.1 s and 64 MiB: not for reactors. TRIB_NO_MEMORY, TRIB_SYSTEM (no random source). */
+ * through Argon2id, which takes some 0.1 s and 64 MiB: not for reactors. TRIB_NO_MEMORY, TRIB_SYSTEM (no random
+ * source). */
 TRIB_CHECKED trib_status trib_auth_key(const char *token, const char *job, unsigned char key_out[TRIB_KEY_SIZE]);
 /* Overwrites memory that held a secret. */
 void trib_auth_wipe(void *secret, size_t size);

@@ -200,8 +200,8 @@ uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE]);
 
 /*
  * An epoch is the incarnation of the job, which the coordinator draws at random when it starts, and the number of the
- * roster in the lowest 12 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same token,
- * name and address, is told apart. Epoch 0 belongs to a process that knows no coordinator yet.
+ * roster in the lowest 12 bits: 0 means that there is none yet. So a process of an earlier attempt, with the same
+ * token, name and address, is told apart. Epoch 0 belongs to a process that knows no coordinator yet.
  */
 #define TRIB_EPOCH_NUMBER_BITS 12u
 

@@ -328,8 +328,8 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 /* Frees what a placement has allocated. */
 void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
-/* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. All are as if they had just been declared. The caller
- * holds the mutex. */
+/* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. All are as if they had just been declared. The
+ * caller holds the mutex. */
 void trib_tensors_reset(trib_engine *engine);
 /* Core 0: the workers of the new epoch share the tensors. The caller holds the mutex. */
 void trib_tensors_renumber(trib_engine *engine);

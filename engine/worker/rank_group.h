@@ -1,8 +1,8 @@
 /*
  * rank_group.h - the groups that this worker is a member of.
  *
- * A group is made known to all members of the job before its first tensor is declared. Tensors that are declared earlier
- * wait in the group's list on core 0.
+ * A group is made known to all members of the job before its first tensor is declared. Tensors that are declared
+ * earlier wait in the group's list on core 0.
  */
 #ifndef TRIB_ENGINE_RANK_GROUP_H
 #define TRIB_ENGINE_RANK_GROUP_H

@@ -1,5 +1,6 @@
 /*
- * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows them.
+ * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows
+ * them.
  *
  * A tensor that the caller has released is not declared to the next coordinator. It ends here alone.
  */

@@ -1,8 +1,8 @@
-/* steps.c - a codec of one's own: each element as a whole number of steps, in one byte. "steps,ratio=0.5" makes steps of
- * 0.5, so elements from -63.5 to 63.5 travel in a quarter of float32's bytes.
+/* steps.c - a codec of one's own: each element as a whole number of steps, in one byte. "steps,ratio=0.5" makes steps
+ * of 0.5, so elements from -63.5 to 63.5 travel in a quarter of float32's bytes.
  *
- * The program beside it (main.c) brings the codec. Servers in processes of their own need it, too: this file alone makes
- * the library that they load (docs/codecs.md#your-own).
+ * The program beside it (main.c) brings the codec. Servers in processes of their own need it, too: this file alone
+ * makes the library that they load (docs/codecs.md#your-own).
  *
  *     cc -shared -fPIC steps.c -o steps.so
  *     TRIB_CODEC_LIBRARY=$PWD/steps.so tributary run -n 2 -s 1 -- own_codec */

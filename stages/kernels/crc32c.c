@@ -1,4 +1,5 @@
-/* crc32c.c - the table, and the choice of an implementation. Each call asks the processor, so there is no shared state. */
+/* crc32c.c - the table, and the choice of an implementation. Each call asks the processor, so there is no shared
+ * state. */
 #include "stages/kernels/crc32c.h"
 
 #if defined(__x86_64__)

@@ -93,8 +93,8 @@ static trib_status open_rdma(void *shared, unsigned index, trib_reactor *reactor
     return trib_rdma_ops.open(reactor, &config, upcalls, transport_out);
 }
 
-/* Where both ends are registered nothing is copied but headers and small payloads; where they are not, everything is, once
- * on each side. */
+/* Where both ends are registered nothing is copied but headers and small payloads; where they are not, everything is,
+ * once on each side. */
 static void counts_what_it_copies(void **state)
 {
     bed *self = *state;

@@ -16,7 +16,8 @@ typedef struct own_codec_fault {
 /*
  * "stride,k=3"   of each three elements one, another one in each round; version 7
  * "upper"        the upper half of each float32
- * "counted"      as upper; the state counts a partition's chunks of all rounds, and the first element of a chunk decodes
+ * "counted"      as upper; the state counts a partition's chunks of all rounds, and the first element of a chunk
+ * decodes
  *                to their number before it
  */
 enum { STRIDE, UPPER, COUNTED, OWN_CODECS };

@@ -428,23 +428,16 @@ typedef struct finding {
 
 static uint64_t seeds_for(bug which)
 {
-    switch (which) {
-    case BUG_NONE:
-    case BUG_AHEAD_TOO_SOON:
-    case BUG_ANY_EPOCH:
-        return SEEDS_RARE;
-    case BUG_DROPS_UNTOLD:
-        return SEEDS_OF_MEMORY;
-    default:
-        return which >= BUG_COPY_FORGOTTEN ? SEEDS_OF_LOSSES : SEEDS;
-    }
+    const bool is_rare = which == BUG_NONE || which == BUG_AHEAD_TOO_SOON || which == BUG_ANY_EPOCH;
+    return which == BUG_DROPS_UNTOLD ? SEEDS_OF_MEMORY : is_rare ? SEEDS_RARE : SEEDS;
 }
 
 static void hunt(bug which, finding *shared)
 {
     planted = which;
     const bool is_loss = which >= BUG_COPY_FORGOTTEN;
-    for (uint64_t seed = 1; seed <= seeds_for(which); seed++) {
+    const uint64_t seeds = is_loss ? SEEDS_OF_LOSSES : seeds_for(which);
+    for (uint64_t seed = 1; seed <= seeds; seed++) {
         shared->running = seed;
         calls = 0;
         torture_plan plan;

@@ -283,7 +283,8 @@ static bool submit_again(trib_link *link, trib_send_request *request)
     return false;
 }
 
-/* A sum that cannot be sent is given back while it is sent, and its entry may wait for another sum when that returns. */
+/* A sum that cannot be sent is given back while it is sent, and its entry may wait for another sum when that
+ * returns. */
 static void a_request_may_be_reused_while_it_is_sent(void **state)
 {
     (void)state;

@@ -143,8 +143,8 @@ static void check_drained(const bed *self, const setting *what)
     }
 }
 
-/* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it lives.
- * */
+/* Returns the virtual time that the exchange took. `die_ns`: when each server dies, after the beginning; 0: it
+ * lives. */
 static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
 {
     sim_job_config config = sim_job_config_default(what->workers, what->servers);

@@ -1,6 +1,6 @@
 /*
- * test_worker_loss.c - workers and servers die in a job that goes on without them (TRIB_SURVIVE=workers). Each job is run
- * many times, and members die at other moments each time. An operation succeeds on all workers that are left or on
+ * test_worker_loss.c - workers and servers die in a job that goes on without them (TRIB_SURVIVE=workers). Each job is
+ * run many times, and members die at other moments each time. An operation succeeds on all workers that are left or on
  * none, every result is the reference's, and the others go on with new ranks.
  */
 #include <stdio.h>

@@ -1,5 +1,5 @@
-/* torture_exchange.c - tensors that are exchanged in slices, or in a group: which they are, and how they are declared and
- * submitted. */
+/* torture_exchange.c - tensors that are exchanged in slices, or in a group: which they are, and how they are declared
+ * and submitted. */
 #include <string.h>
 
 #include "tests/sim/torture_internal.h"

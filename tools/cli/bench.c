@@ -1,6 +1,6 @@
 /*
- * bench.c - `tributary bench`: measures an operation for several sizes, checks every result once, and compares the times
- * with the bound t_opt.
+ * bench.c - `tributary bench`: measures an operation for several sizes, checks every result once, and compares the
+ * times with the bound t_opt.
  *
  * Outside a job, -n starts one through `tributary run`. Inside a job every worker measures; the time of an iteration
  * is that of the slowest worker (a MAX over the workers), and rank 0 prints.

@@ -1,4 +1,5 @@
-/* option_values.c - see option_values.h. Every check has the form "the value is in the range", so that nan is rejected. */
+/* option_values.c - see option_values.h. Every check has the form "the value is in the range", so that nan is
+ * rejected. */
 #include "tools/cli/option_values.h"
 
 #include <errno.h>

@@ -1,5 +1,5 @@
-/* option_values.h - the values of options: words, and numbers with units. Each function returns false for a value that is
- * not accepted, and writes what is accepted into wants (may be NULL): "must be ...". */
+/* option_values.h - the values of options: words, and numbers with units. Each function returns false for a value that
+ * is not accepted, and writes what is accepted into wants (may be NULL): "must be ...". */
 #ifndef TRIB_TOOLS_CLI_OPTION_VALUES_H
 #define TRIB_TOOLS_CLI_OPTION_VALUES_H
 

@@ -1,8 +1,8 @@
 /*
  * options.h - the options of a subcommand as a table, from which parsing, errors and --help come.
  *
- * A row is written with one of the macros below, in braces: {OPTION_COUNT("--cores", &cores, 1, 1024, "of each member")}.
- * The variable that a row points to holds the default before, and the value that was given afterwards.
+ * A row is written with one of the macros below, in braces: {OPTION_COUNT("--cores", &cores, 1, 1024, "of each
+ * member")}. The variable that a row points to holds the default before, and the value that was given afterwards.
  */
 #ifndef TRIB_TOOLS_CLI_OPTIONS_H
 #define TRIB_TOOLS_CLI_OPTIONS_H

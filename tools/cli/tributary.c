@@ -50,8 +50,8 @@ static void print_usage(FILE *out)
 }
 
 /* A parent may have ignored or blocked signals that a command needs: without SIGCHLD the end of a child is not seen,
- * without SIGTERM nothing ends it. Four are ignored on purpose, and stay so: SIGHUP under nohup, SIGINT and SIGQUIT in a
- * script's background, SIGXFSZ where a limit on files shall be an error. */
+ * without SIGTERM nothing ends it. Four are ignored on purpose, and stay so: SIGHUP under nohup, SIGINT and SIGQUIT in
+ * a script's background, SIGXFSZ where a limit on files shall be an error. */
 static void reset_signals(void)
 {
     for (int number = 1; number < NSIG; number++) {

@@ -141,8 +141,8 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
     }
 }
 
-/* The assumptions behind the times, beside the options that are printed anyway. Whether it was given or is the default, it is
- * assumed of every machine. */
+/* The assumptions behind the times, beside the options that are printed anyway. Whether it was given or is the default,
+ * it is assumed of every machine. */
 static json_t *pack_assumptions(const sim_options *self, const study_model *model)
 {
     const sim_job_config *job = &self->step.job;

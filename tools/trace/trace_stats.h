@@ -22,8 +22,8 @@ typedef enum trace_phase {
 } trace_phase;
 
 const char *trace_phase_name(trace_phase phase); /* "turn" */
-/* Returns a text such as "other partitions go first on its link"; "" for a phase that exists only if machines sum first, if
- * they do not. */
+/* Returns a text such as "other partitions go first on its link"; "" for a phase that exists only if machines sum
+ * first, if they do not. */
 const char *trace_phase_text(trace_phase phase, bool sums_first);
 
 typedef struct trace_spread {

@@ -7,8 +7,8 @@
 
 #include "engine/base/assert.h"
 
-/* The payloads in the ring when the receiver asked, and those that the sender wrote before it saw that: a sender looks before
- * each record, and cannot write more than the ring holds before it sees how far the receiver is. */
+/* The payloads in the ring when the receiver asked, and those that the sender wrote before it saw that: a sender looks
+ * before each record, and cannot write more than the ring holds before it sees how far the receiver is. */
 #define BACKLOG_BYTES (2u * SHM_RING_BYTES)
 
 /* ---- The receiver ---- */

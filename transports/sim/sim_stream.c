@@ -22,8 +22,8 @@ static void flip(trib_sim_net *net, void *bytes, uint64_t bit)
 }
 
 /* Draws whether a bit of the message flips on its way, and which: in the header, or, three times as often, in the
- * payload if there is one. A damaged header ends a connection at once, so payloads would hardly ever be damaged else.
- * */
+ * payload if there is one. A damaged header ends a connection at once, so payloads would hardly ever be damaged
+ * else. */
 static void draw_flip(const sim_flow *flow, sim_message *message)
 {
     trib_sim_net *net = flow->pair->net;

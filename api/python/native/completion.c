@@ -1,4 +1,5 @@
-/* completion.c - the thread that tells frameworks of results: a queue with a lock, as entries are few (one an operation). */
+/* completion.c - the thread that tells frameworks of results: a queue with a lock, as entries are few (one an
+ * operation). */
 #include "native/completion.h"
 
 #include <pthread.h>

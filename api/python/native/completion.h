@@ -10,8 +10,8 @@ struct completion {
     void (*run)(struct completion *completion);
 };
 
-/* Runs completion->run on the thread, which is started at the first call. On any thread; entries run in order. If there is
- * no thread to be had, it runs at once. */
+/* Runs completion->run on the thread, which is started at the first call. On any thread; entries run in order. If there
+ * is no thread to be had, it runs at once. */
 void completion_post(struct completion *completion);
 
 #endif

@@ -1,7 +1,7 @@
 /* jax.c - operations of an engine as calls in XLA programs: handlers of XLA's foreign function interface, in plain C.
  *
- * On processors a handler submits and gives XLA a future, which the completion thread completes: no thread of XLA waits,
- * and the interpreter is not needed. On a GPU the operation is put between the work of XLA's stream.
+ * On processors a handler submits and gives XLA a future, which the completion thread completes: no thread of XLA
+ * waits, and the interpreter is not needed. On a GPU the operation is put between the work of XLA's stream.
  *
  * A compiled program may outlive the engine that it was compiled for. So it knows its tensors by numbers in a table,
  * which are never used again, and not by handles. */

@@ -1,8 +1,9 @@
-/* mxnet.c - operations of an engine in MXNet's dependency engine, in plain C over its C interface (MXEnginePushAsyncND).
+/* mxnet.c - operations of an engine in MXNet's dependency engine, in plain C over its C interface
+ * (MXEnginePushAsyncND).
  *
- * MXNet starts an operation when its array is ready, and makes readers of the array wait until it is complete. No thread
- * of MXNet waits, and the interpreter is not needed. An error cannot be given to MXNet from C: the first text is kept, and
- * Python raises it at the next call. */
+ * MXNet starts an operation when its array is ready, and makes readers of the array wait until it is complete. No
+ * thread of MXNet waits, and the interpreter is not needed. An error cannot be given to MXNet from C: the first text is
+ * kept, and Python raises it at the next call. */
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdbool.h>

@@ -1,6 +1,7 @@
 /* tensorflow_c.h - what the binding of TensorFlow needs of its C interface for operations and kernels (2.13 and newer).
  *
- * Declared here so that building needs no header of a framework; the functions are found in the process that loads us. */
+ * Declared here so that building needs no header of a framework; the functions are found in the process that loads
+ * us. */
 #ifndef TRIB_PYTHON_TENSORFLOW_C_H
 #define TRIB_PYTHON_TENSORFLOW_C_H
 

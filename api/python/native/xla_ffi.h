@@ -1,7 +1,8 @@
 /* xla_ffi.h - what the binding of JAX needs of XLA's foreign function interface, version 0.1 and newer.
  *
  * XLA promises that these layouts stay: fields are added at the end, and struct_size says how many a caller knows.
- * Declared here so that building needs no header of a framework; tests/python/test_jax.py compares with an installed one. */
+ * Declared here so that building needs no header of a framework; tests/python/test_jax.py compares with an installed
+ * one. */
 #ifndef TRIB_PYTHON_XLA_FFI_H
 #define TRIB_PYTHON_XLA_FFI_H
 

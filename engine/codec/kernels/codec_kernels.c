@@ -1,5 +1,5 @@
-/* codec_kernels.c - chooses an implementation of the kernels. The compiler's runtime has asked the processor already.
- * */
+/* codec_kernels.c - chooses an implementation of the kernels. The compiler's runtime has asked the processor
+ * already. */
 #include "engine/codec/kernels/codec_kernels.h"
 
 const codec_kernels *trib_codec_kernels_best(void)

@@ -1,5 +1,5 @@
-/* test_collectives_reject.c - lengths, splits, ranks and buffers that do not fit, and members that disagree: errors that
- * name them, on every member alike. */
+/* test_collectives_reject.c - lengths, splits, ranks and buffers that do not fit, and members that disagree: errors
+ * that name them, on every member alike. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

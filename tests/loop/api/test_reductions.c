@@ -1,5 +1,5 @@
-/* test_reductions.c - every reduction of every type, between workers, against results that are concluded from counts.
- * */
+/* test_reductions.c - every reduction of every type, between workers, against results that are concluded from
+ * counts. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -192,7 +192,8 @@ static void workers_release_in_their_own_time(void **state)
         trib_error error = {.text = ""};
         const trib_status status =
             job_wait(job_push_pull(jobs.engines[1], tensor, values[1], values[1], TRIB_SUM), &error);
-        /* Not MISMATCH: sizes belong to their lives. OK where the other's contribution was complete when it cancelled. */
+        /* Not MISMATCH: sizes belong to their lives. OK where the other's contribution was complete when it
+         * cancelled. */
         assert_true(status == TRIB_CANCELLED || status == TRIB_OK);
         assert_int_equal(trib_tensor_release(tensor, NULL), TRIB_OK);
     }

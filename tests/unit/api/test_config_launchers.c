@@ -1,5 +1,5 @@
-/* test_config_launchers.c - rank, size and coordinator from the variables of each launcher, and which of them counts.
- * */
+/* test_config_launchers.c - rank, size and coordinator from the variables of each launcher, and which of them
+ * counts. */
 #include "tests/unit/api/config_cases.h"
 
 static void torchrun(void **state)

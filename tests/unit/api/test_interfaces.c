@@ -1,5 +1,5 @@
-/* test_interfaces.c - addresses by names and patterns of interfaces. Loopback is the interface that each machine has.
- * */
+/* test_interfaces.c - addresses by names and patterns of interfaces. Loopback is the interface that each machine
+ * has. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

@@ -217,8 +217,8 @@ static void assert_dealt(const trib_topo *topo, trib_place_request request, cons
     }
 }
 
-/* Two NICs on each socket. Reactors go where their addresses' NICs are; where a GPU decides where they go, they choose.
- * */
+/* Two NICs on each socket. Reactors go where their addresses' NICs are; where a GPU decides where they go, they
+ * choose. */
 static void test_rails(void **state)
 {
     static const rails_case cases[] = {
