@@ -85,7 +85,7 @@ def codecs(rank, size):
     for got in (summed(tree), jax.jit(summed)(tree)):
         assert (got['large'] == size).all() and (got['small'] == jnp.float32(size * (1 + 2.0**-12))).all()
     optimizer = trib.allreduce_gradients(
-        trib.Sum, 'signs', trib.Compression.codec({'compressor': 'onebit', 'ef': 'vanilla'})
+        trib.Sum, 'signs', trib.Compression.codec({'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla'})
     )
     signs = jnp.where(jnp.arange(20000) % 3 == 0, -1.0, 1.0)
     before = tributary.engine().stats().bytes_pushed
