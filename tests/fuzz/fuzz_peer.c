@@ -120,7 +120,7 @@ static void act_encoded(world *self, script *from)
     const trib_frame frame = {.type = is_sum ? TRIB_FRAME_SUM : TRIB_FRAME_PUSH,
                               .sender = self->coordinates ? 0 : 1,
                               .epoch = self->epoch,
-                              .tensor = self->tag,
+                              .tensor = damage & 64 ? next_u8(from) : 1, /* 0 is the barrier's */
                               .round = 1,
                               .chunk_count = 1,
                               .size = ELEMENTS * sizeof(float),
