@@ -28,6 +28,7 @@ CASES = (
     'parallel_module',
     'sets',
     'codecs',
+    'collectives_have_type_hints',
     'begins_anew',
     'suspended_and_resumed',
 )

@@ -1,6 +1,7 @@
 """Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself,
 from the inputs of all ranks, which are made from seeds."""
 
+import inspect
 import os
 import sys
 
@@ -377,6 +378,21 @@ def suspended_and_resumed():
             assert torch.equal(total, torch.full((3,), float(workers))), total
 
 
+def collectives_have_type_hints():
+    """Editors and type checkers know the arguments and results of what moves data."""
+    kinds = 'allreduce', 'broadcast', 'allgather', 'alltoall', 'reducescatter', 'push_pull'
+    functions = [
+        function
+        for name, function in vars(trib).items()
+        if any(kind in name for kind in kinds) and inspect.isfunction(function) and 'sync' not in name.replace('async', '') and 'sparse' not in name
+    ]
+    assert len(functions) > 25, functions
+    for function in functions:
+        signature = inspect.signature(function)
+        untyped = [name for name, each in signature.parameters.items() if each.annotation is each.empty]
+        assert not untyped and signature.return_annotation is not signature.empty, (function, untyped)
+
+
 CASES = [
     reductions,
     other_types,
@@ -393,6 +409,7 @@ CASES = [
     parallel_module,
     sets,
     codecs,
+    collectives_have_type_hints,
     begins_anew,
     suspended_and_resumed,
 ]

@@ -1,11 +1,14 @@
 """The process's own engine and place in the job: init(), shutdown(), rank() and their kin, as all bindings export
 them."""
 
+from __future__ import annotations
+
 import atexit
 import contextlib
 import os
 import threading
 import time
+from typing import Any
 
 from . import _abi
 from .bootstrap import place_of
@@ -20,7 +23,7 @@ _settings = {}  # of the last init()
 _generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
 
 
-def init(comm=None, process_sets=None, **settings):
+def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
     A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are
     the job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of
@@ -94,7 +97,7 @@ def _place_settings(place):
     return {field: place[name] for name, field in _PLACE_FIELDS.items() if name in place}
 
 
-def shutdown():
+def shutdown() -> None:
     """Leaves the job. init() may be called again afterwards."""
     global _engine
     with _lock:
@@ -119,12 +122,12 @@ def is_lost():
     return _engine is not None and _engine.is_lost()
 
 
-def is_initialized():
+def is_initialized() -> bool:
     """True between init() and shutdown()."""
     return _engine is not None
 
 
-def engine():
+def engine() -> Engine:
     """Returns the process's engine; NotInitializedError before init()."""
     if _engine is None:
         raise NotInitializedError('tributary has not been initialized: call init() first')
@@ -141,49 +144,49 @@ def generation():
     return _generation
 
 
-def rank():
+def rank() -> int:
     """This worker's number in the job, from 0."""
     return engine().rank
 
 
-def size():
+def size() -> int:
     """How many workers the job has."""
     return engine().size
 
 
-def local_rank():
+def local_rank() -> int:
     """This worker's number among those of its machine, from 0."""
     return engine().info().local_rank
 
 
-def local_size():
+def local_size() -> int:
     """How many workers this machine has."""
     return engine().info().local_size
 
 
-def cross_rank():
+def cross_rank() -> int:
     """The number of this worker's machine among those that have a worker of its local rank."""
     return engine().info().cross_rank
 
 
-def cross_size():
+def cross_size() -> int:
     """How many machines have a worker of this local rank."""
     return engine().info().cross_size
 
 
-def is_homogeneous():
+def is_homogeneous() -> bool:
     """True if every machine has the same number of workers."""
     return size() == local_size() * cross_size()
 
 
-def start_timeline(file_path, mark_cycles=False):
+def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Records what the engine does from now on, until stop_timeline(). mark_cycles is taken and has no meaning here."""
     global _timeline
     engine().trace_start()
     _timeline = file_path
 
 
-def stop_timeline():
+def stop_timeline() -> None:
     """Writes the recording to start_timeline's file. `tributary trace --chrome` makes Chrome's format of it."""
     global _timeline
     if _timeline is not None:
@@ -197,7 +200,7 @@ _timeline = None
 # Horovod's questions about what it was built with. Scripts ask them to find out what works.
 
 
-def gloo_built():
+def gloo_built() -> bool:
     """True: sums over sockets between CPUs are there, whatever was built."""
     return True
 
@@ -205,7 +208,7 @@ def gloo_built():
 gloo_enabled = mpi_threads_supported = gloo_built
 
 
-def cuda_built():
+def cuda_built() -> bool:
     """True where this process's engine sums in the memory of a GPU."""
     return os.environ.get('TRIB_DEVICE') == 'cuda'
 
@@ -215,7 +218,7 @@ def nccl_built():
     return int(cuda_built())
 
 
-def mpi_built():
+def mpi_built() -> bool:
     """False, as for the other libraries that are not used."""
     return False
 

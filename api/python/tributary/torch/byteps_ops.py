@@ -1,9 +1,16 @@
 """The names under which BytePS has the same collectives. Arguments that have no meaning here are taken and not used."""
 
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
 from .. import job
 from ..errors import ArgumentError
 from .compression import Compression
 from ..reductions import Average, Sum
+from .handles import Handle
 from .ops import allreduce, counted_name, submit_allreduce
 
 
@@ -11,14 +18,18 @@ def _name(name):
     return 'byteps.' + (name or counted_name('push_pull'))
 
 
-def push_pull_async(tensor, average=True, name=None, version=0, priority=0):
+def push_pull_async(
+    tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
+) -> Handle:
     """Begins a sum or mean into a new tensor and returns its handle."""
     return submit_allreduce(
         tensor, tensor.detach().clone(), _name(name), Average if average else Sum, priority=priority
     )
 
 
-def push_pull_async_inplace(tensor, average=True, name=None, version=0, priority=0):
+def push_pull_async_inplace(
+    tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
+) -> Handle:
     """Begins a sum or mean in place and returns its handle."""
     return submit_allreduce(tensor, tensor.detach(), _name(name), Average if average else Sum, priority=priority)
 
@@ -26,12 +37,21 @@ def push_pull_async_inplace(tensor, average=True, name=None, version=0, priority
 byteps_push_pull = push_pull_async_inplace
 
 
-def push_pull(tensor, average=True, name=None, version=0, priority=0, compression=Compression.none):
+def push_pull(
+    tensor: torch.Tensor,
+    average: bool = True,
+    name: str | None = None,
+    version: int = 0,
+    priority: int = 0,
+    compression: Any = Compression.none,
+) -> torch.Tensor:
     """Returns the sum or mean of all workers' tensors; differentiable."""
     return allreduce(tensor, op=Average if average else Sum, name=name, compression=compression)
 
 
-def push_pull_inplace(tensor, average=True, name=None, version=0, priority=0):
+def push_pull_inplace(
+    tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
+) -> torch.Tensor:
     """Replaces a tensor by the sum or mean of all workers' and returns it."""
     push_pull_async_inplace(tensor, average, name, version, priority).wait()
     return tensor

@@ -1,18 +1,21 @@
 """Gives all workers the same parameters, optimizer state and objects at the start of training."""
 
+from __future__ import annotations
+
 import collections.abc
 import io
 import pickle
+from typing import Any
 
 import torch
 
 from .. import job
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from .ops import broadcast_, broadcast_async_, counted_name
 
 
-def broadcast_parameters(params, root_rank, prefix=''):
+def broadcast_parameters(params: Any, root_rank: int, prefix: str = '') -> None:
     """Gives all workers the root's parameters, in place. params: a state_dict(), or pairs of name and tensor."""
     if isinstance(params, collections.abc.Mapping):
         pairs = sorted(params.items())
@@ -27,7 +30,9 @@ def broadcast_parameters(params, root_rank, prefix=''):
         handle.wait()
 
 
-def broadcast_object(obj, root_rank=0, name=None, process_set=global_process_set):
+def broadcast_object(
+    obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Any:
     """Returns the root's object on every worker. It must be one that pickle can take."""
     name = name or counted_name('broadcast_object')
     if job.rank() == root_rank:
@@ -53,7 +58,9 @@ def _dump(obj, buffer):
         pickle.dump(obj, buffer)
 
 
-def broadcast_optimizer_state(optimizer, root_rank, model=None, prefix=''):
+def broadcast_optimizer_state(
+    optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None, prefix: str = ''
+) -> None:
     """Gives all workers the root's optimizer state: hyperparameters and the state of each parameter. A worker whose
     optimizer has no state yet gets the root's, whatever it holds."""
     if isinstance(optimizer, torch.optim.LBFGS):
@@ -103,7 +110,7 @@ def broadcast_optimizer_state(optimizer, root_rank, model=None, prefix=''):
         optimizer.load_state_dict({'param_groups': shape_of['param_groups'], 'state': filled})
 
 
-def allgather_object(obj, name=None, process_set=global_process_set):
+def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:
     """Returns the objects of all workers, by rank. They must be ones that pickle can take."""
     from .gather_ops import allgather
 

@@ -1,13 +1,19 @@
 """Horovod's collectives whose results differ in size from what a worker gives: allgather, alltoall, reducescatter."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from . import exchange
 from .compression import Compression
 from .elements import contiguous
+from .handles import Handle
 from .ops import allreduce, claim_name, counted_name, keep, scaled
 
 
@@ -16,7 +22,9 @@ def _rows(tensor):
     return torch.Size(tensor.shape[1:]).numel()
 
 
-def allgather_async(tensor, name=None, process_set=global_process_set):
+def allgather_async(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Begins to gather and returns a handle of all workers' tensors, one behind the other along the first dimension, which
     may differ in length."""
     name = claim_name('allgather', name)
@@ -49,7 +57,9 @@ class _Allgather(torch.autograd.Function):
         return reduced[begin : begin + ctx.length].reshape(ctx.shape), None, None
 
 
-def allgather(tensor, name=None, process_set=global_process_set):
+def allgather(
+    tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
     """Returns all workers' tensors, one behind the other along the first dimension; differentiable."""
     return _Allgather.apply(tensor, name, process_set)
 
@@ -60,12 +70,16 @@ def _grouped(begin, tensors, name, kind, **arguments):
     return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
 
 
-def grouped_allgather_async(tensors, name=None, process_set=global_process_set):
+def grouped_allgather_async(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Begins to gather several tensors and returns one handle."""
     return _grouped(allgather_async, tensors, name, 'grouped_allgather', process_set=process_set)
 
 
-def grouped_allgather(tensors, name=None, process_set=global_process_set):
+def grouped_allgather(
+    tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
+) -> list[torch.Tensor]:
     """Returns the gathered tensors of a list; differentiable."""
     base = name or counted_name('grouped_allgather')
     return [allgather(tensor, '%s.%d' % (base, index), process_set) for index, tensor in enumerate(tensors)]
@@ -89,7 +103,12 @@ def _lengths(tensor, splits, size, name):
     return lengths
 
 
-def alltoall_async(tensor, splits=None, name=None, process_set=global_process_set):
+def alltoall_async(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is along the
     first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the lengths received."""
     engine = process_set.engine()
@@ -123,15 +142,25 @@ class _Alltoall(torch.autograd.Function):
         return back, None, None, None
 
 
-def alltoall(tensor, splits=None, name=None, process_set=global_process_set):
+def alltoall(
+    tensor: torch.Tensor,
+    splits: torch.Tensor | Sequence[int] | None = None,
+    name: str | None = None,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor | tuple[torch.Tensor, torch.Tensor]:
     """Returns what all workers have for this one; differentiable. With splits a pair of it and the lengths received."""
     output, received = _Alltoall.apply(tensor, splits, name, process_set)
     return output if splits is None else (output, received)
 
 
 def reducescatter_async(
-    tensor, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
-):
+    tensor: torch.Tensor,
+    name: str | None = None,
+    op: str | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
     """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's rows."""
     engine = process_set.engine()
     size, rank = engine.size, engine.rank
@@ -162,14 +191,14 @@ class _Reducescatter(torch.autograd.Function):
 
 
 def reducescatter(
-    tensor,
-    name=None,
-    compression=Compression.none,
-    op=Average,
-    process_set=global_process_set,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-):
+    tensor: torch.Tensor,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> torch.Tensor:
     """Returns this worker's part of the reduction along the first dimension; differentiable."""
     compressed, context = compression.compress(tensor)
     return compression.decompress(
@@ -179,8 +208,13 @@ def reducescatter(
 
 
 def grouped_reducescatter_async(
-    tensors, name=None, op=Average, process_set=global_process_set, prescale_factor=1.0, postscale_factor=1.0
-):
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    op: str | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Handle:
     """Begins the reductions of several tensors and returns one handle."""
     return _grouped(
         reducescatter_async,
@@ -195,14 +229,14 @@ def grouped_reducescatter_async(
 
 
 def grouped_reducescatter(
-    tensors,
-    name=None,
-    compression=Compression.none,
-    op=Average,
-    process_set=global_process_set,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-):
+    tensors: Sequence[torch.Tensor],
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = Average,
+    process_set: ProcessSet = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[torch.Tensor]:
     """Returns this worker's parts of the reductions of several tensors; differentiable."""
     base = name or counted_name('grouped_reducescatter')
     return [

@@ -3,17 +3,22 @@
 Every worker calls the same operations. Names decide which belong together; an operation without one is counted, so
 workers must call those in the same order. In place: functions whose name ends with an underscore."""
 
+from __future__ import annotations
+
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 
 from .. import job
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression, codec_for
 from .elements import contiguous
+from .handles import Handle
 
 _counters = {}
 _counters_generation = 0
@@ -77,15 +82,15 @@ def submit_allreduce(
 
 
 def allreduce_async(
-    tensor,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-    compression=Compression.none,
-):
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: Any = Compression.none,
+) -> Handle:
     """Begins a reduction into a new tensor and returns its handle. Of a compression the codec counts alone."""
     return submit_allreduce(
         tensor,
@@ -100,8 +105,14 @@ def allreduce_async(
 
 
 def allreduce_async_(
-    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
-):
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """Begins a reduction in place and returns its handle."""
     return submit_allreduce(
         tensor,
@@ -126,15 +137,15 @@ class _Allreduce(torch.autograd.Function):
 
 
 def allreduce(
-    tensor,
-    average=None,
-    name=None,
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-):
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or
     Product."""
     compressed, context = compression.compress(tensor)
@@ -149,8 +160,14 @@ def allreduce(
 
 
 def allreduce_(
-    tensor, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
-):
+    tensor: torch.Tensor,
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> torch.Tensor:
     """Reduces a tensor over all workers, in place, and returns it."""
     allreduce_async_(tensor, average, name, op, prescale_factor, postscale_factor, process_set).wait()
     return tensor
@@ -163,15 +180,15 @@ def _grouped(begin, tensors, name, kind, arguments):
 
 
 def grouped_allreduce_async(
-    tensors,
-    average=None,
-    name=None,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-    compression=Compression.none,
-):
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+    compression: Any = Compression.none,
+) -> Handle:
     """Begins the reductions of several tensors into new ones and returns one handle."""
     return _grouped(
         allreduce_async,
@@ -189,8 +206,14 @@ def grouped_allreduce_async(
 
 
 def grouped_allreduce_async_(
-    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
-):
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> Handle:
     """Begins the reductions of several tensors in place and returns one handle."""
     return _grouped(
         allreduce_async_,
@@ -218,15 +241,15 @@ class _GroupedAllreduce(torch.autograd.Function):
 
 
 def grouped_allreduce(
-    tensors,
-    average=None,
-    name=None,
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-):
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
     """Returns the reductions of several tensors; differentiable."""
     pairs = [compression.compress(tensor) for tensor in tensors]
     arguments = dict(
@@ -241,8 +264,14 @@ def grouped_allreduce(
 
 
 def grouped_allreduce_(
-    tensors, average=None, name=None, op=None, prescale_factor=1.0, postscale_factor=1.0, process_set=global_process_set
-):
+    tensors: Sequence[torch.Tensor],
+    average: bool | None = None,
+    name: str | None = None,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet = global_process_set,
+) -> list[torch.Tensor]:
     """Reduces several tensors in place and returns them."""
     grouped_allreduce_async_(tensors, average, name, op, prescale_factor, postscale_factor, process_set).wait()
     return tensors
@@ -260,7 +289,9 @@ def submit_broadcast(tensor, output, root_rank, name, process_set):
     return keep(name, handle)
 
 
-def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set):
+def broadcast_async(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Begins a broadcast into a new tensor and returns its handle."""
     return submit_broadcast(
         tensor,
@@ -271,7 +302,9 @@ def broadcast_async(tensor, root_rank, name=None, process_set=global_process_set
     )
 
 
-def broadcast_async_(tensor, root_rank, name=None, process_set=global_process_set):
+def broadcast_async_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> Handle:
     """Begins a broadcast in place and returns its handle."""
     return submit_broadcast(tensor, tensor.detach(), root_rank, claim_name('broadcast', name), process_set)
 
@@ -288,17 +321,21 @@ class _Broadcast(torch.autograd.Function):
         return (reduced if job.rank() == ctx.root_rank else reduced * 0), None, None, None
 
 
-def broadcast(tensor, root_rank, name=None, process_set=global_process_set):
+def broadcast(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
     """Returns the root's tensor on every worker; differentiable."""
     return _Broadcast.apply(tensor, root_rank, name, process_set)
 
 
-def broadcast_(tensor, root_rank, name=None, process_set=global_process_set):
+def broadcast_(
+    tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
+) -> torch.Tensor:
     """Replaces a tensor's elements by the root's and returns it."""
     broadcast_async_(tensor, root_rank, name, process_set).wait()
     return tensor
 
 
-def barrier(process_set=global_process_set):
+def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all workers have called it."""
     process_set.engine().barrier()
