@@ -55,9 +55,9 @@ static inline double canonical_f64(double value)
     static inline type name(double value)                                                                              \
     {                                                                                                                  \
         if (!(value > (double)(least))) {                                                                              \
-            return least;                                                                                              \
+            return (least);                                                                                            \
         }                                                                                                              \
-        return value >= (double)(most) ? most : (type)value;                                                           \
+        return value >= (double)(most) ? (most) : (type)value;                                                         \
     }
 TRUNCATE(to_i8, int8_t, INT8_MIN, INT8_MAX)
 TRUNCATE(to_u8, uint8_t, 0, UINT8_MAX)

@@ -32,7 +32,8 @@ void trib_tensors_reset(trib_engine *engine)
 {
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         trib_tensor *tensor = engine->tensors[i];
-        switch (tensor->state) {
+        const trib_tensor_state state = tensor->state;
+        switch (state) {
         case TRIB_TENSOR_DECLARED:
             reset(tensor);
             if (trib_tensor_is_reserved(tensor) && tensor != engine->barrier_tensor) {

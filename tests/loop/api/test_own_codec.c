@@ -290,7 +290,7 @@ static void members_with_other_versions_are_told(void **state)
 {
     (void)state;
     party self;
-    trib_op *ops[WORKERS];
+    trib_op *ops[WORKERS] = {NULL};
     job_open(&self.jobs, WORKERS, 1, another_version);
     party_all_workers(&self);
     submit_round(&self, "stride,k=3", 1, ops);
