@@ -133,10 +133,10 @@ void trib_commits_worker_left(trib_coordinator *self)
 
 void trib_commits_close(trib_coordinator *self)
 {
-    struct trib_commit_entry *entry, *next;
-    HASH_ITER(hh, self->commits, entry, next)
-    {
-        HASH_DEL(self->commits, entry);
+    struct trib_commit_entry *entry = self->commits, *next;
+    HASH_CLEAR(hh, self->commits); /* frees the table; the entries stay linked */
+    for (; entry != NULL; entry = next) {
+        next = entry->hh.next;
         free(entry);
     }
 }
