@@ -104,6 +104,10 @@ trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, con
     while (reader.left > 0 && !reader.failed) {
         round_key key = {.tensor = trib_get_u32(&reader)};
         key.round = trib_get_u32(&reader);
+        if (key.tensor >= self->number_count) {
+            return trib_error_set(error, TRIB_PROTOCOL, "SETTLED of %s: no tensor has number %u",
+                                  trib_roster_name(self->roster, rank), key.tensor);
+        }
         struct trib_commit_entry *entry = reader.failed ? NULL : find_or_add(self, &key);
         if (entry == NULL) {
             break;

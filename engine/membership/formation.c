@@ -241,6 +241,31 @@ trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame,
     }
 }
 
+/* Members are asked for life signs while they wait for each other's programs. One that has become silent is lost. */
+static void watch(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_coordinator *self = timer->user;
+    const int64_t now_ns = trib_now(reactor), timeout_ns = self->core->engine->config.peer_timeout_ns;
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, timeout_ns / 8);
+    const bool judges = !stalled_locally || self->stalled_locally;
+    self->stalled_locally = stalled_locally;
+    for (uint32_t i = 0; trib_formation_gathers(self) && i < trib_coordinator_slots(self); i++) {
+        trib_link *link = self->slots[i].link;
+        if (link == NULL) {
+            continue;
+        }
+        if (judges && now_ns - link->last_received_ns >= timeout_ns) {
+            trib_link_close(link, false, TRIB_PEER_LOST, "it has become silent while the membership changes");
+        } else {
+            trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+        }
+    }
+    if (trib_formation_gathers(
+            self)) { /* else the last one that was waited for is gone, and the next epoch has begun */
+        trib_timer_arm(reactor, timer, now_ns + trib_heartbeat_period_ns(timeout_ns));
+    }
+}
+
 bool trib_formation_begin(trib_coordinator *self)
 {
     trib_formation *formation = formation_of(self);
@@ -252,8 +277,12 @@ bool trib_formation_begin(trib_coordinator *self)
     self->core->host.epoch = trib_epoch_make(trib_epoch_incarnation(formation->epoch), 0);
     self->worker_count = formation->worker_count;
     self->server_count = formation->server_count;
-    trib_timer_arm(self->core->reactor, &self->join_deadline,
-                   trib_now(self->core->reactor) + engine->config.peer_timeout_ns + BACK_MORE_NS);
+    const int64_t now_ns = trib_now(self->core->reactor);
+    trib_timer_arm(self->core->reactor, &self->join_deadline, now_ns + engine->config.peer_timeout_ns + BACK_MORE_NS);
+    self->heartbeat.fired = watch;
+    self->heartbeat.user = self;
+    trib_timer_arm(self->core->reactor, &self->heartbeat,
+                   now_ns + trib_heartbeat_period_ns(engine->config.peer_timeout_ns));
     return true;
 }
 

@@ -47,6 +47,16 @@ void trib_member_note_awaited(trib_engine *engine)
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* The roster may be that of the last epoch. */
+static void begin_watch(trib_member *member)
+{
+    const trib_roster *roster = member->core->engine->roster;
+    member->watch.fired = trib_member_watch_coordinator;
+    member->watch.user = member;
+    trib_timer_arm(member->core->reactor, &member->watch,
+                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
+}
+
 void trib_member_link_ready(trib_link *link)
 {
     trib_member *member = link->user;
@@ -70,6 +80,9 @@ void trib_member_link_ready(trib_link *link)
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_send_advance(member);
     trib_member_note_awaited(engine);
+    if (atomic_load(&engine->changing)) {
+        begin_watch(member); /* the coordinator asks for life signs between epochs, too */
+    }
 }
 
 void trib_member_look_up_coordinator(trib_member *member)
@@ -225,10 +238,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_engine_publish(engine, roster);
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
-    member->watch.fired = trib_member_watch_coordinator;
-    member->watch.user = member;
-    trib_timer_arm(member->core->reactor, &member->watch,
-                   trib_now(member->core->reactor) + roster->peer_timeout_ns / 4);
+    begin_watch(member);
     pthread_mutex_lock(&engine->mutex);
     uint32_t count = engine->tensor_count;
     pthread_mutex_unlock(&engine->mutex);

@@ -4,7 +4,6 @@
  * none, every result is the reference's, and the others go on with new ranks.
  */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <sys/wait.h>
@@ -12,342 +11,7 @@
 
 #include "engine/membership/commits.h"
 #include "engine/worker/op_commit.h"
-#include "tests/sim/sim_bed.h"
-
-enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 8, DEATHS_MAX = 2 };
-
-enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
-static int planted; /* the bug in this process */
-
-typedef struct stream {
-    struct worker *worker;
-    uint32_t tensor, round, epoch; /* the round that is under way, in that epoch */
-    int32_t *input, *output;
-} stream;
-
-typedef struct worker {
-    struct bed *bed;
-    uint32_t index, epoch, rank, count;
-    uint32_t through; /* streams that have had all their rounds in this epoch */
-    bool changing, is_there;
-    stream streams[TENSORS];
-} worker;
-
-typedef struct setting {
-    uint32_t workers, servers, reactors, deaths;
-    bool in_place, mixes, colocated, server_dies;
-    bool joins; /* the last worker joins at the boundary after the first epoch */
-} setting;
-
-typedef struct bed {
-    sim_job *job;
-    const setting *what;
-    uint64_t seed;
-    uint32_t wrong, deaths_left;
-    worker workers[WORKERS_MAX];
-    trib_status results[EPOCHS_MAX][TENSORS][ROUNDS][WORKERS_MAX]; /* TRIB_PENDING: none */
-    char text[TRIB_ERROR_TEXT_SIZE];                               /* of an operation that failed otherwise */
-} bed;
-
-static uint32_t count_of(uint32_t tensor)
-{
-    static const uint32_t counts[TENSORS] = {COUNT_MAX, 1, 9000, 0};
-    return counts[tensor];
-}
-
-static int32_t value(uint32_t epoch, uint32_t tensor, uint32_t round, uint32_t rank, uint32_t i)
-{
-    return (int32_t)((epoch * 15485863 + tensor * 7919 + round * 104729 + rank * 1299709 + i * 31) % 1000003);
-}
-
-static bool is_broadcast(const bed *self, const stream *at)
-{
-    return self->what->mixes && (at->round + at->tensor) % 3 == 0;
-}
-
-static int32_t expected(const stream *at, uint32_t i)
-{
-    const worker *me = at->worker;
-    if (is_broadcast(me->bed, at)) {
-        return value(at->epoch, at->tensor, at->round, at->round % me->count, i);
-    }
-    int32_t sum = 0;
-    for (uint32_t rank = 0; rank < me->count; rank++) {
-        sum += value(at->epoch, at->tensor, at->round, rank, i);
-    }
-    return sum;
-}
-
-static void begin(stream *at);
-static void advance(worker *me);
-
-static void on_done(const trib_result *result, void *user)
-{
-    stream *at = user;
-    worker *me = at->worker;
-    bed *self = me->bed;
-    self->results[at->epoch][at->tensor][at->round][me->index] = result->status;
-    if (result->status != TRIB_OK) {
-        if (result->status != TRIB_EPOCH_CHANGED) {
-            snprintf(self->text, sizeof self->text, "%s", result->text);
-        }
-        return;
-    }
-    for (uint32_t i = 0; i < count_of(at->tensor); i++) {
-        self->wrong += at->output[i] != expected(at, i);
-    }
-    memset(at->output, 0xa5, count_of(at->tensor) * sizeof *at->output);
-    if (++at->round < ROUNDS) {
-        begin(at);
-    } else if (++me->through == TENSORS && self->what->joins && me->epoch == 1) {
-        advance(me);
-    }
-}
-
-static void begin(stream *at)
-{
-    static const char *const names[TENSORS] = {"a", "b", "c", "d"};
-    worker *me = at->worker;
-    const bed *self = me->bed;
-    trib_engine *engine = self->job->members[me->index].engine;
-    trib_error error = {.status = TRIB_OK};
-    trib_tensor_desc desc;
-    trib_op_params params;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    trib_op_params_init(&params, sizeof params);
-    desc.name = names[at->tensor];
-    desc.dtype = TRIB_INT32;
-    desc.count = count_of(at->tensor);
-    trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);
-    for (uint32_t i = 0; i < desc.count; i++) {
-        at->input[i] = value(at->epoch, at->tensor, at->round, me->rank, i);
-    }
-    params.input = at->input;
-    params.output = at->output;
-    params.done_cb = on_done;
-    params.user = at;
-    params.root = (int32_t)(at->round % me->count);
-    if (status == TRIB_OK) {
-        status = is_broadcast(self, at) ? trib_broadcast(engine, &params, NULL, &error)
-                                        : trib_push_pull(engine, &params, NULL, &error);
-    }
-    if (status != TRIB_OK && status != TRIB_EPOCH_CHANGED) {
-        fail_msg("%s", error.text);
-    }
-}
-
-static void start(worker *me, const trib_membership *now)
-{
-    me->epoch = now->epoch;
-    me->rank = (uint32_t)now->rank;
-    me->count = (uint32_t)now->worker_count;
-    me->through = 0;
-    me->changing = false;
-    assert_true(me->epoch < EPOCHS_MAX);
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        me->streams[i].round = 0;
-        me->streams[i].epoch = me->epoch;
-        begin(&me->streams[i]);
-    }
-}
-
-static void on_advanced(trib_engine *engine, const trib_membership *now, void *user)
-{
-    (void)engine;
-    worker *me = user;
-    if (now->status == TRIB_OK) {
-        start(me, now);
-    } else {
-        snprintf(me->bed->text, sizeof me->bed->text, "%s", now->text);
-    }
-}
-
-static void on_changed(trib_engine *engine, const trib_membership *now, void *user)
-{
-    (void)engine;
-    worker *me = user;
-    assert_int_equal(now->status, TRIB_EPOCH_CHANGED);
-    if (!me->changing) {
-        advance(me);
-    }
-}
-
-static void advance(worker *me)
-{
-    trib_error error;
-    me->changing = true;
-    if (trib_membership_advance(me->bed->job->members[me->index].engine, on_advanced, me, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
-}
-
-static void open_worker(bed *self, uint32_t index);
-
-static bool is_over(sim_job *job, void *argument)
-{
-    bed *self = argument;
-    const uint32_t last = self->what->workers - 1;
-    if (self->what->joins && job->members[last].ready_told && !self->workers[last].is_there) {
-        open_worker(self, last);
-    }
-    const uint32_t epoch = self->workers[0].epoch;
-    uint32_t left = 0;
-    for (uint32_t i = 0; i < self->what->workers; i++) {
-        left += !job->members[i].killed;
-    }
-    for (uint32_t i = 0; i < self->what->workers; i++) {
-        const worker *me = &self->workers[i];
-        if (!job->members[i].killed &&
-            (me->changing || me->epoch != epoch || me->count != left || me->through < TENSORS)) {
-            return self->text[0] != '\0';
-        }
-    }
-    return true;
-}
-
-static void fail_of(const bed *self, const char *what)
-{
-    const setting *of = self->what;
-    if (planted != BUG_NONE) {
-        _exit(1);
-    }
-    fail_msg("%u workers, %u servers, %u reactors, %u deaths, %s, %s, %s, seed %llu: %s", of->workers, of->servers,
-             of->reactors, of->deaths, of->in_place ? "in place" : "apart", of->mixes ? "with broadcasts" : "sums",
-             of->colocated ? "colocated" : "servers only", (unsigned long long)self->seed, what);
-}
-
-/* All or nobody, among those that are left. */
-static void check_alike(const bed *self)
-{
-    for (uint32_t e = 0; e < EPOCHS_MAX; e++) {
-        for (uint32_t k = 0; k < TENSORS * ROUNDS; k++) {
-            uint32_t some = 0, left = 0;
-            for (uint32_t i = 0; i < self->what->workers; i++) {
-                const bool lives = !self->job->members[i].killed;
-                left += lives && (e > 1 || !self->what->joins || i + 1 < self->what->workers);
-                some += lives && self->results[e][k / ROUNDS][k % ROUNDS][i] == TRIB_OK;
-            }
-            if (some != 0 && some != left) {
-                char text[128];
-                snprintf(text, sizeof text, "epoch %u, tensor %u, round %u: succeeded on %u of %u workers", e,
-                         k / ROUNDS, k % ROUNDS, some, left);
-                fail_of(self, text);
-            }
-        }
-    }
-}
-
-static void open_worker(bed *self, uint32_t index)
-{
-    worker *me = &self->workers[index];
-    *me = (worker){.bed = self, .index = index, .is_there = true};
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        me->streams[i] = (stream){.worker = me, .tensor = i};
-        me->streams[i].input = calloc(COUNT_MAX, sizeof(int32_t));
-        me->streams[i].output = self->what->in_place ? me->streams[i].input : calloc(COUNT_MAX, sizeof(int32_t));
-    }
-    trib_engine *engine = self->job->members[index].engine;
-    trib_membership now = {.struct_size = sizeof now};
-    assert_int_equal(trib_membership_watch(engine, on_changed, me, NULL), TRIB_OK);
-    assert_int_equal(trib_membership_get(engine, &now), TRIB_OK);
-    start(me, &now);
-}
-
-static void close_worker(worker *me)
-{
-    for (uint32_t i = 0; i < TENSORS; i++) {
-        free(me->streams[i].input);
-        if (!me->bed->what->in_place) {
-            free(me->streams[i].output);
-        }
-    }
-}
-
-static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
-{
-    (void)link;
-    config->worker_count--;
-    if (member == job->config.workers - 1) {
-        config->rank = -1;
-    }
-}
-
-/* Returns the virtual time that the exchange took. */
-static int64_t run(const setting *what, const int64_t *die_ns, uint64_t seed)
-{
-    sim_job_config config = sim_job_config_default(what->workers, what->servers);
-    config.seed = seed;
-    config.engine.survive = TRIB_SURVIVE_WORKERS;
-    config.engine.colocate = what->colocated ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
-    config.engine.reactors = what->reactors;
-    config.engine.chunk_bytes = 4096;
-    config.engine.partition_bytes = 16384;
-    config.engine.peer_timeout_ns = 4 * SECOND;
-    bed *self = calloc(1, sizeof *self);
-    assert_non_null(self);
-    config.tweak = what->joins ? joins_later : NULL;
-    trib_error error = {.status = TRIB_OK};
-    self->job = what->joins ? sim_job_open(&config, &error) : sim_bed_open(&config);
-    assert_non_null(self->job);
-    if (what->joins) {
-        (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last worker waits */
-    }
-    self->what = what;
-    self->seed = seed;
-    for (size_t i = 0; i < sizeof self->results / sizeof(trib_status); i++) {
-        ((trib_status *)self->results)[i] = TRIB_PENDING;
-    }
-    const int64_t began_ns = trib_sim_now(self->job->sim);
-    for (uint32_t i = 0; i < what->workers - (what->joins ? 1 : 0); i++) {
-        open_worker(self, i);
-    }
-    for (uint32_t i = 0; i < what->deaths; i++) {
-        (void)sim_job_run(self->job, began_ns + die_ns[i], NULL, NULL);
-        /* the last member, a server or a worker, and so on downward: never the coordinator's process */
-        sim_job_kill(self->job, what->workers + (what->server_dies ? what->servers : 0) - (what->joins ? 2 : 1) - i);
-    }
-    const bool done = sim_job_run(self->job, began_ns + 200 * SECOND, is_over, self);
-    const int64_t took_ns = trib_sim_now(self->job->sim) - began_ns;
-    if (!done || self->text[0] != '\0' || self->wrong > 0) {
-        char text[TRIB_ERROR_TEXT_SIZE + 64];
-        snprintf(text, sizeof text, "%s, %u wrong: %s", done ? "over" : "not over", self->wrong, self->text);
-        fail_of(self, text);
-    }
-    check_alike(self);
-    assert_true(sim_job_close(self->job, 60 * SECOND));
-    sim_job_free(self->job);
-    for (uint32_t i = 0; i < what->workers; i++) {
-        if (self->workers[i].is_there) {
-            close_worker(&self->workers[i]);
-        }
-    }
-    free(self);
-    return took_ns;
-}
-
-static uint64_t next_random(uint64_t *state)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return *state >> 33;
-}
-
-static void sweep(const setting *what, uint32_t times)
-{
-    const int64_t none[DEATHS_MAX] = {0};
-    setting lives = *what;
-    lives.deaths = 0;
-    const int64_t took_ns = run(&lives, none, 1);
-    assert_true(took_ns > 0);
-    const uint64_t span_ns = took_ns > 0 ? (uint64_t)took_ns : 1;
-    uint64_t state = what->workers * 31 + what->servers;
-    for (uint32_t i = 0; i < times; i++) {
-        const int64_t first_ns = (int64_t)(next_random(&state) % span_ns);
-        /* the second one dies while the others are at work, or while the membership changes */
-        const uint64_t later_ns = i % 2 == 0 ? span_ns : 8 * SECOND;
-        const int64_t die_ns[DEATHS_MAX] = {first_ns, first_ns + (int64_t)(next_random(&state) % later_ns)};
-        (void)run(what, die_ns, i + 1);
-    }
-}
+#include "tests/sim/worker_loss.h"
 
 static void colocated_worker_dies(void **state)
 {
@@ -360,7 +24,7 @@ static void colocated_worker_dies(void **state)
                                   .in_place = (kind & 1) != 0,
                                   .mixes = (kind & 2) != 0,
                                   .reactors = 1 + workers % 2};
-            sweep(&what, 25);
+            worker_loss_sweep(&what, 25);
         }
     }
 }
@@ -376,7 +40,7 @@ static void worker_with_servers_dies(void **state)
                               .in_place = (kind & 1) != 0,
                               .mixes = (kind & 2) != 0,
                               .reactors = 1 + kind % 2};
-        sweep(&what, 25);
+        worker_loss_sweep(&what, 25);
     }
 }
 
@@ -390,7 +54,7 @@ static void two_workers_die(void **state)
                               .in_place = (kind & 1) != 0,
                               .mixes = (kind & 2) != 0,
                               .reactors = 1 + kind % 2};
-        sweep(&what, 25);
+        worker_loss_sweep(&what, 25);
     }
 }
 
@@ -406,7 +70,7 @@ static void worker_joins(void **state)
                               .mixes = (kind & 2) != 0,
                               .reactors = 1 + kind % 2};
         const int64_t none[DEATHS_MAX] = {0};
-        (void)run(&what, none, kind + 1);
+        (void)worker_loss_run(&what, none, kind + 1);
     }
 }
 
@@ -421,20 +85,56 @@ static void last_server_dies(void **state)
                               .in_place = (kind & 1) != 0,
                               .mixes = (kind & 2) != 0,
                               .reactors = 1};
-        sweep(&what, 25);
+        worker_loss_sweep(&what, 25);
     }
 }
 
-/* ---- Bugs that are planted, each in a process of its own, which must fail ---- */
+/* The silent worker is given up: the others are at work in another epoch, or know that the job is over. */
+static bool is_given_up(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    (void)job;
+    bool goes_on = true;
+    for (uint32_t i = 0; i < self->what->workers - 1; i++) {
+        goes_on = goes_on && (i + 1 == self->what->silent || self->workers[i].epoch == 2);
+    }
+    return goes_on || self->text[0] != '\0';
+}
+
+/* A worker, or the coordinator's process, stands still between two epochs, and none of its connections ends. */
+static void silence_between_epochs(void **state)
+{
+    (void)state;
+    for (uint32_t silent = 1; silent <= 3; silent += 2) {
+        const setting what = {.workers = 4, .colocated = true, .reactors = 1, .silent = silent};
+        bed *self = worker_loss_open(&what, silent);
+        const int64_t began_ns = trib_sim_now(self->job->sim);
+        (void)sim_job_run(self->job, began_ns + SECOND / 1000, NULL, NULL);
+        sim_job_kill(self->job, 3);
+        (void)sim_job_run(self->job, began_ns + 2 * SECOND, NULL, NULL);
+        assert_int_equal(self->workers[1].epoch, 1); /* all but the silent one wait for it */
+        trib_sim_process_freeze(self->job->members[silent - 1].process, true);
+        assert_true(sim_job_run(self->job, began_ns + 30 * SECOND, is_given_up, self));
+        assert_int_equal(self->text[0] != '\0', silent == 1);
+        assert_true(silent != 1 || strstr(self->text, "rank 0") != NULL);
+        trib_sim_process_freeze(self->job->members[silent - 1].process, false);
+        sim_job_kill(self->job, silent - 1);
+        worker_loss_close(self);
+    }
+}
+
+/* ---- Bugs that are worker_loss_planted, each in a process of its own, which must fail ---- */
 
 __typeof__(trib_commits_take_settled) __real_trib_commits_take_settled, __wrap_trib_commits_take_settled;
 trib_status __wrap_trib_commits_take_settled(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                              const void *payload, trib_error *error)
 {
     const bool over = self->over;
-    self->over = over && planted != BUG_COMMITS_TOO_LATE; /* a round is committed behind the end of the epoch */
+    self->over =
+        over && worker_loss_planted != BUG_COMMITS_TOO_LATE; /* a round is committed behind the end of the epoch */
     trib_status status = __real_trib_commits_take_settled(self, rank, frame, payload, error);
-    for (uint32_t i = 0; planted == BUG_COMMITS_TOO_SOON && status == TRIB_OK && i + 1 < self->worker_count; i++) {
+    for (uint32_t i = 0; worker_loss_planted == BUG_COMMITS_TOO_SOON && status == TRIB_OK && i + 1 < self->worker_count;
+         i++) {
         status = __real_trib_commits_take_settled(self, i, frame, payload, error); /* all but one count for nothing */
     }
     self->over = over;
@@ -445,7 +145,8 @@ __typeof__(trib_commit_take) __real_trib_commit_take, __wrap_trib_commit_take;
 trib_status __wrap_trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload, trib_error *error)
 {
     static uint32_t calls;
-    const bool strikes = planted == BUG_COMMIT_IGNORED && ++calls % 20 == 0; /* a worker does not hear of a success */
+    const bool strikes =
+        worker_loss_planted == BUG_COMMIT_IGNORED && ++calls % 20 == 0; /* a worker does not hear of a success */
     return strikes ? TRIB_OK : __real_trib_commit_take(core, frame, payload, error);
 }
 
@@ -459,9 +160,9 @@ static void planted_bugs_are_found(void **state)
             if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL) {
                 _exit(0);
             }
-            planted = bug;
+            worker_loss_planted = bug;
             const setting what = {.workers = 5, .deaths = 1, .colocated = true, .reactors = 2};
-            sweep(&what, 400);
+            worker_loss_sweep(&what, 400);
             _exit(0);
         }
         int status = 0;
@@ -476,9 +177,10 @@ static void planted_bugs_are_found(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(colocated_worker_dies), cmocka_unit_test(worker_with_servers_dies),
-        cmocka_unit_test(two_workers_die),       cmocka_unit_test(last_server_dies),
-        cmocka_unit_test(worker_joins),          cmocka_unit_test(planted_bugs_are_found),
+        cmocka_unit_test(colocated_worker_dies),  cmocka_unit_test(worker_with_servers_dies),
+        cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
+        cmocka_unit_test(worker_joins),           cmocka_unit_test(silence_between_epochs),
+        cmocka_unit_test(planted_bugs_are_found),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }

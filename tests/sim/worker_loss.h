@@ -1,0 +1,53 @@
+/*
+ * worker_loss.h - a job that goes on after the loss of workers and servers (TRIB_SURVIVE=workers), in which members die
+ * at given times. Every worker checks each sum, and all or none that are left have each operation succeed.
+ */
+#ifndef TRIB_TESTS_SIM_WORKER_LOSS_H
+#define TRIB_TESTS_SIM_WORKER_LOSS_H
+
+#include "tests/sim/sim_bed.h"
+
+enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 8, DEATHS_MAX = 2 };
+
+enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
+extern int worker_loss_planted; /* the bug in this process */
+
+typedef struct stream {
+    struct worker *worker;
+    uint32_t tensor, round, epoch; /* the round that is under way, in that epoch */
+    int32_t *input, *output;
+} stream;
+
+typedef struct worker {
+    struct bed *bed;
+    uint32_t index, epoch, rank, count;
+    uint32_t through; /* streams that have had all their rounds in this epoch */
+    bool changing, is_there;
+    stream streams[TENSORS];
+} worker;
+
+typedef struct setting {
+    uint32_t workers, servers, reactors, deaths;
+    bool in_place, mixes, colocated, server_dies;
+    bool joins;      /* the last worker joins at the boundary after the first epoch */
+    uint32_t silent; /* the number of the worker that never advances, from 1 on; 0: none */
+} setting;
+
+typedef struct bed {
+    sim_job *job;
+    const setting *what;
+    uint64_t seed;
+    uint32_t wrong, deaths_left;
+    worker workers[WORKERS_MAX];
+    trib_status results[EPOCHS_MAX][TENSORS][ROUNDS][WORKERS_MAX]; /* TRIB_PENDING: none */
+    char text[TRIB_ERROR_TEXT_SIZE];                               /* of an operation that failed otherwise */
+} bed;
+
+bed *worker_loss_open(const setting *what, uint64_t seed);
+void worker_loss_close(bed *self);
+/* Returns the virtual time that the exchange took. */
+int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
+/* So many runs with random times of death. */
+void worker_loss_sweep(const setting *what, uint32_t times);
+
+#endif
