@@ -563,7 +563,7 @@ TRIB_API int32_t trib_group_size(const trib_group *group);
 #define TRIB_CODECS_MAX 64u
 #define TRIB_CODEC_STATE_MAX 4096u
 
-/* What a call is about: a chunk, and the parameters of the text. */
+/* The subject of a call: a chunk, and the parameters of the text. */
 typedef struct trib_codec_chunk {
     void *user; /* trib_codec_desc.user */
     uint64_t seed;
@@ -607,8 +607,9 @@ typedef struct trib_codec_desc {
     trib_codec_bound_cb bound;
     trib_codec_encode_cb encode;
     trib_codec_decode_cb decode;
-    trib_codec_decode_cb add_encoded; /* NULL: sums are made of what decode gives */
-    uint64_t reserved;                /* must be 0 */
+    /* May be NULL. Must give the bits that decode and an addition give. Servers do not call it yet: they decode, and add. */
+    trib_codec_decode_cb add_encoded;
+    uint64_t reserved; /* must be 0 */
 } trib_codec_desc;
 
 /* Fills *desc with the defaults; NULL is fine. struct_size must be sizeof(trib_codec_desc). TRIB_ANY_THREAD. */

@@ -72,7 +72,7 @@ static void reopen_core(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* What the fate of the last epoch has left. The caller holds the mutex, as other threads read some of that. */
+/* Clears the traces of the last epoch. The caller holds the mutex, as other threads read some of them. */
 static void reset_job(trib_engine *engine)
 {
     atomic_store(&engine->leave_settled, false);

@@ -27,7 +27,8 @@ TRIB_SUM, TRIB_AVG, TRIB_MIN, TRIB_MAX = range(4)
 TRIB_FLOAT32, TRIB_FLOAT64, TRIB_FLOAT16, TRIB_BFLOAT16, TRIB_INT8, TRIB_UINT8, TRIB_INT32, TRIB_INT64 = range(8)
 TRIB_ERROR_TEXT_SIZE = 384
 
-TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64, 'f64': ctypes.c_double,
+TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
+         'f64': ctypes.c_double,
          'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
          'words1': ctypes.c_uint64 * 1, 'words2': ctypes.c_uint64 * 2, 'words7': ctypes.c_uint64 * 7,
          'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}

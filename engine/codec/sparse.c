@@ -290,7 +290,7 @@ SPARSE_INLINE bool is_all_finite(trib_dtype dtype, const unsigned char *source, 
     return all;
 }
 
-/* What is not finite must not be left out by chance, as feedback would forget it: then the selection is exact. */
+/* The selection is exact where an element is not finite: left out by chance, feedback would forget it. */
 SPARSE_INLINE uint32_t select_pairs(unsigned char *pairs, uint32_t kept, const trib_codec_params *params,
                                     const trib_codec_place *place, trib_dtype dtype, const unsigned char *source,
                                     uint32_t count, size_t width, size_t element)

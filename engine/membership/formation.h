@@ -21,7 +21,7 @@ void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
 void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why);
 /* The member has ended for that cause. Returns true if the job goes on without it. */
 bool trib_formation_goes_on_without(trib_coordinator *self, uint32_t member, const trib_cause *cause);
-/* A member reports the loss of another one. Whoever cannot reach this process, or hears nobody, is lost itself. Returns
+/* A member reports the loss of another one. A member that cannot reach this process, or hears nobody, is lost itself. Returns
  * true if the member cannot go on, which has ended the epoch. */
 bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_frame *frame, trib_cause *cause);
 
@@ -40,7 +40,7 @@ bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks
 trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self);
 /* Takes what a worker that waits sends. */
 TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
-/* Those that have not come back are lost. */
+/* Members that have not come back are lost. */
 void trib_formation_deadline_passed(trib_coordinator *self);
 /* The number of the roster that is being made. */
 uint32_t trib_formation_next_epoch(const trib_coordinator *self);

@@ -3,5 +3,5 @@
 
 extern const trib_codec_desc steps;
 
-/* What a member looks for in TRIB_CODEC_LIBRARY. */
+/* Members call this function of the library that TRIB_CODEC_LIBRARY names. */
 TRIB_API const trib_codec_desc *trib_codec_library(uint32_t *count_out);

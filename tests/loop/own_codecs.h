@@ -6,7 +6,7 @@
 
 #include "api/tributary.h"
 
-/* What goes wrong in "upper" and "counted". */
+/* The fault that "upper" and "counted" commit. */
 enum { WELL, ENCODE_FAILS, TOO_MANY_BYTES, DECODE_FAILS };
 typedef struct own_codec_fault {
     atomic_int kind;

@@ -112,8 +112,9 @@ def check_own_codec():
     expect(code != 0 and "is unknown to server 0" in errors, f"exit code {code}: {tail(output + errors)}")
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "steps.so")
-        subprocess.run([os.environ.get("CC", "cc"), "-shared", "-fPIC", "-I" + os.path.join(SOURCE, "api"), "-o", library,
-                        os.path.join(SOURCE, "examples/own_codec/steps.c")], check=True)
+        compiler, source = os.environ.get("CC", "cc"), os.path.join(SOURCE, "examples/own_codec/steps.c")
+        subprocess.run([compiler, "-shared", "-fPIC", "-I" + os.path.join(SOURCE, "api"), "-o", library, source],
+                       check=True)
         code, output, errors = run_own_codec(2, 1, library)
         expect(code == 0 and output.count("of 2: 2 -4 0") == 2, f"exit code {code}: {tail(output + errors)}")
     code, output, errors = run_own_codec(2, 1, "/nonexistent/steps.so")

@@ -213,10 +213,12 @@ def refused_is_remembered():
 
 
 def loopback_by_name():
-    """A machine's own name may stand for 127.0.1.1 (Debian) or 127.0.0.1. The last error text says why no member joined."""
-    for host, more in (('127.0.1.1', ': see its name in /etc/hosts'), ('127.0.0.1', ''), ('localhost', ''), ('[::1]', '')):
-        done = subprocess.run([HELLO], env=environment(TRIB_COORDINATOR='%s:%d' % (host, free_port()), TRIB_TOKEN='of this test', TRIB_JOIN_TIMEOUT='1',
-                                                       TRIB_WORKERS='2', TRIB_RANK='0'), timeout=60, check=False, **PIPES)
+    """A machine's own name may stand for 127.0.1.1 (Debian) or 127.0.0.1. The error text says why no member joined."""
+    odd = ': see its name in /etc/hosts'
+    for host, more in (('127.0.1.1', odd), ('127.0.0.1', ''), ('localhost', ''), ('[::1]', '')):
+        env = environment(TRIB_COORDINATOR='%s:%d' % (host, free_port()), TRIB_TOKEN='of this test',
+                          TRIB_JOIN_TIMEOUT='1', TRIB_WORKERS='2', TRIB_RANK='0')
+        done = subprocess.run([HELLO], env=env, timeout=60, check=False, **PIPES)
         assert done.returncode == 1 and 'where no other machine reaches it' + more in done.stderr, done
 
 

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Kills workers of a job that goes on without them (TRIB_SURVIVE=workers), and lets others join. examples/shrink must train
-on, on all that are left, and all must end with the same weights.
+"""Kills workers of a job that goes on without them (TRIB_SURVIVE=workers), and lets others join. examples/shrink must
+train on, on all that are left, and all must end with the same weights.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
+
 import os
 import re
 import signal
@@ -26,13 +27,25 @@ class Job:
 
     def __init__(self, workers, servers, transport, **settings):
         self.env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-        self.env.update(TRIB_WORKERS=str(workers), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test', TRIB_LISTEN='127.0.0.1',
-                        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_SURVIVE='workers', TRIB_TRANSPORT=transport, **settings)
-        self.servers = [subprocess.Popen([BUILD + '/tributary', 'server'], env=self.env, **PIPES) for _ in range(servers)]
+        self.env.update(
+            TRIB_WORKERS=str(workers),
+            TRIB_SERVERS=str(servers),
+            TRIB_TOKEN='token of a test',
+            TRIB_LISTEN='127.0.0.1',
+            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+            TRIB_SURVIVE='workers',
+            TRIB_TRANSPORT=transport,
+            **settings,
+        )
+        self.servers = [
+            subprocess.Popen([BUILD + '/tributary', 'server'], env=self.env, **PIPES) for _ in range(servers)
+        ]
         self.workers = []
 
     def start(self, rank, *arguments):
-        self.workers.append(subprocess.Popen([BUILD + '/examples/shrink', *arguments], env=dict(self.env, TRIB_RANK=str(rank)), **PIPES))
+        self.workers.append(
+            subprocess.Popen([BUILD + '/examples/shrink', *arguments], env=dict(self.env, TRIB_RANK=str(rank)), **PIPES)
+        )
         return self.workers[-1]
 
     def __enter__(self):
@@ -50,7 +63,9 @@ def await_line(process, pattern):
         said.append(line)
         if re.search(pattern, line):
             return
-    raise AssertionError('the process ended with %d and did not say "%s": %s' % (process.wait(), pattern, ''.join(said)[-800:]))
+    raise AssertionError(
+        'the process ended with %d and did not say "%s": %s' % (process.wait(), pattern, ''.join(said)[-800:])
+    )
 
 
 def ends_of(processes):
@@ -80,7 +95,7 @@ def killed(transport, servers, deaths):
             await_line(workers[0], 'epoch %d, rank 0 of %d' % (number + 1, WORKERS - number))
             workers[WORKERS - 1 - number].send_signal(signal.SIGKILL)
         await_line(workers[0], 'epoch %d, rank 0 of %d' % (deaths + 1, WORKERS - deaths))
-        ended = ends_of(workers[:WORKERS - deaths])
+        ended = ends_of(workers[: WORKERS - deaths])
         check_results(ended, WORKERS - deaths)
         assert [status for status, _ in ends_of(job.servers)] == [0] * servers
 
@@ -135,16 +150,26 @@ def from_python():
     with Job(3, 0, 'tcp') as job:
         job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
         for rank in range(3):
-            job.workers.append(subprocess.Popen([sys.executable, '-c', PYTHON], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES))
+            job.workers.append(
+                subprocess.Popen([sys.executable, '-c', PYTHON], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES)
+            )
         for worker in job.workers:
             await_line(worker, 'there')
         job.workers[1].send_signal(signal.SIGKILL)
         for rank, (status, output) in enumerate(ends_of([job.workers[0], job.workers[2]])):
-            assert status == 0 and 'epoch 2 rank %d of 2' % rank in output and 'sum [2, 1, 14]' in output, (status, output[-600:])
+            assert status == 0 and 'epoch 2 rank %d of 2' % rank in output and 'sum [2, 1, 14]' in output, (
+                status,
+                output[-600:],
+            )
 
 
-CASES = [('killed_%d_of_%d_with_%d_servers_%s' % (deaths, WORKERS, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
-         for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))]
+CASES = [
+    (
+        'killed_%d_of_%d_with_%d_servers_%s' % (deaths, WORKERS, servers, transport),
+        lambda t=transport, s=servers, d=deaths: killed(t, s, d),
+    )
+    for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))
+]
 CASES += [('coordinator_killed', coordinator_killed), ('from_python', from_python)]
 CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
 

@@ -108,9 +108,9 @@ def fill(build, root, version):
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
-    for source in ['LICENSE', 'CHANGELOG.md'] + sorted(glob.glob('docs/**/*.md', recursive=True) + glob.glob('examples/*.c') +
-                                                      glob.glob('examples/*.py') + glob.glob('examples/digits/*.[chm]*') +
-                                                      glob.glob('examples/own_codec/*.[ch]')):
+    patterns = ('docs/**/*.md', 'examples/*.c', 'examples/*.py', 'examples/digits/*.[chm]*', 'examples/own_codec/*.[ch]')
+    found = [path for pattern in patterns for path in glob.glob(pattern, recursive=True)]
+    for source in ['LICENSE', 'CHANGELOG.md'] + sorted(found):
         put(source, os.path.join(root, source), False)
     put_readme(root + '/README.md')
     put_pc(lib + '/pkgconfig/tributary.pc', version)

@@ -13,21 +13,25 @@ def min_bytes():
     return int(os.environ.get('BYTEPS_MIN_COMPRESS_BYTES') or 65536)
 
 
-class CodecCompressor:
-    """Says how the engine sends tensors, and leaves them as they are itself."""
-
-    def __init__(self, codec, least=None):
-        self.text, self.min_bytes = codec_text(codec), min_bytes() if least is None else least
+class NoneCompressor:
+    """Sends the tensor as it is."""
 
     @staticmethod
     def compress(tensor):
-        """Returns the tensor, and no context."""
+        """Returns what is sent, and a context for decompress()."""
         return tensor, None
 
     @staticmethod
     def decompress(tensor, ctx):
-        """Returns the tensor."""
+        """Returns the reduced tensor as the caller wants it."""
         return tensor
+
+
+class CodecCompressor(NoneCompressor):
+    """Says how the engine sends tensors, and leaves them as they are itself."""
+
+    def __init__(self, codec, least=None):
+        self.text, self.min_bytes = codec_text(codec), min_bytes() if least is None else least
 
 
 def codec_of(compression, nbytes):

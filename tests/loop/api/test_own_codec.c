@@ -78,7 +78,7 @@ static void compare(const char *codec, uint32_t round)
     }
 }
 
-/* What one worker's element becomes, with or without a residual. */
+/* One worker's element as it is decoded, with or without a residual. */
 static float sent(const char *codec, bool feeds_back, uint32_t rank, uint32_t round, uint32_t e)
 {
     const float wanted = value(rank, round, e) + (feeds_back ? residuals[rank][e] : 0);

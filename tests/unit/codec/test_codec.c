@@ -1,15 +1,10 @@
 /* test_codec.c - the promises of every codec: its error bound, its bits, the types that it refuses; feedback, momentum,
  * the text form. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/codec/codec.h"
+#include "tests/unit/codec/codec_draw.h"
 
 #define COUNT 2500u
 
@@ -28,32 +23,6 @@ static const char *const configs[] = {"fp16",
                                       "dithering,k=16",
                                       "dithering,k=8,partition=natural,normalize=l2,seed=3"};
 #define CONFIGS (sizeof configs / sizeof configs[0])
-
-static uint64_t random_state;
-
-static uint32_t draw(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
-
-static trib_codec_config parsed(const char *text)
-{
-    trib_codec_config config;
-    trib_error error = {.text = ""};
-    if (trib_codec_parse(text, &config, &error) != TRIB_OK) {
-        fail_msg("%s: %s", text, error.text);
-    }
-    return config;
-}
-
-static void fill(float *chunk, uint32_t count, float scale)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const float uniform = (float)((int32_t)draw() >> 8) * 0x1p-23f;
-        chunk[i] = uniform * uniform * uniform * scale;
-    }
-}
 
 static unsigned char *room_for(const trib_codec_config *config, trib_dtype dtype, uint32_t count)
 {

@@ -1,41 +1,10 @@
-/* test_codec_sums.c - what adds encoded chunks gives what decoding and adding gives, and sums of uniform are exact. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
-
+/* test_codec_sums.c - adding encoded chunks gives the bits of decoding and adding, and sums of uniform are exact. */
 #include <math.h>
 #include <string.h>
 
-#include "engine/codec/codec.h"
+#include "tests/unit/codec/codec_draw.h"
 
 #define COUNT 2500u
-
-static uint64_t random_state;
-
-static uint32_t draw(void)
-{
-    random_state = random_state * 6364136223846793005u + 1442695040888963407u;
-    return (uint32_t)(random_state >> 32);
-}
-
-static trib_codec_config parsed(const char *text)
-{
-    trib_codec_config config;
-    trib_error error = {.text = ""};
-    if (trib_codec_parse(text, &config, &error) != TRIB_OK) {
-        fail_msg("%s: %s", text, error.text);
-    }
-    return config;
-}
-
-static void fill(float *chunk, uint32_t count, float scale)
-{
-    for (uint32_t i = 0; i < count; i++) {
-        const float uniform = (float)((int32_t)draw() >> 8) * 0x1p-23f;
-        chunk[i] = uniform * uniform * uniform * scale;
-    }
-}
 
 /* Workers of unlike magnitudes; the reference adds integers of the smallest step. */
 static void test_uniform_sums_are_exact_in_any_order(void **state)

@@ -151,14 +151,14 @@ def _begin(name, leaf, kind, op, root, priority, codec):
 
 
 class Compression:
-    """What arguments named `compression` take."""
+    """The values of arguments named `compression`."""
 
     none = None
 
     @staticmethod
     def codec(codec, min_bytes=None):
-        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller arrays travel
-        as they are."""
+        """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller arrays
+        travel as they are."""
         return CodecCompressor(codec, min_bytes)
 
 

@@ -61,7 +61,7 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
 
 
 def _named(name, kind, process_set=global_process_set):
-    """Returns an operation's name. Those without one are counted for each set: other workers do not see its operations."""
+    """Returns an operation's name. Operations without one are counted for each set: other workers do not see them."""
     if name is None:
         name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
     return '%s.%s' % (kind, name)

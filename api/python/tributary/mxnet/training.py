@@ -64,8 +64,8 @@ def _compression(params, optimizer_params):
 
 
 class DistributedTrainer(mx.gluon.Trainer):
-    """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with the
-    root's parameters. root_rank: a rank of the job; None for the first of the set."""
+    """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with
+    the root's parameters. root_rank: a rank of the job; None for the first of the set."""
 
     def __init__(
         self,

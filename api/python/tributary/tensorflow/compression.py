@@ -2,21 +2,7 @@
 
 import tensorflow as tf
 
-from ..codecs import CodecCompressor
-
-
-class NoneCompressor:
-    """Sends the tensor as it is."""
-
-    @staticmethod
-    def compress(tensor):
-        """Returns what is sent, and a context for decompress()."""
-        return tensor, None
-
-    @staticmethod
-    def decompress(tensor, ctx):
-        """Returns the reduced tensor as the caller wants it."""
-        return tensor
+from ..codecs import CodecCompressor, NoneCompressor
 
 
 class FP16Compressor:
