@@ -141,7 +141,10 @@ void trib_tensor_forgotten_locked(trib_tensor *tensor)
                          .next_free = engine->free_tensors};
     free(tensor->splits);
     memset(tensor->cores, 0, engine->core_count * sizeof *tensor->cores);
-    *tensor = fresh;
+    /* `engine` stays as it is: a thread with a handle of the past may be reading it. */
+    _Static_assert(offsetof(trib_tensor, engine) == 0, "all else comes behind it");
+    memcpy((unsigned char *)tensor + sizeof tensor->engine, (const unsigned char *)&fresh + sizeof fresh.engine,
+           sizeof fresh - sizeof fresh.engine);
     engine->free_tensors = tensor;
 }
 
