@@ -121,7 +121,7 @@ typedef enum trib_callback_kind {
 typedef struct trib_callback_site {
     _Atomic int64_t since_ns;  /* 0: none runs */
     _Atomic uint64_t what;     /* its kind, and the tag of its tensor */
-    _Atomic int64_t warned_ns; /* since_ns of the last one that was warned of */
+    int64_t warned_ns;         /* since_ns of the last one that was warned of; the watching thread's own */
     /* The last one that took too long: what it was, how long it took, and when it returned; 0: none has. */
     _Atomic uint64_t long_what;
     _Atomic int64_t long_for_ns, long_end_ns;
@@ -197,7 +197,7 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
-    struct trib_trace_flusher *trace_flusher;     /* of api/; NULL: none */
+    struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks; /* NULL: no device */
     struct trib_device *device;                   /* NULL: none */
     atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
