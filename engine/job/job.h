@@ -179,7 +179,8 @@ struct trib_engine {
     char *job, *coordinator_address, *listen_host;
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
-    char coordinator_source[64];  /* the variable that coordinator_address comes from, for texts */
+    /* The variable that coordinator_address comes from, for texts. */
+    char coordinator_source[TRIB_COORDINATOR_SOURCE_SIZE];
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;
