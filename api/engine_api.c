@@ -121,11 +121,10 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         } else {
             status = trib_address_local(coordinator, listen, error);
         }
-        config->listen = listen->text;
     } else {
         status = trib_interfaces_expand(config->listen, listen, error);
-        config->listen = listen->text;
     }
+    config->listen = listen->text;
     status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
     if (status == TRIB_OK && config->token == NULL &&
         !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen))) {

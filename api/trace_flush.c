@@ -21,7 +21,8 @@ static int64_t flush(trib_engine *engine, int64_t pause_ns)
 {
     const int64_t began_ns = monotonic_ns();
     trib_tracer_flush(engine);
-    const int64_t took_ns = SHARE * (monotonic_ns() - began_ns), least_ns = 2 * pause_ns < LAST_NS ? 2 * pause_ns : LAST_NS;
+    const int64_t took_ns = SHARE * (monotonic_ns() - began_ns),
+                  least_ns = 2 * pause_ns < LAST_NS ? 2 * pause_ns : LAST_NS;
     return took_ns > least_ns ? took_ns : least_ns;
 }
 

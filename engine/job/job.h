@@ -119,9 +119,9 @@ typedef enum trib_callback_kind {
 } trib_callback_kind;
 
 typedef struct trib_callback_site {
-    _Atomic int64_t since_ns;  /* 0: none runs */
-    _Atomic uint64_t what;     /* its kind, and the tag of its tensor */
-    int64_t warned_ns;         /* since_ns of the last one that was warned of; the watching thread's own */
+    _Atomic int64_t since_ns; /* 0: none runs */
+    _Atomic uint64_t what;    /* its kind, and the tag of its tensor */
+    int64_t warned_ns;        /* since_ns of the last one that was warned of; the watching thread's own */
     /* The last one that took too long: what it was, how long it took, and when it returned; 0: none has. */
     _Atomic uint64_t long_what;
     _Atomic int64_t long_for_ns, long_end_ns;
@@ -199,12 +199,12 @@ struct trib_engine {
     struct trib_member *member;
     struct trib_tracer *tracer;
     struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
-    const struct trib_device_hooks *device_hooks; /* NULL: no device */
-    struct trib_device *device;                   /* NULL: none */
-    atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
-    _Atomic(struct trib_local_group *) group;     /* local ranks of this machine; NULL: alone, or not open yet */
-    atomic_uint launches;                         /* counts what stream_wait may be tried again for (device.h) */
-    atomic_uint device_jobs;                      /* jobs that the device has, other than those of tasks */
+    const struct trib_device_hooks *device_hooks;         /* NULL: no device */
+    struct trib_device *device;                           /* NULL: none */
+    atomic_bool direct_logged;                            /* whether the log has said that bytes bypass host memory */
+    _Atomic(struct trib_local_group *) group; /* local ranks of this machine; NULL: alone, or not open yet */
+    atomic_uint launches;                     /* counts what stream_wait may be tried again for (device.h) */
+    atomic_uint device_jobs;                  /* jobs that the device has, other than those of tasks */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* signals phase, a waited-for operation, a report, and closed */

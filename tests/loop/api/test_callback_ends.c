@@ -247,9 +247,8 @@ static void named_while_it_runs(void **state)
     (void)state;
     for (uint32_t reactors = 1; reactors <= 2; reactors++) { /* a single one has no other that could watch it */
         watched_log self;
-        trib_engine *engine =
-            open_watched(&self, "is held up by the callback of tensor \"slow one\" (push_pull)", INT64_C(600000000),
-                         reactors);
+        trib_engine *engine = open_watched(&self, "is held up by the callback of tensor \"slow one\" (push_pull)",
+                                           INT64_C(600000000), reactors);
         submit_long(engine, &self);
         while (!atomic_load(&self.seen)) {
             sched_yield();
@@ -262,8 +261,8 @@ static void named_while_destroy_waits(void **state)
 {
     (void)state;
     watched_log self;
-    trib_engine *engine =
-        open_watched(&self, "trib_engine_destroy waits for the callback of tensor \"slow one\"", INT64_C(60000000000), 2);
+    trib_engine *engine = open_watched(&self, "trib_engine_destroy waits for the callback of tensor \"slow one\"",
+                                       INT64_C(60000000000), 2);
     submit_long(engine, &self);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     assert_true(atomic_load(&self.seen));
