@@ -202,6 +202,7 @@ void __wrap_trib_worker_task_settled(trib_core *core, trib_task *task)
     assert_int_equal(task->gave_up, the.fails[index]);
     the.settled[index]++;
     note(5, task);
+    task->op_core = NULL; /* as the worker does: the operation may be freed */
 }
 
 static void end_event(uint32_t at)
