@@ -129,6 +129,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     trib_assert(mine->active == op_core);
+    trib_assert(op_core->core == core && atomic_load(&op_core->op->claim) != 0); /* it has failed already */
     if (op_core->abort) {
         return;
     }
