@@ -20,7 +20,7 @@ _Static_assert(TRIB_CONTRIBUTORS_MAX <= TRIB_MEMBERS_MAX, "each contributor is a
 _Static_assert(TRIB_REACTORS_MAX <= 32, "sets of reactors are kept as the bits of 32");
 _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept as the bits of 64");
 _Static_assert(TRIB_MEMBERS_MAX <= UINT16_MAX, "an owner in a frame has 16 bits");
-_Static_assert((uint64_t)TRIB_MEMBERS_MAX * TRIB_REACTORS_MAX <= UINT32_MAX, "an owner's code has 32 bits");
+_Static_assert((uint64_t)TRIB_MEMBERS_MAX *TRIB_REACTORS_MAX <= UINT32_MAX, "an owner's code has 32 bits");
 _Static_assert(TRIB_LOCAL_SIZE_MAX <= 0xff, "the root of a device tensor has 8 bits for it (aggregator.h)");
 _Static_assert(TRIB_GROUPS_MAX <= UINT16_MAX, "a table of groups stays small");
 
