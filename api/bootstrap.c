@@ -70,7 +70,7 @@ static trib_status check_exchange(const trib_config *config, trib_error *error)
  * variables say is an address for a use of its own. */
 static trib_status make_id(const trib_config *config, trib_unique_id *id, trib_error *error)
 {
-    return config->coordinator != NULL && config->coordinator_source == NULL
+    return config->coordinator != NULL && !trib_config_is_launchers_address(config)
                ? trib_unique_id_create_at(config->coordinator, id, error)
                : trib_unique_id_create(id, error);
 }
