@@ -2,16 +2,33 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
+#include "engine/codec/codec_auto.h"
 #include "engine/worker/task_codec.h"
 
 /* Says why a tensor as declared can have no codec, or TRIB_OK. */
-static trib_status check_tensor(const trib_codec_config *config, const trib_tensor_desc *desc, trib_error *error)
+static trib_status check_tensor(const trib_engine *engine, const trib_codec_config *config,
+                                const trib_tensor_desc *desc, trib_error *error)
 {
+    trib_codec_choices choices = {.items = {*config}, .count = 1};
+    trib_status status = TRIB_OK;
     if (desc->layout != TRIB_WHOLE || (desc->flags & TRIB_TENSOR_DEVICE) != 0) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "codecs are for whole tensors in host memory: give it the codec \"none\"");
     }
-    return config->codec->check(&config->params, desc->dtype, error);
+    if (config->choices[0] != '\0') {
+        status = trib_codec_auto_parse(&engine->codecs, config->choices, &choices, error);
+    }
+    for (uint32_t i = 0; i < choices.count && status == TRIB_OK; i++) {
+        status = choices.items[i].codec->check(&choices.items[i].params, desc->dtype, error);
+    }
+    return status;
+}
+
+/* True if the tensor has a codec, or may get one. */
+static bool is_some(const trib_codec_config *config)
+{
+    return config->codec != NULL || config->choices[0] != '\0';
 }
 
 /* The codec that the tensor names. */
@@ -20,8 +37,8 @@ static trib_status choose_named(const trib_engine *engine, const trib_tensor_des
 {
     trib_error why;
     trib_status status = trib_codec_parse_with(&engine->codecs, desc->codec, config, &why);
-    if (status == TRIB_OK && config->codec != NULL) {
-        status = check_tensor(config, desc, &why);
+    if (status == TRIB_OK && is_some(config)) {
+        status = check_tensor(engine, config, desc, &why);
     }
     return status == TRIB_OK ? TRIB_OK
                              : trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name,
@@ -37,7 +54,7 @@ trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc 
     }
     const trib_codec_config *found = trib_codec_rules_find(
         &engine->codec_rules, desc->name, desc->count * trib_dtype_size(desc->dtype), engine->config.codec_min_bytes);
-    if (found != NULL && found->codec != NULL && check_tensor(found, desc, NULL) == TRIB_OK) {
+    if (found != NULL && is_some(found) && check_tensor(engine, found, desc, NULL) == TRIB_OK) {
         *config = *found;
     }
     return TRIB_OK;
@@ -61,6 +78,25 @@ uint64_t trib_codec_chunk_room(const trib_tensor *tensor)
     const trib_codec_config *config = &tensor->codec;
     const uint32_t count = tensor->chunk_bytes / (uint32_t)trib_dtype_size(tensor->dtype);
     return TRIB_ENCODING_BYTES + config->codec->bound(&config->params, tensor->dtype, count);
+}
+
+trib_status trib_codec_take_choice(trib_tensor *tensor, uint32_t choice, trib_error *error)
+{
+    trib_codec_choices choices = {.count = 0};
+    if (tensor->codec.choices[0] != '\0') {
+        const trib_status status =
+            trib_codec_auto_parse(&tensor->engine->codecs, tensor->codec.choices, &choices, error);
+        trib_assert(status == TRIB_OK); /* the text was read before */
+    }
+    if (choice > choices.count) {
+        return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" gets choice %u of %u codecs", tensor->name, choice,
+                              choices.count);
+    }
+    if (choices.count > 0) {
+        tensor->codec = choice == 0 ? (trib_codec_config){.codec = NULL} : choices.items[choice - 1];
+        tensor->names_codec = false; /* what cannot be there goes without */
+    }
+    return TRIB_OK;
 }
 
 bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
