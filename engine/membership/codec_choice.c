@@ -7,15 +7,13 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/kernel_ops.h"
-#include "engine/codec/codec_auto.h"
+#include "engine/codec/codec_measure.h"
 
 #define PROBE_BYTES (256u << 10) /* the most: some round trips of a network, so that its rate shows */
 #define PROBE_TURNS 6u           /* an empty one, which says how long the way takes; 4 KiB, 16, 64 and twice 256 */
 #define PROBE_LONG_NS 5000000 /* no larger one is sent behind one that took so long, and clearly longer than the way, */
 #define PROBE_LONGEST_NS 100000000 /* or so long at all: a slow link also carries signs of life */
 #define PROBES_MAX 8u              /* members that are probed; more would take longer than they tell */
-#define SAMPLE_COUNT 16384u        /* elements that are encoded and summed to see how long it takes */
-#define SAMPLE_TURNS 3u
 #define MADE_MAX 32u
 
 typedef struct made_choice {
@@ -147,105 +145,35 @@ void trib_codec_choice_close(trib_coordinator *self)
 
 /* ---- Processors ---- */
 
-typedef struct sample {
-    float *elements, *sums;
-    unsigned char *encoded, *memory; /* memory: a residual, a momentum, a scratch and a state behind each other */
-    uint64_t room;
-} sample;
-
-static double per_byte(int64_t ns)
+static int64_t now_of(void *user)
 {
-    return (double)(ns > 0 ? ns : 0) / (SAMPLE_COUNT * sizeof(float));
+    trib_core *core = user;
+    return trib_now(core->reactor);
 }
 
-/* Elements of some magnitudes and both signs, the same in every job. */
-static void fill_sample(float *elements)
+static void charge_of(void *user, bool is_encoded, size_t bytes)
 {
-    uint64_t state = 1;
-    for (uint32_t i = 0; i < SAMPLE_COUNT; i++) {
-        double sum = -2;
-        for (int k = 0; k < 4; k++) {
-            state = state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-            sum += (double)(state >> 40) / (double)(1 << 24);
-        }
-        elements[i] = (float)sum;
-    }
+    trib_core *core = user;
+    trib_charge(core->reactor, is_encoded ? TRIB_COST_ENCODE : TRIB_COST_DECODE, bytes);
 }
 
-static double measure_sum(trib_core *core, const sample *what)
+/* Returns the nanoseconds for each byte that is added; below 0: memory ran out. */
+static double measure_sum(trib_core *core)
 {
-    const trib_kernels *kernels = core->engine->env.kernels;
+    const size_t bytes = TRIB_CODEC_SAMPLE_COUNT * sizeof(float);
+    float *elements = calloc(2, bytes);
     int64_t best_ns = INT64_MAX;
-    for (uint32_t i = 0; i < SAMPLE_TURNS; i++) {
+    for (uint32_t i = 0; i < TRIB_CODEC_SAMPLE_TURNS && elements != NULL; i++) {
         const int64_t began_ns = trib_now(core->reactor);
-        trib_kernel_combine(kernels, TRIB_FLOAT32, TRIB_SUM, what->sums, what->sums, TRIB_FORM_ACC, what->elements,
-                            TRIB_FORM_WIRE, SAMPLE_COUNT);
-        trib_charge(core->reactor, TRIB_COST_SUM, SAMPLE_COUNT * sizeof(float));
+        trib_kernel_combine(core->engine->env.kernels, TRIB_FLOAT32, TRIB_SUM, elements, elements, TRIB_FORM_ACC,
+                            elements + TRIB_CODEC_SAMPLE_COUNT, TRIB_FORM_WIRE, TRIB_CODEC_SAMPLE_COUNT);
+        trib_charge(core->reactor, TRIB_COST_SUM, bytes);
         const int64_t took_ns = trib_now(core->reactor) - began_ns;
         best_ns = took_ns < best_ns ? took_ns : best_ns;
     }
-    return per_byte(best_ns);
-}
-
-/* float32 stands for all types: their encoded bytes are as many. */
-static trib_codec_speed measure_codec(trib_core *core, const trib_codec_config *config, const sample *what,
-                                      trib_dtype dtype)
-{
-    const size_t part = SAMPLE_COUNT * sizeof(float);
-    const trib_codec_memory memory = {.residual = what->memory,
-                                      .momentum = what->memory + part,
-                                      .scratch = what->memory + 2 * part,
-                                      .state = what->memory + 3 * part};
-    int64_t encode_ns = INT64_MAX, decode_ns = INT64_MAX;
-    uint32_t bytes = 0;
-    for (uint32_t i = 0; i < SAMPLE_TURNS; i++) {
-        const trib_codec_place place = {.round = i + 1};
-        const int64_t began_ns = trib_now(core->reactor);
-        bytes = trib_codec_encode(config, &memory, &place, TRIB_FLOAT32, what->elements, SAMPLE_COUNT, what->encoded);
-        trib_charge(core->reactor, TRIB_COST_CODEC, part);
-        const int64_t between_ns = trib_now(core->reactor);
-        const trib_status status = bytes == 0 || bytes > what->room
-                                       ? TRIB_INVALID
-                                       : config->codec->decode(&config->params, TRIB_FLOAT32, what->encoded, bytes,
-                                                               what->sums, SAMPLE_COUNT, NULL);
-        trib_charge(core->reactor, TRIB_COST_CODEC, part);
-        const int64_t ended_ns = trib_now(core->reactor);
-        if (status != TRIB_OK) { /* a program's codec failed: it is not chosen */
-            return (trib_codec_speed){.encode_ns = 1e9, .decode_ns = 1e9, .ratio = 1};
-        }
-        encode_ns = between_ns - began_ns < encode_ns ? between_ns - began_ns : encode_ns;
-        decode_ns = ended_ns - between_ns < decode_ns ? ended_ns - between_ns : decode_ns;
-    }
-    return (trib_codec_speed){.encode_ns = per_byte(encode_ns),
-                              .decode_ns = per_byte(decode_ns),
-                              .ratio = (double)bytes / (double)(SAMPLE_COUNT * trib_dtype_size(dtype))};
-}
-
-/* Returns false if memory runs out. */
-static bool open_sample(sample *what, const trib_codec_choices *choices)
-{
-    const size_t part = SAMPLE_COUNT * sizeof(float);
-    uint32_t state = 0;
-    *what = (sample){.room = 1};
-    for (uint32_t i = 0; i < choices->count; i++) {
-        const trib_codec *codec = choices->items[i].codec;
-        const uint64_t room = codec->bound(&choices->items[i].params, TRIB_FLOAT32, SAMPLE_COUNT);
-        what->room = room > what->room ? room : what->room;
-        state = codec->state_bytes > state ? codec->state_bytes : state;
-    }
-    what->elements = malloc(part);
-    what->sums = calloc(1, part);
-    what->encoded = malloc(what->room);
-    what->memory = calloc(1, 3 * part + state);
-    return what->elements != NULL && what->sums != NULL && what->encoded != NULL && what->memory != NULL;
-}
-
-static void close_sample(const sample *what)
-{
-    free(what->elements);
-    free(what->sums);
-    free(what->encoded);
-    free(what->memory);
+    const bool is_measured = elements != NULL;
+    free(elements);
+    return is_measured ? (double)best_ns / (double)bytes : -1;
 }
 
 /* ---- The choice ---- */
@@ -283,7 +211,6 @@ static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *
     const char *why = say_impossible(self, self->chooser);
     trib_codec_choices choices;
     trib_codec_speed speeds[TRIB_CODEC_CHOICES_MAX];
-    sample what;
     if (why == NULL && trib_codec_auto_parse(&self->core->engine->codecs, entry->codec, &choices, NULL) != TRIB_OK) {
         why = "the coordinator lacks a codec of the list";
     }
@@ -292,22 +219,25 @@ static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *
                  entry->name, why);
         return 0;
     }
-    uint32_t choice = 0;
-    if (open_sample(&what, &choices)) {
-        fill_sample(what.elements);
-        const trib_codec_step step = {.link_ns = roster->t_opt_factor * 8e9 / self->chooser->link_bits,
-                                      .sum_ns = measure_sum(self->core, &what),
-                                      .workers = roster->worker_count,
-                                      .summing = trib_roster_summing(roster),
-                                      .reactors = roster->members[0].reactors,
-                                      .workers_sum = roster->members[0].sums};
-        for (uint32_t i = 0; i < choices.count; i++) {
-            speeds[i] = measure_codec(self->core, &choices.items[i], &what, entry->dtype);
-        }
-        choice = trib_codec_auto_choose(&step, &choices, speeds);
-        log_choice(self, entry, &step, &choices, speeds, choice);
+    const trib_codec_clock clock = {.now_ns = now_of, .charge = charge_of, .user = self->core};
+    const trib_codec_step step = {.link_ns = roster->t_opt_factor * 8e9 / self->chooser->link_bits,
+                                  .sum_ns = measure_sum(self->core),
+                                  .workers = roster->worker_count,
+                                  .summing = trib_roster_summing(roster),
+                                  .reactors = roster->members[0].reactors,
+                                  .workers_sum = roster->members[0].sums};
+    bool is_measured = step.sum_ns >= 0;
+    for (uint32_t i = 0; i < choices.count && is_measured; i++) {
+        is_measured = trib_codec_measure(&clock, &choices.items[i], entry->dtype, &speeds[i]);
     }
-    close_sample(&what);
+    if (!is_measured) {
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "tensor \"%s\" and its like: auto chose none: no memory to measure codecs, or one of them failed",
+                 entry->name);
+        return 0;
+    }
+    const uint32_t choice = trib_codec_auto_choose(&step, &choices, speeds);
+    log_choice(self, entry, &step, &choices, speeds, choice);
     return choice;
 }
 
@@ -332,7 +262,8 @@ bool trib_codec_choice_make(trib_coordinator *self, trib_registry_entry *entry)
             return true; /* it goes without */
         }
         self->chooser->is_told = take_told(self, self->chooser);
-        self->chooser->is_measured = self->chooser->is_told || self->roster->local_size > 0 || self->roster->survives;
+        self->chooser->is_measured = self->chooser->is_told || self->roster->local_size > 0 || self->roster->survives ||
+                                     trib_roster_is_one_host(self->roster);
         if (!self->chooser->is_measured) {
             (void)probe_next(self);
         }

@@ -173,7 +173,7 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
     const trib_encoding encoding = encoding_of(task);
     const uint32_t chunk = self->chunks_encoded++;
     const trib_status status = encode_chunk(task, &encoding, chunk, &error);
-    trib_charge(core->reactor, TRIB_COST_CODEC, trib_view_chunk_size(&task->io.source, chunk));
+    trib_charge(core->reactor, TRIB_COST_ENCODE, trib_view_chunk_size(&task->io.source, chunk));
     if (status == TRIB_OK && self->chunks_encoded < task->chunk_count) {
         trib_reactor_defer(reactor, post);
         return;
@@ -249,7 +249,7 @@ static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t
     const trib_status status = tensor->codec.codec->decode(
         &tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk), self->answer_sizes[chunk],
         trib_view_chunk(&task->io.destination, chunk), chunk_elements(task, chunk), &why);
-    trib_charge(core->reactor, TRIB_COST_CODEC, trib_view_chunk_size(&task->io.source, chunk));
+    trib_charge(core->reactor, TRIB_COST_DECODE, trib_view_chunk_size(&task->io.source, chunk));
     return status == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, status, "the sum of chunk %u of partition %u from %s: %.300s", chunk,

@@ -33,7 +33,9 @@ static int parse_table(replay_options *self, int argc, char **argv)
         {OPTION_SET("--cross-barrier", &self->cross_barrier,
                     "a layer's forward pass waits for that layer's gradients only"),
          .is_change = true},
-        {OPTION_NUMBER("--codec", &self->codec, "0.5", 0.0001, 1, "bytes on the wire per byte of gradient"),
+        {OPTION_TEXT(
+             "--codec", &self->codec, "CODEC|RATIO",
+             "as in TRIB_CODEC, measured on this machine; or bytes on the wire per byte of gradient, at no cost"),
          .is_change = true},
         {OPTION_NUMBER("--compute", &self->compute, "0.5", 0.0001, 10000,
                        "factor on the recorded times between operations, for another device"),
@@ -187,7 +189,6 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
     step->priorities = step->priorities && !self->no_priorities;
     step->by_order = self->by_order;
     step->cross_barrier = step->cross_barrier || self->cross_barrier;
-    step->codec_ratio = self->codec > 0 ? self->codec : step->codec_ratio;
     if (self->rate_bits > 0) {
         job->link.egress_bits = job->link.ingress_bits = self->rate_bits;
     }
@@ -197,6 +198,10 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
     trib_config checked;
     trib_config given = *engine;
     trib_error error = {.status = TRIB_OK};
+    if (self->codec != NULL && study_codec_option(self->codec, &step->codec, &step->codec_ratio, &error) != TRIB_OK) {
+        fprintf(stderr, "tributary %s: --codec: %s\n", self->name, error.text);
+        return false;
+    }
     given.worker_count = (int32_t)job->workers;
     given.server_count = (int32_t)job->servers;
     given.coordinator = "n0:1";
