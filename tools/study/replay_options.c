@@ -13,6 +13,9 @@ static int parse_table(replay_options *self, int argc, char **argv)
 {
     bool many_machines = false, one_machine = false;
     const option_row rows[] = {
+        /* The first row is that of tune alone. */
+        {OPTION_SET("--codecs", &self->codecs,
+                    "tries codecs, too, as fast as they are on this machine at this moment")},
         {OPTION_COUNT("-n", &self->workers, 1, 2048, "workers"), .is_change = true},
         {OPTION_COUNT("-s", &self->servers, 0, 2048, "servers"), .is_change = true},
         {OPTION_CHOICE("--colocate", &self->colocate, option_when_words, "WHEN", "whether workers sum a share too"),
@@ -64,8 +67,8 @@ static int parse_table(replay_options *self, int argc, char **argv)
         .command = self->name,
         .usage = tune ? "[options] FILE...     searches the settings under which a recorded step is fastest"
                       : "[options] FILE...     a recorded step again, under other settings",
-        .rows = rows,
-        .count = sizeof rows / sizeof rows[0] - (tune ? 2 : 0),
+        .rows = rows + (tune ? 0 : 1),
+        .count = sizeof rows / sizeof rows[0] - (tune ? 2 : 1),
         .notes = "The settings (-n to --rate) are those of the recording unless they are given. The others describe "
                  "the recording,\nfrom which they are estimated unless they are given; docs/trace.md.\n",
         .takes_operands = true,

@@ -21,7 +21,7 @@ typedef struct replay_options {
     int local_sum;        /* a trib_local_sum; -1: as recorded, or what the engine chooses on other machines */
     uint32_t per_machine; /* workers of each; 0: as recorded */
     uint64_t local_rate_bits;
-    bool no_priorities, by_order, cross_barrier, json, quiet, live;
+    bool no_priorities, by_order, cross_barrier, json, quiet, live, codecs;
     const char *export;
     char changes[400]; /* the changed settings in words; "": none */
 } replay_options;
