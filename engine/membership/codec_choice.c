@@ -130,13 +130,6 @@ trib_status trib_codec_choice_take_probed(trib_coordinator *self, uint32_t membe
     return TRIB_OK;
 }
 
-void trib_codec_choice_link_ended(trib_coordinator *self, uint32_t member)
-{
-    if (self->chooser != NULL && self->chooser->is_waiting && self->chooser->member == member && !probe_next(self)) {
-        trib_serves_check(self);
-    }
-}
-
 void trib_codec_choice_close(trib_coordinator *self)
 {
     free(self->chooser);
@@ -269,6 +262,9 @@ bool trib_codec_choice_make(trib_coordinator *self, trib_registry_entry *entry)
         }
     }
     struct trib_codec_chooser *mine = self->chooser;
+    if (!mine->is_measured && !may_probe(self, mine->member)) {
+        (void)probe_next(self); /* its link has ended meanwhile */
+    }
     if (!mine->is_measured) {
         return false;
     }

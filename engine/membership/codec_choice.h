@@ -13,11 +13,9 @@
 #include "engine/membership/coordinator_internal.h"
 
 /* Returns true if the tensor's choice is made, or there is none to make. Else links are being measured, and
- * trib_serves_check is called when that is over. */
+ * trib_serves_check is called when that is over, or when the link of a member that is waited for has ended. */
 bool trib_codec_choice_make(trib_coordinator *self, trib_registry_entry *entry);
 TRIB_CHECKED trib_status trib_codec_choice_take_probed(trib_coordinator *self, uint32_t member, trib_error *error);
-/* A member's link has ended: it is not waited for. */
-void trib_codec_choice_link_ended(trib_coordinator *self, uint32_t member);
 void trib_codec_choice_close(trib_coordinator *self);
 
 #endif

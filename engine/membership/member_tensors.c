@@ -165,6 +165,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         free(cut);
         return choice;
     }
+    trib_assert(tensor->is_declared && cut->partition_bytes == partition_bytes);
     trib_tensor_placed(tensor, id, frame->round, owners, cut);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
         /* The number of the tensor is taken from here on. */
