@@ -309,7 +309,7 @@ typedef struct trib_config {
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
     trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
     /* The codec of tensors that name none, where they can have it, or codecs by name and size: "int8; *.bias=none"
-     * (docs/codecs.md); the same on all workers. NULL: none */
+     * (docs/codecs.md); the same on all workers. "auto": what makes a step faster, or none. NULL: none */
     const char *codec;
     uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
     /* Instead of coordinator and token, whose values are not looked at then: an id, the same on all members, or on

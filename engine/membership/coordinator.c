@@ -5,6 +5,7 @@
  * every member gets an error. Running ends when all workers have left, which the servers are told, or when a member is
  * lost, whose cause all members are told.
  */
+#include "engine/membership/codec_choice.h"
 #include "engine/membership/coordinator.h"
 
 #include <stdio.h>
@@ -292,6 +293,8 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_registry_take_forgotten(self, member, error);
     case TRIB_FRAME_SERVING:
         return trib_serve_take_serving(self, member, frame, error);
+    case TRIB_FRAME_PROBED:
+        return trib_codec_choice_take_probed(self, member, error);
     case TRIB_FRAME_GROUP_CREATE:
         return self->running ? trib_groups_take_create(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
@@ -492,6 +495,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_groups_clear(self);
     trib_commits_close(self);
     trib_rebalance_close(self);
+    trib_codec_choice_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
         free(self->slots[i].loads_buffer);
