@@ -32,7 +32,6 @@ typedef struct tcp_backlog {
     int64_t fast_for_ns;     /* time that samples must look fast before `paces` ends; 0: it never began */
     bool paces;              /* the network counts as slow, and packets are spaced out */
     bool replaced_bbr;       /* the system's default is BBR, and this transport chose another algorithm */
-    int64_t urgent_until_ns; /* until then an urgent message is likely: one was sent shortly before */
 } tcp_backlog;
 
 /* Since when a peer has acknowledged nothing of the data under way to it. */
