@@ -78,8 +78,9 @@ static int64_t time_late_steps(uint32_t workers, uint32_t servers, bool prioriti
     if (study_step_run(&config, &result, &error) != TRIB_OK) {
         fail_msg("%s", error.text);
     }
-    print_message("# %u workers + %u servers, priorities %d: %.1f ms; %.3f of t_opt and computing\n", workers, servers, priorities,
-                  (double)result.step_ns / 1e6, (double)result.step_ns / (result.t_opt_ns + (double)result.compute_ns));
+    print_message("# %u workers + %u servers, priorities %d: %.1f ms; %.3f of t_opt and computing\n", workers, servers,
+                  priorities, (double)result.step_ns / 1e6,
+                  (double)result.step_ns / (result.t_opt_ns + (double)result.compute_ns));
     for (uint32_t i = 0; i < workers; i++) {
         free(models[i]);
     }
