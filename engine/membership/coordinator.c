@@ -404,7 +404,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     trib_engine *engine = core->engine;
     trib_coordinator *self = trib_core_zalloc(core, sizeof *self);
     if (self == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the coordinator");
     }
     engine->coordinator = self;
     self->core = core;
