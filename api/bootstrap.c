@@ -136,7 +136,7 @@ static trib_status exchange(trib_bootstrap *self, trib_error *error)
     }
     card *cards __attribute__((cleanup(free_cards))) = calloc((size_t)config->worker_count + 1, sizeof *cards);
     if (cards == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the addresses of the workers");
     }
     card *mine = &cards[config->worker_count];
     fill_card(config, mine);

@@ -145,7 +145,7 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
     trib_engine *engine = calloc(1, sizeof *engine);
     trib_status status = TRIB_NO_MEMORY;
     if (engine == NULL) {
-        trib_error_set(error, status, "out of memory");
+        trib_error_set(error, status, "out of memory for an engine");
     } else {
         atomic_init(&engine->magic, TRIB_ENGINE_ALIVE); /* before callbacks run on other threads */
         status = trib_engine_open(engine, env, config, error);
@@ -199,7 +199,7 @@ static trib_status create(const trib_config *given, trib_engine **engine_out, tr
         return status;
     }
     if (!trib_fork_watch()) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the watch over fork()");
     }
     status = create_here(&config, given->coordinator, engine_out, error);
     if (status == TRIB_OK) {

@@ -36,7 +36,6 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
     if (self->over) {
         return;
     }
-    trib_assert(trib_core_is_here(self->core));
     self->over = true;
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
@@ -169,7 +168,6 @@ static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carr
 static void free_place(trib_coordinator *self, uint32_t member, const char *why)
 {
     trib_coordinator_slot *at = &self->slots[member];
-    trib_assert(at->joined && self->joined > 0 && at->link->peer == member);
     snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
     if (!self->core->ended) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -201,7 +199,6 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_rebalance_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
-        trib_assert(self->workers_left <= self->worker_count);
     } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
         self->early_leaver = member;
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -407,7 +404,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     trib_engine *engine = core->engine;
     trib_coordinator *self = trib_core_zalloc(core, sizeof *self);
     if (self == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the coordinator");
     }
     engine->coordinator = self;
     self->core = core;

@@ -305,7 +305,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
 {
     trib_member *member = trib_core_zalloc(core, sizeof *member);
     if (member == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the connection to the coordinator");
     }
     member->core = core;
     core->engine->member = member;
