@@ -1,7 +1,7 @@
 """Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups)."""
 
 from . import job
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError
 
 
 class ProcessSet:
@@ -129,7 +129,8 @@ def resolve(process_set):
     return process_set
 
 
-def require_global(process_set):
-    """Raises UnsupportedError for any other set than the global one."""
-    if process_set is not global_process_set and process_set is not None:
-        raise UnsupportedError('%r: this binding has no operations of a part of the workers' % (process_set,))
+def by_id(number):
+    """Returns the set of that number. ArgumentError if it was not added, or has been removed."""
+    if number != 0 and number not in _added:
+        raise ArgumentError('process set %d: there is none of that number' % number)
+    return _added[number] if number else global_process_set
