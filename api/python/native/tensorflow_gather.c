@@ -193,6 +193,21 @@ static trib_status read_splits(struct gather *gather, uint64_t rows, trib_error 
     return TRIB_OK;
 }
 
+/* Lets the workers' shapes be compared, as far as they are to agree. `shape` has room for TRIB_TENSOR_DIMS_MAX sizes. */
+static void set_shape(const struct gather *gather, uint64_t rows, uint64_t *shape, trib_tensor_desc *desc)
+{
+    const int dims = TF_NumDims(gather->input);
+    if (dims > TRIB_TENSOR_DIMS_MAX) {
+        return;
+    }
+    shape[0] = rows;
+    for (int i = 1; i < dims; i++) {
+        shape[i] = (uint64_t)TF_Dim(gather->input, i);
+    }
+    desc->shape = shape;
+    desc->dims = (uint32_t)dims;
+}
+
 /* Says what this worker's part of the operation is, and declares the tensor. The job is locked. */
 static trib_status declare(struct gather *gather, trib_group *group, trib_op_params *params, trib_error *error)
 {
@@ -206,11 +221,14 @@ static trib_status declare(struct gather *gather, trib_group *group, trib_op_par
     desc.layout = TRIB_SLICES;
     desc.row = gather->row;
     desc.group = group;
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    set_shape(gather, rows, shape, &desc);
     params->input_bytes = desc.count * element;
     if (gather->kernel->kind == KIND_REDUCE_SCATTER) {
         const uint64_t each = rows / (uint64_t)gather->size;
         const uint64_t mine = each + ((uint64_t)gather->rank < rows % (uint64_t)gather->size);
         desc.count = rows == 0 ? 0 : desc.count / rows * mine;
+        shape[0] = mine;
         TF_Status *status = TF_NewStatus();
         gather->output = allocate(gather, mine, status);
         const bool is_allocated = TF_GetCode(status) == 0;
@@ -230,6 +248,8 @@ static trib_status declare(struct gather *gather, trib_group *group, trib_op_par
         }
         desc.layout = TRIB_PAIRS;
         desc.count = 0;
+        desc.shape = NULL;
+        desc.dims = 0;
         desc.splits = gather->lengths;
         desc.split_count = (uint32_t)gather->size;
         params->input_bytes = 0; /* rows behind the last split stay where they are */

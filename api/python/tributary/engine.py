@@ -117,6 +117,7 @@ class Tensor:
         stream=None,
         priority=None,
         output_bytes=0,
+        input_bytes=0,
         flags=0,
         is_once=False,
         prescale=1.0,
@@ -136,7 +137,7 @@ class Tensor:
             )
             params.has_priority = priority is not None
             params.priority = priority or 0
-            params.output_bytes, params.flags = output_bytes, flags
+            params.output_bytes, params.input_bytes, params.flags = output_bytes, input_bytes, flags
             params.prescale, params.postscale = prescale, postscale
             engine._submit(function, self._reference, handle)
         operation = Operation(engine, handle, owner, value, self if is_once else None)

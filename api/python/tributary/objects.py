@@ -49,13 +49,13 @@ def broadcast_object(
     return obj if is_root else loads(data)
 
 
-def gathered(engine, kind, name, buffer, row=1, splits=None, owner=None):
+def gathered(engine, kind, name, buffer, row=1, splits=None, owner=None, shape=()):
     """Gathers (kind: trib_all_gather) or exchanges (trib_all_to_all) elements, and returns the bytes of the result and
     how many elements came from each worker."""
     is_pairs = splits is not None
     layout = _abi.TRIB_PAIRS if is_pairs else _abi.TRIB_SLICES
     tensor = engine.declare_once(
-        name, buffer.dtype, 0 if is_pairs else buffer.count, layout=layout, splits=splits, row=row
+        name, buffer.dtype, 0 if is_pairs else buffer.count, layout=layout, splits=splits, row=row, shape=shape
     )
 
     def value(handle):

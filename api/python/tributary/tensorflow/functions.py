@@ -5,15 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
-from .. import job
-from ..objects import dumps, loads
+from .. import objects
 from ..errors import UnsupportedError
-from ..process_sets import ProcessSet, global_process_set, resolve
-from .gather_ops import allgather
-from .ops import broadcast, name_of
+from ..process_sets import ProcessSet, global_process_set
+from .ops import broadcast
 
 
 def broadcast_variables(
@@ -44,16 +41,9 @@ def broadcast_object(
     name: str | None = None,
     process_set: ProcessSet | None = global_process_set,
 ) -> Any:
-    """Returns the root's object on every worker of a set. It must be one that pickle can take."""
-    process_set = resolve(process_set)
-    name = name_of(name, 'broadcast_object', process_set)
-    is_root = job.rank() == root_rank
-    data = np.frombuffer(dumps(obj), np.uint8) if is_root else np.zeros(0, np.uint8)
-    length = broadcast(tf.constant([data.size], tf.int64), root_rank, name + '.length', process_set=process_set)
-    data = data if is_root else np.zeros(int(length[0]), np.uint8)
-    name = '%s.data.%d' % (name, data.size)
-    received = broadcast(tf.constant(data), root_rank, name, process_set=process_set)
-    return obj if is_root else loads(received.numpy().tobytes())
+    """Returns the root's object on every worker of a set, in a graph, too. It must be one that pickle can take. session
+    is taken and has no meaning."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
 
 
 def broadcast_object_fn(
@@ -73,9 +63,4 @@ def allgather_object(
     process_set: ProcessSet | None = global_process_set,
 ) -> list[Any]:
     """Returns the objects of a set's workers, in order of rank. They must be ones that pickle can take."""
-    process_set = resolve(process_set)
-    name = name_of(name, 'allgather_object', process_set)
-    data = np.frombuffer(dumps(obj), np.uint8)
-    lengths = allgather(tf.constant([data.size], tf.int64), name + '.lengths', process_set=process_set).numpy()
-    gathered = allgather(tf.constant(data), name + '.data', process_set=process_set).numpy()
-    return [loads(part.tobytes()) for part in np.split(gathered, np.cumsum(lengths)[:-1])]
+    return objects.allgather_object(obj, name, process_set)

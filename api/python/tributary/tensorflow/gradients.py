@@ -70,7 +70,10 @@ class _Tape:
         """Horovod's rule: as if the other workers' gradients of it were 0, where an average is wanted."""
         if gradient is None or not self._scale_local or self._options['op'] != Average:
             return gradient
-        return gradient / resolve(self._options['process_set']).size()
+        size = resolve(self._options['process_set']).size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
 
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **keywords: Any) -> Any:
         """Returns the gradients by the sources, each reduced over all workers."""
