@@ -27,6 +27,7 @@ NOT_APPLICABLE = {
 }
 # Parts of Horovod's launcher that its tests' utilities import.
 PLUGIN = '''
+import os
 import sys
 import threading
 import types
@@ -47,8 +48,6 @@ def module(name, **contents):
 
 
 def rank_and_size():
-    import os
-
     return int(os.environ['HOROVOD_RANK']), int(os.environ['HOROVOD_SIZE'])
 
 
@@ -70,6 +69,11 @@ module('runner.util.threads', in_thread=in_thread)
 module('runner.common.util.env', get_env_rank_and_size=rank_and_size)
 module('common.util', is_version_greater_equal_than=is_version_greater_equal_than)
 module('tensorflow.util', _executing_eagerly=executing_eagerly)
+if os.environ['PEER_FRAMEWORK'] == 'tensorflow':
+    import tributary.tensorflow
+
+    tributary.tensorflow._executing_eagerly = executing_eagerly
+    tributary.tensorflow.util = sys.modules['horovod.tensorflow.util']
 '''
 WORKER = '''
 import os, subprocess, sys
@@ -134,9 +138,8 @@ def main():
             '-k',
             ' and '.join(['not ' + name for name in NOT_APPLICABLE] + ['(%s)' % arguments.k] * bool(arguments.k)),
         ]
-        subprocess.run(
-            command, env=python_bed.environment(folder), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        env = python_bed.environment(folder, PEER_FRAMEWORK=arguments.framework)
+        subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         results, lines = read_results(folder + '/0.xml', folder + '/0.log')
     counts = {kind: sum(1 for _, result in results if result == kind) for kind in ('passed', 'failed', 'skipped')}
     for name, reason in NOT_APPLICABLE.items():

@@ -10,7 +10,7 @@ import tensorflow as tf
 from .. import objects
 from ..errors import UnsupportedError
 from ..process_sets import ProcessSet, global_process_set
-from .ops import broadcast
+from .ops import broadcast, broadcast_
 
 
 def broadcast_variables(
@@ -26,12 +26,15 @@ def broadcast_variables(
         variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name, process_set=process_set))
 
 
-def broadcast_global_variables(root_rank: int) -> None:
-    """Refused: TensorFlow 2 keeps no list of all variables."""
-    raise UnsupportedError(
-        'broadcast_global_variables: TensorFlow 2 has no global variables: use broadcast_variables(model.variables, %d)'
-        % root_rank
-    )
+def broadcast_global_variables(root_rank: int) -> Any:
+    """In a graph of TensorFlow 1: returns the operation that gives all workers the root's global variables. Refused in
+    eager mode, which keeps no list of them."""
+    if tf.executing_eagerly():
+        raise UnsupportedError(
+            'broadcast_global_variables: there are no global variables in eager mode: use '
+            'broadcast_variables(model.variables, %d)' % root_rank
+        )
+    return tf.group(*broadcast_(tf.compat.v1.global_variables(), root_rank))
 
 
 def broadcast_object(

@@ -220,15 +220,13 @@ def broadcast_(
     name: str | None = None,
     process_set: ProcessSet | None = global_process_set,
 ) -> list[Any]:
-    """Gives variables the root's values, and returns the values."""
+    """Gives variables the root's values, and returns the values; in a graph, tensors that do so when they are run."""
     base = name_of(name, 'broadcast_', resolve(process_set))
     values = [
         broadcast(variable, root_rank, '%s.%d' % (base, index), process_set=process_set)
         for index, variable in enumerate(variables)
     ]
-    for variable, value in zip(variables, values):
-        variable.assign(value)
-    return values
+    return [tf.convert_to_tensor(variable.assign(value)) for variable, value in zip(variables, values)]
 
 
 def barrier(process_set: ProcessSet | None = global_process_set) -> None:
