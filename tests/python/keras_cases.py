@@ -6,6 +6,7 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import python_bed  # noqa: E402
 import tributary.keras as trib  # noqa: E402
 
 
@@ -73,6 +74,8 @@ def main():
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
     accumulates_and_leaves_local(rank, size)
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
     print('worker %d of %d: keras on %s is right' % (rank, size, keras.backend.backend()), flush=True)
     trib.shutdown()
 

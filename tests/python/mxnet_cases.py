@@ -7,6 +7,7 @@ import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
 from mxnet import autograd, gluon, nd  # noqa: E402
 
+import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.mxnet as trib  # noqa: E402
 
@@ -322,9 +323,14 @@ def errors(rank, size):
     assert np.array_equal(trib.allreduce(nd.ones((4,)), op=trib.Sum).asnumpy(), np.full(4, size, 'float32'))
 
 
+def functions_have_type_hints(rank, size):
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
+
+
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred, errors):
+    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred, functions_have_type_hints, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -7,6 +7,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
 from tributary.tensorflow import ops  # noqa: E402
@@ -297,6 +298,11 @@ def errors(rank, size):
     assert np.array_equal(trib.allreduce(of(rank, (4,)), op=trib.Sum), total((4,)))
 
 
+def functions_have_type_hints(rank, size):
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
+
+
 if __name__ == '__main__':
     trib.init()
     for case in (
@@ -312,6 +318,7 @@ if __name__ == '__main__':
         sets,
         batch_norm_over_all,
         local_layers,
+        functions_have_type_hints,
         errors,
     ):
         case(trib.rank(), trib.size())

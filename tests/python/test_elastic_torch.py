@@ -27,7 +27,8 @@ def worker_is_lost(python):
         job.kill(next(pid for pid, each in job.steps().items() if each[1] == rank))
         job.comes_to(lambda steps: len(steps) == 2 or any(each[2] == 2 for each in steps.values()), 'a job of two')
     output = job.end(seconds=120)
-    assert output.count('trained 6 epochs') == 3, output[-2500:]
+    # The worker that was started in the last one's place may come when the training is over.
+    assert output.count('trained 6 epochs') >= 2, output[-2500:]
 
 
 def goes_on_in_the_process(python):

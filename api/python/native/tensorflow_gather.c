@@ -21,9 +21,9 @@ struct gather {
     trib_op *op;
     trib_status status;
     char *failure;
-    int rank, size;        /* of this worker in the process set */
-    uint64_t row;          /* elements that an index of the first dimension stands for; at least 1 */
-    uint64_t lengths[];    /* room for the rows of each pair of members */
+    int rank, size;     /* of this worker in the process set */
+    uint64_t row;       /* elements that an index of the first dimension stands for; at least 1 */
+    uint64_t lengths[]; /* room for the rows of each pair of members */
 };
 
 /* Ends an operation: text is NULL, or says why it failed. TensorFlow may go on computing in here. */
@@ -101,7 +101,8 @@ static void take_result(struct gather *gather, TF_Status *status)
     uint64_t bytes = 0;
     uint64_t rows = 0;
     trib_error error;
-    if (read_lengths(gather, &rows, &error) != TRIB_OK || trib_op_output(gather->op, &data, &bytes, &error) != TRIB_OK) {
+    if (read_lengths(gather, &rows, &error) != TRIB_OK ||
+        trib_op_output(gather->op, &data, &bytes, &error) != TRIB_OK) {
         TF_SetStatus(status, TF_CODE_INTERNAL, error.text);
         return;
     }
@@ -144,9 +145,8 @@ static void finish_completion(struct completion *completion)
     pthread_mutex_lock(&trib_tf_job.lock);
     trib_tf_job.pending--;
     pthread_mutex_unlock(&trib_tf_job.lock);
-    const char *text = gather->status != TRIB_OK
-                           ? (gather->failure != NULL ? gather->failure : "the operation failed")
-                           : (TF_GetCode(status) != 0 ? TF_Message(status) : NULL);
+    const char *text = gather->status != TRIB_OK ? (gather->failure != NULL ? gather->failure : "the operation failed")
+                                                 : (TF_GetCode(status) != 0 ? TF_Message(status) : NULL);
     finish(gather, gather->status, text);
     TF_DeleteStatus(status);
 }
@@ -348,7 +348,7 @@ static void compute(void *user, TF_OpKernelContext *context, TF_AsyncOpKernelDon
     trib_status status = trib_tf_group(kernel, &group, &error);
     if (status == TRIB_OK) {
         gather = record(kernel, context, copy, group);
-        status = gather == NULL                 ? TRIB_NO_MEMORY
+        status = gather == NULL                ? TRIB_NO_MEMORY
                  : take_inputs(gather, &error) ? submit(gather, group, &error)
                                                : TRIB_INVALID;
     }
@@ -381,8 +381,8 @@ void trib_tf_register_gather(TF_Status *status)
     TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shape);
     TF_RegisterOpDefinition(builder, status);
     if (TF_GetCode(status) == 0) {
-        TF_KernelBuilder *kernel = TF_NewAsyncKernelBuilder("TributaryGather", "CPU", trib_tf_kernel_create, compute,
-                                                            trib_tf_kernel_destroy);
+        TF_KernelBuilder *kernel =
+            TF_NewAsyncKernelBuilder("TributaryGather", "CPU", trib_tf_kernel_create, compute, trib_tf_kernel_destroy);
         TF_RegisterKernelBuilder("TributaryGather", kernel, status);
     }
 }

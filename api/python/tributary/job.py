@@ -236,7 +236,7 @@ def cuda_built() -> bool:
     return os.environ.get('TRIB_DEVICE') == 'cuda'
 
 
-def nccl_built():
+def nccl_built() -> int:
     """1 where NCCL sums inside a machine, else 0."""
     return int(cuda_built())
 
