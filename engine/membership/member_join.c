@@ -247,7 +247,11 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     for (uint32_t tag = 0; tag < count && worker; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = engine->tensors[tag];
+        const bool is_unused = tensor->state == TRIB_TENSOR_UNUSED;
         pthread_mutex_unlock(&engine->mutex);
+        if (is_unused) {
+            continue; /* released in an epoch before; who uses its memory next declares it */
+        }
         trib_member_declare(member->core->reactor, &tensor->declare_post);
         if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
             trib_member_tensor_ended(tensor);

@@ -163,6 +163,51 @@ def from_python():
             )
 
 
+ELASTIC = '''
+import array
+import tributary.elastic
+tributary.init()
+state = tributary.elastic.ObjectState(step=0, total=0)
+
+@tributary.elastic.run
+def train(state):
+    while True:
+        data = array.array("i", [1])
+        tensor = tributary.engine().declare("x", tributary._abi.TRIB_INT32, 1)
+        tensor.push_pull(data, reduce=tributary.SUM).wait()
+        state.total += data[0]
+        state.step += 1
+        assert state.total <= 3 * state.step, state.total
+        print("rank", tributary.rank(), "of", tributary.size(), flush=True)
+        state.commit()
+        if state.step % 50 == 0:
+            state.admit()
+
+train(state)
+'''
+
+
+def elastic_from_python():
+    """tributary.elastic goes on in the process: a worker is killed, and another one joins. Each commit broadcasts an
+    object, by tensors that have been released when the epoch ends."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(3, 0, 'tcp') as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+
+        def start(rank):
+            command = [sys.executable, '-c', ELASTIC]
+            job.workers.append(subprocess.Popen(command, env=dict(job.env, TRIB_RANK=str(rank)), **PIPES))
+
+        for rank in range(3):
+            start(rank)
+        await_line(job.workers[0], 'rank 0 of 3')
+        job.workers[1].send_signal(signal.SIGKILL)
+        await_line(job.workers[0], 'rank 0 of 2')
+        start(-1)
+        await_line(job.workers[3], 'rank 2 of 3')
+        await_line(job.workers[0], 'rank 0 of 3')
+
+
 CASES = [
     (
         'killed_%d_of_%d_with_%d_servers_%s' % (deaths, WORKERS, servers, transport),
@@ -170,7 +215,11 @@ CASES = [
     )
     for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))
 ]
-CASES += [('coordinator_killed', coordinator_killed), ('from_python', from_python)]
+CASES += [
+    ('coordinator_killed', coordinator_killed),
+    ('from_python', from_python),
+    ('elastic_from_python', elastic_from_python),
+]
 CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
 
 

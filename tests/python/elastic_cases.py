@@ -43,6 +43,9 @@ def main():
             assert sampler.processed_indices == set(range(SAMPLES)), sampler.processed_indices
             state.epoch, state.batch = state.epoch + 1, 0
             sampler.set_epoch(state.epoch)
+            if state.epoch < EPOCHS:
+                state.save()
+                state.admit()
         weights = hvd.allgather(torch.cat([p.detach().flatten() for p in model.parameters()])[None])
         assert (weights == weights[0]).all(), weights
 

@@ -5,6 +5,7 @@ import os
 import jax
 import jax.numpy as jnp
 import numpy as np
+import python_bed
 import tributary
 import tributary.jax as trib
 from tributary.jax import ops
@@ -123,9 +124,14 @@ def errors(rank, size):
         assert 'complex64' in str(problem)
 
 
+def functions_have_type_hints(rank, size):
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
+
+
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, transformed, many_at_once, trains, codecs, errors):
+    for case in (reductions, transformed, many_at_once, trains, codecs, functions_have_type_hints, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -6,6 +6,7 @@ import os
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
+import python_bed  # noqa: E402
 import tributary.keras as trib  # noqa: E402
 
 
@@ -14,6 +15,37 @@ def model_of(seed, wrap):
     model = keras.Sequential([keras.Input((16,)), keras.layers.Dense(32, activation='tanh'), keras.layers.Dense(4)])
     model.compile(wrap(keras.optimizers.SGD(0.05, momentum=0.9)), 'mse', jit_compile=False)
     return model
+
+
+def steps_of(optimizer, variables, gradients):
+    """Applies gradients one after the other and returns the variables' values."""
+    for gradient in gradients:
+        optimizer.apply([keras.ops.convert_to_tensor(np.full(2, gradient, 'float32'))] * 2, variables)
+    return [keras.ops.convert_to_numpy(variable) for variable in variables]
+
+
+def accumulates_and_leaves_local(rank, size):
+    # Two passes a step; the sum of both counts, as in Horovod, or their mean. A local layer's gradient is the worker's.
+    mean = (size + 1) / 2
+    for average, factor in (False, 2), (True, 1):
+        first, second = [keras.Variable(np.zeros(2, 'float32')) for _ in range(2)]
+        optimizer = trib.DistributedOptimizer(
+            keras.optimizers.SGD(1.0), backward_passes_per_step=2, average_aggregated_gradients=average
+        )
+        for value in steps_of(optimizer, [first, second], [rank + 1.0] * 2):
+            assert np.allclose(value, -mean * factor), (value, mean)
+    layer = keras.layers.Dense(2, use_bias=False)
+    layer.build((1, 1))
+    local, shared = layer.kernel, keras.Variable(np.zeros((1, 2), 'float32'))
+    begin = np.array(keras.ops.convert_to_numpy(local))
+    optimizer = trib.PartialDistributedOptimizer(keras.optimizers.SGD(1.0), local_layers=layer)
+    optimizer.apply([keras.ops.convert_to_tensor(np.full((1, 2), rank + 1, 'float32'))] * 2, [local, shared])
+    assert np.allclose(keras.ops.convert_to_numpy(local), begin - (rank + 1) / size)
+    assert np.allclose(keras.ops.convert_to_numpy(shared), -mean)
+    rows = trib.allgather(np.full((rank + 1, 2), rank))
+    assert np.array_equal(rows, np.repeat(np.repeat([range(size)], 2, 0).T, range(1, size + 1), 0))
+    part = trib.reducescatter(np.arange(2.0 * size) * (rank + 1), op=trib.Sum)
+    assert np.array_equal(part, np.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size * mean)
 
 
 def main():
@@ -41,6 +73,9 @@ def main():
     model.save('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
+    accumulates_and_leaves_local(rank, size)
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
     print('worker %d of %d: keras on %s is right' % (rank, size, keras.backend.backend()), flush=True)
     trib.shutdown()
 

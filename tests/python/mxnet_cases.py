@@ -7,9 +7,9 @@ import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
 from mxnet import autograd, gluon, nd  # noqa: E402
 
+import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.mxnet as trib  # noqa: E402
-from tributary.mxnet import ops  # noqa: E402
 
 
 def of(rank, shape, dtype='float32'):
@@ -103,7 +103,9 @@ def sets(rank, size):
             mine = nd.ones((2,))
             raises(lambda: trib.allreduce_(mine, prescale_factor=2.0, process_set=group), 'does not belong')
             assert np.array_equal(mine.asnumpy(), np.ones(2)), 'a refused array has changed'
-            raises(lambda: trib.DistributedTrainer(network(0).collect_params(), 'sgd', process_set=group), 'belong')
+            recorder = Recorder()
+            trib.DistributedOptimizer(recorder, process_set=group).update(0, None, nd.array(of(rank, (9,))), None)
+            assert np.array_equal(recorder.gradient, of(rank, (9,)))
             continue
         expected = sum(of(r, (9,), 'float64') for r in group.ranks)
         # The same name in both sets: names belong to a set.
@@ -129,7 +131,6 @@ def sets(rank, size):
     # Operations without a name are counted for each set: those outside it have not counted its own.
     for name in ('in.set', None):
         got = trib.allreduce(nd.array(of(rank, (9,))), op=trib.Sum, name=name).asnumpy()
-        ops.check()
         assert np.array_equal(got, total((9,))), name
 
 
@@ -244,21 +245,92 @@ def codecs(rank, size):
     assert trainer._optimizer.momentum == 0.0
 
 
+def rows_of(rank, dtype='float32'):
+    """What a worker gathers: rank + 1 rows of 3."""
+    return of(rank, (rank + 1, 3), dtype)
+
+
+def gathers(rank, size):
+    for dtype in ('float32', 'float16', 'int64', 'uint8'):
+        expected = np.concatenate([rows_of(r, dtype) for r in range(size)])
+        got = trib.allgather(nd.array(rows_of(rank), dtype=dtype))
+        assert got.dtype == np.dtype(dtype) and np.array_equal(got.asnumpy(), expected), dtype
+    expected = np.concatenate([rows_of(r) for r in range(size)])
+    for got in trib.grouped_allgather([nd.array(rows_of(rank))] * 3):
+        assert np.array_equal(got.asnumpy(), expected)
+    assert trib.allgather_object('x' * rank) == ['x' * r for r in range(size)]
+    # Rank r has r + to + 1 rows for worker `to`, all of r * 10 + to.
+    splits = [rank + to + 1 for to in range(size)]
+    source = nd.array(np.repeat([[rank * 10 + to] * 2 for to in range(size)], splits, 0))
+    output, counts = trib.alltoall(source, nd.array(splits, dtype='int32'))
+    received = [r + rank + 1 for r in range(size)]
+    assert np.array_equal(output.asnumpy(), np.repeat([[r * 10 + rank] * 2 for r in range(size)], received, 0))
+    assert counts.asnumpy().tolist() == received
+    even = trib.alltoall(nd.array([rank] * 2 * size))
+    assert np.array_equal(even.asnumpy(), np.repeat(range(size), 2))
+    for length in (2 * size, 2 * size + 1):
+        begin = rank * (length // size) + min(rank, length % size)
+        end = begin + length // size + (rank < length % size)
+        part = trib.reducescatter(nd.array(of(rank, (length, 3))), op=trib.Sum)
+        assert np.array_equal(part.asnumpy(), total((length, 3))[begin:end])
+        parts = trib.grouped_reducescatter([nd.array(of(rank, (length, 3)))] * 2, trib.Sum, prescale_factor=2.0)
+        assert all(np.array_equal(one.asnumpy(), 2 * total((length, 3))[begin:end]) for one in parts)
+    raises(lambda: trib.alltoall(nd.ones((3,)), [1] * (size + 1)), 'do not fit')
+    raises(lambda: trib.alltoall(nd.ones((3,)), nd.ones((size,))), 'integers')
+    raises(lambda: trib.reducescatter(nd.ones((3,)), trib.Max), 'Average or Sum')
+
+
+def compression(rank, size):
+    halves = trib.Compression.fp16
+    sent, context = halves.compress(nd.array([1 + 2.0**-12]))
+    assert sent.dtype == np.float16 and halves.decompress(sent, context).asnumpy() == np.float32(1)
+    assert halves.compress(nd.ones((2,), dtype='int32'))[0].dtype == np.int32
+    parameter = gluon.Parameter('weight', shape=(4,))
+    parameter.initialize(mx.init.Zero())
+    trainer = trib.DistributedTrainer([parameter], 'sgd', {'learning_rate': 1.0}, compression=halves)
+    with autograd.record():
+        value = (parameter.data() * (1 + 2.0**-12)).sum()
+    value.backward()
+    trainer.step(1)
+    assert np.array_equal(parameter.data().asnumpy(), np.full(4, -1, 'float32'))  # 16 bits have rounded it
+
+
+def deferred(rank, size):
+    layer = gluon.nn.Dense(3, prefix='deferred_')  # how many inputs it has, the first batch says
+    layer.initialize(mx.init.Constant(rank + 1))
+    trib.broadcast_parameters(layer.collect_params(), size - 1)
+    layer(nd.ones((2, 5)))
+    assert np.array_equal(layer.weight.data().asnumpy(), np.full((3, 5), size, 'float32'))
+
+
 def errors(rank, size):
+    # An error comes where the array is read, and MXNet goes on.
     if size > 1:
-        trib.allreduce(nd.ones((3 + rank,)), name='differs').wait_to_read()
+        for shape in ((3 + rank,), ((2, 3), (3, 2))[rank % 2]):
+            wrong = trib.allreduce(nd.ones(shape), name='differs.%d' % len(shape))
+            try:
+                wrong.wait_to_read()
+            except mx.base.MXNetError as problem:
+                assert 'differs' in str(problem), problem
+            else:
+                raise AssertionError('workers disagreed, and nothing was raised')
         try:
-            ops.check()
-        except tributary.TributaryError as problem:
+            trib.allgather(nd.ones((2, 3 + rank)), name='differs')
+        except tributary.MismatchError as problem:
             assert 'differs' in str(problem), problem
         else:
             raise AssertionError('workers disagreed, and nothing was raised')
     assert np.array_equal(trib.allreduce(nd.ones((4,)), op=trib.Sum).asnumpy(), np.full(4, size, 'float32'))
 
 
+def functions_have_type_hints(rank, size):
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
+
+
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, errors):
+    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred, functions_have_type_hints, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -1,5 +1,6 @@
 """Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers assert."""
 
+import inspect
 import os
 import subprocess
 import sys
@@ -58,3 +59,20 @@ def interpreter(framework):
         return python_frameworks.make(framework, FOLDER), ''
     except (OSError, subprocess.CalledProcessError) as problem:
         return None, '%s cannot be installed: %s' % (framework, problem)
+
+
+def untyped(module, left_out=()):
+    """Returns how many public functions of a binding there are, and those of which a type checker does not know all."""
+    functions = [
+        function
+        for name, function in vars(module).items()
+        if inspect.isfunction(function) and not name.startswith('_') and name not in left_out
+    ]
+    missing = [
+        function.__name__
+        for function in functions
+        for signature in [inspect.signature(function)]
+        if signature.return_annotation is signature.empty
+        or any(each.annotation is each.empty for each in signature.parameters.values())
+    ]
+    return len(functions), missing

@@ -4,8 +4,10 @@ itself."""
 import os
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
+import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
+import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
 from tributary.tensorflow import ops  # noqa: E402
@@ -136,6 +138,144 @@ def codecs(rank, size):
     assert tributary.engine().stats().bytes_pushed - before < 80000 / 8
 
 
+def rows_of(rank, dtype=tf.float32):
+    """What a worker gathers: rank + 1 rows of 3."""
+    return of(rank, (rank + 1, 3), dtype)
+
+
+def gathered(size, dtype=tf.float32):
+    return np.concatenate([rows_of(rank, dtype) for rank in range(size)])
+
+
+def gathers(rank, size):
+    for dtype in (tf.float32, tf.float16, tf.bfloat16, tf.int64, tf.int16, tf.uint8, tf.bool):
+        for function in (trib.allgather, tf.function(trib.allgather)):
+            assert np.array_equal(function(rows_of(rank, dtype)), gathered(size, dtype)), dtype
+    assert all(np.array_equal(x, gathered(size)) for x in trib.grouped_allgather([rows_of(rank)] * 3))
+    assert trib.allgather_object('x' * rank) == ['x' * r for r in range(size)]
+    # Rank r has r + to + 1 rows for worker `to`, all of r * 10 + to.
+    splits = [rank + to + 1 for to in range(size)]
+    source = tf.constant(np.repeat([[rank * 10.0 + to] * 2 for to in range(size)], splits, 0), tf.float32)
+    expected = np.repeat([[r * 10.0 + rank] * 2 for r in range(size)], [r + rank + 1 for r in range(size)], 0)
+    for function in (trib.alltoall, tf.function(trib.alltoall)):
+        output, counts = function(source, tf.constant(splits))
+        assert np.array_equal(output, expected) and list(counts) == [r + rank + 1 for r in range(size)]
+    even = trib.alltoall(tf.fill([2 * size], rank))
+    assert np.array_equal(even, np.repeat(range(size), 2))
+    for length in (2 * size, 2 * size + 1, 0):
+        begin = rank * (length // size) + min(rank, length % size)
+        end = begin + length // size + (rank < length % size)
+        for function in (trib.reducescatter, tf.function(trib.reducescatter)):
+            result = function(of(rank, (length, 3)), op=trib.Sum)
+            assert np.array_equal(result, total((length, 3))[begin:end]), (length, result)
+    parts = trib.grouped_reducescatter([of(rank, (size, 2))] * 2, op=trib.Sum, prescale_factor=2.0)
+    assert all(np.array_equal(x, 2 * total((size, 2))[rank : rank + 1]) for x in parts)
+    for wrong in (
+        lambda: trib.alltoall(tf.ones(3), [1] * (size + 1)),
+        lambda: trib.alltoall(tf.ones(3), [-1] * size),
+        lambda: trib.alltoall(tf.ones(size + 1), None) if size > 1 else trib.allgather(tf.constant(1)),
+        lambda: trib.reducescatter(tf.ones(3), op=trib.Max),
+        lambda: trib.allgather(tf.constant(1)),
+    ):
+        try:
+            wrong()
+        except (tributary.ArgumentError, tf.errors.InvalidArgumentError):
+            continue
+        raise AssertionError('wrong use was not refused')
+
+
+def gathers_have_gradients(rank, size):
+    # A loss of all results' squares; each operation's gradient is the one of Horovod's table of them.
+    def gradient(function, x):
+        x = tf.Variable(x)
+        with tf.GradientTape() as tape:
+            value = tf.reduce_sum(function(x) ** 2)
+        return tape.gradient(value, x)
+
+    mine, several = rows_of(rank), of(rank, (2 * size, 3))
+    for wrapped in (lambda f: f, tf.function):
+        assert np.array_equal(gradient(wrapped(trib.allgather), mine), 2 * mine)
+        assert np.array_equal(gradient(wrapped(trib.alltoall), several), 2 * several)
+        part = tf.function(lambda x: trib.reducescatter(x, op=trib.Sum))
+        assert np.array_equal(gradient(part, several), 2 * size * total((2 * size, 3)))
+        from_root = wrapped(lambda x: trib.broadcast(x, size - 1))
+        expected = 2 * of(rank, (6,)) if rank == size - 1 else np.zeros(6)
+        assert np.array_equal(gradient(from_root, of(rank, (6,))), expected)
+
+
+def sparse(rank, size):
+    slices = tf.IndexedSlices(rows_of(rank), tf.range(rank + 1, dtype=tf.int64), tf.constant([size + 1, 3], tf.int64))
+    dense = [tf.convert_to_tensor(tf.IndexedSlices(rows_of(r), tf.range(r + 1), (size + 1, 3))) for r in range(size)]
+    result = trib.allreduce(slices, op=trib.Sum)
+    assert isinstance(result, tf.IndexedSlices)
+    assert np.array_equal(tf.convert_to_tensor(result), sum(dense))
+    table = tf.Variable(tf.zeros([size + 1, 3]))
+    for options in ({}, {'sparse_as_dense': True}):
+        with trib.DistributedGradientTape(tf.GradientTape(), op=trib.Sum, **options) as tape:
+            value = tf.reduce_sum(tf.gather(table, range(rank + 1)) * rows_of(rank))
+        result = tape.gradient(value, [table])[0]
+        assert isinstance(result, tf.Tensor) == bool(options)
+        assert np.array_equal(tf.convert_to_tensor(result), sum(dense))
+
+
+def sets(rank, size):
+    if size == 1:
+        return
+    ranks = list(range(1, size)) if size > 2 else [1]
+    members = trib.add_process_set(ranks)
+    inside = rank in ranks
+    assert int(trib.process_set_included_op(members.process_set_id)) == inside
+    assert int(trib.size_op(members.process_set_id)) == len(ranks)
+    if inside:
+        expected = sum(of(r, (5,)) for r in ranks)
+        for function in (trib.allreduce, tf.function(trib.allreduce)):
+            assert np.array_equal(function(of(rank, (5,)), op=trib.Sum, process_set=members), expected)
+        assert np.array_equal(trib.broadcast(of(rank, (5,)), size - 1, process_set=members), of(size - 1, (5,)))
+        everyone = np.concatenate([rows_of(r) for r in ranks])
+        assert np.array_equal(trib.allgather(rows_of(rank), process_set=members), everyone)
+        assert trib.allgather_object(rank, process_set=members) == ranks
+        assert trib.broadcast_object(rank, size - 1, process_set=members) == size - 1
+        weight = tf.Variable(1.0)
+        with trib.DistributedGradientTape(tf.GradientTape(), op=trib.Sum, process_set=members) as tape:
+            value = weight * float(rank)
+        assert float(tape.gradient(value, [weight])[0]) == sum(ranks)
+    else:
+        try:
+            trib.allgather(tf.ones(2), process_set=members)
+        except tributary.ArgumentError as problem:
+            assert 'does not belong' in str(problem)
+        else:
+            raise AssertionError('a worker outside the set was not refused')
+    trib.remove_process_set(members)
+
+
+def batch_norm_over_all(rank, size):
+    # Batches of different lengths: the mean and variance are those of all rows together.
+    layer = trib.SyncBatchNormalization(momentum=0.0, epsilon=0.0)
+    alone = [of(r, (4 + r, 3)) for r in range(size)]
+    rows = np.concatenate(alone)
+    result = layer(alone[rank], training=True)
+    assert np.allclose(result, (alone[rank] - rows.mean(0)) / rows.std(0), atol=1e-5)
+    assert np.allclose(layer.moving_mean, rows.mean(0)) and np.allclose(layer.moving_variance, rows.var(0), atol=1e-5)
+
+
+def local_layers(rank, size):
+    first, second = keras.layers.Dense(1, use_bias=False), keras.layers.Dense(1, use_bias=False)
+    x = tf.fill([1, 1], float(rank + 1))
+    model = keras.Sequential([first, second])
+    model(x)
+    trib.broadcast_variables(model.variables)
+    for scale in True, False:
+        tape = trib.PartialDistributedGradientTape(
+            tf.GradientTape(persistent=True), local_layers=[first], scale_local_gradients=scale
+        )
+        with tape:
+            value = tf.reduce_sum(model(x))
+        ours, alone = tape.gradient(value, model.trainable_variables), tape._tape.gradient(value, first.kernel)
+        assert np.allclose(ours[0], alone / (size if scale else 1))
+        assert np.allclose(ours[1], first.kernel * (size + 1) / 2)  # the mean of all workers' inputs
+
+
 def errors(rank, size):
     if size > 1:
         try:
@@ -158,9 +298,29 @@ def errors(rank, size):
     assert np.array_equal(trib.allreduce(of(rank, (4,)), op=trib.Sum), total((4,)))
 
 
+def functions_have_type_hints(rank, size):
+    count, untyped = python_bed.untyped(trib)
+    assert count > 15 and not untyped, untyped
+
+
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, independent_in_any_order, trains, gradients_flow, codecs, errors):
+    for case in (
+        reductions,
+        scaling,
+        independent_in_any_order,
+        trains,
+        gradients_flow,
+        codecs,
+        gathers,
+        gathers_have_gradients,
+        sparse,
+        sets,
+        batch_norm_over_all,
+        local_layers,
+        functions_have_type_hints,
+        errors,
+    ):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

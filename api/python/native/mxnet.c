@@ -2,12 +2,10 @@
  * (MXEnginePushAsyncND).
  *
  * MXNet starts an operation when its array is ready, and makes readers of the array wait until it is complete. No
- * thread of MXNet waits, and the interpreter is not needed. An error cannot be given to MXNet from C: the first text is
- * kept, and Python raises it at the next call. */
+ * thread of MXNet waits, and the interpreter is not needed. MXNet gets an operation's error, and raises it where the
+ * array is read. */
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdbool.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -34,39 +32,24 @@ struct operation {
     trib_op_params params;
     bool is_broadcast;
     struct on_complete complete;
-    void *array;
+    void *array;   /* a handle of its own: the program may give up its array meanwhile */
+    char *failure; /* why it failed, or NULL */
 };
 
 static struct {
     push_async_function *push_async;
     int (*get_data)(void *array, void **data);
+    int (*copy_handle)(void *array, void **copy); /* of the same elements */
+    int (*free_handle)(void *array);
     int major; /* of MXNet: 2 and newer pass one callback more */
-    pthread_mutex_t lock;
-    char *failure; /* until Python has raised it */
-} mxnet = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} mxnet;
+
+/* mxnet_error.cc: what MXNet takes for an error. */
+void *trib_mxnet_error_make(const char *text);
+void trib_mxnet_error_free(void *error);
 
 TRIB_API int trib_mxnet_init(const char *path, int major);
 TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority);
-TRIB_API char *trib_mxnet_failure(void);
-
-static void note_failure(const char *text)
-{
-    pthread_mutex_lock(&mxnet.lock);
-    if (mxnet.failure == NULL) {
-        mxnet.failure = strdup(text);
-    }
-    pthread_mutex_unlock(&mxnet.lock);
-}
-
-/* Returns the text of an operation that failed since the last call, or NULL. The caller frees it. */
-char *trib_mxnet_failure(void)
-{
-    pthread_mutex_lock(&mxnet.lock);
-    char *failure = mxnet.failure;
-    mxnet.failure = NULL;
-    pthread_mutex_unlock(&mxnet.lock);
-    return failure;
-}
 
 /* Finds MXNet's functions in its library, which the process has loaded. Returns 0, or -1. */
 int trib_mxnet_init(const char *path, int major)
@@ -77,10 +60,14 @@ int trib_mxnet_init(const char *path, int major)
     }
     void *push = dlsym(library, "MXEnginePushAsyncND");
     void *data = dlsym(library, "MXNDArrayGetData");
+    void *copy = dlsym(library, "MXShallowCopyNDArray");
+    void *give_back = dlsym(library, "MXNDArrayFree");
     memcpy(&mxnet.push_async, &push, sizeof push);
     memcpy(&mxnet.get_data, &data, sizeof data);
+    memcpy(&mxnet.copy_handle, &copy, sizeof copy);
+    memcpy(&mxnet.free_handle, &give_back, sizeof give_back);
     mxnet.major = major;
-    return push != NULL && data != NULL ? 0 : -1;
+    return push != NULL && data != NULL && copy != NULL && give_back != NULL ? 0 : -1;
 }
 
 /* Tells MXNet, which may go on computing in here. */
@@ -88,8 +75,12 @@ static void complete(struct completion *completion)
 {
     struct operation *operation = (struct operation *)completion;
     struct on_complete callback = operation->complete;
+    void *error = operation->failure != NULL ? trib_mxnet_error_make(operation->failure) : NULL;
+    (void)mxnet.free_handle(operation->array);
+    free(operation->failure);
     free(operation);
-    callback.callback(callback.engine, callback.param, NULL);
+    callback.callback(callback.engine, callback.param, error);
+    trib_mxnet_error_free(error);
 }
 
 /* Runs on an engine's thread. */
@@ -97,7 +88,7 @@ static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
     if (result->status != TRIB_OK) {
-        note_failure(result->text);
+        operation->failure = strdup(result->text);
     }
     operation->completion.run = complete;
     completion_post(&operation->completion);
@@ -117,7 +108,7 @@ static void start(struct operation *operation, const struct on_complete *callbac
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);
     }
     if (status != TRIB_OK) {
-        note_failure(error.text);
+        operation->failure = strdup(error.text);
         complete(&operation->completion);
     }
 }
@@ -139,11 +130,11 @@ static void start_in_2(void *context, void *on_start, void *callback, void *para
 int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority)
 {
     struct operation *operation = calloc(1, sizeof *operation);
-    if (operation == NULL) {
+    if (operation == NULL || mxnet.copy_handle(array, &operation->array) != 0) {
+        free(operation);
         return -1;
     }
     operation->engine = engine;
-    operation->array = array;
     operation->is_broadcast = root >= 0;
     trib_op_params_init(&operation->params, sizeof operation->params);
     operation->params.tensor = tensor;
@@ -164,6 +155,11 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
     } else {
         function.in_2 = start_in_2;
     }
-    return mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority,
-                            "tributary", false);
+    const int result = mxnet.push_async(function.address, operation, NULL, &context, NULL, 0, &array, 1, NULL, priority,
+                                        "tributary", false);
+    if (result != 0) {
+        (void)mxnet.free_handle(operation->array);
+        free(operation);
+    }
+    return result;
 }

@@ -2,67 +2,118 @@
  * the completion thread tells TensorFlow that the result is there. No thread of TensorFlow waits, and the interpreter
  * is not needed. The operation is not stateful: TensorFlow would run stateful ones one by one, in an order that may
  * differ between workers. */
-#include <pthread.h>
+#include "native/tensorflow_job.h"
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "native/completion.h"
-#include "native/tensorflow_c.h"
-#include "tributary.h"
+enum { KIND_PUSH_PULL = 0, KIND_BROADCAST = 1, KIND_REDUCE = 2, SHAPES_MAX = 100 };
 
-enum { KIND_PUSH_PULL = 0, KIND_BROADCAST = 1, MAX_DIMS = 254, SHAPES_MAX = 100 };
+/* The numbers of process sets are counted in a job; a graph may hold any. */
+enum { PROCESS_SETS_MAX = 1 << 20 };
 
-/* The engine that kernels submit to, and how often there has been another. */
-static struct {
-    pthread_mutex_t lock;
-    trib_engine *engine;
-    uint64_t generation;
-    uint64_t calls, in_place; /* for tests */
-} job = {.lock = PTHREAD_MUTEX_INITIALIZER};
-
-/* One place in a graph. */
-struct kernel {
-    char name[TRIB_TENSOR_NAME_MAX + 1];
-    char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
-    int64_t kind, reduce, priority, root, codec_min_bytes;
-    pthread_mutex_t lock;
-    trib_tensor *tensor; /* of the engine of this generation, for this count */
-    uint64_t generation;
-    int64_t count;
-};
+struct job trib_tf_job = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct operation {
     struct completion completion; /* first */
+    trib_status status;           /* of the operation */
     char *failure;                /* why it failed, or NULL */
     TF_OpKernelContext *context;
     void *done;
     TF_Tensor *input, *output;
+    bool is_zero; /* the result, when the operation is over: of a reduction to another worker */
 };
 
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
+TRIB_API void trib_tensorflow_set_group(uint64_t number, trib_group *group);
 TRIB_API uint64_t trib_tensorflow_calls(bool in_place);
+TRIB_API uint64_t trib_tensorflow_pending(void);
 
 /* NULL before the engine is destroyed. */
 void trib_tensorflow_set_engine(trib_engine *engine)
 {
-    pthread_mutex_lock(&job.lock);
-    job.engine = engine;
-    job.generation++;
-    pthread_mutex_unlock(&job.lock);
+    pthread_mutex_lock(&trib_tf_job.lock);
+    trib_tf_job.engine = engine;
+    trib_tf_job.generation++;
+    trib_tf_job.group_count = 0;
+    pthread_mutex_unlock(&trib_tf_job.lock);
+}
+
+/* Makes a process set of the engine known to kernels. */
+void trib_tensorflow_set_group(uint64_t number, trib_group *group)
+{
+    pthread_mutex_lock(&trib_tf_job.lock);
+    if (number >= trib_tf_job.group_count && number < PROCESS_SETS_MAX) {
+        trib_group **grown = realloc(trib_tf_job.groups, (number + 1) * sizeof(trib_group *));
+        if (grown != NULL) {
+            trib_tf_job.groups = grown;
+            for (uint64_t i = trib_tf_job.group_count; i <= number; i++) {
+                grown[i] = NULL;
+            }
+            trib_tf_job.group_count = number + 1;
+        }
+    }
+    if (number < trib_tf_job.group_count) {
+        trib_tf_job.groups[number] = group;
+    }
+    pthread_mutex_unlock(&trib_tf_job.lock);
+}
+
+trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, trib_error *error)
+{
+    *group_out = NULL;
+    if (trib_tf_job.engine == NULL) {
+        (void)snprintf(error->text, sizeof error->text, "tributary has not been initialized: call init() first");
+        return TRIB_CLOSED;
+    }
+    if (kernel->process_set != GLOBAL_SET) {
+        const uint64_t number = (uint64_t)kernel->process_set;
+        *group_out = number < trib_tf_job.group_count ? trib_tf_job.groups[number] : NULL;
+        if (*group_out == NULL) {
+            (void)snprintf(error->text, sizeof error->text,
+                           "%s: this worker does not belong to process set %d, or the set has been removed: trace the "
+                           "function after add_process_set()",
+                           kernel->name, (int)kernel->process_set);
+            return TRIB_INVALID;
+        }
+    }
+    return TRIB_OK;
 }
 
 /* How many operations kernels have submitted, or how many of them in place. */
 uint64_t trib_tensorflow_calls(bool in_place)
 {
-    pthread_mutex_lock(&job.lock);
-    uint64_t calls = in_place ? job.in_place : job.calls;
-    pthread_mutex_unlock(&job.lock);
+    pthread_mutex_lock(&trib_tf_job.lock);
+    uint64_t calls = in_place ? trib_tf_job.in_place : trib_tf_job.calls;
+    pthread_mutex_unlock(&trib_tf_job.lock);
     return calls;
 }
 
-/* TensorFlow's numbers of types; -1 for those that cannot be summed. */
-static int dtype_of(int type)
+int trib_tf_rank(const trib_group *group)
+{
+    trib_engine_info info = {.struct_size = sizeof info};
+    return group != NULL ? trib_group_rank(group)
+                         : (trib_engine_get_info(trib_tf_job.engine, &info) == TRIB_OK ? info.rank : -1);
+}
+
+int trib_tf_size(const trib_group *group)
+{
+    trib_engine_info info = {.struct_size = sizeof info};
+    return group != NULL ? trib_group_size(group)
+                         : (trib_engine_get_info(trib_tf_job.engine, &info) == TRIB_OK ? info.worker_count : 0);
+}
+
+/* How many gathers are under way, whose results must be taken before the engine is destroyed. */
+uint64_t trib_tensorflow_pending(void)
+{
+    pthread_mutex_lock(&trib_tf_job.lock);
+    uint64_t pending = trib_tf_job.pending;
+    pthread_mutex_unlock(&trib_tf_job.lock);
+    return pending;
+}
+
+int trib_tf_dtype(int type)
 {
     static const int DTYPES[] = {
         [1] = TRIB_FLOAT32 + 1,   [2] = TRIB_FLOAT64 + 1, [3] = TRIB_INT32 + 1,    [4] = TRIB_UINT8 + 1,
@@ -72,7 +123,7 @@ static int dtype_of(int type)
     return type >= 0 && type < (int)(sizeof DTYPES / sizeof DTYPES[0]) ? DTYPES[type] - 1 : -1;
 }
 
-static void *create(TF_OpKernelConstruction *context)
+void *trib_tf_kernel_create(TF_OpKernelConstruction *context)
 {
     struct kernel *kernel = calloc(1, sizeof *kernel);
     TF_Status *status = TF_NewStatus();
@@ -94,7 +145,8 @@ static void *create(TF_OpKernelConstruction *context)
                    {"reduce", offsetof(struct kernel, reduce)},
                    {"priority", offsetof(struct kernel, priority)},
                    {"root", offsetof(struct kernel, root)},
-                   {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)}};
+                   {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)},
+                   {"process_set", offsetof(struct kernel, process_set)}};
     for (size_t i = 0; i < sizeof NUMBERS / sizeof NUMBERS[0] && TF_GetCode(status) == 0; i++) {
         int64_t value = 0;
         TF_OpKernelConstruction_GetAttrInt64(context, NUMBERS[i].name, &value, status);
@@ -107,19 +159,27 @@ static void *create(TF_OpKernelConstruction *context)
     return kernel;
 }
 
-static void destroy(void *kernel)
+void trib_tf_kernel_destroy(void *kernel)
 {
     free(kernel);
+}
+
+void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text)
+{
+    TF_Status *failure = TF_NewStatus();
+    const int code = status == TRIB_MISMATCH  ? TF_CODE_FAILED_PRECONDITION
+                     : status == TRIB_INVALID ? TF_CODE_INVALID_ARGUMENT
+                                              : TF_CODE_INTERNAL;
+    TF_SetStatus(failure, code, text);
+    TF_OpKernelContext_Failure(context, failure);
+    TF_DeleteStatus(failure);
 }
 
 /* Ends an operation: text is NULL, or says why it failed. TensorFlow may go on computing in here. */
 static void finish(struct operation *operation, const char *text)
 {
     if (text != NULL) {
-        TF_Status *status = TF_NewStatus();
-        TF_SetStatus(status, TF_CODE_INTERNAL, text);
-        TF_OpKernelContext_Failure(operation->context, status);
-        TF_DeleteStatus(status);
+        trib_tf_fail(operation->context, operation->status, text);
     }
     if (operation->input != NULL) {
         TF_DeleteTensor(operation->input);
@@ -136,6 +196,9 @@ static void finish(struct operation *operation, const char *text)
 static void finish_completion(struct completion *completion)
 {
     struct operation *operation = (struct operation *)completion;
+    if (operation->is_zero) {
+        memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
+    }
     finish(operation, operation->failure);
 }
 
@@ -143,6 +206,7 @@ static void finish_completion(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
+    operation->status = result->status;
     if (result->status != TRIB_OK) {
         operation->failure = strdup(result->text);
     }
@@ -177,17 +241,27 @@ static bool take_buffers(struct operation *operation, TF_Status *status)
 
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
  * place uses for another shape gets a number, the same on workers that use names alike. The job is locked. */
-static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_error *error)
+static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_group *group, trib_error *error)
 {
     int64_t count = TF_TensorElementCount(input);
-    if (kernel->tensor != NULL && kernel->generation == job.generation && kernel->count == count) {
+    if (kernel->tensor != NULL && kernel->generation == trib_tf_job.generation && kernel->count == count) {
         return TRIB_OK;
     }
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
-    desc.dtype = (trib_dtype)dtype_of(TF_TensorType(input));
+    desc.dtype = (trib_dtype)trib_tf_dtype(TF_TensorType(input));
     desc.count = (uint64_t)count;
     desc.priority = (int32_t)kernel->priority;
+    desc.group = group;
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    const int dims = TF_NumDims(input);
+    if (dims > 0 && dims <= TRIB_TENSOR_DIMS_MAX) {
+        for (int i = 0; i < dims; i++) {
+            shape[i] = (uint64_t)TF_Dim(input, i);
+        }
+        desc.shape = shape;
+        desc.dims = (uint32_t)dims;
+    }
     if (kernel->codec[0] != '\0') {
         const bool is_small = count * (int64_t)trib_dtype_size(desc.dtype) < kernel->codec_min_bytes;
         desc.codec = is_small ? "none" : kernel->codec;
@@ -197,15 +271,31 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_e
         char name[TRIB_TENSOR_NAME_MAX + 1];
         (void)snprintf(name, sizeof name, number == 0 ? "%s" : "%s#%d", kernel->name, number);
         desc.name = name;
-        status = trib_tensor_declare(job.engine, &desc, &kernel->tensor, error);
+        status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
     }
     if (status == TRIB_OK) {
-        kernel->generation = job.generation;
+        kernel->generation = trib_tf_job.generation;
         kernel->count = count;
     } else {
         kernel->tensor = NULL;
     }
     return status;
+}
+
+/* The job is locked. A reduction is for its root alone: the result of the others is 0 (the gradient of a broadcast, which
+ * must be one operation, as TensorFlow leaves out those whose results nobody uses). */
+static trib_status begin(struct kernel *kernel, struct operation *operation, const trib_group *group,
+                         const trib_op_params *params, trib_error *error)
+{
+    switch (kernel->kind) {
+    case KIND_BROADCAST:
+        return trib_broadcast(trib_tf_job.engine, params, NULL, error);
+    case KIND_REDUCE:
+        operation->is_zero = trib_tf_rank(group) != params->root;
+        return trib_reduce_to(trib_tf_job.engine, params, NULL, error);
+    default:
+        return trib_push_pull(trib_tf_job.engine, params, NULL, error);
+    }
 }
 
 /* Submits; returns NULL, or a text in *error. */
@@ -221,23 +311,22 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     params.done_cb = operation_done;
     params.user = operation;
     /* The lock keeps the engine from being destroyed during the call, which takes microseconds. */
-    pthread_mutex_lock(&job.lock);
+    pthread_mutex_lock(&trib_tf_job.lock);
     pthread_mutex_lock(&kernel->lock);
-    trib_status status = TRIB_CLOSED;
-    if (job.engine == NULL) {
-        (void)snprintf(error->text, sizeof error->text, "tributary has not been initialized: call init() first");
-    } else {
-        status = declare(kernel, input, error);
+    trib_group *group = NULL;
+    trib_status status = trib_tf_group(kernel, &group, error);
+    if (status == TRIB_OK) {
+        status = declare(kernel, input, group, error);
     }
     if (status == TRIB_OK) {
         params.tensor = kernel->tensor;
-        job.calls++;
-        job.in_place += params.input == params.output;
-        status = kernel->kind == KIND_BROADCAST ? trib_broadcast(job.engine, &params, NULL, error)
-                                                : trib_push_pull(job.engine, &params, NULL, error);
+        trib_tf_job.calls++;
+        trib_tf_job.in_place += params.input == params.output;
+        status = begin(kernel, operation, group, &params, error);
     }
     pthread_mutex_unlock(&kernel->lock);
-    pthread_mutex_unlock(&job.lock);
+    pthread_mutex_unlock(&trib_tf_job.lock);
+    operation->status = status;
     return status == TRIB_OK ? NULL : error->text;
 }
 
@@ -271,12 +360,8 @@ static void infer_shape(TF_ShapeInferenceContext *context, TF_Status *status)
     TF_DeleteShapeHandle(shape);
 }
 
-/* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an
- * operation stateful whatever its argument says. */
-__attribute__((constructor)) static void register_operation(void)
+void trib_tf_add_attributes(TF_OpDefinitionBuilder *builder)
 {
-    TF_Status *status = TF_NewStatus();
-    TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder("TributaryExchange");
     TF_OpDefinitionBuilderAddAttr(builder, "T: {float, double, half, bfloat16, int8, uint8, int16, uint16, int32, "
                                            "uint32, int64, uint64, bool}");
     TF_OpDefinitionBuilderAddAttr(builder, "tensor_name: string");
@@ -286,16 +371,30 @@ __attribute__((constructor)) static void register_operation(void)
     TF_OpDefinitionBuilderAddAttr(builder, "root: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "codec: string = ''");
     TF_OpDefinitionBuilderAddAttr(builder, "codec_min_bytes: int = 0");
+    TF_OpDefinitionBuilderAddAttr(builder, "process_set: int = 0");
+}
+
+/* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an
+ * operation stateful whatever its argument says. */
+__attribute__((constructor)) static void register_operation(void)
+{
+    TF_Status *status = TF_NewStatus();
+    TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder("TributaryExchange");
+    trib_tf_add_attributes(builder);
     TF_OpDefinitionBuilderAddInput(builder, "value: T");
     TF_OpDefinitionBuilderAddOutput(builder, "result: T");
     TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shape);
     TF_RegisterOpDefinition(builder, status);
     if (TF_GetCode(status) == 0) {
-        TF_KernelBuilder *kernel = TF_NewAsyncKernelBuilder("TributaryExchange", "CPU", create, compute, destroy);
+        TF_KernelBuilder *kernel = TF_NewAsyncKernelBuilder("TributaryExchange", "CPU", trib_tf_kernel_create, compute,
+                                                            trib_tf_kernel_destroy);
         TF_RegisterKernelBuilder("TributaryExchange", kernel, status);
     }
+    if (TF_GetCode(status) == 0) {
+        trib_tf_register_gather(status);
+    }
     if (TF_GetCode(status) != 0) {
-        (void)fprintf(stderr, "tributary: TensorFlow does not take the operation: %s\n", TF_Message(status));
+        (void)fprintf(stderr, "tributary: TensorFlow does not take the operations: %s\n", TF_Message(status));
     }
     TF_DeleteStatus(status);
 }

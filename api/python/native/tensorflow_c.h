@@ -19,7 +19,7 @@ typedef struct TF_OpKernelContext TF_OpKernelContext;
 typedef struct TF_AsyncOpKernelDoneCallback TF_AsyncOpKernelDoneCallback;
 typedef struct TF_Tensor TF_Tensor;
 
-enum { TF_CODE_INTERNAL = 13 };
+enum { TF_CODE_INVALID_ARGUMENT = 3, TF_CODE_FAILED_PRECONDITION = 9, TF_CODE_INTERNAL = 13, TF_TYPE_INT64 = 9 };
 
 TF_Status *TF_NewStatus(void);
 void TF_DeleteStatus(TF_Status *status);
@@ -40,6 +40,7 @@ void TF_ShapeInferenceContextGetInput(TF_ShapeInferenceContext *context, int ind
                                       TF_Status *status);
 void TF_ShapeInferenceContextSetOutput(TF_ShapeInferenceContext *context, int index, TF_ShapeHandle *handle,
                                        TF_Status *status);
+void TF_ShapeInferenceContextSetUnknownShape(TF_ShapeInferenceContext *context, TF_Status *status);
 
 TF_KernelBuilder *
 TF_NewAsyncKernelBuilder(const char *op, const char *device, void *(*create)(TF_OpKernelConstruction *),
@@ -56,6 +57,9 @@ void TF_GetInput(TF_OpKernelContext *context, int index, TF_Tensor **tensor, TF_
 TF_Tensor *TF_ForwardInputOrAllocateOutput(TF_OpKernelContext *context, const int *candidates, int candidate_count,
                                            int output, const int64_t *dims, int dim_count, int *forwarded,
                                            TF_Status *status);
+TF_Tensor *TF_AllocateOutput(TF_OpKernelContext *context, int output, int type, const int64_t *dims, int dim_count,
+                             size_t bytes, TF_Status *status);
+size_t TF_TensorByteSize(const TF_Tensor *tensor);
 void *TF_TensorData(const TF_Tensor *tensor);
 int TF_NumDims(const TF_Tensor *tensor);
 int64_t TF_Dim(const TF_Tensor *tensor, int index);

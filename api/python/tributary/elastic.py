@@ -15,7 +15,10 @@
 A worker that is lost ends the operations of all others with JobLostError. They go back to their last commit, begin anew
 with whoever is there, and take the state from rank 0, which was there before. Workers that come, or have to go, are
 taken in or left out at a commit (or check_host_updates()), and nothing is lost. Start such a job with `tributary run
---elastic MIN:MAX`."""
+--elastic MIN:MAX`.
+
+With TRIB_SURVIVE=workers no launcher is needed: the workers that are left go on in the engine that they have, and those
+that wait to join (TRIB_RANK=-1) come in then, or at admit()."""
 
 import copy
 import functools
@@ -28,9 +31,12 @@ HorovodInternalError = JobLostError
 
 
 def _begin_anew():
-    """Leaves the job as it was and joins it as it is now: the one place where a change of membership takes place.
-    Returns True if others have come in that lack the state."""
-    job.begin_anew()
+    """Leaves the job as it was and joins it as it is now, or goes on in it: the one place where a change of membership
+    takes place. Returns True if others have come in that lack the state."""
+    if job.goes_on():
+        job.advance()
+    else:
+        job.begin_anew()
     return job.has_newcomers()
 
 
@@ -65,7 +71,19 @@ class State:
             return
         change = self._bcast_object(launcher.change() if self._rank() == 0 else None)
         if change is not None:
+            self.before_change()
             raise HostsUpdatedInterrupt(skip_sync=not change['added'])
+
+    def admit(self):
+        """Takes in workers that wait to join, in a job with TRIB_SURVIVE=workers: raises HostsUpdatedInterrupt on all
+        workers, which must call it at the same place, such as the end of an epoch. Nobody can tell whether some wait, so
+        a change takes place in any case. Does nothing where a launcher says when workers come."""
+        if job.goes_on():
+            self.before_change()
+            raise HostsUpdatedInterrupt(skip_sync=True)
+
+    def before_change(self):
+        """What a kind of state has to do while the workers of before are still there."""
 
     def save(self):
         raise NotImplementedError
@@ -125,7 +143,8 @@ def run_fn(func, reset):
                 # A framework may have an error of its own for a loss. Without the launcher nobody says who is left, and
                 # one that starts all workers again, such as torchrun, sees the error.
                 is_loss = isinstance(problem, JobLostError) or job.is_lost()
-                if not is_loss or (reset is _begin_anew and job.launcher() is None):
+                can_go_on = reset is not _begin_anew or job.launcher() is not None or job.goes_on()
+                if not (is_loss and can_go_on):
                     raise
                 state.restore()
                 must_sync = True

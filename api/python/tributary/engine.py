@@ -2,6 +2,7 @@
 
 import atexit
 import collections
+import contextlib
 import ctypes
 import os
 import threading
@@ -117,6 +118,7 @@ class Tensor:
         stream=None,
         priority=None,
         output_bytes=0,
+        input_bytes=0,
         flags=0,
         is_once=False,
         prescale=1.0,
@@ -136,7 +138,7 @@ class Tensor:
             )
             params.has_priority = priority is not None
             params.priority = priority or 0
-            params.output_bytes, params.flags = output_bytes, flags
+            params.output_bytes, params.input_bytes, params.flags = output_bytes, input_bytes, flags
             params.prescale, params.postscale = prescale, postscale
             engine._submit(function, self._reference, handle)
         operation = Operation(engine, handle, owner, value, self if is_once else None)
@@ -270,6 +272,8 @@ class Engine:
                 error = _abi.trib_error()
                 status = lib.trib_engine_wait_ready(self._handle, _SLICE_NS, ctypes.byref(error))
             if status == _abi.TRIB_OK:
+                if self.rank < 0:
+                    self.membership()  # a worker that has joined a job under way learns its rank
                 return
             if status != _abi.TRIB_TIMEOUT:
                 raise error_of(status, error.text)
@@ -308,6 +312,26 @@ class Engine:
                 return membership
             if not self._advances or (deadline is not None and time.monotonic() >= deadline):
                 raise error_of(status, error.text)
+
+    def forget_tensors(self):
+        """Waits for what is under way and releases all tensors: the next ones of their names are as those of a worker
+        that comes. Handles of declare() must not be used any more."""
+        for operation in list(self._live):
+            with contextlib.suppress(Exception):  # who waits for it gets its error
+                operation.wait()
+        for shapes in self._tensors.values():
+            for tensor in shapes.values():
+                with self._entered():
+                    call(lib.trib_tensor_release, tensor.handle)
+        self._tensors.clear()
+        self.turns.clear()
+
+    def has_changed(self):
+        """True if a worker was lost in a job that goes on: operations fail until advance() is called."""
+        membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
+        with self._entered():
+            status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
+        return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
 
     def is_lost(self):
         """True if the job has ended because a member was lost or has left."""

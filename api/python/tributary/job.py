@@ -20,7 +20,7 @@ _lock = threading.Lock()
 _engine = None
 _has_newcomers = True
 _settings = {}  # of the last init()
-_generation = 0  # how often init() has made an engine; what a binding keeps for an engine ends with it
+_generation = 0  # how often the job has begun or gone on with others; what a binding keeps for an engine ends with it
 
 
 def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
@@ -117,9 +117,32 @@ def begin_anew():
     init(**_settings)
 
 
+def goes_on():
+    """True if this process goes on after the loss of another worker: TRIB_SURVIVE=workers, without a launcher that
+    deals out places."""
+    survive = _settings.get('survive', os.environ.get('TRIB_SURVIVE'))
+    return survive in ('workers', _abi.TRIB_SURVIVE_WORKERS) and launcher() is None
+
+
+def advance():
+    """Goes on with the workers that are left and those that wait to join, in the engine that is there. Tensors and
+    counted names begin anew, as they do on a worker that comes."""
+    global _generation, _has_newcomers
+    with _lock:
+        for _, closing in _followers:
+            closing()
+        before = _engine.size
+        _engine.forget_tensors()
+        membership = _engine.advance()
+        _has_newcomers = membership.worker_count > before - membership.lost_count
+        _generation += 1
+        for opened, _ in _followers:
+            opened()
+
+
 def is_lost():
-    """True if the engine's job has ended because a member was lost or has left."""
-    return _engine is not None and _engine.is_lost()
+    """True if the engine's job has ended because a member was lost or has left, or goes on without it."""
+    return _engine is not None and (_engine.is_lost() or _engine.has_changed())
 
 
 def is_initialized() -> bool:
@@ -140,7 +163,7 @@ def has_newcomers():
 
 
 def generation():
-    """Returns a number that changes with each init()."""
+    """Returns a number that changes with each init(), and each time that the job goes on with others."""
     return _generation
 
 
@@ -213,7 +236,7 @@ def cuda_built() -> bool:
     return os.environ.get('TRIB_DEVICE') == 'cuda'
 
 
-def nccl_built():
+def nccl_built() -> int:
     """1 where NCCL sums inside a machine, else 0."""
     return int(cuda_built())
 

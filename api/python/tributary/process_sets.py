@@ -1,7 +1,11 @@
 """Process sets: some of the job's workers, with collectives of their own (Horovod's name for groups)."""
 
+from __future__ import annotations
+
+from collections.abc import Iterable
+
 from . import job
-from .errors import ArgumentError, UnsupportedError
+from .errors import ArgumentError
 
 
 class ProcessSet:
@@ -82,7 +86,7 @@ _added = {}
 _next_id = 1
 
 
-def add_process_set(process_set):
+def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Makes a set usable. All workers of the job call it, with the same ranks, in the same order. Takes a ProcessSet or a
     list of ranks, and returns the ProcessSet."""
     global _next_id
@@ -102,7 +106,7 @@ def add_process_set(process_set):
     return process_set
 
 
-def remove_process_set(process_set):
+def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a set. All workers call it. Returns False for one that was not added, and for the global one."""
     if process_set.process_set_id not in _added:
         return False
@@ -129,7 +133,8 @@ def resolve(process_set):
     return process_set
 
 
-def require_global(process_set):
-    """Raises UnsupportedError for any other set than the global one."""
-    if process_set is not global_process_set and process_set is not None:
-        raise UnsupportedError('%r: this binding has no operations of a part of the workers' % (process_set,))
+def by_id(number):
+    """Returns the set of that number. ArgumentError if it was not added, or has been removed."""
+    if number != 0 and number not in _added:
+        raise ArgumentError('process set %d: there is none of that number' % number)
+    return _added[number] if number else global_process_set

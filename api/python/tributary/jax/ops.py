@@ -3,8 +3,11 @@
 The same program must run on all workers. Names belong to places in a program: where none is given they are counted as
 the program is traced, so workers must trace the same functions in the same order."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -156,31 +159,31 @@ class Compression:
     none = None
 
     @staticmethod
-    def codec(codec, min_bytes=None):
+    def codec(codec: Any, min_bytes: int | None = None) -> CodecCompressor:
         """The engine's codec of that text, "onebit,ef=vanilla", or of BytePS's compression_params. Smaller arrays
         travel as they are."""
         return CodecCompressor(codec, min_bytes)
 
 
-def allreduce(tree, op=Average, name=None, compression=None):
+def allreduce(tree: Any, op: str | None = Average, name: str | None = None, compression: Any = None) -> Any:
     """Returns the reduction of all workers' arrays; a pytree gives a pytree. op: Average, Sum, Min, Max or Product.
     Average and Sum can be differentiated; all of them work under jit and vmap."""
     return _apply(tree, name, _PUSH_PULL, reduction_of(op), -1, 'allreduce', compression)
 
 
-def push_pull(tree, average=True, name=None):
+def push_pull(tree: Any, average: bool = True, name: str | None = None) -> Any:
     """BytePS's name for allreduce."""
     return allreduce(tree, Average if average else Sum, name)
 
 
-def broadcast(tree, root_rank=0, name=None):
+def broadcast(tree: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the root's arrays on every worker; a pytree gives a pytree."""
     if not 0 <= root_rank < job.size():
         raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
     return _apply(tree, name, _BROADCAST, None, root_rank, 'broadcast')
 
 
-def check():
+def check() -> None:
     """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread:
     the next operation raises the error, or this call, after block_until_ready()."""
     address = _native.trib_jax_failure()
@@ -190,12 +193,12 @@ def check():
         raise TributaryError(text.decode(errors='replace'))
 
 
-def barrier():
+def barrier() -> None:
     """Waits until all workers have called it."""
     check()
     job.engine().barrier()
 
 
-def calls(in_place=False):
+def calls(in_place: bool = False) -> int:
     """How many operations XLA's programs have called for, or how many of those in place."""
     return _native.trib_jax_calls(in_place)

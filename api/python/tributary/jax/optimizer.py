@@ -1,13 +1,18 @@
 """Transformations of gradients in the form that optax chains, and the start of training."""
 
+from __future__ import annotations
+
 import collections
+from typing import Any
 
 from .ops import Average, allreduce, broadcast
 
 GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
 
 
-def allreduce_gradients(op=Average, name='gradients', compression=None):
+def allreduce_gradients(
+    op: str | None = Average, name: str = 'gradients', compression: Any = None
+) -> GradientTransformation:
     """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(), optax.adam(...))."""
 
     def init(_parameters):
@@ -19,7 +24,9 @@ def allreduce_gradients(op=Average, name='gradients', compression=None):
     return GradientTransformation(init, update)
 
 
-def DistributedOptimizer(optimizer, op=Average, name='gradients', compression=None):
+def DistributedOptimizer(
+    optimizer: Any, op: str | None = Average, name: str = 'gradients', compression: Any = None
+) -> GradientTransformation:
     """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
 
     def update(gradients, state, parameters=None, **extra):
@@ -28,6 +35,6 @@ def DistributedOptimizer(optimizer, op=Average, name='gradients', compression=No
     return GradientTransformation(optimizer.init, update)
 
 
-def broadcast_parameters(parameters, root_rank=0):
+def broadcast_parameters(parameters: Any, root_rank: int = 0) -> Any:
     """Returns the root's parameters on every worker."""
     return broadcast(parameters, root_rank, 'parameters')

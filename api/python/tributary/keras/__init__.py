@@ -8,30 +8,44 @@ model.fit(..., callbacks=[hvd.callbacks.BroadcastGlobalVariablesCallback(0)])
 
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import (
+    ccl_built,
     cross_rank,
     cross_size,
+    cuda_built,
+    ddl_built,
     gloo_built,
+    gloo_enabled,
     is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
     mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
     nccl_built,
     rank,
+    rocm_built,
     size,
+    start_timeline,
+    stop_timeline,
 )
+from ..objects import allgather_object, broadcast_object
+from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from . import callbacks, elastic
 from .core import (
     Average,
     Compression,
     DistributedOptimizer,
+    PartialDistributedOptimizer,
     Sum,
+    allgather,
     allreduce,
     broadcast,
     broadcast_global_variables,
     init,
     load_model,
     push_pull,
+    reducescatter,
     shutdown,
 )
 

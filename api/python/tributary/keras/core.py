@@ -1,11 +1,21 @@
 """What the binding of Keras has beside its callbacks. The backend's own binding does the sums."""
 
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
 import keras
 import numpy as np
 
 from .. import job
-from ..engine import AVG, SUM
-from ..reductions import Average, Sum
+from .._library import lib
+from ..buffers import buffer_of
+from ..errors import ArgumentError, UnsupportedError
+from ..objects import gathered
+from ..process_sets import ProcessSet, global_process_set, resolve
+from ..reductions import REDUCTIONS, Average, Sum, reduction_of  # noqa: F401 (Sum: a name of this module)
 from .optimizer import distributed
 
 _backend = keras.backend.backend()
@@ -18,13 +28,17 @@ elif _backend == 'jax':
 
     Compression = _jax.Compression
 
-    def reduce_gradients(gradients, op=Average, compression=None):
+    def reduce_gradients(gradients, op=Average, compression=None, process_set=global_process_set, **options):
+        if process_set is not global_process_set:
+            raise UnsupportedError('%r: on JAX there are no operations of a part of the workers' % (process_set,))
         return _jax.allreduce(gradients, op, 'gradient', compression)
 else:
     from ..torch import Compression, init, shutdown  # noqa: F401
     from ..torch import ops as _torch_ops
 
-    def reduce_gradients(gradients, op=Average, compression=Compression.none):
+    def reduce_gradients(
+        gradients, op=Average, compression=Compression.none, process_set=global_process_set, **options
+    ):
         pairs = [compression.compress(gradient) for gradient in gradients]
         handles = [
             _torch_ops.submit_allreduce(
@@ -33,6 +47,7 @@ else:
                 'gradient.%d' % index,
                 op,
                 priority=-index,
+                process_set=process_set,
                 codec=_torch_ops.codec_for(compression, tensor),
             )
             for index, (tensor, _) in enumerate(pairs)
@@ -41,19 +56,77 @@ else:
 
 
 def DistributedOptimizer(
-    optimizer,
-    name=None,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    sparse_as_dense=False,
-    gradient_predivide_factor=1.0,
-    op=Average,
-    **_unused,
-):
-    """Returns the optimizer with gradients that are reduced over all workers. Compile the model with jit_compile=False on
-    TensorFlow: XLA does not know the operation."""
-    return distributed(optimizer, lambda gradients: reduce_gradients(gradients, op, compression))
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: str | None = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Returns the optimizer with gradients that are reduced over the workers of a set. Compile the model with
+    jit_compile=False on TensorFlow: XLA does not know the operation."""
+    return PartialDistributedOptimizer(
+        optimizer,
+        name,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        gradient_predivide_factor,
+        op,
+        backward_passes_per_step,
+        average_aggregated_gradients,
+        num_groups,
+        groups,
+        process_set,
+        None,
+        scale_local_gradients,
+    )
+
+
+def PartialDistributedOptimizer(
+    optimizer: Any,
+    name: str | None = None,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    gradient_predivide_factor: float = 1.0,
+    op: str | None = Average,
+    backward_passes_per_step: int = 1,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedOptimizer, but for the variables of local_layers (a layer, or a list of them): their gradients are each
+    worker's own."""
+    op, process_set = reduction_of(op), resolve(process_set)
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ArgumentError('gradient_predivide_factor: op must be Average')
+    process_set.engine()  # raises on a worker outside the set, before it trains alone
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers] if local_layers else []
+    options = {'process_set': process_set}
+    if _backend == 'tensorflow':
+        options.update(sparse_as_dense=sparse_as_dense, predivide=gradient_predivide_factor)
+    return distributed(
+        optimizer,
+        lambda gradients: reduce_gradients(gradients, op, compression, **options),
+        backward_passes_per_step,
+        1.0 if average_aggregated_gradients else float(backward_passes_per_step),
+        [variable for layer in layers for variable in layer.trainable_weights],
+        1.0 / process_set.size() if scale_local_gradients and op == Average else 1.0,
+    )
 
 
 def _array(value):
@@ -61,29 +134,68 @@ def _array(value):
     return np.array(keras.ops.convert_to_numpy(value) if is_known else value, order='C')
 
 
-def allreduce(value, name=None, average=True, op=None):
-    """Returns the mean (or sum) of all workers' values, a numpy array."""
+def _declared(kind, name, array, process_set):
+    buffer = buffer_of(array)
+    full = 'keras.%s.%s.%s.%s' % (kind, name or 'value', array.dtype, array.shape)
+    return resolve(process_set).engine().declare(full, buffer.dtype, buffer.count)
+
+
+def allreduce(
+    value: Any,
+    name: str | None = None,
+    average: bool | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    op: str | None = None,
+    compression: Any = Compression.none,
+    process_set: ProcessSet | None = global_process_set,
+) -> np.ndarray:
+    """Returns the mean (or sum) of all workers' values, a numpy array. compression is taken and has no meaning here."""
+    reduce = REDUCTIONS[reduction_of(op, average)]
     array = _array(value)
-    tensor = job.engine().declare_like('keras.%s.%s.%s' % (name or 'value', array.dtype, array.shape), array)
-    return tensor.push_pull(array, reduce=SUM if op == Sum or not average else AVG).wait()
+    array = np.array(array * array.dtype.type(prescale_factor), order='C') if prescale_factor != 1.0 else array
+    result = _declared('allreduce', name, array, process_set).push_pull(array, reduce=reduce).wait()
+    return result * result.dtype.type(postscale_factor) if postscale_factor != 1.0 else result
 
 
-push_pull = allreduce
+def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:
+    """BytePS's name for allreduce."""
+    return allreduce(value, name, average)
 
 
-def broadcast(value, root_rank, name=None):
+def allgather(
+    value: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set
+) -> np.ndarray:
+    """Returns the values of all workers, one behind the other along the first dimension, a numpy array."""
+    array, engine = _array(value), resolve(process_set).engine()
+    row = max(math.prod(array.shape[1:]), 1)
+    name = 'keras.allgather.%s' % (name or 'value')
+    content, counts = gathered(
+        engine, lib.trib_all_gather, name, buffer_of(array), row, owner=array, shape=array.shape
+    ).wait()
+    return np.frombuffer(content, array.dtype).reshape([sum(counts) // row, *array.shape[1:]]).copy()
+
+
+def reducescatter(
+    value: Any, name: str | None = None, op: str | None = Average, process_set: ProcessSet | None = global_process_set
+) -> np.ndarray:
+    """Returns this worker's part of the reduction along the first dimension, a numpy array."""
+    total = allreduce(value, 'reducescatter.%s' % (name or 'value'), op=op, process_set=process_set)
+    process_set = resolve(process_set)
+    each, more = divmod(total.shape[0], process_set.size())
+    begin = process_set.rank() * each + min(process_set.rank(), more)
+    return total[begin : begin + each + (process_set.rank() < more)].copy()
+
+
+def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
     """Returns the root's value on every worker, a numpy array."""
     array = _array(value)
-    return (
-        job.engine()
-        .declare_like('keras.%s.%s.%s' % (name or 'value', array.dtype, array.shape), array)
-        .broadcast(array, root_rank)
-        .wait()
-    )
+    return _declared('broadcast', name, array, None).broadcast(array, root_rank).wait()
 
 
-def broadcast_variables(variables, root_rank):
+def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     """Gives all workers the root's variables."""
+    variables = list(variables)
     arrays = [_array(variable) for variable in variables]
     operations = [
         job.engine().declare_like('keras.variable.%d' % index, array).broadcast(array, root_rank)
@@ -93,18 +205,26 @@ def broadcast_variables(variables, root_rank):
         variable.assign(operation.wait())
 
 
-def broadcast_global_variables(root_rank, model=None):
+def broadcast_global_variables(root_rank: int, model: Any = None) -> None:
     """Gives all workers the root's variables of a model: Keras 3 has no global ones."""
     if model is None:
-        raise NotImplementedError(
+        raise UnsupportedError(
             'Keras 3 has no global variables: use callbacks.BroadcastGlobalVariablesCallback, or give the model'
         )
     broadcast_variables(model.variables, root_rank)
 
 
-def load_model(filepath, custom_optimizers=None, custom_objects=None, compression=Compression.none, **keywords):
+def load_model(
+    filepath: Any,
+    custom_optimizers: Any = None,
+    custom_objects: Any = None,
+    compression: Any = Compression.none,
+    **keywords: Any,
+) -> Any:
     """Loads a model and makes its optimizer a distributed one."""
-    model = keras.models.load_model(filepath, custom_objects=custom_objects, **keywords)
+    objects = {kind.__name__: kind for kind in custom_optimizers or ()}
+    objects.update(custom_objects or {})
+    model = keras.models.load_model(filepath, custom_objects=objects or None, **keywords)
     if getattr(model, 'optimizer', None) is not None:
         model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
     return model

@@ -1,14 +1,48 @@
 """The wrapper of Keras's optimizers, for every backend of Keras 3 and for TensorFlow's Keras 2.13 and newer."""
 
+from __future__ import annotations
 
-def distributed(optimizer, reduce):
-    """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first."""
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def distributed(
+    optimizer: Any,
+    reduce: Callable[[list[Any]], list[Any]],
+    passes: int = 1,
+    factor: float = 1.0,
+    local: Iterable[Any] = (),
+    local_factor: float = 1.0,
+) -> Any:
+    """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first. passes:
+    so many gradients are averaged before a step; factor: multiplies the others' gradients then. Gradients of the
+    variables in `local` are multiplied by local_factor alone."""
     kind = type(optimizer)
     if hasattr(kind, '_reduces_gradients'):
         return optimizer
+    locals_of = {id(variable) for variable in local}
 
     def apply(self, grads, trainable_variables=None):
-        return kind.apply(self, reduce(list(grads)), trainable_variables)
+        grads = list(grads)
+        variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
+        if trainable_variables is not None:
+            trainable_variables = variables
+        is_local = [id(variable) in locals_of for variable in variables]
+        shared = iter(reduce([grad for grad, alone in zip(grads, is_local) if not alone]))
+        grads = [_times(grad, local_factor) if alone else next(shared) for grad, alone in zip(grads, is_local)]
+        return kind.apply(self, [_times(grad, factor) for grad in grads], trainable_variables)
 
-    made = type(kind.__name__, (kind,), {'apply': apply, '_reduces_gradients': True, '__module__': kind.__module__})
-    return made.from_config(optimizer.get_config())
+    def register_local_var(self, variable):
+        """Leaves the gradients of a variable to each worker."""
+        locals_of.add(id(variable))
+
+    contents = {'apply': apply, 'register_local_var': register_local_var, '_reduces_gradients': True}
+    made = type(kind.__name__, (kind,), dict(contents, __module__=kind.__module__))
+    config = optimizer.get_config()
+    if passes != 1:
+        config['gradient_accumulation_steps'] = passes
+    return made.from_config(config)
+
+
+def _times(gradient, factor):
+    return gradient if gradient is None or factor == 1.0 else gradient * factor

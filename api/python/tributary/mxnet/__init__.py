@@ -9,20 +9,32 @@ Or, in place of an import: gluon.Trainer(..., kvstore=tributary.mxnet.KVStore())
 
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import (
+    ccl_built,
     cross_rank,
     cross_size,
+    cuda_built,
+    ddl_built,
     gloo_built,
+    gloo_enabled,
+    is_homogeneous,
     is_initialized,
     local_rank,
     local_size,
     mpi_built,
+    mpi_enabled,
+    mpi_threads_supported,
     nccl_built,
     rank,
+    rocm_built,
     size,
+    start_timeline,
+    stop_timeline,
 )
-from ..objects import broadcast_object
+from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Average, Max, Min, Product, Sum
+from .compression import Compression
+from .gather_ops import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
 from .ops import (
     allreduce,
     allreduce_,

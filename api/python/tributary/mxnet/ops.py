@@ -1,7 +1,12 @@
 """Collectives on MXNet's arrays, in its dependency engine: a call returns at once, and a read of the array waits."""
 
+from __future__ import annotations
+
+import contextlib
 import ctypes
 import itertools
+from collections.abc import Sequence
+from typing import Any
 
 import mxnet as mx
 import numpy as np
@@ -12,7 +17,7 @@ from .._library import beside
 from ..buffers import DTYPES
 from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
-from ..process_sets import global_process_set, resolve
+from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
 MAJOR = int(mx.__version__.split('.')[0])
@@ -22,14 +27,14 @@ _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 _native = ctypes.CDLL(beside('libtributary-mxnet.so'))
 _native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
 _native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3
-_native.trib_mxnet_failure.argtypes, _native.trib_mxnet_failure.restype = [], ctypes.c_void_p
 if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
     raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
 
 
 def _closing():
-    """Waits for what MXNet computes."""
-    (mx.nd if MAJOR == 1 else mx.npx).waitall()
+    """Waits for what MXNet computes. An error that nobody has read is nobody's."""
+    with contextlib.suppress(mx.base.MXNetError):
+        (mx.nd if MAJOR == 1 else mx.npx).waitall()
     _counters.clear()
 
 
@@ -37,30 +42,22 @@ job.follow(lambda: None, _closing)
 init, shutdown = job.init, job.shutdown
 
 
-def check():
-    """Raises the error of an operation that has failed: MXNet itself does not learn of it."""
-    address = _native.trib_mxnet_failure()
-    if address:
-        text = ctypes.string_at(address)
-        ctypes.CDLL(None).free(ctypes.c_void_p(address))
-        raise TributaryError(text.decode(errors='replace'))
-
-
 def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compression=None):
-    """Puts an operation on an array, in place, into MXNet's engine. root: its number in the set."""
-    check()
+    """Puts an operation on an array, in place, into MXNet's engine, which raises its error where the array is read.
+    root: its number in the set."""
     if array.context.device_type != 'cpu':
         raise ArgumentError('%s: arrays on a GPU are not supported: use mx.cpu()' % name)
     kind = np.dtype(array.dtype).name
     if kind not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
-    tensor = resolve(process_set).engine().declare(name, DTYPES[kind], array.size, priority, codec=codec)
+    engine = resolve(process_set).engine()
+    tensor = engine.declare(name, DTYPES[kind], array.size, priority, codec=codec, shape=array.shape)
     if _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
         raise TributaryError('%s: MXNet did not take the operation' % name)
 
 
-def _named(name, kind, process_set=global_process_set):
+def name_of(name, kind, process_set=global_process_set):
     """Returns an operation's name. Operations without one are counted for each set: other workers do not see them."""
     if name is None:
         name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
@@ -75,30 +72,51 @@ def scale(array, factor):
 
 
 def allreduce_(
-    tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
-):
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+    op: str | None = None,
+) -> Any:
     """Reduces an array over the workers of a set (None: all), in place, and returns it."""
     process_set, reduce = resolve(process_set), REDUCTIONS[reduction_of(op, average)]
     process_set.engine()  # raises on a worker outside the set, before the array changes
     scale(tensor, prescale_factor)
-    exchange(tensor, _named(name, 'allreduce', process_set), reduce, priority=priority, process_set=process_set)
+    exchange(tensor, name_of(name, 'allreduce', process_set), reduce, priority=priority, process_set=process_set)
     scale(tensor, postscale_factor)
     return tensor
 
 
 def allreduce(
-    tensor, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
-):
+    tensor: Any,
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+    op: str | None = None,
+) -> Any:
     """Returns the reduction of the arrays of a set's workers (None: all)."""
     return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
 def grouped_allreduce_(
-    tensors, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
-):
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+    op: str | None = None,
+) -> list[Any]:
     """Reduces several arrays, in place, and returns them."""
     process_set = resolve(process_set)
-    base = _named(name, 'grouped', process_set)
+    base = name_of(name, 'grouped', process_set)
     for index, tensor in enumerate(tensors):
         one = '%s.%d' % (base, index)
         allreduce_(tensor, average, one, priority, prescale_factor, postscale_factor, process_set, op)
@@ -106,41 +124,54 @@ def grouped_allreduce_(
 
 
 def grouped_allreduce(
-    tensors, average=None, name=None, priority=0, prescale_factor=1.0, postscale_factor=1.0, process_set=None, op=None
-):
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    name: str | None = None,
+    priority: int = 0,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = None,
+    op: str | None = None,
+) -> list[Any]:
     """Returns the reductions of several arrays."""
     copies = [tensor.copy() for tensor in tensors]
     return grouped_allreduce_(copies, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
-def byteps_push_pull(tensor, version=0, priority=0, name=None, is_average=True):
+def byteps_push_pull(
+    tensor: Any, version: int = 0, priority: int = 0, name: str | None = None, is_average: bool = True
+) -> None:
     """BytePS's name for allreduce_()."""
     reduce = REDUCTIONS[Average if is_average else Sum]
-    exchange(tensor, _named(name, 'byteps'), reduce, priority=priority, compression=_declared.get(name))
+    exchange(tensor, name_of(name, 'byteps'), reduce, priority=priority, compression=_declared.get(name))
 
 
-def push_pull(tensor, name=None, is_average=True):
+def push_pull(tensor: Any, name: str | None = None, is_average: bool = True) -> Any:
     """Returns the sum or mean of all workers' arrays."""
     copy = tensor.copy()
     byteps_push_pull(copy, name=name, is_average=is_average)
     return copy
 
 
-def byteps_declare_tensor(name, **compression):
+def byteps_declare_tensor(name: str, **compression: Any) -> None:
     """Says how byteps_push_pull() sends the tensor of that name: compressor='onebit', ef='vanilla', and so on, as in a
     trainer's compression_params. The tensor itself is declared at its first operation, which knows its size."""
     if compression:
         _declared[name] = CodecCompressor(compression)
 
 
-def broadcast_(tensor, root_rank, name=None, priority=0, process_set=None):
+def broadcast_(
+    tensor: Any, root_rank: int, name: str | None = None, priority: int = 0, process_set: ProcessSet | None = None
+) -> Any:
     """Replaces an array's elements by the root's and returns it. root_rank: a rank of the job, also in a set."""
     process_set = resolve(process_set)
     root = process_set.root(root_rank)
-    exchange(tensor, _named(name, 'broadcast', process_set), root=root, priority=priority, process_set=process_set)
+    exchange(tensor, name_of(name, 'broadcast', process_set), root=root, priority=priority, process_set=process_set)
     return tensor
 
 
-def broadcast(tensor, root_rank, name=None, priority=0, process_set=None):
+def broadcast(
+    tensor: Any, root_rank: int, name: str | None = None, priority: int = 0, process_set: ProcessSet | None = None
+) -> Any:
     """Returns the root's array on every worker."""
     return broadcast_(tensor.copy(), root_rank, name, priority, process_set)

@@ -1,29 +1,47 @@
 """Optimizer, trainer and key-value store of MXNet whose gradients are summed over all workers."""
 
+from __future__ import annotations
+
+import types
+from typing import Any
+
 import mxnet as mx
 
 from .. import job
 from ..codecs import CodecCompressor
 from ..errors import ArgumentError
-from ..process_sets import resolve
+from ..process_sets import ProcessSet, resolve
 from ..reductions import REDUCTIONS, Average, Sum
+from .compression import Compression
 from .ops import broadcast_, exchange, scale
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Averages each gradient over the workers of a set (None: all) before the optimizer's own update."""
+    """Averages each gradient over the workers of a set (None: all) before the optimizer's own update. As with Horovod, a
+    worker outside the set updates by its own gradients."""
 
-    def __init__(self, optimizer, gradient_predivide_factor=1.0, num_groups=0, process_set=None):
+    def __init__(
+        self,
+        optimizer: Any,
+        gradient_predivide_factor: float = 1.0,
+        num_groups: int = 0,
+        process_set: ProcessSet | None = None,
+    ) -> None:
         self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
     def __getattr__(self, name):
         return getattr(self._optimizer, name)
 
+    def create_state(self, index, weight):
+        return self._optimizer.create_state(index, weight)
+
     def create_state_multi_precision(self, index, weight):
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _average(self, index, gradient):
+        if not self._process_set.included():
+            return
         for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
             scale(grad, 1.0 / self._predivide)
             op = Average if self._predivide == 1.0 else Sum
@@ -52,7 +70,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
 def _compression(params, optimizer_params):
     """Reads BytePS's compression_params. Their momentum takes the place of the optimizer's, whose factor is mu."""
     if not params:
-        return None, optimizer_params
+        return Compression.none, optimizer_params
     params, optimizer_params = dict(params), dict(optimizer_params or {})
     if params.pop('fp16', False):
         params.setdefault('compressor', 'fp16')
@@ -65,23 +83,27 @@ def _compression(params, optimizer_params):
 
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with
-    the root's parameters. root_rank: a rank of the job; None for the first of the set."""
+    the root's parameters. As with Horovod, a worker outside the set trains by its own gradients. root_rank: a rank of the
+    job; None for the first of the set. compression: Horovod's argument; compression_params: BytePS's."""
 
     def __init__(
         self,
-        params,
-        optimizer,
-        optimizer_params=None,
-        root_rank=None,
-        compression_params=None,
-        prefix=None,
-        gradient_predivide_factor=1.0,
-        process_set=None,
-        **_unused,
-    ):
+        params: Any,
+        optimizer: Any,
+        optimizer_params: dict[str, Any] | None = None,
+        root_rank: int | None = None,
+        compression_params: dict[str, Any] | None = None,
+        prefix: str | None = None,
+        gradient_predivide_factor: float = 1.0,
+        process_set: ProcessSet | None = None,
+        compression: Any = Compression.none,
+        **_unused: Any,
+    ) -> None:
         self._process_set = resolve(process_set)
-        self._process_set.engine()  # raises on a worker outside the set, before it trains alone
-        self._compression, optimizer_params = _compression(compression_params, optimizer_params)
+        of_params, optimizer_params = _compression(compression_params, optimizer_params)
+        self._compression = of_params if compression_params else compression
+        if isinstance(optimizer, DistributedOptimizer):
+            optimizer = optimizer._optimizer  # this class averages itself
         # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._predivide = gradient_predivide_factor
@@ -98,28 +120,51 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._has_broadcast = True
 
     def _allreduce_grads(self):
+        if not self._process_set.included():
+            return
         self._broadcast_once()
         for index, parameter in enumerate(self._params):
             if parameter.grad_req != 'null':
                 gradient = parameter.list_grad()[0]
                 scale(gradient, 1.0 / self._predivide)
-                name = '%sgradient.%d' % (self._prefix, index)
+                sent, context = self._compression.compress(gradient)
                 exchange(
-                    gradient,
-                    name,
+                    sent,
+                    '%sgradient.%d' % (self._prefix, index),
                     REDUCTIONS[Sum],
                     priority=-index,
                     process_set=self._process_set,
                     compression=self._compression,
                 )
+                if sent is not gradient:
+                    gradient[:] = self._compression.decompress(sent, context)
 
 
-def broadcast_parameters(params, root_rank=0, prefix=None):
-    """Gives all workers the root's parameters: a dict of arrays or of gluon Parameters that are initialized."""
-    for name, parameter in sorted(params.items()):
+def _broadcast_when_initialized(parameter, root_rank, name):
+    """Lets a parameter whose shape is not known yet be broadcast when it is."""
+    initialize = parameter._init_impl
+
+    def initialized(self, *arguments, **keywords):
+        initialize(*arguments, **keywords)
+        broadcast_(self.data(), root_rank, name)
+
+    parameter._init_impl = types.MethodType(initialized, parameter)
+
+
+def broadcast_parameters(params: dict[str, Any], root_rank: int = 0, prefix: str | None = None) -> None:
+    """Gives all workers the root's parameters: a dict of arrays or of gluon Parameters. Those that are not initialized
+    yet follow when they are."""
+    if not hasattr(params, 'items'):
+        raise ArgumentError('params: a dict of parameters is needed, not %s' % type(params).__name__)
+    for key, parameter in sorted(params.items()):
+        name = '%sparameter.%s' % (prefix or '', key)
         if isinstance(parameter, mx.gluon.parameter.Parameter):
-            parameter = parameter.data()
-        broadcast_(parameter, root_rank, '%sparameter.%s' % (prefix or '', name))
+            try:
+                parameter = parameter.data()
+            except mx.gluon.parameter.DeferredInitializationError:
+                _broadcast_when_initialized(parameter, root_rank, name)
+                continue
+        broadcast_(parameter, root_rank, name)
 
 
 if hasattr(mx.kvstore, 'KVStoreBase'):

@@ -29,19 +29,28 @@ from ..job import (
     start_timeline,
     stop_timeline,
 )
-from ..process_sets import ProcessSet, global_process_set
+from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .compression import Compression
-from .functions import broadcast_object, broadcast_variables
-from .gradients import DistributedGradientTape, DistributedOptimizer
+from .functions import (
+    allgather_object,
+    broadcast_global_variables,
+    broadcast_object,
+    broadcast_object_fn,
+    broadcast_variables,
+)
+from .gather_ops import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
+from .gradients import DistributedGradientTape, DistributedOptimizer, PartialDistributedGradientTape
 from .ops import (
     allreduce,
     barrier,
     broadcast,
+    broadcast_,
     grouped_allreduce,
     init,
     local_rank_op,
     local_size_op,
+    process_set_included_op,
     push_pull,
     rank_op,
     shutdown,
@@ -53,8 +62,10 @@ HorovodInternalError = JobLostError
 
 
 def __getattr__(name):
-    if name == 'elastic':  # it imports Keras, which takes a while
-        import importlib
+    import importlib
 
-        return importlib.import_module(__name__ + '.elastic')
+    if name in ('elastic', 'keras'):  # they import Keras, which takes a while
+        return importlib.import_module('%s.%s' % (__name__, name))
+    if name == 'SyncBatchNormalization':
+        return importlib.import_module(__name__ + '.sync_batch_norm').SyncBatchNormalization
     raise AttributeError(name)

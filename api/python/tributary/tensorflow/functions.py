@@ -1,28 +1,69 @@
 """Gives all workers the same variables and objects at the start of training."""
 
-import pickle
+from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Iterable
+from typing import Any
+
 import tensorflow as tf
 
-from .. import job
-from .ops import broadcast
+from .. import objects
+from ..errors import UnsupportedError
+from ..process_sets import ProcessSet, global_process_set
+from .ops import broadcast, broadcast_
 
 
-def broadcast_variables(variables, root_rank=0, scope='', process_set=None, inplace=False):
-    """Gives all workers the root's variables. scope and inplace are taken and have no meaning."""
+def broadcast_variables(
+    variables: Iterable[Any],
+    root_rank: int = 0,
+    scope: str = '',
+    process_set: ProcessSet | None = global_process_set,
+    inplace: bool = False,
+) -> None:
+    """Gives the workers of a set the root's variables. scope and inplace are taken and have no meaning."""
     for index, variable in enumerate(variables):
-        name = getattr(variable, 'path', None) or variable.name
-        value = broadcast(tf.convert_to_tensor(variable), root_rank, 'variable.%d.%s' % (index, name))
-        variable.assign(value)
+        name = 'variable.%d.%s' % (index, getattr(variable, 'path', None) or variable.name)
+        variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name, process_set=process_set))
 
 
-def broadcast_object(obj, root_rank=0, session=None, name=None, process_set=None):
-    """Returns the root's object on every worker. It must be one that pickle can take."""
-    name = name or 'object'
-    data = np.frombuffer(pickle.dumps(obj), np.uint8) if job.rank() == root_rank else np.zeros(0, np.uint8)
-    length = int(broadcast(tf.constant([data.size], tf.int64), root_rank, name + '.length')[0])
-    if job.rank() != root_rank:
-        data = np.zeros(length, np.uint8)
-    received = broadcast(tf.constant(data), root_rank, '%s.data.%d' % (name, length))
-    return pickle.loads(received.numpy().tobytes())
+def broadcast_global_variables(root_rank: int) -> Any:
+    """In a graph of TensorFlow 1: returns the operation that gives all workers the root's global variables. Refused in
+    eager mode, which keeps no list of them."""
+    if tf.executing_eagerly():
+        raise UnsupportedError(
+            'broadcast_global_variables: there are no global variables in eager mode: use '
+            'broadcast_variables(model.variables, %d)' % root_rank
+        )
+    return tf.group(*broadcast_(tf.compat.v1.global_variables(), root_rank))
+
+
+def broadcast_object(
+    obj: Any,
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = global_process_set,
+) -> Any:
+    """Returns the root's object on every worker of a set, in a graph, too. It must be one that pickle can take. session
+    is taken and has no meaning."""
+    return objects.broadcast_object(obj, root_rank, name, process_set)
+
+
+def broadcast_object_fn(
+    root_rank: int = 0,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = global_process_set,
+) -> Callable[[Any], Any]:
+    """Returns a function of an object that broadcasts it."""
+    return lambda obj: broadcast_object(obj, root_rank, session, name, process_set)
+
+
+def allgather_object(
+    obj: Any,
+    session: Any = None,
+    name: str | None = None,
+    process_set: ProcessSet | None = global_process_set,
+) -> list[Any]:
+    """Returns the objects of a set's workers, in order of rank. They must be ones that pickle can take."""
+    return objects.allgather_object(obj, name, process_set)

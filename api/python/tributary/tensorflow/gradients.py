@@ -1,42 +1,56 @@
 """Gradients that are reduced over all workers: around a tape, and around an optimizer of Keras."""
 
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
 import tensorflow as tf
 
 from ..errors import ArgumentError
-from ..process_sets import global_process_set, require_global
-from .compression import Compression
+from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import Average, Sum
+from .compression import Compression
 from .ops import allreduce
 
 
 def reduce_gradients(
-    gradients, op=Average, compression=Compression.none, sparse_as_dense=True, predivide=1.0, prefix='gradient'
-):
+    gradients: Sequence[Any],
+    op: str | None = Average,
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    predivide: float = 1.0,
+    prefix: str = 'gradient',
+    process_set: ProcessSet | None = global_process_set,
+) -> list[Any]:
     """Returns the reductions of gradients; None stays None. First layers go first."""
-    from .. import job
+    process_set = resolve(process_set)
+    before, after, wire = (1.0, 1.0, op) if predivide == 1.0 else (1.0 / predivide, predivide / process_set.size(), Sum)
 
-    before, after, wire = (1.0, 1.0, op) if predivide == 1.0 else (1.0 / predivide, predivide / job.size(), Sum)
-    return [
-        None
-        if gradient is None
-        else allreduce(
-            gradient,
+    def reduced(index, gradient):
+        if gradient is None:
+            return None
+        is_sparse = isinstance(gradient, tf.IndexedSlices) and not sparse_as_dense and predivide == 1.0
+        return allreduce(
+            gradient if is_sparse else tf.convert_to_tensor(gradient),
             op=wire,
             compression=compression,
             name='%s.%d' % (prefix, index),
             prescale_factor=before,
             postscale_factor=after,
+            process_set=process_set,
             priority=-index,
         )
-        for index, gradient in enumerate(gradients)
-    ]
+
+    return [reduced(index, gradient) for index, gradient in enumerate(gradients)]
 
 
 class _Tape:
-    """A tape whose gradient() is reduced over all workers."""
+    """A tape whose gradient() is reduced over the workers of a set; gradients by local sources stay as they are."""
 
-    def __init__(self, tape, options):
+    def __init__(self, tape, options, local=(), scale_local=True):
         self._tape, self._options = tape, options
+        self._local, self._scale_local = {id(source) for source in local}, scale_local
 
     def __getattr__(self, name):
         return getattr(self._tape, name)
@@ -48,55 +62,116 @@ class _Tape:
     def __exit__(self, *exception):
         return self._tape.__exit__(*exception)
 
-    def gradient(self, target, sources, output_gradients=None, **keywords):
+    def register_local_source(self, source):
+        """Leaves the gradient by that source as it is on each worker."""
+        self._local.add(id(source))
+
+    def _of_local(self, gradient):
+        """Horovod's rule: as if the other workers' gradients of it were 0, where an average is wanted."""
+        if gradient is None or not self._scale_local or self._options['op'] != Average:
+            return gradient
+        size = resolve(self._options['process_set']).size()
+        if isinstance(gradient, tf.IndexedSlices):
+            return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
+        return gradient / size
+
+    def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **keywords: Any) -> Any:
         """Returns the gradients by the sources, each reduced over all workers."""
         gradients = self._tape.gradient(target, sources, output_gradients, **keywords)
-        flat = tf.nest.flatten(gradients) if not isinstance(gradients, (list, tuple)) else list(gradients)
-        reduced = reduce_gradients(flat, **self._options)
-        return tf.nest.pack_sequence_as(gradients, reduced) if not isinstance(gradients, (list, tuple)) else reduced
+        is_list = isinstance(gradients, (list, tuple))
+        flat = list(gradients) if is_list else tf.nest.flatten(gradients)
+        listed = list(sources) if isinstance(sources, (list, tuple)) else tf.nest.flatten(sources)
+        local = [id(source) in self._local for source in listed]
+        shared = [gradient for gradient, is_local in zip(flat, local) if not is_local]
+        reduced = iter(reduce_gradients(shared, **self._options))
+        merged = [self._of_local(one) if is_local else next(reduced) for one, is_local in zip(flat, local)]
+        return merged if is_list else tf.nest.pack_sequence_as(gradients, merged)
 
 
 def DistributedGradientTape(
-    gradtape,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    sparse_as_dense=False,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    num_groups=0,
-    groups=None,
-    process_set=global_process_set,
-    scale_local_gradients=True,
-):
-    """Returns a tape whose gradient() is reduced over all workers."""
-    require_global(process_set)
-    return _Tape(gradtape, dict(op=op, compression=compression, predivide=gradient_predivide_factor))
+    gradtape: Any,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: str | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Returns a tape whose gradient() is reduced over the workers of a set."""
+    return PartialDistributedGradientTape(
+        gradtape,
+        device_dense,
+        device_sparse,
+        compression,
+        sparse_as_dense,
+        op,
+        gradient_predivide_factor,
+        num_groups,
+        groups,
+        process_set,
+        None,
+        scale_local_gradients,
+    )
+
+
+def PartialDistributedGradientTape(
+    gradtape: Any,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    op: str | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = global_process_set,
+    local_layers: Any = None,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """DistributedGradientTape, but for the variables of local_layers (a layer, or a list of them): their gradients are
+    each worker's own."""
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ArgumentError('gradient_predivide_factor: op must be Average')
+    resolve(process_set).engine()  # raises on a worker outside the set, before it trains alone
+    layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers] if local_layers else []
+    options = dict(
+        op=op,
+        compression=compression,
+        predivide=gradient_predivide_factor,
+        sparse_as_dense=sparse_as_dense,
+        process_set=process_set,
+    )
+    local = [variable for layer in layers for variable in layer.trainable_weights]
+    return _Tape(gradtape, options, local, scale_local_gradients)
 
 
 def DistributedOptimizer(
-    optimizer,
-    name=None,
-    use_locking=False,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    sparse_as_dense=False,
-    backward_passes_per_step=1,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    average_aggregated_gradients=False,
-    num_groups=0,
-    groups=None,
-    process_set=global_process_set,
-    scale_local_gradients=True,
-):
-    """Returns a Keras optimizer that reduces gradients over all workers before it applies them."""
-    require_global(process_set)
+    optimizer: Any,
+    name: str | None = None,
+    use_locking: bool = False,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    sparse_as_dense: bool = False,
+    backward_passes_per_step: int = 1,
+    op: str | None = Average,
+    gradient_predivide_factor: float = 1.0,
+    average_aggregated_gradients: bool = False,
+    num_groups: int = 0,
+    groups: Any = None,
+    process_set: ProcessSet | None = global_process_set,
+    scale_local_gradients: bool = True,
+) -> Any:
+    """Returns a Keras optimizer that reduces gradients over the workers of a set before it applies them."""
     if backward_passes_per_step != 1:
-        raise ArgumentError('backward_passes_per_step: use the optimizer\'s own gradient_accumulation_steps')
+        raise ArgumentError("backward_passes_per_step: use the optimizer's own gradient_accumulation_steps")
+    if gradient_predivide_factor != 1.0 and op != Average:
+        raise ArgumentError('gradient_predivide_factor: op must be Average')
     from ..keras.optimizer import distributed
 
-    return distributed(
-        optimizer, lambda gradients: reduce_gradients(gradients, op, compression, predivide=gradient_predivide_factor)
-    )
+    options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)
+    return distributed(optimizer, lambda gradients: reduce_gradients(gradients, op, compression, **options))

@@ -1,33 +1,43 @@
-"""Collectives on TensorFlow's tensors, eager and in tf.function, with Horovod's names and arguments.
+"""Reductions and broadcasts of TensorFlow's tensors, eager and in tf.function, with Horovod's names and arguments.
 
 Names decide which operations belong together. One without a name is counted, in a graph when it is traced: workers must
 then call, or trace, operations in the same order."""
 
+from __future__ import annotations
+
 import ctypes
 import itertools
+import time
+from collections.abc import Sequence
+from typing import Any
 
 import tensorflow as tf
 
 from .. import _abi, job
 from .._library import beside
-from ..errors import ArgumentError, UnsupportedError
-from ..process_sets import global_process_set, require_global
-from ..reductions import REDUCTIONS, reduction_of
+from ..errors import UnsupportedError
+from ..process_sets import ProcessSet, by_id, global_process_set, resolve
+from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
 
-_PUSH_PULL, _BROADCAST = 0, 1
+_PUSH_PULL, _BROADCAST, _REDUCE = 0, 1, 2
 _counters = {}
 
 _path = beside('libtributary-tensorflow.so')
 _module = tf.load_op_library(_path)
 _native = ctypes.CDLL(_path)
 _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.restype = [ctypes.c_void_p], None
+_native.trib_tensorflow_set_group.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
+_native.trib_tensorflow_set_group.restype = None
+_native.trib_tensorflow_pending.argtypes, _native.trib_tensorflow_pending.restype = [], ctypes.c_uint64
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
 
 def _closing():
-    """Operations of graphs fail from now on, until init() is called again."""
+    """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
     _native.trib_tensorflow_set_engine(None)
+    while _native.trib_tensorflow_pending():
+        time.sleep(0.001)
     _counters.clear()
 
 
@@ -35,14 +45,27 @@ job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _cl
 init, shutdown = job.init, job.shutdown
 
 
-def _name(name, kind):
+def name_of(name, kind, process_set=global_process_set):
+    """Returns an operation's name. Those without one are counted for each set: other workers do not see them."""
     if name is None:
-        name = 'noname.%d' % next(_counters.setdefault(kind, itertools.count()))
+        name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
     return '%s.%s' % (kind, name.replace(':', '_'))
 
 
-def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none):
+def set_number(process_set):
+    """Returns the number by which kernels know a set; ArgumentError on a worker that does not belong to it."""
+    if process_set is not global_process_set:
+        _native.trib_tensorflow_set_group(process_set.process_set_id or 0, process_set.engine()._group)
     job.engine()  # raises before init()
+    return process_set.process_set_id
+
+
+def module():
+    """The operations that TensorFlow has loaded."""
+    return _module
+
+
+def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none, process_set=None):
     return _module.tributary_exchange(
         value=tensor,
         tensor_name=name,
@@ -52,22 +75,24 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
         priority=priority,
         codec=getattr(compression, 'text', ''),
         codec_min_bytes=getattr(compression, 'min_bytes', 0),
+        process_set=set_number(resolve(process_set)),
     )
 
 
 @tf.RegisterGradient('TributaryExchange')
 def _gradient(op, gradient):
     name, kind, root = op.get_attr('tensor_name').decode() + '.gradient', op.get_attr('kind'), op.get_attr('root')
-    reduce = op.get_attr('reduce')
+    reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     if kind == _BROADCAST:
-        total = _exchange(gradient, name, _PUSH_PULL, _abi.TRIB_SUM)
-        return total if job.rank() == root else tf.zeros_like(total)
+        return _exchange(gradient, name, _REDUCE, _abi.TRIB_AVG, root, process_set=process_set)
+    if kind == _REDUCE:
+        raise UnsupportedError("%s: the gradient of a broadcast's gradient is not known" % name)
     if reduce not in (_abi.TRIB_SUM, _abi.TRIB_AVG):
         raise UnsupportedError('%s: a minimum, maximum or product over workers has no gradient' % name)
-    return _exchange(gradient, name, _PUSH_PULL, reduce)
+    return _exchange(gradient, name, _PUSH_PULL, reduce, process_set=process_set)
 
 
-def _scaled(tensor, factor):
+def scaled(tensor, factor):
     """Returns tensor * factor, computed wider and rounded once to the tensor's type; integers are truncated."""
     if factor == 1.0:
         return tensor
@@ -75,44 +100,66 @@ def _scaled(tensor, factor):
     return tf.cast(tf.cast(tensor, wide) * tf.constant(factor, wide), tensor.dtype)
 
 
+def _reduced_slices(slices, op, name, process_set):
+    """The sum of IndexedSlices is all of them, one behind the other."""
+    from .gather_ops import allgather
+
+    if op not in (Average, Sum):
+        raise UnsupportedError('%s: the op of IndexedSlices must be Average or Sum' % name)
+    values = allgather(slices.values, name + '.values', process_set=process_set)
+    indices = allgather(slices.indices, name + '.indices', process_set=process_set)
+    if op == Average:
+        values = values / tf.cast(process_set.size(), values.dtype)
+    return tf.IndexedSlices(values, indices, slices.dense_shape)
+
+
 def allreduce(
-    tensor,
-    average=None,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    name=None,
-    process_set=global_process_set,
-    ignore_name_scope=False,
-    priority=0,
-):
-    """Returns the reduction of all workers' tensors; differentiable. IndexedSlices are made dense. The arguments named
-    device are taken and have no meaning: a tensor is summed where it is."""
-    require_global(process_set)
-    op = reduction_of(op, average)
+    tensor: Any,
+    average: bool | None = None,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    name: str | None = None,
+    process_set: ProcessSet | None = global_process_set,
+    ignore_name_scope: bool = False,
+    priority: int = 0,
+) -> Any:
+    """Returns the reduction of the tensors of a set's workers; differentiable. Of IndexedSlices it is IndexedSlices. The
+    arguments named device are taken and have no meaning: a tensor is summed where it is."""
+    process_set, op = resolve(process_set), reduction_of(op, average)
+    name = name_of(name, 'allreduce', process_set)
     if isinstance(tensor, tf.IndexedSlices):
-        tensor = tf.convert_to_tensor(tensor)
+        if prescale_factor != 1.0 or postscale_factor != 1.0:
+            raise UnsupportedError('%s: IndexedSlices are not scaled: make them dense' % name)
+        return _reduced_slices(tensor, op, name, process_set)
     tensor = tf.convert_to_tensor(tensor)
-    name = _name(name, 'allreduce')
-    compressed, context = compression.compress(_scaled(tensor, prescale_factor))
-    reduced = _exchange(compressed, name, _PUSH_PULL, REDUCTIONS[op], priority=priority, compression=compression)
-    return _scaled(compression.decompress(reduced, context), postscale_factor)
+    compressed, context = compression.compress(scaled(tensor, prescale_factor))
+    reduced = _exchange(
+        compressed,
+        name,
+        _PUSH_PULL,
+        REDUCTIONS[op],
+        priority=priority,
+        compression=compression,
+        process_set=process_set,
+    )
+    return scaled(compression.decompress(reduced, context), postscale_factor)
 
 
 def push_pull(
-    tensor,
-    scope='',
-    average=None,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    op=None,
-    enable_async=False,
-    name=None,
-):
+    tensor: Any,
+    scope: str = '',
+    average: bool | None = None,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    op: str | None = None,
+    enable_async: bool = False,
+    name: str | None = None,
+) -> Any:
     """BytePS's name for allreduce."""
     if enable_async:
         raise UnsupportedError('asynchronous training is not supported')
@@ -120,19 +167,21 @@ def push_pull(
 
 
 def grouped_allreduce(
-    tensors,
-    average=None,
-    device_dense='',
-    device_sparse='',
-    compression=Compression.none,
-    op=None,
-    prescale_factor=1.0,
-    postscale_factor=1.0,
-    process_set=global_process_set,
-    ignore_name_scope=False,
-    name=None,
-):
+    tensors: Sequence[Any],
+    average: bool | None = None,
+    device_dense: str = '',
+    device_sparse: str = '',
+    compression: Any = Compression.none,
+    op: str | None = None,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+    process_set: ProcessSet | None = global_process_set,
+    ignore_name_scope: bool = False,
+    name: str | None = None,
+) -> list[Any]:
     """Returns the reductions of several tensors."""
+    process_set = resolve(process_set)
+    base = name_of(name, 'grouped', process_set)
     return [
         allreduce(
             tensor,
@@ -143,48 +192,73 @@ def grouped_allreduce(
             op,
             prescale_factor,
             postscale_factor,
-            None if name is None else '%s.%d' % (name, index),
+            '%s.%d' % (base, index),
             process_set,
         )
         for index, tensor in enumerate(tensors)
     ]
 
 
-def broadcast(tensor, root_rank, name=None, ignore_name_scope=False, process_set=global_process_set):
-    """Returns the root's tensor on every worker; differentiable."""
-    require_global(process_set)
-    if not 0 <= root_rank < job.size():
-        raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
+def broadcast(
+    tensor: Any,
+    root_rank: int,
+    name: str | None = None,
+    ignore_name_scope: bool = False,
+    process_set: ProcessSet | None = global_process_set,
+) -> Any:
+    """Returns the root's tensor on every worker of a set; differentiable. root_rank: a rank of the job, also in a set."""
+    process_set = resolve(process_set)
+    root = process_set.root(root_rank)
     tensor = tf.convert_to_tensor(tensor)
-    return _exchange(tensor, _name(name, 'broadcast'), _BROADCAST, root=root_rank)
+    name = name_of(name, 'broadcast', process_set)
+    return _exchange(tensor, name, _BROADCAST, root=root, process_set=process_set)
 
 
-def barrier(process_set=global_process_set):
-    """Waits until all workers have called it."""
-    require_global(process_set)
-    job.engine().barrier()
+def broadcast_(
+    variables: Sequence[Any],
+    root_rank: int,
+    name: str | None = None,
+    process_set: ProcessSet | None = global_process_set,
+) -> list[Any]:
+    """Gives variables the root's values, and returns the values; in a graph, tensors that do so when they are run."""
+    base = name_of(name, 'broadcast_', resolve(process_set))
+    values = [
+        broadcast(variable, root_rank, '%s.%d' % (base, index), process_set=process_set)
+        for index, variable in enumerate(variables)
+    ]
+    return [tf.convert_to_tensor(variable.assign(value)) for variable, value in zip(variables, values)]
 
 
-def rank_op(name=None):
+def barrier(process_set: ProcessSet | None = global_process_set) -> None:
+    """Waits until all workers of a set have called it."""
+    resolve(process_set).engine().barrier()
+
+
+def rank_op(name: str | None = None) -> Any:
     """rank() as a tensor."""
     return tf.constant(job.rank(), tf.int32, name=name)
 
 
-def size_op(process_set_id=0, name=None):
-    """size() as a tensor."""
-    return tf.constant(job.size(), tf.int32, name=name)
+def size_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """The size of a process set, of the job by default, as a tensor."""
+    return tf.constant(by_id(process_set_id).size(), tf.int32, name=name)
 
 
-def local_rank_op(name=None):
+def local_rank_op(name: str | None = None) -> Any:
     """local_rank() as a tensor."""
     return tf.constant(job.local_rank(), tf.int32, name=name)
 
 
-def local_size_op(name=None):
+def local_size_op(name: str | None = None) -> Any:
     """local_size() as a tensor."""
     return tf.constant(job.local_size(), tf.int32, name=name)
 
 
-def calls(in_place=False):
+def process_set_included_op(process_set_id: int = 0, name: str | None = None) -> Any:
+    """1 on workers that belong to a process set, 0 on others, as a tensor."""
+    return tf.constant(int(by_id(process_set_id).included()), tf.int32, name=name)
+
+
+def calls(in_place: bool = False) -> int:
     """How many operations kernels have submitted, or how many of those in place."""
     return _native.trib_tensorflow_calls(in_place)

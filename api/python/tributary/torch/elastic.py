@@ -7,7 +7,7 @@ import random
 import torch
 
 from .. import job
-from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401 (names of this module)
+from ..elastic import ObjectState, State, run  # noqa: F401 (names of this module)
 from ..errors import ArgumentError
 from .functions import allgather_object, broadcast_object, broadcast_optimizer_state, broadcast_parameters
 
@@ -176,15 +176,11 @@ class TorchState(ObjectState):
             self._handlers[name].sync()
         super().sync()
 
-    def check_host_updates(self):
-        try:
-            super().check_host_updates()
-        except HostsUpdatedInterrupt:
-            # Workers that are going to leave are still there to say what they have read.
-            for name in sorted(self._handlers):
-                if isinstance(self._handlers[name], SamplerStateHandler):
-                    self._handlers[name].sync()
-            raise
+    def before_change(self):
+        # Workers that are going to leave are still there to say what they have read.
+        for name in sorted(self._handlers):
+            if isinstance(self._handlers[name], SamplerStateHandler):
+                self._handlers[name].sync()
 
     def reset(self):
         for handler in self._handlers.values():

@@ -29,6 +29,12 @@ def _tensor(engine, kind, name, source, priority=0, count=None, codec=None, shap
     return engine.declare(name, dtype, count, priority, source.is_cuda, codec=codec, shape=shape)
 
 
+def _shape_of(tensor, count):
+    """Returns the shape that is compared with the other workers', where elements are sent as they are."""
+    fits = 0 < tensor.dim() <= _abi.TRIB_TENSOR_DIMS_MAX and tensor.numel() == count
+    return tuple(tensor.shape) if fits else ()
+
+
 def _device(tensor):
     return tensor.device if tensor.is_cuda else None
 
@@ -116,7 +122,12 @@ def all_gather(engine, source, row=1, name=None):
     bits = bits_of(host).reshape(-1)
     scale = max(row * (host.element_size() // bits.element_size()), 1)
     tensor = engine.declare_once(
-        _once_name(engine, 'all_gather', name), dtype_of(bits), bits.numel(), layout=_abi.TRIB_SLICES, row=scale
+        _once_name(engine, 'all_gather', name),
+        dtype_of(bits),
+        bits.numel(),
+        layout=_abi.TRIB_SLICES,
+        row=scale,
+        shape=_shape_of(source, bits.numel()),
     )
 
     def value(handle):
@@ -164,10 +175,21 @@ def reduce_scatter(engine, output, source, reduce, row=1, name=None):
         else torch.empty(output.shape, dtype=output.dtype, device='cpu')
     )
     tensor = engine.declare_once(
-        _once_name(engine, 'reduce_scatter', name), dtype_of(host), target.numel(), layout=_abi.TRIB_SLICES, row=row
+        _once_name(engine, 'reduce_scatter', name),
+        dtype_of(host),
+        target.numel(),
+        layout=_abi.TRIB_SLICES,
+        row=row,
+        shape=_shape_of(target, target.numel()),
     )
     operation = tensor.submit(
-        lib.trib_reduce_scatter, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, is_once=True
+        lib.trib_reduce_scatter,
+        host.data_ptr(),
+        target.data_ptr(),
+        (host, target),
+        reduce=reduce,
+        input_bytes=host.numel() * host.element_size(),  # workers' rows may differ, which only the engine knows
+        is_once=True,
     )
     return merged([Handle([(operation, None)])], lambda: output if target is output else output.copy_(target))
 

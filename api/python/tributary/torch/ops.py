@@ -64,13 +64,21 @@ def scaled(tensor, factor):
     return (tensor.to(wide) * factor).to(tensor.dtype)
 
 
+def _factor(factor, tensor):
+    """Returns a factor in the precision in which the tensor's framework multiplies."""
+    if factor == 1.0 or tensor.dtype == torch.float64 or not tensor.is_floating_point():
+        return factor
+    return float(torch.tensor(factor, dtype=torch.float32, device='cpu'))
+
+
 def submit_allreduce(
     tensor, output, name, op, prescale=1.0, postscale=1.0, priority=0, process_set=global_process_set, codec=None
 ):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
     source, factors = contiguous(tensor, name), {}
     if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
-        factors, prescale, postscale = {'prescale': prescale, 'postscale': postscale}, 1.0, 1.0
+        factors = {'prescale': _factor(prescale, source), 'postscale': _factor(postscale, source)}
+        prescale = postscale = 1.0
     source = scaled(source, prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
     handle = exchange.all_reduce(

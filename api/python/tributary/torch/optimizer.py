@@ -62,6 +62,7 @@ class _Exchange:
         self.compression, self.passes, self.op = compression, passes, op
         self.process_set, self.predivide, self.prescale = process_set, predivide, 1.0 / predivide
         self.sparse_as_dense = sparse_as_dense
+        self.sparse_dims = {}  # of gradients that are dense while they travel
         self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
         self.group_of, self.group_ready = {}, {}
         for index, (name, parameter) in enumerate(named):
@@ -138,6 +139,7 @@ class _Exchange:
             )
             return
         if gradient.is_sparse:
+            self.sparse_dims[parameter] = gradient.sparse_dim()
             gradient = parameter.grad = gradient.to_dense()
         compressed, context = self.compression.compress(gradient)
         handle = submit_allreduce(
@@ -181,6 +183,9 @@ class _Exchange:
             parameter.grad = result  # sparse: other indices than this worker's may be in it
             return
         restored = self.compression.decompress(compressed, context)
+        if parameter in self.sparse_dims:  # an optimizer for sparse gradients takes no others
+            parameter.grad = restored.to_sparse(self.sparse_dims.pop(parameter))
+            return
         if restored is not parameter.grad:
             parameter.grad.copy_(restored)
 

@@ -1,0 +1,61 @@
+/* tensorflow_job.h - what the kernels of TensorFlow's two operations share: the engine that they submit to, and what is
+ * kept for a place in a graph (tensorflow.c). */
+#ifndef TRIB_PYTHON_TENSORFLOW_JOB_H
+#define TRIB_PYTHON_TENSORFLOW_JOB_H
+
+#include <pthread.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+#include "native/completion.h"
+#include "native/tensorflow_c.h"
+#include "tributary.h"
+
+enum { MAX_DIMS = 254, GLOBAL_SET = 0 };
+
+/* The engine, and how often there has been another. A lock holder may submit: the engine is not destroyed meanwhile. */
+struct job {
+    pthread_mutex_t lock;
+    trib_engine *engine;
+    uint64_t generation;
+    uint64_t calls, in_place; /* for tests */
+    uint64_t pending;         /* gathers whose results the engine holds */
+    trib_group **groups;      /* by the number of a process set; NULL where this worker is no member */
+    uint64_t group_count;
+};
+extern struct job trib_tf_job;
+
+/* One place in a graph. */
+struct kernel {
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
+    int64_t kind, reduce, priority, root, codec_min_bytes, process_set;
+    pthread_mutex_t lock;
+    trib_tensor *tensor; /* of the engine of this generation, for this count */
+    uint64_t generation;
+    int64_t count;
+};
+
+void *trib_tf_kernel_create(TF_OpKernelConstruction *context);
+void trib_tf_kernel_destroy(void *kernel);
+
+/* TensorFlow's numbers of types as ours; -1 for those that cannot be moved. */
+int trib_tf_dtype(int type);
+
+/* Finds the engine and the group (NULL: all workers) of a kernel. The job is locked. */
+trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, trib_error *error);
+
+/* This worker's number in a group, or in the job (NULL), and how many members it has. The job is locked. */
+int trib_tf_rank(const trib_group *group);
+int trib_tf_size(const trib_group *group);
+
+/* Fails a kernel's call with the code of TensorFlow that a status means. */
+void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text);
+
+/* tensorflow_gather.c: registers the second operation. */
+void trib_tf_register_gather(TF_Status *status);
+
+/* Adds the attributes that both operations have. */
+void trib_tf_add_attributes(TF_OpDefinitionBuilder *builder);
+
+#endif

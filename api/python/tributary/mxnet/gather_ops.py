@@ -1,0 +1,169 @@
+"""Collectives of MXNet's arrays whose results differ from them in the first dimension: allgather, alltoall and
+reducescatter, with Horovod's names. MXNet must know an array's shape when it is made, so a call waits for its result."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import mxnet as mx
+import numpy as np
+
+from .._library import lib
+from ..buffers import buffer_of
+from .. import _abi
+from ..errors import ArgumentError
+from ..objects import gathered
+from ..process_sets import ProcessSet, global_process_set, resolve
+from ..reductions import REDUCTIONS, Average, Sum, reduction_of
+from .ops import name_of, scale
+
+
+def _like(tensor, values):
+    """Returns an array of the tensor's kind, on its processor."""
+    is_numpy = hasattr(mx, 'np') and isinstance(tensor, mx.np.ndarray)
+    return (mx.np if is_numpy else mx.nd).array(values, dtype=values.dtype, ctx=tensor.context)
+
+
+def _host(tensor, name):
+    """Returns a copy of an array's elements, and how many an index of the first dimension stands for."""
+    if not tensor.shape:
+        raise ArgumentError('%s: an array without dimensions has no rows' % name)
+    return np.ascontiguousarray(tensor.asnumpy()), max(math.prod(tensor.shape[1:]), 1)
+
+
+def _begin_gather(tensor, name, process_set, splits=None):
+    """Returns a function that waits for the result, and for how many rows came from each worker."""
+    host, row = _host(tensor, name)
+    engine = process_set.engine()
+    kind = lib.trib_all_gather if splits is None else lib.trib_all_to_all
+    elements = None if splits is None else [length * row for length in splits]
+    shape = host.shape if splits is None else ()
+    operation = gathered(engine, kind, name, buffer_of(host), row, elements, host, shape)
+
+    def finish():
+        content, counts = operation.wait()
+        values = np.frombuffer(content, host.dtype)
+        rows = [count // row for count in counts]
+        return _like(tensor, values.reshape([sum(rows), *host.shape[1:]])), rows
+
+    return finish
+
+
+def _begin_scatter(tensor, name, process_set, op, prescale, postscale):
+    """Returns a function that waits for the result."""
+    engine, op = process_set.engine(), reduction_of(op)
+    if op not in (Average, Sum):
+        raise ArgumentError('%s: op must be Average or Sum' % name)
+    if prescale != 1.0:
+        tensor = tensor.copy()
+        scale(tensor, prescale)
+    host, row = _host(tensor, name)
+    each, more = divmod(host.shape[0], engine.size)
+    result = np.empty([each + (engine.rank < more), *host.shape[1:]], host.dtype)
+    source, target = buffer_of(host), buffer_of(result)
+    declared = engine.declare_once(name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=row, shape=result.shape)
+    operation = declared.submit(
+        lib.trib_reduce_scatter,
+        source.address,
+        target.address,
+        (host, result),
+        reduce=REDUCTIONS[op],
+        input_bytes=host.nbytes,
+        is_once=True,
+    )
+
+    def finish():
+        operation.wait()
+        output = _like(tensor, result)
+        scale(output, postscale)
+        return output
+
+    return finish
+
+
+def allgather(
+    tensor: Any, name: str | None = None, priority: int = 0, process_set: ProcessSet | None = global_process_set
+) -> Any:
+    """Returns the arrays of a set's workers, one behind the other along the first dimension, which may differ in
+    length."""
+    process_set = resolve(process_set)
+    return _begin_gather(tensor, name_of(name, 'allgather', process_set), process_set)()[0]
+
+
+def grouped_allgather(
+    tensors: Sequence[Any],
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet | None = global_process_set,
+) -> list[Any]:
+    """Returns the gathered arrays of a list."""
+    process_set = resolve(process_set)
+    base = name_of(name, 'grouped_allgather', process_set)
+    begun = [_begin_gather(one, '%s.%d' % (base, index), process_set) for index, one in enumerate(tensors)]
+    return [finish()[0] for finish in begun]
+
+
+def _lengths(tensor, splits, size, name):
+    """Returns how many rows go to each worker."""
+    rows = tensor.shape[0] if tensor.shape else 0
+    if splits is None:
+        if rows % size:
+            raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))
+        return [rows // size] * size
+    lengths = np.asarray(splits.asnumpy() if hasattr(splits, 'asnumpy') else splits)
+    if not np.issubdtype(lengths.dtype, np.integer):
+        raise ArgumentError('%s: splits must be integers' % name)
+    lengths = [int(length) for length in lengths.reshape(-1)]
+    if len(lengths) != size or sum(lengths) > rows or min(lengths) < 0:
+        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, rows))
+    return lengths
+
+
+def alltoall(
+    tensor: Any,
+    splits: Any = None,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet | None = global_process_set,
+) -> Any:
+    """Returns what the workers of a set have for this one. splits: how many rows each worker gets, in order of rank; then
+    the result is a pair of the output and the rows received. None: equal parts."""
+    process_set = resolve(process_set)
+    name = name_of(name, 'alltoall', process_set)
+    lengths = _lengths(tensor, splits, process_set.engine().size, name)
+    output, received = _begin_gather(tensor, name, process_set, lengths)()
+    return output if splits is None else (output, _like(tensor, np.array(received, np.int32)))
+
+
+def reducescatter(
+    tensor: Any,
+    op: str | None = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet | None = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> Any:
+    """Returns this worker's part of the reduction along the first dimension; the first workers get the rest's rows."""
+    process_set = resolve(process_set)
+    name = name_of(name, 'reducescatter', process_set)
+    return _begin_scatter(tensor, name, process_set, op, prescale_factor, postscale_factor)()
+
+
+def grouped_reducescatter(
+    tensors: Sequence[Any],
+    op: str | None = Average,
+    name: str | None = None,
+    priority: int = 0,
+    process_set: ProcessSet | None = global_process_set,
+    prescale_factor: float = 1.0,
+    postscale_factor: float = 1.0,
+) -> list[Any]:
+    """Returns this worker's parts of the reductions of several arrays."""
+    process_set = resolve(process_set)
+    base = name_of(name, 'grouped_reducescatter', process_set)
+    factors = op, prescale_factor, postscale_factor
+    begun = [_begin_scatter(one, '%s.%d' % (base, index), process_set, *factors) for index, one in enumerate(tensors)]
+    return [finish() for finish in begun]
