@@ -20,6 +20,7 @@ static trib_status check_tensor(const trib_engine *engine, const trib_codec_conf
         status = trib_codec_auto_parse(&engine->codecs, config->choices, &choices, error);
     }
     for (uint32_t i = 0; i < choices.count && status == TRIB_OK; i++) {
+        trib_assert(choices.items[i].codec != NULL);
         status = choices.items[i].codec->check(&choices.items[i].params, desc->dtype, error);
     }
     return status;
