@@ -206,9 +206,9 @@ typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_
  * themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 /* The members whose loss costs no operation. SERVERS: a server in a process of its own, for whole tensors in host
- * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the coordinator's
- * process ends the operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after
- * trib_membership_advance. NOTHING (default): the loss of any member ends the job. */
+ * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the
+ * coordinator's process ends the operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go
+ * on after trib_membership_advance. NOTHING (default): the loss of any member ends the job. */
 typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1, TRIB_SURVIVE_WORKERS = 2 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
