@@ -70,7 +70,7 @@ static trib_status check_exchange(const trib_config *config, trib_error *error)
  * variables say is an address for a use of its own. */
 static trib_status make_id(const trib_config *config, trib_unique_id *id, trib_error *error)
 {
-    return config->coordinator != NULL && config->coordinator_source == NULL
+    return config->coordinator != NULL && !trib_config_is_launchers_address(config)
                ? trib_unique_id_create_at(config->coordinator, id, error)
                : trib_unique_id_create(id, error);
 }
@@ -136,7 +136,7 @@ static trib_status exchange(trib_bootstrap *self, trib_error *error)
     }
     card *cards __attribute__((cleanup(free_cards))) = calloc((size_t)config->worker_count + 1, sizeof *cards);
     if (cards == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the addresses of the workers");
     }
     card *mine = &cards[config->worker_count];
     fill_card(config, mine);

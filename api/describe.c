@@ -1,4 +1,5 @@
 /* describe.c - this machine and this build as JSON, for `tributary info` and bug reports. */
+#include <inttypes.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -162,6 +163,14 @@ static void add_setting(text *out, const trib_setting *setting, const trib_confi
     add_string(out, setting->variable);
     add_text(out, ": {\"value\": ");
     add_string(out, value);
+    int64_t number = 0;
+    const char *unit = trib_setting_number(setting, config, &number);
+    if (unit != NULL) {
+        add_text(out, ", \"number\": %" PRId64, number);
+    }
+    if (unit != NULL && unit[0] != '\0') {
+        add_text(out, ", \"unit\": \"%s\"", unit);
+    }
     add_text(out, ", \"from\": \"%s\"}", source_of(setting, value));
 }
 

@@ -14,9 +14,11 @@
 #include "api/config/interfaces.h"
 #include "api/blocking.h"
 #include "api/bootstrap.h"
+#include "api/callback_watch.h"
 #include "api/check.h"
 #include "api/config/config.h"
 #include "api/create.h"
+#include "api/ticker.h"
 #include "api/trace_flush.h"
 #include "api/env/codec_load.h"
 #include "api/env/env_host.h"
@@ -119,11 +121,10 @@ static trib_status complete_config(trib_config *config, trib_address *coordinato
         } else {
             status = trib_address_local(coordinator, listen, error);
         }
-        config->listen = listen->text;
     } else {
         status = trib_interfaces_expand(config->listen, listen, error);
-        config->listen = listen->text;
     }
+    config->listen = listen->text;
     status = status == TRIB_OK ? check_reachable(config, coordinator->text, is_listen_given, error) : status;
     if (status == TRIB_OK && config->token == NULL &&
         !(trib_address_is_loopback(coordinator->text) && trib_address_is_loopback(config->listen))) {
@@ -144,7 +145,7 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
     trib_engine *engine = calloc(1, sizeof *engine);
     trib_status status = TRIB_NO_MEMORY;
     if (engine == NULL) {
-        trib_error_set(error, status, "out of memory");
+        trib_error_set(error, status, "out of memory for an engine");
     } else {
         atomic_init(&engine->magic, TRIB_ENGINE_ALIVE); /* before callbacks run on other threads */
         status = trib_engine_open(engine, env, config, error);
@@ -198,11 +199,14 @@ static trib_status create(const trib_config *given, trib_engine **engine_out, tr
         return status;
     }
     if (!trib_fork_watch()) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the watch over fork()");
     }
     status = create_here(&config, given->coordinator, engine_out, error);
-    if (status == TRIB_OK && config.trace != NULL) {
-        trib_trace_flush_start(*engine_out);
+    if (status == TRIB_OK) {
+        trib_callback_watch_start(*engine_out);
+        if (config.trace != NULL) {
+            trib_trace_flush_start(*engine_out);
+        }
     }
     return status;
 }
@@ -344,7 +348,8 @@ trib_status trib_engine_destroy(trib_engine *engine)
     trib_engine_begin_close(engine, NULL, NULL);
     wait_closed(engine);
     trib_engine_dispatch(engine, 0);
-    trib_trace_flush_stop(engine);
+    trib_ticker_stop(engine->trace_flusher);
+    trib_ticker_stop(engine->callback_watcher);
     trib_env env = engine->env;
     trib_engine_free(engine);
     env.fini(&env);

@@ -1,5 +1,5 @@
 /*
- * trace_flush.h - a thread that writes an engine's trace every few seconds.
+ * trace_flush.h - writes an engine's trace every few seconds, on a thread of its own.
  *
  * A program that a signal ends, or that hangs and is killed, leaves the trace as it was a moment before: it installs no
  * handler for that, and neither does the engine. The thread exists only while trib_config.trace names a file.
@@ -9,9 +9,8 @@
 
 #include "engine/job/job.h"
 
-/* Without the thread the trace is still written at the end, so a failure is only logged. */
+/* Starts engine->trace_flusher. Without the thread the trace is still written at the end, so a failure is only
+ * logged. */
 void trib_trace_flush_start(trib_engine *engine);
-/* Before the engine is freed, on a thread that may block; waits for a file that is being written. */
-void trib_trace_flush_stop(trib_engine *engine);
 
 #endif

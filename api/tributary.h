@@ -86,7 +86,7 @@ typedef enum trib_status {
 
 #define TRIB_ERROR_TEXT_SIZE 384
 
-/* What went wrong, in words: names the tensor, the peer, the setting, and what to do. */
+/* An error in words: the text names the tensor, the peer or the setting, and what to do. */
 typedef struct trib_error {
     trib_status status;
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -173,7 +173,7 @@ typedef enum trib_mode {
     TRIB_MODE_ATTACHED = 2, /* no threads: one reactor on the caller's own ev_loop; callbacks run from that loop */
 } trib_mode;
 
-/* What this process does in the job; a set of bits. */
+/* The tasks of this process in the job; a set of bits. */
 typedef enum trib_role {
     TRIB_ROLE_WORKER = 1,      /* contributes and receives sums */
     TRIB_ROLE_SERVER = 2,      /* sums for others; with WORKER: colocated */
@@ -201,12 +201,12 @@ typedef enum trib_local_sum {
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
-/* Which payloads are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if the
- * processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it
+/* The payloads that are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if
+ * the processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it
  * themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
-/* Whose loss costs no operation. SERVERS: that of a server in a process of its own, for whole tensors in host memory
- * that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the coordinator's
+/* The members whose loss costs no operation. SERVERS: a server in a process of its own, for whole tensors in host
+ * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the coordinator's
  * process ends the operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after
  * trib_membership_advance. NOTHING (default): the loss of any member ends the job. */
 typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1, TRIB_SURVIVE_WORKERS = 2 } trib_survive;
@@ -309,7 +309,7 @@ typedef struct trib_config {
     trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
     trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
     /* The codec of tensors that name none, where they can have it, or codecs by name and size: "int8; *.bias=none"
-     * (docs/codecs.md); the same on all workers. NULL: none */
+     * (docs/codecs.md); the same on all workers. "auto": what makes a step faster, or none. NULL: none */
     const char *codec;
     uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
     /* Instead of coordinator and token, whose values are not looked at then: an id, the same on all members, or on
@@ -628,7 +628,7 @@ typedef const trib_codec_desc *(*trib_codec_library_fn)(uint32_t *count_out);
 #define TRIB_TENSOR_DEVICE 1u
 #define TRIB_TENSOR_NEW 2u
 
-/* Which elements a worker has of a tensor, and so which collectives it takes. */
+/* The elements that a worker has of a tensor, which decide the collectives that the tensor takes. */
 typedef enum trib_layout {
     TRIB_WHOLE = 0,  /* every worker has all elements: all_reduce, broadcast, reduce */
     TRIB_SLICES = 1, /* every worker has a slice, of a length of its own: all_gather, reduce_scatter */

@@ -311,7 +311,6 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         trib_wireup_check(core);
         trib_load_report_send(core);
         trib_link_report_refused(&core->host, false);
-        trib_callbacks_watch(core->engine, reactor);
         trib_timer_arm(reactor, timer, now_ns + TICK_NS);
         return;
     }

@@ -58,7 +58,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
         return status;
     }
     if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the engine's addresses and its job's name");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
              config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
@@ -85,7 +85,7 @@ static trib_status open_cores(trib_engine *engine, trib_error *error)
     engine->core_count = engine->config.reactors;
     engine->cores = calloc(engine->core_count, sizeof *engine->cores);
     if (engine->cores == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the reactors of an engine");
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor *reactor = NULL;

@@ -31,7 +31,7 @@ trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
         /* A job of one process may ask for port 0; the real port is known now. */
         char *address = strdup(bound.text);
         if (address == NULL) {
-            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the coordinator's address");
         }
         pthread_mutex_lock(&engine->mutex);
         free(engine->coordinator_address);

@@ -82,6 +82,18 @@ static bool leaves_port_open(const char *coordinator)
     return false;
 }
 
+/* source: the launcher's variables for it, or TRIB_COORDINATOR and why no launcher says it, or "". */
+static trib_status refuse_no_coordinator(const char *source, trib_error *error)
+{
+    static const char own[] = "TRIB_COORDINATOR";
+    const bool is_own = strncmp(source, own, sizeof own - 1) == 0;
+    return trib_error_set(error, TRIB_INVALID,
+                          "no coordinator address: set %s%s%s=host:port (or trib_config.coordinator) to where rank 0 "
+                          "runs, the same on all members%s",
+                          is_own ? "" : source, is_own || source[0] == '\0' ? "" : ", which are the launcher's, or ",
+                          own, is_own ? source + sizeof own - 1 : "");
+}
+
 static trib_status check_job(const trib_config *config, trib_error *error)
 {
     const uint32_t known = TRIB_ROLE_WORKER | TRIB_ROLE_SERVER | TRIB_ROLE_COORDINATOR;
@@ -116,13 +128,8 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool alone =
         worker && !joins && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
-    const char *source = config->coordinator_source != NULL ? config->coordinator_source : "";
     if (config->coordinator == NULL && !alone) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "no coordinator address: set %s%s%sTRIB_COORDINATOR=host:port (or "
-                              "trib_config.coordinator) to where rank 0 runs, the same on all members",
-                              source, source[0] != '\0' ? ", which are the launcher's" : "",
-                              source[0] != '\0' ? ", or " : "");
+        return refuse_no_coordinator(config->coordinator_source != NULL ? config->coordinator_source : "", error);
     }
     if (!alone && leaves_port_open(config->coordinator)) {
         return trib_error_set(error, TRIB_INVALID,

@@ -14,6 +14,9 @@ TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config
  * sense, or the launcher has said that there are several processes, but not which of them this one is. */
 TRIB_CHECKED trib_status trib_config_take_launcher(trib_config *config, trib_error *error);
 
+/* True if config->coordinator is what trib_config_take_launcher has found, and not a word of the program's. */
+bool trib_config_is_launchers_address(const trib_config *config);
+
 /* This process's number among the job's processes on this machine, and their count, as the launcher says; false, and 0
  * of 1, if none does. */
 bool trib_config_local(uint32_t *index_out, uint32_t *count_out);

@@ -7,6 +7,7 @@
  * Launchers start each other: mpirun starts a torchrun on each machine, Slurm starts an mpirun. The variables of both
  * are there then, and the innermost launcher's count. Variables of which neither can be the inner ones are rejected.
  */
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,8 +21,13 @@
 #define HOST_MAX 250u
 
 /* Text that a config points to until trib_engine_create has copied it. Per thread, so that threads do not share it. */
-static _Thread_local char coordinator_text[300];
 static _Thread_local char job_text[128];
+/* The address stands behind its source, so that trib_config_is_launchers_address can tell it from one of the
+ * program's. */
+static _Thread_local struct {
+    char source[TRIB_COORDINATOR_SOURCE_SIZE];
+    char address[300];
+} launched;
 
 /* One launcher's word on this process. */
 typedef struct place {
@@ -45,13 +51,30 @@ static unsigned hash_text(const char *text)
     return hash;
 }
 
-/* All processes of the job are on this machine: they agree on a port through something only they have in common. */
-static void set_local_coordinator(trib_config *config, const char *id)
+bool trib_config_is_launchers_address(const trib_config *config)
 {
+    return config->coordinator_source != NULL &&
+           (const void *)config->coordinator == config->coordinator_source + offsetof(typeof(launched), address);
+}
+
+/* The variables that a text about the coordinator's address shall name. */
+static void set_source(trib_config *config, const char *source)
+{
+    snprintf(launched.source, sizeof launched.source, "%s", source);
+    config->coordinator_source = launched.source;
+}
+
+/* All processes of the job are on this machine: they agree on a port through something only they have in common.
+ * told_by: the variable that says so. */
+static void set_local_coordinator(trib_config *config, const char *id, const char *told_by)
+{
+    char source[TRIB_COORDINATOR_SOURCE_SIZE];
+    snprintf(source, sizeof source, "TRIB_COORDINATOR (now loopback, as %s is that of one machine)", told_by);
+    set_source(config, source);
     snprintf(job_text, sizeof job_text, "%.120s", id);
-    snprintf(coordinator_text, sizeof coordinator_text, "127.0.0.1:%u", PORT_FIRST + hash_text(id) % PORT_COUNT);
+    snprintf(launched.address, sizeof launched.address, "127.0.0.1:%u", PORT_FIRST + hash_text(id) % PORT_COUNT);
     config->job = job_text;
-    config->coordinator = coordinator_text;
+    config->coordinator = launched.address;
 }
 
 /* One variable without the other, or a rank that is none of so many, would start a job that never forms. */
@@ -87,8 +110,8 @@ static trib_status set_coordinator(trib_config *config, const char *host_name, c
         snprintf(wanted, sizeof wanted, "a host name or address of at most %u bytes", HOST_MAX);
         return trib_setting_refuse(host_name, host, wanted, error);
     }
-    snprintf(coordinator_text, sizeof coordinator_text, bare ? "[%s]:%u" : "%s:%u", host, port);
-    config->coordinator = coordinator_text;
+    snprintf(launched.address, sizeof launched.address, bare ? "[%s]:%u" : "%s:%u", host, port);
+    config->coordinator = launched.address;
     return TRIB_OK;
 }
 
@@ -100,7 +123,7 @@ static trib_status read_torchrun(trib_config *config, trib_error *error)
     int64_t port = 0;
     bool has_port = false;
     const trib_status status = read_int("MASTER_PORT", 1, 65534, &port, &has_port, error);
-    config->coordinator_source = "MASTER_ADDR and MASTER_PORT";
+    set_source(config, "MASTER_ADDR and MASTER_PORT");
     if (status == TRIB_OK && host != NULL && has_port) {
         /* MASTER_PORT itself belongs to the launcher's store. */
         return set_coordinator(config, "MASTER_ADDR", host, (unsigned)port + 1, error);
@@ -112,10 +135,15 @@ static trib_status read_torchrun(trib_config *config, trib_error *error)
 static trib_status read_one_machine(trib_config *config, const char *local_size_name, const char *id, trib_error *error)
 {
     int64_t local = 0;
-    bool found = false;
-    const trib_status status = read_int(local_size_name, 1, TRIB_MEMBERS_MAX, &local, &found, error);
-    if (status == TRIB_OK && found && local == config->worker_count) {
-        set_local_coordinator(config, id);
+    bool found_size = false;
+    const trib_status status = read_int(local_size_name, 1, TRIB_MEMBERS_MAX, &local, &found_size, error);
+    if (status == TRIB_OK && found_size && local == config->worker_count) {
+        set_local_coordinator(config, id, local_size_name);
+    } else if (status == TRIB_OK) {
+        char source[TRIB_COORDINATOR_SOURCE_SIZE];
+        snprintf(source, sizeof source, "TRIB_COORDINATOR (%s %s)", local_size_name,
+                 found_size ? "counts one machine of several" : "is not set");
+        set_source(config, source);
     }
     return status;
 }
@@ -177,13 +205,15 @@ static trib_status read_slurm(trib_config *config, trib_error *error)
     if (nodes == NULL || strcmp(nodes, "1") == 0) {
         char id[128];
         snprintf(id, sizeof id, "%s", job_text);
-        set_local_coordinator(config, id);
+        set_local_coordinator(config, id, "SLURM_NNODES");
     } else if (list != NULL) {
         char host[HOST_MAX + 2]; /* one more than fits, so that a longer one is seen */
         copy_first_host(list, host, sizeof host);
         config->job = job_text;
-        config->coordinator_source = list_name;
+        set_source(config, list_name);
         return set_coordinator(config, list_name, host, PORT_FIRST + hash_text(job_text) % PORT_COUNT, error);
+    } else {
+        set_source(config, "SLURM_STEP_NODELIST");
     }
     return TRIB_OK;
 }
@@ -226,7 +256,7 @@ static trib_status read_byteps_worker(trib_config *config, int64_t machines, tri
         /* On one machine BytePS needs no scheduler. */
         char id[64];
         snprintf(id, sizeof id, "byteps-%d", (int)getppid());
-        set_local_coordinator(config, id);
+        set_local_coordinator(config, id, "DMLC_NUM_WORKER");
         config->external_coordinator = false;
     }
     return TRIB_OK;
@@ -238,15 +268,15 @@ static trib_status read_byteps(trib_config *config, trib_error *error)
     static const uint32_t bits[] = {TRIB_ROLE_WORKER, TRIB_ROLE_SERVER, TRIB_ROLE_COORDINATOR};
     int role = 0;
     int64_t machines = 1, servers = 0, port = 0;
-    bool found = false, has_port = false;
+    bool has_count = false, has_port = false;
     if (!trib_setting_parse_word(trib_setting_get("DMLC_ROLE"), roles, &role)) {
         char wanted[80];
         return trib_setting_refuse("DMLC_ROLE", trib_setting_get("DMLC_ROLE"),
                                    trib_setting_words_text(roles, wanted, sizeof wanted), error);
     }
-    trib_status status = read_int("DMLC_NUM_WORKER", 1, TRIB_MEMBERS_MAX, &machines, &found, error);
+    trib_status status = read_int("DMLC_NUM_WORKER", 1, TRIB_MEMBERS_MAX, &machines, &has_count, error);
     if (status == TRIB_OK) {
-        status = read_int("DMLC_NUM_SERVER", 0, TRIB_MEMBERS_MAX, &servers, &found, error);
+        status = read_int("DMLC_NUM_SERVER", 0, TRIB_MEMBERS_MAX, &servers, &has_count, error);
     }
     if (status == TRIB_OK) {
         status = read_int("DMLC_PS_ROOT_PORT", 1, 65535, &port, &has_port, error);
@@ -256,7 +286,7 @@ static trib_status read_byteps(trib_config *config, trib_error *error)
     config->worker_count = (int32_t)machines;
     config->server_count = (int32_t)servers;
     config->external_coordinator = true;
-    config->coordinator_source = "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT";
+    set_source(config, "DMLC_PS_ROOT_URI and DMLC_PS_ROOT_PORT");
     if (status == TRIB_OK && bits[role] == TRIB_ROLE_WORKER) {
         status = read_byteps_worker(config, machines, error);
     }

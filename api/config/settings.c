@@ -71,7 +71,7 @@ const trib_setting trib_settings[] = {
      .doc = "largest partition ([how tensors are cut](placement.md#how-fine-a-tensor-is-cut))"},
     {"TRIB_CHUNK_BYTES", FIELD(chunk_bytes), .kind = TRIB_SETTING_BYTES, .is_job_wide = true, .initial = "256K",
      .low = 4096, .high = TRIB_PAYLOAD_MAX, .range_doc = "a power of two, 4K..1M", .doc = "largest chunk"},
-    {"TRIB_CODEC", FIELD(codec), .kind = TRIB_SETTING_TEXT, .range_doc = "as `onebit,ef=vanilla`, or a list",
+    {"TRIB_CODEC", FIELD(codec), .kind = TRIB_SETTING_TEXT, .range_doc = "as `onebit,ef=vanilla`, `auto`, or a list",
      .doc = "how sums of tensors travel that name no codec themselves, also by name and size "
             "([codecs.md](codecs.md#how-to-use))"},
     {"TRIB_CODEC_MIN_BYTES", FIELD(codec_min_bytes), .kind = TRIB_SETTING_BYTES, .initial = "64K",

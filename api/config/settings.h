@@ -54,6 +54,9 @@ TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *err
  * "set". */
 void trib_setting_format(const trib_setting *setting, const trib_config *config, char *text, size_t size);
 
+/* The field's value as a number, and its unit: "bytes", "ns", "bit/s", or "" for a count. NULL: it is no number. */
+const char *trib_setting_number(const trib_setting *setting, const trib_config *config, int64_t *number_out);
+
 /* ---- Values as texts ---- */
 
 /* The host's locale takes no part: 0.5 is a half everywhere, and INFO is info in Turkey, too. */

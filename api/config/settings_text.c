@@ -116,3 +116,18 @@ void trib_setting_format(const trib_setting *setting, const trib_config *config,
         break;
     }
 }
+
+const char *trib_setting_number(const trib_setting *setting, const trib_config *config, int64_t *number_out)
+{
+    static const char *const units[] = {[TRIB_SETTING_INT] = "",
+                                        [TRIB_SETTING_UINT] = "",
+                                        [TRIB_SETTING_BYTES] = "bytes",
+                                        [TRIB_SETTING_TIME] = "ns",
+                                        [TRIB_SETTING_RATE] = "bit/s"};
+    const char *name = units[setting->kind];
+    if (name != NULL) {
+        const uint64_t value = get_word((const char *)config + setting->offset, setting->size);
+        *number_out = setting->kind == TRIB_SETTING_INT ? (int32_t)value : (int64_t)value;
+    }
+    return name;
+}

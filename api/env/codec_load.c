@@ -55,7 +55,7 @@ trib_status trib_codecs_load(trib_config *config, trib_codec_desc **memory_out, 
     }
     trib_codec_desc *all = calloc(config->codec_count + count, sizeof *all);
     if (all == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the codecs of a library");
     }
     if (config->codec_count > 0) {
         memcpy(all, config->codecs, config->codec_count * sizeof *all);

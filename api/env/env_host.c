@@ -338,7 +338,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     host *self = create_host();
     if (self == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the parts of an engine");
     }
     env->memory = self;
     env->listen_choice = self->place.listen_choice;

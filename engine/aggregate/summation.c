@@ -237,7 +237,6 @@ trib_status trib_summation_recv_target(trib_summation *self, const trib_contribu
         trib_sum_block_give(self, block);
         return TRIB_AGAIN;
     }
-    trib_assert(!block->is_receiving && block->lease == NULL);
     block->is_receiving = true;
     block->receiving_for = round;
     if (round != NULL) {
@@ -274,7 +273,6 @@ void trib_summation_abandon(trib_summation *self, void *buffer)
 static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                     sum_block *spare)
 {
-    trib_assert(what->contributor < self->config.contributor_count && what->chunk < round->what.chunk_count);
     round->holds++;
     if (round->refused != TRIB_OK) {
         trib_sum_block_give(self, payload.block);

@@ -11,11 +11,12 @@
 
 /* ---- Members of a job ---- */
 
-#define TRIB_MEMBERS_MAX 4096u      /* members; a table with an entry for each takes a few hundred KiB at most */
-#define TRIB_CONTRIBUTORS_MAX 4096u /* workers that contribute to one sum */
-#define TRIB_GROUPS_MAX 1024u       /* groups of a job, numbered below this; an engine has a table of them */
-#define TRIB_REACTORS_MAX 16u       /* reactors of a member; each has a link to every reactor of every server */
-#define TRIB_LOCAL_SIZE_MAX 64      /* ranks of one machine, each with a device; a word has one bit for each */
+#define TRIB_MEMBERS_MAX 4096u          /* members; a table with an entry for each takes a few hundred KiB at most */
+#define TRIB_CONTRIBUTORS_MAX 4096u     /* workers that contribute to one sum */
+#define TRIB_GROUPS_MAX 1024u           /* groups of a job, numbered below this; an engine has a table of them */
+#define TRIB_REACTORS_MAX 16u           /* reactors of a member; each has a link to every reactor of every server */
+#define TRIB_LOCAL_SIZE_MAX 64          /* ranks of one machine, each with a device; a word has one bit for each */
+#define TRIB_COORDINATOR_SOURCE_SIZE 96 /* of the text that says which variables the coordinator's address comes from */
 _Static_assert(TRIB_CONTRIBUTORS_MAX <= TRIB_MEMBERS_MAX, "each contributor is a member");
 _Static_assert(TRIB_REACTORS_MAX <= 32, "sets of reactors are kept as the bits of 32");
 _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept as the bits of 64");

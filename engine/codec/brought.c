@@ -161,7 +161,7 @@ trib_status trib_codec_set_open(trib_codec_set *set, const trib_codec_desc *desc
     }
     set->items = count > 0 ? calloc(count, sizeof *set->items) : NULL;
     if (count > 0 && set->items == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the codecs that the program brings");
     }
     for (uint32_t i = 0; i < count; i++) {
         const trib_status status = check_desc(set, &descs[i], i, error);

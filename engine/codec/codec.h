@@ -103,6 +103,8 @@ typedef enum trib_codec_momentum {
     TRIB_MOMENTUM_NESTEROV = 2,   /* g + mu * m is encoded */
 } trib_codec_momentum;
 
+#define TRIB_CODEC_TEXT_SIZE 192
+
 typedef struct trib_codec_config {
     const trib_codec *codec; /* NULL: none */
     trib_codec_params params;
@@ -110,13 +112,14 @@ typedef struct trib_codec_config {
     trib_codec_momentum momentum;
     float mu;
     bool two_way; /* sums come back encoded by the same codec, without feedback and momentum */
+    char choices
+        [TRIB_CODEC_TEXT_SIZE]; /* "": chosen; else "auto:..." in its one form, and no codec yet (codec_auto.h) */
 } trib_codec_config;
-
-#define TRIB_CODEC_TEXT_SIZE 192
 
 /*
  * Reads "topk,ratio=0.01,ef=vanilla,momentum=nesterov,mu=0.9". "none" and an empty text are no codec. BytePS's form is
  * understood, too: "compressor=topk,k=0.01,seed=7", where k below 1 is a ratio, and scaling is off if it is not named.
+ * "auto", or with a list, leaves the choice for later (codec_auto.h).
  * TRIB_INVALID: the error lists what is known, and the config is unchanged.
  */
 trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_error *error);

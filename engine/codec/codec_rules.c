@@ -90,7 +90,7 @@ trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set 
     }
     rules->items = calloc(count, sizeof *rules->items);
     if (rules->items == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the rules of TRIB_CODEC");
     }
     for (const char *at = text; rules->count < count; rules->count++) {
         char part[PART_SIZE], kept[PART_SIZE];

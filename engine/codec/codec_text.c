@@ -1,5 +1,5 @@
 /* codec_text.c - a codec and its parameters as one line of text, read and written. */
-#include "engine/codec/brought.h"
+#include "engine/codec/codec_auto.h"
 #include "engine/codec/codec_parts.h"
 
 #include <math.h>
@@ -28,7 +28,7 @@ static trib_status unknown_codec(const codec_parser *parser, const char *name)
         const size_t used = strlen(known);
         (void)snprintf(known + used, sizeof known - used, "%s, ", parser->brought->items[i].name);
     }
-    return trib_error_set(parser->error, TRIB_INVALID, "there is no codec '%s': known are %snone", name, known);
+    return trib_error_set(parser->error, TRIB_INVALID, "there is no codec '%s': known are %sauto, none", name, known);
 }
 
 static trib_status bad_value(const codec_parser *parser, const char *name, const char *value, const char *wanted)
@@ -331,11 +331,31 @@ trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_e
     return trib_codec_parse_with(NULL, text, config, error);
 }
 
+/* NOLINTNEXTLINE(misc-no-recursion): a choice of auto is no auto */
+static trib_status parse_auto(const trib_codec_set *brought, const char *text, trib_codec_config *config,
+                              trib_error *error)
+{
+    trib_codec_choices choices;
+    trib_codec_config found = {.codec = NULL};
+    trib_status status = trib_codec_auto_parse(brought, text, &choices, error);
+    if (status == TRIB_OK) {
+        status = trib_codec_auto_format(&choices, found.choices, error);
+    }
+    if (status == TRIB_OK) {
+        *config = found;
+    }
+    return status;
+}
+
+/* NOLINTNEXTLINE(misc-no-recursion): see parse_auto */
 trib_status trib_codec_parse_with(const trib_codec_set *brought, const char *text, trib_codec_config *config,
                                   trib_error *error)
 {
     codec_parser parser = {.brought = brought, .error = error, .text = text};
     trib_status status = TRIB_OK;
+    if (trib_codec_is_auto(text)) {
+        return parse_auto(brought, text, config, error);
+    }
     for (const char *at = text; *text != '\0' && status == TRIB_OK; at++) {
         char word[WORD_SIZE];
         const size_t length = strcspn(at, ",");
@@ -364,6 +384,10 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
 {
     const trib_codec_params *params = &config->params;
     const uint32_t accepted = accepted_by(config->codec);
+    if (config->choices[0] != '\0') {
+        memcpy(text, config->choices, TRIB_CODEC_TEXT_SIZE);
+        return text;
+    }
     size_t used =
         (size_t)snprintf(text, TRIB_CODEC_TEXT_SIZE, "%s", config->codec != NULL ? config->codec->name : "none");
 #define ADD(...) used += (size_t)snprintf(text + used, TRIB_CODEC_TEXT_SIZE - used, __VA_ARGS__)

@@ -23,7 +23,7 @@ trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
     if (op->device == NULL) {
         op->device = calloc(1, sizeof *op->device);
         if (op->device == NULL) {
-            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation on a device");
         }
         op->device->op = op;
     }

@@ -157,21 +157,21 @@ void trib_callback_end(const trib_callback *self)
 
 /* ---- Watching ---- */
 
-void trib_callbacks_watch(trib_engine *engine, trib_reactor *reactor)
+int64_t trib_callbacks_watch(trib_engine *engine)
 {
-    const int64_t now_ns = trib_now(reactor), limit = limit_ns(engine);
-    for (uint32_t i = 0; i < engine->core_count && engine->config.mode == TRIB_MODE_THREADS; i++) {
+    pthread_mutex_lock(&engine->mutex);
+    const int64_t limit = limit_ns(engine); /* of the roster, which may change */
+    pthread_mutex_unlock(&engine->mutex);
+    const int64_t now_ns = trib_now(engine->reactors[0].reactor);
+    for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_callback_site *site = &engine->callback_sites[i];
         const int64_t since_ns = atomic_load_explicit(&site->since_ns, memory_order_acquire);
-        if (i == reactor->index || since_ns == 0 || now_ns - since_ns <= limit) {
-            continue;
-        }
-        const uint64_t what = atomic_load_explicit(&site->what, memory_order_relaxed);
-        int64_t warned_ns = atomic_load(&site->warned_ns);
-        if (warned_ns != since_ns && atomic_compare_exchange_strong(&site->warned_ns, &warned_ns, since_ns)) {
-            warn(engine, i, what, now_ns - since_ns, false);
+        if (since_ns != 0 && now_ns - since_ns > limit && site->warned_ns != since_ns) {
+            site->warned_ns = since_ns;
+            warn(engine, i, atomic_load_explicit(&site->what, memory_order_relaxed), now_ns - since_ns, false);
         }
     }
+    return limit;
 }
 
 bool trib_callbacks_blame_locked(const trib_engine *engine, char text[TRIB_CALLBACK_TEXT_SIZE])

@@ -7,7 +7,7 @@
  * - What follows a callback follows in any case: it is the scope's end, which an exception passes through. A longjmp
  *   does not. So on the host's thread the posts whose callbacks run are kept in a list, with what is left to do, and
  *   the next call that finds the stack unwound does it.
- * - Each core has one place that says what runs there since when. Other cores look at it with each tick.
+ * - Each core has one place that says what runs there since when. Another thread looks at it (api/callback_watch.h).
  */
 #ifndef TRIB_ENGINE_JOB_CALLBACK_H
 #define TRIB_ENGINE_JOB_CALLBACK_H
@@ -37,8 +37,9 @@ bool trib_callbacks_run_here(const trib_engine *engine);
 /* On that thread: does what is left to do after callbacks that were left by a longjmp. */
 void trib_callbacks_recover(trib_engine *engine);
 
-/* A core, with each tick: warns once of a callback that holds up another core for too long. */
-void trib_callbacks_watch(trib_engine *engine, trib_reactor *reactor);
+/* Any thread, again and again: warns once of each callback that holds up a reactor for too long. TRIB_MODE_THREADS.
+ * Returns how long is too long (ns). */
+int64_t trib_callbacks_watch(trib_engine *engine);
 
 #define TRIB_CALLBACK_TEXT_SIZE 160
 /* Names the callback that has run longest, and for how long; false: none runs. The caller holds the mutex. */

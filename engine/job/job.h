@@ -119,9 +119,9 @@ typedef enum trib_callback_kind {
 } trib_callback_kind;
 
 typedef struct trib_callback_site {
-    _Atomic int64_t since_ns;  /* 0: none runs */
-    _Atomic uint64_t what;     /* its kind, and the tag of its tensor */
-    _Atomic int64_t warned_ns; /* since_ns of the last one that was warned of */
+    _Atomic int64_t since_ns; /* 0: none runs */
+    _Atomic uint64_t what;    /* its kind, and the tag of its tensor */
+    int64_t warned_ns;        /* since_ns of the last one that was warned of; the watching thread's own */
     /* The last one that took too long: what it was, how long it took, and when it returned; 0: none has. */
     _Atomic uint64_t long_what;
     _Atomic int64_t long_for_ns, long_end_ns;
@@ -179,7 +179,8 @@ struct trib_engine {
     char *job, *coordinator_address, *listen_host;
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
-    char coordinator_source[64];  /* the variable that coordinator_address comes from, for texts */
+    /* The variable that coordinator_address comes from, for texts. */
+    char coordinator_source[TRIB_COORDINATOR_SOURCE_SIZE];
     unsigned char key[TRIB_KEY_SIZE];
     trib_logger logger;
     const trib_job_hooks *hooks;
@@ -197,13 +198,13 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_tracer *tracer;
-    struct trib_trace_flusher *trace_flusher;     /* of api/; NULL: none */
-    const struct trib_device_hooks *device_hooks; /* NULL: no device */
-    struct trib_device *device;                   /* NULL: none */
-    atomic_bool direct_logged;                    /* whether the log has said that bytes bypass host memory */
-    _Atomic(struct trib_local_group *) group;     /* local ranks of this machine; NULL: alone, or not open yet */
-    atomic_uint launches;                         /* counts what stream_wait may be tried again for (device.h) */
-    atomic_uint device_jobs;                      /* jobs that the device has, other than those of tasks */
+    struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
+    const struct trib_device_hooks *device_hooks;         /* NULL: no device */
+    struct trib_device *device;                           /* NULL: none */
+    atomic_bool direct_logged;                            /* whether the log has said that bytes bypass host memory */
+    _Atomic(struct trib_local_group *) group; /* local ranks of this machine; NULL: alone, or not open yet */
+    atomic_uint launches;                     /* counts what stream_wait may be tried again for (device.h) */
+    atomic_uint device_jobs;                  /* jobs that the device has, other than those of tasks */
 
     pthread_mutex_t mutex;
     pthread_cond_t changed; /* signals phase, a waited-for operation, a report, and closed */

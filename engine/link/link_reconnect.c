@@ -469,7 +469,6 @@ static void call_connector(trib_link *link)
         return;
     }
     call->session.id = link->session.id;
-    trib_assert(redial->call == NULL && !link->outgoing);
     call->redial.caller = link;
     redial->call = call;
     arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * 2);
@@ -485,7 +484,6 @@ void trib_redial_open(trib_link *link)
 
 void trib_redial_close(trib_link *link)
 {
-    trib_assert(link->redial.resumes == NULL || link->redial.resumes->redial.successor == link);
     trib_link_redial *redial = &link->redial;
     trib_timer_stop(link->host->reactor, &redial->timer);
     stop_call(link);

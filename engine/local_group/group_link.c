@@ -251,7 +251,7 @@ static trib_status open_leader(trib_local_group *group, trib_error *error)
         group->local_size, trib_engine_is_one_machine(core->engine) ? ALONE_CREDIT_BYTES : REDUCE_CREDIT_BYTES,
         &upcalls);
     if (group->leader == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");
     }
     atomic_fetch_add(&core->engine->device_jobs, 1);
     group->id_job.kind = TRIB_DEVICE_MAKE_ID;
@@ -277,7 +277,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     }
     trib_local_group *group = trib_core_zalloc(core, sizeof *group);
     if (group == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");
     }
     group->core = core;
     group->local_size = local_size;

@@ -5,6 +5,7 @@
  * every member gets an error. Running ends when all workers have left, which the servers are told, or when a member is
  * lost, whose cause all members are told.
  */
+#include "engine/membership/codec_choice.h"
 #include "engine/membership/coordinator.h"
 
 #include <stdio.h>
@@ -35,7 +36,6 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
     if (self->over) {
         return;
     }
-    trib_assert(trib_core_is_here(self->core));
     self->over = true;
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
@@ -168,7 +168,6 @@ static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carr
 static void free_place(trib_coordinator *self, uint32_t member, const char *why)
 {
     trib_coordinator_slot *at = &self->slots[member];
-    trib_assert(at->joined && self->joined > 0 && at->link->peer == member);
     snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
     if (!self->core->ended) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -200,7 +199,6 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_rebalance_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
-        trib_assert(self->workers_left <= self->worker_count);
     } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
         self->early_leaver = member;
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -292,6 +290,8 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
         return trib_registry_take_forgotten(self, member, error);
     case TRIB_FRAME_SERVING:
         return trib_serve_take_serving(self, member, frame, error);
+    case TRIB_FRAME_PROBED:
+        return trib_codec_choice_take_probed(self, member, error);
     case TRIB_FRAME_GROUP_CREATE:
         return self->running ? trib_groups_take_create(self, member, frame, payload, error)
                              : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
@@ -404,7 +404,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     trib_engine *engine = core->engine;
     trib_coordinator *self = trib_core_zalloc(core, sizeof *self);
     if (self == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the coordinator");
     }
     engine->coordinator = self;
     self->core = core;
@@ -492,6 +492,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_groups_clear(self);
     trib_commits_close(self);
     trib_rebalance_close(self);
+    trib_codec_choice_close(self);
     trib_dealer_destroy(self->dealer);
     for (uint32_t i = 0; self->slots != NULL && i < trib_coordinator_slots(self); i++) {
         free(self->slots[i].loads_buffer);

@@ -70,7 +70,9 @@ typedef struct trib_registry_entry {
     uint8_t dims; /* of its shape; 0: nobody has given one */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     uint32_t shape_rank;              /* who gave it */
-    char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", or how its sums are encoded */
+    char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", how its sums are encoded, or "auto" with what may be chosen */
+    uint32_t choice;                  /* of auto's list, from 1 on; 0: none (codec_choice.h) */
+    bool is_chosen;
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t id, first_rank;
     bool bad;
@@ -96,6 +98,7 @@ typedef struct trib_registry_entry {
 } trib_registry_entry;
 
 struct trib_rebalance_state;
+struct trib_codec_chooser;
 
 struct trib_coordinator {
     trib_core *core;
@@ -127,6 +130,7 @@ struct trib_coordinator {
     uint32_t parked;                        /* workers that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits;      /* rounds that some workers are through with (commits.h) */
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
+    struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */
 };
 
 /* The peer of a link whose worker waits for the end of the epoch to join. */

@@ -205,6 +205,9 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         atomic_store(&member->core->engine->coordinator_heard_ns, link->last_received_ns);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
+    case TRIB_FRAME_PROBE:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PROBED}, NULL, 0);
+        return TRIB_OK;
     case TRIB_FRAME_PONG:
         atomic_fetch_add(&member->core->engine->answers, 1);
         trib_tracer_clock_answer(member->core->engine, frame, link->last_received_ns);
@@ -302,7 +305,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
 {
     trib_member *member = trib_core_zalloc(core, sizeof *member);
     if (member == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the connection to the coordinator");
     }
     member->core = core;
     core->engine->member = member;

@@ -5,6 +5,7 @@
 #include "engine/base/assert.h"
 #include "engine/membership/member.h"
 #include "engine/server/server_sum.h"
+#include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
 
 void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
@@ -157,6 +158,12 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         free(cut);
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
                               tensor->name, id);
+    }
+    const trib_status choice = trib_codec_take_choice(tensor, frame->root, error);
+    if (choice != TRIB_OK) {
+        free(owners);
+        free(cut);
+        return choice;
     }
     trib_assert(tensor->is_declared && cut->partition_bytes == partition_bytes);
     trib_tensor_placed(tensor, id, frame->round, owners, cut);

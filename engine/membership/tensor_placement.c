@@ -81,6 +81,7 @@ trib_status trib_registry_send_declared(trib_coordinator *self, const trib_regis
     trib_frame frame = {.type = TRIB_FRAME_DECLARED,
                         .tensor = entry->tags[rank],
                         .aux = entry->id,
+                        .root = entry->choice,
                         .round = entry->id < TRIB_TENSORS_MAX ? self->numbers[entry->id].round_base : 0};
     trib_link_send_copy(self->slots[rank].link, frame, payload, size);
     free(payload);

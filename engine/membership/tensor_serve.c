@@ -10,7 +10,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
-#include "engine/membership/coordinator_internal.h"
+#include "engine/membership/codec_choice.h"
 #include "engine/worker/op.h"
 
 /* A member that has left still sums for others, and answers until its link ends. */
@@ -71,7 +71,8 @@ void trib_serves_check(trib_coordinator *self)
             answered = self->slots[i].serves_answered;
         }
     }
-    while (self->serve_first != NULL && self->serve_first->serve <= answered && !self->over) {
+    while (self->serve_first != NULL && self->serve_first->serve <= answered && !self->over &&
+           trib_codec_choice_make(self, self->serve_first)) {
         trib_registry_entry *entry = self->serve_first;
         trib_assert(!entry->is_known && entry->cut != NULL);
         self->serve_first = entry->serve_next;

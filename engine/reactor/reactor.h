@@ -57,7 +57,8 @@ typedef struct trib_io {
 typedef enum trib_cost {
     TRIB_COST_SUM,
     TRIB_COST_COPY,
-    TRIB_COST_CODEC,
+    TRIB_COST_ENCODE, /* bytes of elements, not of what a codec makes of them */
+    TRIB_COST_DECODE,
     TRIB_COST_CHECK,
     TRIB_COST_MESSAGE,
 } trib_cost;

@@ -176,7 +176,7 @@ trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link
     status = what->encoding->codec->decode(&what->encoding->params, what->dtype,
                                            (const unsigned char *)payload + TRIB_ENCODING_BYTES,
                                            frame->payload_size - TRIB_ENCODING_BYTES, *buffer_out, count, &why);
-    trib_charge(core->reactor, TRIB_COST_COPY, what->size);
+    trib_charge(core->reactor, TRIB_COST_DECODE, what->size);
     if (status != TRIB_OK) {
         sum->aggregator->ops->abandon(sum->aggregator, *buffer_out);
         return trib_error_set(error, TRIB_PROTOCOL, "PUSH from %s: chunk %u of partition %u of tensor %u: %.300s", name,
@@ -210,6 +210,6 @@ void trib_server_codec_encode(void *user, const trib_contribution *what, trib_su
     trib_assert(size <= landing_bytes(sum->core));
     buffer->size = size;
     buffer->codec = encoding->codec->id;
-    memcpy(buffer->data, encoded, buffer->size);
-    trib_charge(sum->core->reactor, TRIB_COST_COPY, what->size);
+    sum->core->engine->env.kernels->copy(buffer->data, encoded, buffer->size);
+    trib_charge(sum->core->reactor, TRIB_COST_ENCODE, what->size);
 }

@@ -316,7 +316,8 @@ trib_sim_costs trib_sim_costs_default(void)
             {
                 [TRIB_COST_SUM] = {.fixed_ns = 200, .byte_ns = 0.12},
                 [TRIB_COST_COPY] = {.fixed_ns = 100, .byte_ns = 0.1},
-                [TRIB_COST_CODEC] = {.fixed_ns = 500, .byte_ns = 0.5},
+                [TRIB_COST_ENCODE] = {.fixed_ns = 500, .byte_ns = 0.5},
+                [TRIB_COST_DECODE] = {.fixed_ns = 500, .byte_ns = 0.5},
                 [TRIB_COST_CHECK] = {.fixed_ns = 30, .byte_ns = 0.05},
                 [TRIB_COST_MESSAGE] = {.fixed_ns = 1500, .byte_ns = 0.25},
             },

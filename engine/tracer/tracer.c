@@ -295,7 +295,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
 {
     trib_tracer *tracer = calloc(1, sizeof *tracer);
     if (tracer == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the trace");
     }
     pthread_mutex_init(&tracer->writing, NULL);
     engine->tracer = tracer;
@@ -310,7 +310,7 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     }
     tracer->path = absolute_path(engine->config.trace);
     if (tracer->path == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the trace");
     }
     engine->config.trace = tracer->path;
     char path[TRIB_TRACE_PATH_MAX];

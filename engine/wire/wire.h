@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 14u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 15u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -82,7 +82,10 @@
     /* another membership: rounds that a worker is through with, those that all are, and its wish to go on */          \
     X(SETTLED, TRIB_PAYLOAD_MAX)                                                                                       \
     X(COMMIT, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(ADVANCE, 0)
+    X(ADVANCE, 0)                                                                                                      \
+    /* what a link carries, for the choice of a codec: bytes that the coordinator sends, and the answer */             \
+    X(PROBE, 256u << 10)                                                                                               \
+    X(PROBED, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

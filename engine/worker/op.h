@@ -107,7 +107,7 @@ typedef struct trib_tensor {
     uint64_t *received_bits;
     trib_codec_config codec;               /* of its sums; none from the placement on if it cannot be there */
     bool names_codec;                      /* the declaration names the codec; else the job's setting does */
-    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, in its one form; workers must agree */
+    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
     unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
     bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
     bool on_device;        /* TRIB_TENSOR_DEVICE */

@@ -30,7 +30,7 @@ typedef enum trib_task_state {
 typedef enum trib_hold {
     TRIB_HOLD_SEND,    /* a chunk given to the link and not yet reported sent */
     TRIB_HOLD_RECEIVE, /* a sum that is being received into the task's buffer */
-    TRIB_HOLD_ENCODE,  /* chunks that are still to be encoded (task_codec.h) */
+    TRIB_HOLD_ENCODE,  /* chunks that are still to be encoded or decoded (task_codec.h) */
     TRIB_HOLD_DEVICE,  /* work that a device or its group may still do */
     TRIB_HOLD_DRIVER,  /* the pipeline is about to give it up */
     TRIB_HOLD_COUNT

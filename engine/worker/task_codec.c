@@ -1,7 +1,6 @@
 /* task_codec.c - see task_codec.h. */
 #include "engine/worker/task_codec.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,93 +17,6 @@ typedef struct trib_codec_kept {
     unsigned char bytes[];
 } trib_codec_kept;
 
-/* ---- Choice ---- */
-
-/* Says why a tensor as declared can have no codec, or TRIB_OK. */
-static trib_status check_tensor(const trib_codec_config *config, const trib_tensor_desc *desc, trib_error *error)
-{
-    if (desc->layout != TRIB_WHOLE || (desc->flags & TRIB_TENSOR_DEVICE) != 0) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "codecs are for whole tensors in host memory: give it the codec \"none\"");
-    }
-    return config->codec->check(&config->params, desc->dtype, error);
-}
-
-/* The codec that the tensor names. */
-static trib_status choose_named(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
-                                trib_error *error)
-{
-    trib_error why;
-    trib_status status = trib_codec_parse_with(&engine->codecs, desc->codec, config, &why);
-    if (status == TRIB_OK && config->codec != NULL) {
-        status = check_tensor(config, desc, &why);
-    }
-    return status == TRIB_OK ? TRIB_OK
-                             : trib_error_set(error, status, "tensor \"%s\": codec \"%.100s\": %.300s", desc->name,
-                                              desc->codec, why.text);
-}
-
-trib_status trib_codec_choose(const trib_engine *engine, const trib_tensor_desc *desc, trib_codec_config *config,
-                              trib_error *error)
-{
-    *config = (trib_codec_config){.codec = NULL};
-    if (desc->codec != NULL) {
-        return choose_named(engine, desc, config, error);
-    }
-    const trib_codec_config *found = trib_codec_rules_find(
-        &engine->codec_rules, desc->name, desc->count * trib_dtype_size(desc->dtype), engine->config.codec_min_bytes);
-    if (found != NULL && found->codec != NULL && check_tensor(found, desc, NULL) == TRIB_OK) {
-        *config = *found;
-    }
-    return TRIB_OK;
-}
-
-trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
-                                  const trib_codec_config *config, trib_error *error)
-{
-    char text[TRIB_CODEC_TEXT_SIZE];
-    if (desc->codec == NULL || strcmp(trib_codec_format(config, text), tensor->codec_text) == 0) {
-        return TRIB_OK;
-    }
-    return trib_error_set(error, TRIB_MISMATCH,
-                          "tensor \"%s\" was declared before with the codec \"%s\", now with \"%s\": use another "
-                          "name, or release the first one",
-                          tensor->name, tensor->codec_text, text);
-}
-
-static uint64_t chunk_room(const trib_tensor *tensor)
-{
-    const trib_codec_config *config = &tensor->codec;
-    const uint32_t count = tensor->chunk_bytes / (uint32_t)trib_dtype_size(tensor->dtype);
-    return TRIB_ENCODING_BYTES + config->codec->bound(&config->params, tensor->dtype, count);
-}
-
-bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
-{
-    const trib_roster *roster = tensor->engine->roster;
-    if (tensor->codec.codec == NULL) {
-        return true;
-    }
-    const char *why = NULL;
-    const uint64_t room = chunk_room(tensor);
-    if (roster->local_size > 0) {
-        why = "the workers of a machine sum first here, and such sums have no codec: set TRIB_LOCAL_SUM=off";
-    } else if (roster->survives) {
-        why = "this job survives the loss of servers, and such sums have no codec: set TRIB_SURVIVE=nothing";
-    } else if (room > TRIB_PAYLOAD_MAX || room > roster->chunk_bytes + TRIB_ENCODING_MARGIN) {
-        why = "its encoded chunks would be larger than the chunks themselves: keep fewer elements";
-    }
-    if (why == NULL) {
-        return true;
-    }
-    char codec[TRIB_CODEC_TEXT_SIZE];
-    snprintf(text, size, "codec \"%s\": %s", trib_codec_format(&tensor->codec, codec), why);
-    tensor->codec.codec = NULL;
-    return !tensor->names_codec;
-}
-
-/* ---- Memory ---- */
-
 static size_t rounded(size_t size)
 {
     return (size + 63) / 64 * 64;
@@ -119,7 +31,7 @@ bool trib_task_codec_open(trib_task *task)
     }
     const uint32_t element = (uint32_t)trib_dtype_size(tensor->dtype), n = task->chunk_count;
     const size_t sum_bytes = trib_acc_size(tensor->dtype, TRIB_SUM), count = task->size / element;
-    const size_t room = rounded(chunk_room(tensor)), residual = rounded(sum_bytes * count);
+    const size_t room = rounded(trib_codec_chunk_room(tensor)), residual = rounded(sum_bytes * count);
     const size_t parts[] = {rounded(sizeof(trib_task_codec)),
                             rounded(n * sizeof(uint32_t)),
                             rounded(n * sizeof(uint32_t)),
@@ -262,7 +174,7 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
     trib_assert(self->chunks_encoded < task->chunk_count && task->held[TRIB_HOLD_ENCODE] == 1);
     const uint32_t chunk = self->chunks_encoded++;
     const trib_status status = encode_chunk(task, &encoding, chunk, &error);
-    trib_charge(core->reactor, TRIB_COST_COPY, trib_view_chunk_size(&task->io.source, chunk));
+    trib_charge(core->reactor, TRIB_COST_ENCODE, trib_view_chunk_size(&task->io.source, chunk));
     if (status == TRIB_OK && self->chunks_encoded < task->chunk_count) {
         trib_reactor_defer(reactor, post);
         return;
@@ -322,27 +234,71 @@ unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk, bool i
     return trib_view_chunk(is_encoded ? &task->codec->answers : &task->io.received, chunk);
 }
 
-trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error)
+/* Returns the first chunk from there on whose sum came encoded; chunk_count: none. */
+static uint32_t find_answer(const trib_task *task, uint32_t chunk)
+{
+    while (chunk < task->chunk_count && task->codec->answer_sizes[chunk] == 0) {
+        chunk++;
+    }
+    return chunk;
+}
+
+static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
 {
     const trib_task_codec *self = task->codec;
     const trib_tensor *tensor = task->tensor;
-    for (uint32_t chunk = 0; self != NULL && self->is_used && chunk < task->chunk_count; chunk++) {
-        if (self->answer_sizes[chunk] == 0) {
-            continue;
-        }
-        trib_error why;
-        trib_error_clear(&why);
-        const trib_status status = tensor->codec.codec->decode(
-            &tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk), self->answer_sizes[chunk],
-            trib_view_chunk(&task->io.destination, chunk), chunk_elements(task, chunk), &why);
-        trib_charge(core->reactor, TRIB_COST_COPY, trib_view_chunk_size(&task->io.source, chunk));
-        if (status != TRIB_OK) {
-            return trib_error_set(error, status, "the sum of chunk %u of partition %u from %s: %.300s", chunk,
-                                  task->partition, trib_roster_name(core->engine->roster, task->owner.member),
-                                  why.text);
-        }
+    trib_error why;
+    trib_error_clear(&why);
+    const trib_status status = tensor->codec.codec->decode(
+        &tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk), self->answer_sizes[chunk],
+        trib_view_chunk(&task->io.destination, chunk), chunk_elements(task, chunk), &why);
+    trib_charge(core->reactor, TRIB_COST_DECODE, trib_view_chunk_size(&task->io.source, chunk));
+    return status == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, status, "the sum of chunk %u of partition %u from %s: %.300s", chunk,
+                                task->partition, trib_roster_name(core->engine->roster, task->owner.member), why.text);
+}
+
+/* As encode_next: a reactor does other things between two chunks. */
+static void decode_next(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_task_codec *self = trib_container_of(post, trib_task_codec, post);
+    trib_task *task = self->task;
+    trib_error error;
+    if (!trib_task_is_open(task)) {
+        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* it was given up */
+        return;
     }
-    return TRIB_OK;
+    const trib_status status = decode_chunk(core, task, self->chunk_to_decode, &error);
+    self->chunk_to_decode = find_answer(task, self->chunk_to_decode + 1);
+    if (status == TRIB_OK && self->chunk_to_decode < task->chunk_count) {
+        trib_reactor_defer(reactor, post);
+        return;
+    }
+    if (status != TRIB_OK) {
+        trib_op *op = task->op_core->op;
+        trib_op_fail(op, status, "%s", error.text);
+        trib_op_give_up(op);
+    }
+    trib_task_release(core, task, TRIB_HOLD_ENCODE);
+    if (status == TRIB_OK) {
+        trib_pipeline_resume(core, task);
+    }
+}
+
+bool trib_task_decode_prepare(const trib_task *task)
+{
+    return task->codec != NULL && task->codec->is_used && find_answer(task, 0) < task->chunk_count;
+}
+
+void trib_task_decode_begin(trib_core *core, trib_task *task)
+{
+    trib_task_codec *self = task->codec;
+    self->chunk_to_decode = find_answer(task, 0);
+    self->post.run = decode_next;
+    trib_task_hold(task, TRIB_HOLD_ENCODE);
+    trib_reactor_defer(core->reactor, &self->post);
 }
 
 /* ---- What did not count ---- */

@@ -20,8 +20,9 @@ typedef struct trib_task_codec {
     bool is_used;             /* this round's contribution travels encoded */
     bool is_open;             /* its encoding has begun, and it has not settled */
     uint32_t chunks_encoded;  /* of this round */
+    uint32_t chunk_to_decode; /* the next one */
     trib_task *task;
-    trib_post post; /* encodes the next chunk */
+    trib_post post; /* encodes, or decodes, the next chunk */
     struct trib_codec_kept
         *kept; /* rounds that were given up after all was sent, and that the owner has not answered */
 } trib_task_codec;
@@ -33,9 +34,14 @@ TRIB_CHECKED trib_status trib_codec_choose(const trib_engine *engine, const trib
 /* TRIB_MISMATCH: the tensor was declared before with another codec. */
 TRIB_CHECKED trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
                                                const trib_codec_config *config, trib_error *error);
+/* The coordinator has chosen for a tensor whose codec is "auto": the number of its choice, 0: none. TRIB_PROTOCOL: there
+ * is no such choice. */
+TRIB_CHECKED trib_status trib_codec_take_choice(trib_tensor *tensor, uint32_t choice, trib_error *error);
 /* At placement: gives up a codec that chunks of this size, or a job with relays, cannot have. Returns false, with the
  * reason in `text`, if the tensor names it. */
 bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size);
+/* Bytes of room for an encoded chunk, with its description. */
+uint64_t trib_codec_chunk_room(const trib_tensor *tensor);
 /* Takes a task's memory; does nothing without a codec. Returns false if there is none. */
 TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
 void trib_task_codec_close(trib_task *task);
@@ -45,8 +51,10 @@ bool trib_task_encode_prepare(trib_task *task);
 /* Encodes the contribution from the event loop, a chunk at a time, and resumes the pipeline. The operation fails with
  * TRIB_INVALID if a program's codec does. */
 void trib_task_encode_begin(trib_core *core, trib_task *task);
-/* DECOMPRESS: decodes the sums that came encoded. */
-TRIB_CHECKED trib_status trib_task_decode(trib_core *core, trib_task *task, trib_error *error);
+/* DECOMPRESS: returns true if sums came encoded. */
+bool trib_task_decode_prepare(const trib_task *task);
+/* Decodes them as encode_begin encodes, and resumes the pipeline. The operation fails if a sum cannot be decoded. */
+void trib_task_decode_begin(trib_core *core, trib_task *task);
 /* The codec's number in the PUSH of a chunk, and its bytes. 0: the chunk travels as it is. */
 uint8_t trib_task_push_codec(const trib_task *task, uint32_t chunk, uint32_t *bytes);
 /* True if the sum of the chunk comes back encoded, in at most *room bytes. */

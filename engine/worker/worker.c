@@ -332,7 +332,7 @@ void trib_worker_start_next(trib_core *core, trib_tensor *tensor)
         if (atomic_load(&op_core->op->claim) != 0) {
             skip_round(core, op_core);
         } else if (!trib_worker_know_tensor(core, tensor)) {
-            trib_op_fail(op_core->op, TRIB_NO_MEMORY, "out of memory");
+            trib_op_fail(op_core->op, TRIB_NO_MEMORY, "out of memory for the table of tensors");
             skip_round(core, op_core);
         } else {
             begin_round(core, tensor, op_core);
@@ -387,8 +387,9 @@ trib_status trib_worker_open(trib_core *core, trib_error *error)
     core->held_last = &core->held;
     core->discard = trib_core_zalloc(core, TRIB_PAYLOAD_MAX);
     core->stages = trib_core_zalloc(core, TRIB_STAGE_COUNT * sizeof *core->stages);
-    return core->discard != NULL && core->stages != NULL ? TRIB_OK
-                                                         : trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    return core->discard != NULL && core->stages != NULL
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the stages of a reactor");
 }
 
 void trib_worker_close(trib_core *core)

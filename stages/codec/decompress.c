@@ -1,10 +1,24 @@
-/* decompress.c - the DECOMPRESS stage: the tensor's codec decodes the complete sum, if it came encoded. */
+/*
+ * decompress.c - the DECOMPRESS stage: the tensor's codec decodes the complete sum, if it came encoded.
+ *
+ * As in COMPRESS, a core decodes one partition at a time, by priority, and a chunk of it in each step.
+ */
 #include "engine/worker/task_codec.h"
 #include "stages/plans.h"
 
 static trib_verdict decompress_start(trib_core *core, trib_task *task, trib_error *error)
 {
-    return trib_task_decode(core, task, error) == TRIB_OK ? TRIB_VERDICT_DONE : TRIB_VERDICT_FAILED;
+    (void)core;
+    (void)error;
+    return trib_task_decode_prepare(task) ? TRIB_VERDICT_QUEUE : TRIB_VERDICT_DONE;
 }
 
-const trib_stage trib_stage_decompress = {.id = TRIB_STAGE_DECOMPRESS, .start = decompress_start};
+static trib_verdict decompress_run(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_task_decode_begin(core, task);
+    return TRIB_VERDICT_PENDING;
+}
+
+const trib_stage trib_stage_decompress = {
+    .id = TRIB_STAGE_DECOMPRESS, .start = decompress_start, .run = decompress_run, .credit = {.tasks_least = 1}};

@@ -178,8 +178,9 @@ def tuned():
     words += ['--colocate', said['settings']['colocate']['best']]
     better = replay(files, '--recorded-rate', '10gbit', '--latency', '100us', '--iters', '2', *words)
     near(better['predicted']['simulated_ms'], said['best_ms'], 1, 'the best, replayed')
-    text = run('tune', '--recorded-rate', '10gbit', '--latency', '100us', *files)
+    text = run('tune', '--recorded-rate', '10gbit', '--latency', '100us', '--codecs', *files)
     assert 'TRIB_PUSH_CREDIT=' in text and 'beyond settings' in text, text
+    assert 'int8,ef=vanilla,two_way' in text and '8.0 bits an element in place of 32, sums too' in text, text
 
 
 def tuned_priorities():

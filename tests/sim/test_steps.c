@@ -40,6 +40,67 @@ static void links_are_full(void **state)
     free(model);
 }
 
+/* A model of many small gradients between large ones, on a worker that computes with delays of its own. */
+static study_model *make_late_model(uint32_t rank)
+{
+    enum { GRADIENTS = 160, US = 1000 };
+    study_model *model = calloc(1, sizeof *model + GRADIENTS * sizeof model->tensors[0]);
+    assert_non_null(model);
+    int64_t ready_ns = (int64_t)rank * 3000 * US; /* it begins late */
+    model->count = GRADIENTS;
+    for (uint32_t i = 0; i < GRADIENTS; i++) {
+        study_tensor *tensor = &model->tensors[i];
+        ready_ns += (int64_t)(50 + (i * 7 + rank * 5) % 13 * 15) * US;
+        snprintf(tensor->name, sizeof tensor->name, "t%u", i);
+        tensor->bytes = i % 3 == 0 ? (UINT64_C(4) << 20) / (1 + i / 20) : 2048;
+        tensor->ready_ns = ready_ns;
+        model->bytes += tensor->bytes;
+    }
+    model->forward_ns = model->backward_ns = ready_ns;
+    return model;
+}
+
+static int64_t time_late_steps(uint32_t workers, uint32_t servers, bool priorities)
+{
+    study_model *models[3];
+    for (uint32_t i = 0; i < workers; i++) {
+        models[i] = make_late_model(i);
+    }
+    study_step_config config = {.job = sim_job_config_default(workers, servers),
+                                .model = models[0],
+                                .models = (const study_model *const *)models,
+                                .iterations = 1,
+                                .priorities = priorities,
+                                .codec_ratio = 1};
+    config.job.link.egress_bits = config.job.link.ingress_bits = UINT64_C(1000000000);
+    study_step_result result;
+    trib_error error = {.status = TRIB_OK};
+    if (study_step_run(&config, &result, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    print_message("# %u workers + %u servers, priorities %d: %.1f ms; %.3f of t_opt and computing\n", workers, servers,
+                  priorities, (double)result.step_ns / 1e6,
+                  (double)result.step_ns / (result.t_opt_ns + (double)result.compute_ns));
+    for (uint32_t i = 0; i < workers; i++) {
+        free(models[i]);
+    }
+    return result.step_ns;
+}
+
+/* In the backward pass each new gradient is the most urgent one. Workers that compute at different times then send
+ * different gradients, so no sum is complete and the servers' way out stands idle, until all workers have all. A step
+ * must not take much longer for that. */
+static void priorities_cost_little(void **state)
+{
+    (void)state;
+    static const uint32_t members[][2] = {{3, 0}, {3, 1}, {3, 2}, {3, 3}};
+    for (size_t i = 0; i < sizeof members / sizeof members[0]; i++) {
+        const int64_t with = time_late_steps(members[i][0], members[i][1], true);
+        const int64_t without = time_late_steps(members[i][0], members[i][1], false);
+        assert_true((double)with / (double)without < 1.02);
+    }
+}
+
 static void remember_job(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)member;
@@ -147,6 +208,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(links_are_full),
+        cmocka_unit_test(priorities_cost_little),
         cmocka_unit_test(steps_that_stand_still_are_told),
         cmocka_unit_test(steps_that_take_too_much_memory_are_told),
         cmocka_unit_test(steps_that_cannot_fit_are_told_before),

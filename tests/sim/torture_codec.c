@@ -13,8 +13,9 @@
 #include "tests/sim/torture_internal.h"
 #include "tests/support/values.h"
 
-static const char *const codecs[] = {"fp16",   "bf16,two_way",   "fp8_e4m3",       "fp8_e5m2,two_way",
-                                     "onebit", "onebit,two_way", "topk,ratio=0.1", "topk,k=9,two_way"};
+static const char *const codecs[] = {
+    "fp16",           "bf16,two_way",   "fp8_e4m3",         "fp8_e5m2,two_way",          "onebit",
+    "onebit,two_way", "topk,ratio=0.1", "topk,k=9,two_way", "auto:fp16,fp8_e4m3,two_way"};
 
 void torture_draw_codec(torture_plan *plan)
 {

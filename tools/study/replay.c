@@ -370,7 +370,8 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
 {
     study_step_config mine = *step;
     const uint32_t workers = mine.job.workers, servers = mine.job.servers;
-    const double least_s = (double)replay->bytes * mine.codec_ratio * 8 / (double)mine.job.link.egress_bits;
+    const double least_s = (double)replay->bytes * mine.codec_ratio * study_codec_ratio(&mine.codec) * 8 /
+                           (double)mine.job.link.egress_bits;
     if (workers + servers > 1 && least_s > (double)STEP_NS_MAX / 1e9) {
         return trib_error_set(error, TRIB_INVALID,
                               "the %.1f MB of a step need %.0f s at %.3g Gbit/s: too long to replay",

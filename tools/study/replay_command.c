@@ -308,7 +308,7 @@ static bool run_live(const replay_options *self, const study_replay *replay)
     if (!replay_options_apply(self, replay, &step)) {
         return false;
     }
-    if (self->rate_bits > 0 || self->codec > 0 || self->per_machine > 0) {
+    if (self->rate_bits > 0 || self->codec != NULL || self->per_machine > 0) {
         fprintf(stderr, "tributary replay: --live runs on this one machine, its links as they are, without a codec\n");
         return false;
     }

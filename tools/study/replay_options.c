@@ -16,8 +16,8 @@ static int parse_rows(replay_options *self, const option_row *rows, size_t count
         .command = self->name,
         .usage = tune ? "[options] FILE...     searches the settings under which a recorded step is fastest"
                       : "[options] FILE...     a recorded step again, under other settings",
-        .rows = rows,
-        .count = count - (tune ? 2 : 0),
+        .rows = rows + (tune ? 0 : 1),
+        .count = count - (tune ? 2 : 1),
         .notes = "The settings (-n to --rate) are those of the recording unless they are given. The others describe "
                  "the recording,\nfrom which they are estimated unless they are given; docs/trace.md.\n",
         .takes_operands = true,
@@ -31,6 +31,9 @@ static int parse_table(replay_options *self, int argc, char **argv)
 {
     bool many_machines = false, one_machine = false;
     const option_row rows[] = {
+        /* The first row is that of tune alone. */
+        {OPTION_SET("--codecs", &self->codecs,
+                    "tries codecs, too, as fast as they are on this machine at this moment")},
         {OPTION_COUNT("-n", &self->workers, 1, 2048, "workers"), .is_change = true},
         {OPTION_COUNT("-s", &self->servers, 0, 2048, "servers"), .is_change = true},
         {OPTION_CHOICE("--colocate", &self->colocate, option_when_words, "WHEN", "whether workers sum a share too"),
@@ -51,7 +54,9 @@ static int parse_table(replay_options *self, int argc, char **argv)
         {OPTION_SET("--cross-barrier", &self->cross_barrier,
                     "a layer's forward pass waits for that layer's gradients only"),
          .is_change = true},
-        {OPTION_NUMBER("--codec", &self->codec, "0.5", 0.0001, 1, "bytes on the wire per byte of gradient"),
+        {OPTION_TEXT(
+             "--codec", &self->codec, "CODEC|RATIO",
+             "as in TRIB_CODEC, measured on this machine; or bytes on the wire per byte of gradient, at no cost"),
          .is_change = true},
         {OPTION_NUMBER("--compute", &self->compute, "0.5", 0.0001, 10000,
                        "factor on the recorded times between operations, for another device"),
@@ -192,7 +197,6 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
     step->priorities = step->priorities && !self->no_priorities;
     step->by_order = self->by_order;
     step->cross_barrier = step->cross_barrier || self->cross_barrier;
-    step->codec_ratio = self->codec > 0 ? self->codec : step->codec_ratio;
     if (self->rate_bits > 0) {
         job->link.egress_bits = job->link.ingress_bits = self->rate_bits;
     }
@@ -202,6 +206,10 @@ bool replay_options_apply(const replay_options *self, const study_replay *replay
     trib_config checked;
     trib_config given = *engine;
     trib_error error = {.status = TRIB_OK};
+    if (self->codec != NULL && study_codec_option(self->codec, &step->codec, &step->codec_ratio, &error) != TRIB_OK) {
+        fprintf(stderr, "tributary %s: --codec: %s\n", self->name, error.text);
+        return false;
+    }
     given.worker_count = (int32_t)job->workers;
     given.server_count = (int32_t)job->servers;
     given.coordinator = "n0:1";

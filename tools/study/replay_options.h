@@ -15,12 +15,13 @@ typedef struct replay_options {
     uint64_t rate_bits, recorded_rate_bits;
     int64_t latency_ns;
     int64_t forward_ns; /* forward of the recording; below 0: there was a barrier, or the overlap of steps is visible */
-    double codec, compute;
+    const char *codec;  /* a ratio, or a codec; NULL: none */
+    double compute;
     int one_machine;      /* -1: as recorded */
     int local_sum;        /* a trib_local_sum; -1: as recorded, or what the engine chooses on other machines */
     uint32_t per_machine; /* workers of each; 0: as recorded */
     uint64_t local_rate_bits;
-    bool no_priorities, by_order, cross_barrier, json, quiet, live;
+    bool no_priorities, by_order, cross_barrier, json, quiet, live, codecs;
     const char *export;
     char changes[400]; /* the changed settings in words; "": none */
 } replay_options;

@@ -24,7 +24,7 @@ int64_t study_ring_step(const study_step_config *config, uint64_t bucket_bytes, 
         }
         const double begin_ns = ready_ns > free_ns ? ready_ns : free_ns;
         const double moves = 2.0 * (n - 1);
-        const double each = (double)bucket * config->codec_ratio / n * byte_ns;
+        const double each = (double)bucket * config->codec_ratio * study_codec_ratio(&config->codec) / n * byte_ns;
         free_ns = begin_ns + (n > 1 ? moves * (each + (double)hop_ns) : 0);
         bucket = 0;
     }

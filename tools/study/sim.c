@@ -37,7 +37,7 @@ typedef struct sim_values {
     uint64_t rate_bits;
     uint32_t credit;
     int local_sum;
-    const char *trace;
+    const char *trace, *codec;
 } sim_values;
 
 /* Makes the folder, or checks that the members can write to it. */
@@ -62,6 +62,12 @@ static int apply_options(sim_options *self, const option_table *table, const sim
     engine->local_sum = (trib_local_sum)values->local_sum;
     job->costs = self->costs == COSTS_RDMA ? trib_sim_costs_rdma() : trib_sim_costs_default();
     char wants[OPTION_WANTS_MAX];
+    trib_error error = {.text = ""};
+    if (values->codec != NULL &&
+        study_codec_option(values->codec, &self->step.codec, &self->step.codec_ratio, &error) != TRIB_OK) {
+        fprintf(stderr, "tributary sim: --codec: %s\n", error.text);
+        return 2;
+    }
     if (values->trace != NULL && !prepare_folder(self, values->trace, wants)) {
         return options_reject(table, "--trace", values->trace, wants);
     }
@@ -110,8 +116,9 @@ static int parse_options(sim_options *self, int argc, char **argv)
         {OPTION_CLEAR("--no-priorities", &self->step.priorities, "gradients go in the order in which they are ready")},
         {OPTION_SET("--cross-barrier", &self->step.cross_barrier,
                     "a layer's forward pass waits for that layer's gradients only")},
-        {OPTION_NUMBER("--codec", &self->step.codec_ratio, "0.5", 0.0001, 1,
-                       "bytes on the wire per byte of gradient; default 1")},
+        {OPTION_TEXT("--codec", &values.codec, "CODEC|RATIO",
+                     "as in TRIB_CODEC, measured on this machine; or bytes on the wire per byte of gradient, at no "
+                     "cost; default 1")},
         {OPTION_NUMBER("--compute", &self->compute, "1.0", 0.0001, 10000,
                        "factor on the model's times, for another device")},
         {OPTION_NUMBER("--device-rate", &self->device_gb, "10", 0, 100000,
@@ -184,8 +191,8 @@ static bool print_json(const sim_options *self, const study_model *model, const 
         model->name, "workers", (int)job->workers, "servers", (int)job->servers, "local_sum", (int)result->local_size,
         "bytes", (json_int_t)model->bytes, "rate_bits", (json_int_t)job->link.egress_bits, "priorities",
         self->step.priorities, "cross_barrier", self->step.cross_barrier, "seed", (json_int_t)job->seed, "codec",
-        self->step.codec_ratio, "step_ms", (double)result->step_ns / 1e6, "compute_ms",
-        (double)result->compute_ns / 1e6, "t_opt_ms", result->t_opt_ns / 1e6, "efficiency",
+        self->step.codec_ratio * study_codec_ratio(&self->step.codec), "step_ms", (double)result->step_ns / 1e6,
+        "compute_ms", (double)result->compute_ns / 1e6, "t_opt_ms", result->t_opt_ns / 1e6, "efficiency",
         (double)result->compute_ns / (double)result->step_ns, "ring_step_ms", (double)ring_ns / 1e6, "ring_efficiency",
         (double)result->compute_ns / (double)ring_ns, "events", (json_int_t)result->events, "wall_seconds",
         result->wall_seconds);
@@ -216,6 +223,10 @@ static bool print_text(const sim_options *self, const study_model *model, const 
     }
     printf("  step                 %10.2f ms  efficiency %5.1f %%\n", step, 100 * compute / step);
     printf("  step with a ring     %10.2f ms  efficiency %5.1f %%\n", ring, 100 * compute / ring);
+    if (self->step.codec.text[0] != '\0') {
+        printf("  %s: encodes %.2f GB/s, decodes %.2f GB/s, measured here; the ring has its bytes, at no cost\n",
+               self->step.codec.text, 1 / self->step.codec.speed.encode_ns, 1 / self->step.codec.speed.decode_ns);
+    }
     print_assumptions(self, model);
     printf("  simulated in %.2f s, %llu events, seed %llu\n", result->wall_seconds, (unsigned long long)result->events,
            (unsigned long long)job->seed);

@@ -42,6 +42,7 @@ typedef struct trainer {
 
 typedef struct study {
     const study_step_config *config;
+    trib_codec_desc codec;
     sim_job *job;
     trainer *trainers;
     uint32_t finished;                    /* workers that have finished all iterations */
@@ -273,7 +274,9 @@ static trib_status declare_all(trainer *self, trib_error *error)
         mine->index = i;
         mine->into.fired = submit_gradient;
         mine->from.fired = sum_back;
-        mine->buffer = trib_sim_void_take(&self->study->job->nothing, desc.count * trib_dtype_size(desc.dtype));
+        const size_t bytes = desc.count * trib_dtype_size(desc.dtype);
+        mine->buffer = self->study->config->has_contents ? calloc(1, bytes)
+                                                         : trib_sim_void_take(&self->study->job->nothing, bytes);
         trib_status status =
             trib_tensor_declare(self->study->job->members[self->rank].engine, &desc, &mine->tensor, error);
         if (status != TRIB_OK) {
@@ -349,7 +352,7 @@ static void measure_steps(study *self, study_step_result *result, uint64_t bytes
     result->compute_ns = config->model->forward_ns + config->model->backward_ns + config->model->optimizer_ns;
     trib_engine_info info = {.struct_size = sizeof info};
     trib_status status = trib_engine_get_info(self->job->members[0].engine, &info);
-    const double bits = (double)config->model->bytes * config->codec_ratio * 8;
+    const double bits = (double)config->model->bytes * config->codec_ratio * study_codec_ratio(&config->codec) * 8;
     result->local_size = status == TRIB_OK ? info.local_sum : 0;
     if (status == TRIB_OK && !sim_job_is_one_host(&config->job)) {
         result->t_opt_ns =
@@ -396,6 +399,15 @@ static trib_status join_members(study *self, study_step_result *result, trib_err
                                 (long long)(JOIN_LIMIT_NS / SECOND));
 }
 
+static void free_gradients(trainer *self)
+{
+    for (uint32_t i = 0; self->gradients != NULL && self->study->config->has_contents && i < model_of(self)->count;
+         i++) {
+        free(self->gradients[i].buffer);
+    }
+    free(self->gradients);
+}
+
 static void close_study(study *self)
 {
     if (self->trainers != NULL) {
@@ -405,7 +417,7 @@ static void close_study(study *self)
     }
     if (self->job != NULL && sim_job_close(self->job, 60 * SECOND)) {
         for (uint32_t rank = 0; self->trainers != NULL && rank < self->config->job.workers; rank++) {
-            free(self->trainers[rank].gradients);
+            free_gradients(&self->trainers[rank]);
         }
         sim_job_free(self->job);
     }
@@ -453,7 +465,7 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     const double began = seconds_now();
     study self = {.config = config, .failure = {.status = TRIB_OK}};
     sim_job_config job = config->job;
-    job.void_bytes = addresses_for(config);
+    job.void_bytes = config->has_contents ? 0 : addresses_for(config);
     job.engine.op_timeout_ns = -1;
     if (job.engine.trace != NULL) {
         job.engine.log_level = TRIB_LOG_ERROR;
@@ -461,6 +473,7 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
         job.engine.log_user = &self;
     }
     charge_links(&job);
+    study_codec_apply(&config->codec, &self.codec, &job);
     self.job = sim_job_open(&job, error);
     trib_status status = self.job == NULL ? error->status : join_members(&self, result, error);
     if (self.job != NULL && status == TRIB_OK) {

@@ -12,6 +12,7 @@
 #ifndef TRIB_TOOLS_STUDY_STEP_H
 #define TRIB_TOOLS_STUDY_STEP_H
 
+#include "tools/study/codec.h"
 #include "tools/study/job.h"
 #include "tools/study/memory.h"
 #include "tools/study/model.h"
@@ -24,8 +25,10 @@ typedef struct study_step_config {
     uint32_t iterations;            /* measured iterations, after one that is not measured */
     bool priorities, cross_barrier; /* priorities: those of the model, or the order of forward */
     bool by_order;                  /* the order of forward even if the model has priorities */
-    double codec_ratio;             /* bytes on the wire per byte of gradient; 1: none */
-    double device_bytes_ns;         /* bytes per nanosecond, each way; 0: there is no device */
+    double codec_ratio;             /* bytes on the wire per byte of gradient, at no cost; 1: none */
+    study_codec codec;              /* a codec with its costs; no text: none */
+    bool has_contents;      /* gradients are zeros in memory, and their sums are computed; else they have no contents */
+    double device_bytes_ns; /* bytes per nanosecond, each way; 0: there is no device */
     void (*progress)(void *user, uint32_t iteration, uint32_t iterations); /* may be NULL */
     study_memory (*look)(void); /* reads the memory of the machine; NULL: study_memory_sample. Tests have their own */
     void *user;

@@ -21,7 +21,8 @@
 
 #define ROUNDS_MAX 4u
 #define RUNS_MAX 512u
-#define WORTH 0.002 /* share of the step; a smaller gain is no reason to change a setting */
+#define WORTH 0.002      /* share of the step; a smaller gain is no reason to change a setting */
+#define CODEC_WORTH 0.05 /* share of the step; a smaller gain is no reason to lose bits */
 #define VALUES_MAX 10u
 
 typedef enum coordinate { CREDIT, PARTITION, CHUNK, PRIORITIES, COLOCATE, LOCAL_SUM, COORDINATES } coordinate;
@@ -52,12 +53,23 @@ typedef struct tuning {
     int64_t tried_ns[RUNS_MAX]; /* INT64_MAX: the setting is impossible */
     uint32_t runs;
     bool failed;
+    struct codec_trial *trials;
+    uint32_t trial_count; /* 0: codecs were not asked for */
 } tuning;
 
 typedef struct what_if {
     char name[80];
     int64_t step_ns;
 } what_if;
+
+/* From the one that loses least to the one that loses most (docs/codecs.md). */
+static const char *const codecs[] = {"bf16,two_way", "int8,ef=vanilla,two_way", "onebit,ef=vanilla,two_way"};
+#define CODECS (sizeof codecs / sizeof codecs[0])
+
+typedef struct codec_trial {
+    study_codec codec;
+    int64_t step_ns; /* with the best settings, and this codec */
+} codec_trial;
 
 static double to_ms(int64_t ns)
 {
@@ -269,6 +281,74 @@ static uint32_t list_what_ifs(tuning *self, const setting *best, what_if *list)
     return count;
 }
 
+/* ---- Codecs ---- */
+
+static void try_codecs(tuning *self, const setting *best, codec_trial trials[CODECS])
+{
+    self->trials = trials;
+    for (size_t i = 0; i < CODECS && self->options->codecs && !self->failed; i++) {
+        study_step_config step = apply_setting(&self->base, best);
+        codec_trial *trial = &trials[i];
+        trib_error error = {.status = TRIB_OK};
+        if (study_codec_read(codecs[i], &trial->codec, &error) != TRIB_OK) {
+            fprintf(stderr, "tributary tune: %s\n", error.text);
+            self->failed = true;
+            return;
+        }
+        show_progress(self, codecs[i]);
+        step.codec = trial->codec;
+        trial->step_ns = run_step(self, &step);
+        self->trial_count++;
+    }
+}
+
+/* Returns the one to propose: each that loses more has to gain enough. NULL: none. */
+static const codec_trial *best_trial(const tuning *self, int64_t best_ns)
+{
+    const codec_trial *found = NULL;
+    for (uint32_t i = 0; i < self->trial_count; i++) {
+        const int64_t least_ns = found == NULL ? best_ns : found->step_ns;
+        if ((double)self->trials[i].step_ns < (double)least_ns * (1 - CODEC_WORTH)) {
+            found = &self->trials[i];
+        }
+    }
+    return found;
+}
+
+static void print_codecs(const tuning *self, int64_t best_ns)
+{
+    const codec_trial *found = best_trial(self, best_ns);
+    if (self->trial_count > 0) {
+        printf("\nand with codecs, which lose bits (docs/codecs.md)\n");
+    }
+    for (uint32_t i = 0; i < self->trial_count; i++) {
+        const codec_trial *trial = &self->trials[i];
+        char bits[80];
+        study_codec_bits(&trial->codec, bits, sizeof bits);
+        printf("  %-42s %10.2f ms  (%+.1f %%)  %s\n", trial->codec.text, to_ms(trial->step_ns),
+               100 * ((double)trial->step_ns / (double)best_ns - 1), bits);
+    }
+    if (found != NULL) {
+        printf("TRIB_CODEC=\"%s\" gains %.2f ms a step; compare the accuracy\n", found->codec.text,
+               to_ms(best_ns - found->step_ns));
+    } else if (self->trial_count > 0) {
+        printf("no codec gains enough to lose bits for it\n");
+    }
+}
+
+static json_t *pack_codecs(const tuning *self, int64_t best_ns)
+{
+    json_t *list = json_array();
+    const codec_trial *found = best_trial(self, best_ns);
+    for (uint32_t i = 0; i < self->trial_count; i++) {
+        const codec_trial *trial = &self->trials[i];
+        json_array_append_new(list, json_pack("{s:s, s:f, s:f, s:b, s:b}", "codec", trial->codec.text, "step_ms",
+                                              to_ms(trial->step_ns), "bits", 32 * trial->codec.speed.ratio, "two_way",
+                                              trial->codec.two_way, "proposed", trial == found));
+    }
+    return list;
+}
+
 /* ---- Printing ---- */
 
 /* Returns the step time if that setting alone were as before. */
@@ -313,6 +393,7 @@ static bool print_text(tuning *self, const setting *before, const setting *best,
         printf("  %-42s %10.2f ms  (%+.1f %%)\n", list[i].name, to_ms(list[i].step_ns),
                100 * ((double)list[i].step_ns / (double)best_ns - 1));
     }
+    print_codecs(self, best_ns);
     if (best->values[PRIORITIES] != before->values[PRIORITIES]) {
         printf("\npriorities are the program's (trib_tensor_desc, trib_op_params); the rest is set by\n");
     }
@@ -344,6 +425,9 @@ static bool print_json(tuning *self, const setting *before, const setting *best,
     json_t *out = json_pack("{s:f, s:f, s:f, s:i, s:o, s:o}", "recorded_ms", to_ms(self->replay->step_ns), "now_ms",
                             to_ms(before_ns), "best_ms", to_ms(best_ns), "runs", (int)self->runs, "settings", settings,
                             "beyond", beyond);
+    if (out != NULL && self->trial_count > 0) {
+        json_object_set_new(out, "codecs", pack_codecs(self, best_ns));
+    }
     return json_out("tune", out, 0);
 }
 
@@ -354,8 +438,10 @@ static bool run_search(tuning *self)
     const int64_t before_ns = try_setting(self, &before);
     int64_t best_ns = before_ns;
     what_if list[8];
+    codec_trial trials[CODECS];
     search_settings(self, &before, &best, &best_ns);
     const uint32_t count = self->failed ? 0 : list_what_ifs(self, &best, list);
+    try_codecs(self, &best, trials);
     return !self->failed &&
            (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count) &&
            !self->failed; /* the output needs some more runs */

@@ -42,7 +42,7 @@ static trib_status auto_context_open(struct trib_arena *arena, void **context_ou
 {
     auto_context *context = calloc(1, sizeof *context);
     if (context == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the transports of an engine");
     }
     trib_error unseen;
     (void)trib_shm_ops.context_open(arena, &context->shm, &unseen); /* without it payloads are copied */

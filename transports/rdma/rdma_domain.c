@@ -219,12 +219,12 @@ trib_status trib_rdma_domain_open(trib_arena *arena, verbs_domain **domain_out, 
 {
     verbs_domain *domain = calloc(1, sizeof *domain);
     if (domain == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an RDMA device");
     }
     domain->releaser = trib_rdma_releaser_create();
     if (domain->releaser == NULL) {
         free(domain);
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an RDMA device");
     }
     /* Kernels since 5.12 copy registered memory when a process forks. There ibv_fork_init would only hide the arena
      * from children. */

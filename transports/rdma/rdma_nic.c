@@ -192,7 +192,7 @@ static trib_status bounce_make(verbs_nic *nic, unsigned way, unsigned size_class
 {
     verbs_bounce *bounce = calloc(1, sizeof *bounce);
     if (bounce == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a buffer of an RDMA device");
     }
     size_t size = size_class == BOUNCE_SMALL ? SMALL_BYTES : TRIB_PAYLOAD_MAX;
     trib_status status = trib_rdma_block_take(nic->device, size, &bounce->block, error);

@@ -36,12 +36,11 @@
 /* The controller's constants, grouped by the decision that uses them. */
 static const struct backlog_tuning {
     uint32_t far_us;
-    double long_us, urgent_long_us;
+    double long_us;
     uint32_t sample_bytes, sample_slow_bytes;
     double in_flight_min;
     uint32_t data_bytes, carried_bytes;
     uint32_t large_bytes, small_bytes, crowded_bytes, least_bytes, urgent_bytes;
-    int64_t urgent_for_ns;
     double crowded_long_us, crowded_short_us;
     double slow_us, slow_bytes_per_us;
     uint32_t slow_times;
@@ -72,12 +71,6 @@ static const struct backlog_tuning {
 
     /* When a wait, from the system call to the acknowledgement, is too long. */
     .long_us = 1000.0,
-    /* After an urgent message, which waits behind the data of all connections, others are likely to follow: those of
-     * a backward pass come every few milliseconds. At other times small buffers only cost: where members have several
-     * connections of different shares (dedicated servers beside workers that sum), a connection with a buffer of 32
-     * KiB and a large share cannot fill it, and a step takes up to 15 % longer. */
-    .urgent_long_us = 3000.0,
-    .urgent_for_ns = 100 * INT64_C(1000000),
     /* Several reactors fill one link, and each adds the buffers of its connections: with small ones 0.9 ms at 10
      * Gbit/s with four reactors and four peers. Half of that carries as much. At 25 Gbit/s neither bound is met. */
     .crowded_long_us = 600.0,
@@ -228,9 +221,6 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
         trib_counter_add(&conn->transport->stats.system_calls, 1);
         (void)setsockopt(conn->io.fd, SOL_SOCKET, SO_PRIORITY, &priority, sizeof priority);
     }
-    if (conn->base.urgent) {
-        conn->transport->backlog.urgent_until_ns = trib_now(conn->transport->base.reactor) + tuning.urgent_for_ns;
-    }
     if (conn->backlog_size != 0) {
         set_pacing(conn, backlog->paces);
         const bool more = conn->base.awaits_sent != NULL && *conn->base.awaits_sent;
@@ -242,23 +232,22 @@ void trib_tcp_backlog_fit(tcp_conn *conn)
     }
 }
 
-/* Halves the small size while data waits too long in the buffers: behind a slow link, or where many connections
- * share one. Doubles it again when the wait is short, or when nothing urgent waits any more. */
-static void adapt_buffers(tcp_backlog *backlog, int64_t now_ns)
+/* Where several reactors share the way out: halves the small size while data waits too long in the buffers, and doubles
+ * it again when the wait is short. A single reactor's buffers stay, also while urgent data waits behind them: where
+ * connections have different shares (dedicated servers beside workers that sum), one with a large share cannot fill
+ * its own from a smaller buffer, and the whole step takes longer by more than the urgent data gains. */
+static void adapt_buffers(tcp_backlog *backlog)
 {
-    const bool is_urgent = now_ns < backlog->urgent_until_ns;
-    const bool urgent_waits = is_urgent && backlog->delay_us > tuning.urgent_long_us;
-    const bool has_others = backlog->reactors > 1;
-    const bool is_crowded = has_others && backlog->delay_us > tuning.crowded_long_us;
-    const bool is_slow = has_others && backlog->paces;
-    if (backlog->small > (urgent_waits || is_slow ? tuning.least_bytes
-                          : is_crowded            ? tuning.crowded_bytes
-                                                  : tuning.small_bytes)) {
+    if (backlog->reactors == 1) {
+        return;
+    }
+    const bool is_crowded = backlog->delay_us > tuning.crowded_long_us;
+    const uint32_t least = backlog->paces ? tuning.least_bytes : is_crowded ? tuning.crowded_bytes : tuning.small_bytes;
+    if (backlog->small > least) {
         backlog->small /= 2;
         backlog->delay_us /= 2;
-    } else if ((backlog->delay_us < (has_others ? tuning.crowded_short_us : tuning.long_us) ||
-                (!has_others && !is_urgent)) &&
-               backlog->small < tuning.small_bytes && backlog->small < backlog->large) {
+    } else if (backlog->delay_us < tuning.crowded_short_us && backlog->small < tuning.small_bytes &&
+               backlog->small < backlog->large) {
         backlog->small *= 2;
     }
 }
@@ -326,7 +315,7 @@ void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_u
             mark_fast(backlog);
         }
     }
-    adapt_buffers(backlog, now_ns);
+    adapt_buffers(backlog);
 }
 
 static void log_pacing(const tcp_conn *conn, double delay_us)

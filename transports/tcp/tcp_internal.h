@@ -29,10 +29,9 @@ typedef struct tcp_backlog {
     uint32_t reactors;     /* of this process, that send over the same links; at least 1 */
     uint32_t other_times;  /* samples in a row that contradict `paces` */
     int64_t other_since_ns;
-    int64_t fast_for_ns;     /* time that samples must look fast before `paces` ends; 0: it never began */
-    bool paces;              /* the network counts as slow, and packets are spaced out */
-    bool replaced_bbr;       /* the system's default is BBR, and this transport chose another algorithm */
-    int64_t urgent_until_ns; /* until then an urgent message is likely: one was sent shortly before */
+    int64_t fast_for_ns; /* time that samples must look fast before `paces` ends; 0: it never began */
+    bool paces;          /* the network counts as slow, and packets are spaced out */
+    bool replaced_bbr;   /* the system's default is BBR, and this transport chose another algorithm */
 } tcp_backlog;
 
 /* Since when a peer has acknowledged nothing of the data under way to it. */

@@ -1,4 +1,4 @@
-/* test_codec_turns.c - a reactor that encodes a large tensor goes back to its loop after a few chunks. */
+/* test_codec_turns.c - a reactor that encodes or decodes a large tensor goes back to its loop after a few chunks. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -13,11 +13,24 @@
 
 enum { COUNT = 1 << 18, CHUNK = 4096, CHUNKS = COUNT * 4 / CHUNK };
 
-/* Chunks encoded in one turn of the loop. */
+/* Chunks in one turn of the loop. */
 typedef struct turns {
-    struct ev_loop *loop;
     unsigned turn, chunks, most, all;
 } turns;
+
+typedef struct counts {
+    struct ev_loop *loop;
+    const float *sums;
+    turns encoded, decoded; /* decoded: of sums */
+} counts;
+
+static void note(const counts *self, turns *what)
+{
+    what->chunks = ev_iteration(self->loop) == what->turn ? what->chunks + 1 : 1;
+    what->turn = ev_iteration(self->loop);
+    what->most = what->chunks > what->most ? what->chunks : what->most;
+    what->all++;
+}
 
 static uint64_t bound_all(const trib_codec_chunk *chunk)
 {
@@ -27,26 +40,26 @@ static uint64_t bound_all(const trib_codec_chunk *chunk)
 static int64_t encode_and_count(const trib_codec_chunk *chunk, void *state, const void *source, void *encoded,
                                 size_t room)
 {
-    turns *self = chunk->user;
+    counts *self = chunk->user;
     (void)state;
-    self->chunks = ev_iteration(self->loop) == self->turn ? self->chunks + 1 : 1;
-    self->turn = ev_iteration(self->loop);
-    self->most = self->chunks > self->most ? self->chunks : self->most;
-    self->all++;
+    note(self, &self->encoded);
     memcpy(encoded, source, room);
     return (int64_t)room;
 }
 
 static int decode_all(const trib_codec_chunk *chunk, const void *encoded, size_t size, void *destination)
 {
+    counts *self = chunk->user;
+    if ((const float *)destination >= self->sums && (const float *)destination < self->sums + COUNT) {
+        note(self, &self->decoded);
+    }
     memcpy(destination, encoded, size);
     return size == (size_t)chunk->count * sizeof(float) ? 0 : 1;
 }
 
-static void few_chunks_are_encoded_in_a_turn(void **state)
+static void sum_large_tensor(const char *codec, counts *counted)
 {
-    (void)state;
-    turns self = {.loop = ev_loop_new(EVFLAG_AUTO)};
+    counts self = {.loop = ev_loop_new(EVFLAG_AUTO)};
     const trib_codec_desc copy = {.struct_size = sizeof copy,
                                   .name = "copy",
                                   .user = &self,
@@ -55,6 +68,7 @@ static void few_chunks_are_encoded_in_a_turn(void **state)
                                   .decode = decode_all};
     float *values = malloc(COUNT * sizeof *values), *sums = calloc(COUNT, sizeof *sums);
     assert_true(self.loop != NULL && values != NULL && sums != NULL);
+    self.sums = sums;
     for (uint32_t i = 0; i < COUNT; i++) {
         values[i] = (float)i;
     }
@@ -63,7 +77,7 @@ static void few_chunks_are_encoded_in_a_turn(void **state)
     config.mode = TRIB_MODE_ATTACHED;
     config.loop = self.loop;
     config.chunk_bytes = CHUNK;
-    config.partition_bytes = 4 * CHUNK;
+    config.partition_bytes = COUNT * sizeof(float);
     config.codecs = &copy;
     config.codec_count = 1;
     trib_engine *engine = NULL;
@@ -75,7 +89,7 @@ static void few_chunks_are_encoded_in_a_turn(void **state)
     trib_op_params_init(&params, sizeof params);
     desc.name = "large";
     desc.count = COUNT;
-    desc.codec = "copy";
+    desc.codec = codec;
     params.input = values;
     params.output = sums;
     if (trib_engine_create(&config, &engine, &error) != TRIB_OK ||
@@ -88,19 +102,39 @@ static void few_chunks_are_encoded_in_a_turn(void **state)
     }
     assert_int_equal(trib_op_status(op), TRIB_OK);
     assert_memory_equal(sums, values, COUNT * sizeof *values);
-    assert_int_equal(self.all, CHUNKS);
-    assert_true(self.most < CHUNKS / 4);
     trib_op_release(op);
     assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
     ev_loop_destroy(self.loop);
     free(values);
     free(sums);
+    *counted = self;
+}
+
+static void few_chunks_are_encoded_in_a_turn(void **state)
+{
+    counts self;
+    (void)state;
+    sum_large_tensor("copy", &self);
+    assert_int_equal(self.encoded.all, CHUNKS);
+    assert_true(self.encoded.most < CHUNKS / 4);
+}
+
+/* A worker decodes a partition's sums when it has them all. */
+static void few_chunks_are_decoded_in_a_turn(void **state)
+{
+    counts self;
+    (void)state;
+    sum_large_tensor("copy,two_way", &self);
+    assert_int_equal(self.encoded.all, 2 * CHUNKS);
+    assert_int_equal(self.decoded.all, CHUNKS);
+    assert_true(self.decoded.most < CHUNKS / 16);
 }
 
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(few_chunks_are_encoded_in_a_turn),
+        cmocka_unit_test(few_chunks_are_decoded_in_a_turn),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -324,7 +324,7 @@ static void texts_that_it_cannot_have_are_refused(void **state)
     declaring_fails(jobs.engines[0], "stride,k=3,version=6", "this process has version 7 of it, not 6");
     declaring_fails(jobs.engines[0], "stride,k=3,scaling=true", "codec stride has no parameter 'scaling'");
     declaring_fails(jobs.engines[0], "counted,two_way", "no parameter 'two_way'");
-    declaring_fails(jobs.engines[0], "striding", "dithering, uniform, stride, upper, counted, none");
+    declaring_fails(jobs.engines[0], "striding", "dithering, uniform, stride, upper, counted, auto, none");
     job_close(&jobs);
 }
 

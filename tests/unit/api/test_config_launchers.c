@@ -181,7 +181,30 @@ static void source_of_the_address(void **state)
                             .coordinator_source,
                         "SLURM_JOB_NODELIST");
     assert_null(READ("RANK", "0", "WORLD_SIZE", "2", "TRIB_COORDINATOR", "a:1").coordinator_source);
+    assert_string_equal(READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_NNODES", "2").coordinator_source,
+                        "SLURM_STEP_NODELIST");
+    /* A launcher that names no host has said something else, which decides. */
+    assert_string_equal(READ("SLURM_PROCID", "1", "SLURM_NTASKS", "2", "SLURM_NNODES", "1").coordinator_source,
+                        "TRIB_COORDINATOR (now loopback, as SLURM_NNODES is that of one machine)");
+    assert_string_equal(READ("PMI_RANK", "1", "PMI_SIZE", "4", "MPI_LOCALNRANKS", "2").coordinator_source,
+                        "TRIB_COORDINATOR (MPI_LOCALNRANKS counts one machine of several)");
+    assert_string_equal(READ("OMPI_COMM_WORLD_RANK", "0", "OMPI_COMM_WORLD_SIZE", "2").coordinator_source,
+                        "TRIB_COORDINATOR (OMPI_COMM_WORLD_LOCAL_SIZE is not set)");
     assert_null(READ("TRIB_RANK", "0").coordinator_source);
+}
+
+/* What a program says itself goes before the launcher's address, whatever that was. */
+static void address_of_the_program(void **state)
+{
+    (void)state;
+    trib_config config = READ("RANK", "0", "WORLD_SIZE", "2", "MASTER_ADDR", "a", "MASTER_PORT", "1");
+    assert_true(trib_config_is_launchers_address(&config));
+    config.coordinator = "a:2";
+    assert_false(trib_config_is_launchers_address(&config));
+    config = READ("PMI_RANK", "1", "PMI_SIZE", "2", "MPI_LOCALNRANKS", "2");
+    assert_true(trib_config_is_launchers_address(&config));
+    config = READ("TRIB_COORDINATOR", "a:2");
+    assert_false(trib_config_is_launchers_address(&config));
 }
 
 /* Two launchers, outer and inner: the inner one counts, whichever they are. */
@@ -315,6 +338,7 @@ int main(void)
         cmocka_unit_test(byteps),
         cmocka_unit_test(precedence),
         cmocka_unit_test(source_of_the_address),
+        cmocka_unit_test(address_of_the_program),
         cmocka_unit_test(nested),
         cmocka_unit_test(contradictions),
         cmocka_unit_test(local_size),

@@ -115,12 +115,34 @@ static void test_sums_of_encoded_chunks_equal_decoded_ones(void **state)
     }
 }
 
+/* An element that was not sent keeps its bits in a sum, -0 too, and decodes to 0; one that was sent is -0 itself. */
+static void test_zeros_below_zero(void **state)
+{
+    (void)state;
+    const trib_codec_config config = parsed("topk,k=2");
+    const trib_codec_place place = {.round = 4};
+    const float chunk[4] = {-0.0f, -3, 2, -0.0f};
+    float decoded[4], sum[4] = {-0.0f, 3, -0.0f, -0.0f};
+    unsigned char encoded[64];
+    uint32_t bytes = config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, chunk, 4, encoded);
+    assert_int_equal(config.codec->decode(&config.params, TRIB_FLOAT32, encoded, bytes, decoded, 4, NULL), TRIB_OK);
+    assert_true(decoded[1] == -3 && decoded[2] == 2 && decoded[0] == 0 && decoded[3] == 0);
+    assert_true(!signbit(decoded[0]) && !signbit(decoded[3]));
+    assert_int_equal(config.codec->add_encoded(&config.params, TRIB_FLOAT32, encoded, bytes, sum, 4, NULL), TRIB_OK);
+    assert_true(signbit(sum[0]) && !signbit(sum[1]) && sum[1] == 0 && sum[2] == 2 && signbit(sum[3]));
+    const float zeros[2] = {-0.0f, -0.0f};
+    bytes = config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, zeros, 2, encoded);
+    assert_int_equal(config.codec->decode(&config.params, TRIB_FLOAT32, encoded, bytes, decoded, 2, NULL), TRIB_OK);
+    assert_true(signbit(decoded[0]) && signbit(decoded[1]));
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_uniform_sums_are_exact_in_any_order),
         cmocka_unit_test(test_sums_of_other_types_equal_decoded_ones),
         cmocka_unit_test(test_sums_of_encoded_chunks_equal_decoded_ones),
+        cmocka_unit_test(test_zeros_below_zero),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
