@@ -298,6 +298,9 @@ static trib_status submit(struct gather *gather, trib_group *group, trib_error *
 static struct gather *record(struct kernel *kernel, TF_OpKernelContext *context, void *done, trib_group *group)
 {
     const int size = trib_tf_size(group);
+    if (size <= 0) {
+        return NULL; /* the engine does not tell: it is gone */
+    }
     const size_t lengths = (size_t)size * (size_t)size;
     struct gather *gather = calloc(1, sizeof *gather + lengths * sizeof gather->lengths[0]);
     if (gather != NULL) {

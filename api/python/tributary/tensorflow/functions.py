@@ -19,11 +19,15 @@ def broadcast_variables(
     scope: str = '',
     process_set: ProcessSet | None = global_process_set,
     inplace: bool = False,
-) -> None:
-    """Gives the workers of a set the root's variables. scope and inplace are taken and have no meaning."""
+) -> Any:
+    """Gives the workers of a set the root's variables. In a graph of TensorFlow 1: returns the operation that does so.
+    scope and inplace are taken and have no meaning."""
+    assigned = []
     for index, variable in enumerate(variables):
         name = 'variable.%d.%s' % (index, getattr(variable, 'path', None) or variable.name)
-        variable.assign(broadcast(tf.convert_to_tensor(variable), root_rank, name, process_set=process_set))
+        value = broadcast(tf.convert_to_tensor(variable), root_rank, name, process_set=process_set)
+        assigned.append(variable.assign(value))
+    return None if tf.executing_eagerly() or tf.inside_function() else tf.group(*assigned)
 
 
 def broadcast_global_variables(root_rank: int) -> Any:
