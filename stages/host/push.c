@@ -95,8 +95,10 @@ static void notify_missing(trib_core *core, const trib_task *task, trib_status s
 /* Copies a worker's slice for itself from its input to its output. */
 static void copy_own(trib_core *core, trib_task *task)
 {
-    core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
-    trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    if (task->io.destination.data != task->io.source.data) { /* else it has been copied from a device, and goes back */
+        core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
+        trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    }
     task->chunks_received = task->chunk_count;
 }
 
