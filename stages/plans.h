@@ -14,7 +14,7 @@ extern const trib_stage trib_stage_push;
 extern const trib_stage trib_stage_pull;
 extern const trib_stage trib_stage_decompress;
 extern const trib_stage trib_stage_copy_h2d;
-extern const trib_stage trib_stage_copy_h2d_last; /* COPYH2D as the last stage */
+extern const trib_stage trib_stage_copy_h2d_last;   /* COPYH2D as the last stage */
 extern const trib_stage trib_stage_copy_h2d_staged; /* COPYH2D of a staged tensor, the last stage */
 extern const trib_stage trib_stage_nccl_broadcast;
 

@@ -86,8 +86,8 @@ static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && tensor->is_sharded && !trib_engine_is_one_machine(engine) &&
-                              !atomic_load(&engine->direct_logged);
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && tensor->is_sharded &&
+                              !trib_engine_is_one_machine(engine) && !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }

@@ -42,8 +42,8 @@ struct trib_device_task {
 /* The state of a device tensor beside its trib_tensor. */
 typedef struct trib_device_tensor {
     trib_device_task *tasks; /* by slice */
-    uint32_t slice_count; /* 0: the tensor is staged */
-    unsigned char *staging; /* staging memory of all tasks */
+    uint32_t slice_count;    /* 0: the tensor is staged */
+    unsigned char *staging;  /* staging memory of all tasks */
     uint64_t staging_bytes;
 } trib_device_tensor;
 

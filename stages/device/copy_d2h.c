@@ -77,7 +77,8 @@ static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_err
     const bool sends = trib_task_sends(task) || trib_task_is_own(task);
     unsigned char *output = task->io.destination.data;
     const bool is_wanted = trib_task_gets(task) || trib_task_gives(task) || trib_task_is_own(task);
-    const bool is_there = sends && output == task->io.source.data && !trib_task_gets(task); /* what it gives, in place */
+    const bool is_there =
+        sends && output == task->io.source.data && !trib_task_gets(task); /* what it gives, in place */
     const bool on_host = task->op_core->op->allocates;
     device->wanted = is_wanted && !is_there && !on_host ? output : NULL;
     if (!on_host) {

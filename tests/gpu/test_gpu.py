@@ -49,6 +49,8 @@ CASES = [
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
     ('streams', 1, 4, 0, ''),
     ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
+    ('exchanges', 1, 1, 0, ''), ('exchanges', 2, 1, 0, ''), ('exchanges', 2, 1, 1, ''), ('exchanges', 1, 2, 0, ''),
+    ('exchanges', 2, 2, 1, ''), ('exchanges', 1, 4, 0, ''),
     ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
     ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),

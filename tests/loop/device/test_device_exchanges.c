@@ -38,9 +38,9 @@ typedef struct way {
 } way;
 
 static const way ways[KINDS] = {
-    {"gather", TRIB_SLICES, false, trib_all_gather},       {"gather in a group", TRIB_SLICES, true, trib_all_gather},
-    {"scatter", TRIB_SLICES, false, trib_reduce_scatter},  {"pairs", TRIB_PAIRS, false, trib_all_to_all},
-    {"sum in a group", TRIB_WHOLE, true, trib_all_reduce}, {"broadcast in a group", TRIB_WHOLE, true, trib_broadcast},
+    {"gather", TRIB_SLICES, false, trib_all_gather},         {"gather in a group", TRIB_SLICES, true, trib_all_gather},
+    {"scatter", TRIB_SLICES, false, trib_reduce_scatter},    {"pairs", TRIB_PAIRS, false, trib_all_to_all},
+    {"sum in a group", TRIB_WHOLE, true, trib_all_reduce},   {"broadcast in a group", TRIB_WHOLE, true, trib_broadcast},
     {"reduce in a group", TRIB_WHOLE, true, trib_reduce_to},
 };
 
