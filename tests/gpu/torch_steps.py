@@ -69,9 +69,9 @@ def check_exchanges(rank, size):
         return
     part = hvd.add_process_set(some)
     if part.included():
-        total = hvd.allreduce(rows_of(rank, 40_001), op=hvd.Sum, process_set=part)
+        total = hvd.allreduce(rows_of(rank, 40_001), op=hvd.Sum, name='part', process_set=part)
         assert total.is_cuda and torch.equal(total, sum(rows_of(r, 40_001) for r in some))
-        copy = hvd.broadcast(rows_of(rank, 40_001), root_rank=size - 1, process_set=part)
+        copy = hvd.broadcast(rows_of(rank, 40_001), root_rank=size - 1, name='part', process_set=part)
         assert torch.equal(copy, rows_of(size - 1, 40_001))
 
 
