@@ -346,6 +346,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
     trib_assert(!core->ended);
+    trib_assert(trib_core_is_here(core) && !core->closing);
     trib_wireup_stop(core);
     pthread_mutex_lock(&engine->mutex);
     core->ended_status = engine->fate.status;
