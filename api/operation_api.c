@@ -17,7 +17,7 @@ typedef struct target {
     const char *name;
     trib_dtype dtype;
     trib_layout layout;
-    bool on_device;
+    bool on_device, is_sharded;
     uint64_t bytes;
     uint32_t members, place; /* how many workers share it, and where this one is among them */
 } target;
@@ -115,6 +115,7 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
                     .dtype = tensor->dtype,
                     .layout = tensor->layout,
                     .on_device = tensor->on_device,
+                    .is_sharded = tensor->is_sharded,
                     .bytes = tensor->bytes,
                     .members = tensor->members,
                     .place = tensor->group_place};
@@ -213,7 +214,7 @@ static trib_status check_root(const target *what, const trib_op_params *params, 
 /* The GPUs of a machine reduce first, if there are several. */
 static bool device_reduces(const trib_engine *engine, const target *what, trib_reduce reduce)
 {
-    return !what->on_device || engine->config.local_size <= 1 || engine->env.device->reduces(what->dtype, reduce);
+    return !what->is_sharded || engine->config.local_size <= 1 || engine->env.device->reduces(what->dtype, reduce);
 }
 
 static trib_status check_push_pull(const trib_engine *engine, const target *what, const trib_op_params *params,
@@ -221,7 +222,7 @@ static trib_status check_push_pull(const trib_engine *engine, const target *what
 {
     trib_status status = check_reduction(what, params, error);
     status = status == TRIB_OK ? check_scale(what, params, true, error) : status;
-    if (status == TRIB_OK && what->on_device && params->reduce == TRIB_AVG && !trib_dtype_is_float(what->dtype) &&
+    if (status == TRIB_OK && what->is_sharded && params->reduce == TRIB_AVG && !trib_dtype_is_float(what->dtype) &&
         engine->config.local_size > 1) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "tensor \"%s\": AVG of %s between the GPUs of a machine would overflow: sum, then divide",
@@ -248,9 +249,9 @@ static trib_status check_reduce(const trib_engine *engine, const target *what, c
                                 trib_error *error)
 {
     (void)engine;
-    if (what->on_device) {
+    if (what->is_sharded) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "tensor \"%s\": on a device there is no reduce to one rank yet: use trib_all_reduce",
+                              "tensor \"%s\": on devices only groups can reduce to one rank yet: use trib_all_reduce",
                               what->name);
     }
     trib_status status = check_root(what, params, error);

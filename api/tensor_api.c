@@ -79,12 +79,6 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
                               desc->name);
     }
-    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && (desc->layout != TRIB_WHOLE || desc->group != NULL)) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "tensor \"%s\": on a device there are whole tensors of all workers only: copy it to the "
-                              "host",
-                              desc->name);
-    }
     status = trib_api_check_group(engine, desc->group, error);
     status = status == TRIB_OK ? trib_api_check_lengths(engine, desc, error) : status;
     if (status == TRIB_OK && !atomic_load(&engine->changing)) { /* between two epochs: it is known in the next one */

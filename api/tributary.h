@@ -759,7 +759,8 @@ typedef struct trib_op_params {
 } trib_op_params;
 
 /* trib_op_params.flags. ALLOCATE_OUTPUT: output is NULL, the engine takes memory for it, and trib_op_output tells where
- * it is, until trib_op_release: for results whose length is not known before. */
+ * it is, until trib_op_release: for results whose length is not known before. It is in host memory, also of a tensor
+ * on a device. */
 #define TRIB_OP_ALLOCATE_OUTPUT 2u
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */
@@ -790,7 +791,7 @@ TRIB_API TRIB_CHECKED trib_status trib_reduce_to(trib_engine *engine, const trib
 /* output on every worker = the slices of all, in order of rank. input is this worker's slice; it may lie at its place
  * in the output, and must not overlap the output otherwise. The tensor is SLICES. The output's length is known when all
  * have declared the tensor (trib_tensor_counts): if output_bytes is less, the operation fails with TRIB_INVALID, and
- * with the others TRIB_CANCELLED. TRIB_OP_ALLOCATE_OUTPUT saves asking. Else as trib_all_reduce. Host memory only. */
+ * with the others TRIB_CANCELLED. TRIB_OP_ALLOCATE_OUTPUT saves asking. Else as trib_all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_all_gather(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                   trib_error *error);
 

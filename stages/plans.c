@@ -23,6 +23,12 @@ static const trib_plan devices = {
                &trib_stage_pull, &trib_stage_decompress, &trib_stage_copy_h2d, &trib_stage_nccl_broadcast, NULL},
 };
 
+static const trib_plan staged = {
+    .name = "devices, each by itself",
+    .stages = {&trib_stage_input, &trib_stage_copy_d2h_staged, &trib_stage_compress, &trib_stage_push, &trib_stage_pull,
+               &trib_stage_decompress, &trib_stage_copy_h2d_staged, NULL},
+};
+
 static const trib_plan one_machine = {
     .name = "devices of one machine",
     .is_local = true,
@@ -33,6 +39,9 @@ const trib_plan *trib_plan_choose(const trib_tensor *tensor)
 {
     if (!tensor->on_device) {
         return &host;
+    }
+    if (!tensor->is_sharded) {
+        return &staged;
     }
     if (trib_engine_is_one_machine(tensor->engine)) {
         return &one_machine;

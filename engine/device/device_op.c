@@ -37,9 +37,12 @@ void trib_device_op_fill(trib_op *op)
 {
     const uint32_t local_size = trib_engine_local_size(op->engine);
     const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
-    op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
-    op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
     op->device->ahead_bytes = 0;
+    op->device->root = TRIB_NO_MEMBER;
+    if (op->tensor->is_sharded) {
+        op->device->root = is_broadcast ? op->root : TRIB_NO_MEMBER;
+        op->root = trib_device_root(local_size, is_broadcast ? op->root / local_size : 0);
+    }
 }
 
 /* ---- The input ---- */
@@ -84,8 +87,8 @@ static uint64_t count_ahead_bytes(const trib_op *op)
 {
     const trib_engine *engine = op->engine;
     const trib_tensor *tensor = op->tensor;
-    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && !trib_engine_is_one_machine(engine) &&
-                              !atomic_load(&engine->direct_logged);
+    const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && tensor->is_sharded &&
+                              !trib_engine_is_one_machine(engine) && !atomic_load(&engine->direct_logged);
     if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
         return 0;
     }

@@ -1,7 +1,10 @@
 /*
  * device_task.h - the state of a device tensor's partition beside its task.
  *
- * A device tensor is cut into slices, and each slice into one shard for each local rank. The shard is the partition
+ * A staged tensor, of a group or with slices for each worker, has the tasks of a tensor in host memory, and each of
+ * them passes through a piece of host memory. The rest is about sharded tensors, whole ones of all workers.
+ *
+ * A sharded tensor is cut into slices, and each slice into one shard for each local rank. The shard is the partition
  * that travels: local rank j of every machine contributes to it, so a sum has one contributor per machine. A local rank
  * whose shard of the last slice is empty still has a task, because it takes part in the slice's collectives.
  *
@@ -21,7 +24,8 @@ typedef struct trib_device_task trib_device_task;
 struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
-    unsigned char *staging; /* host memory for the shard */
+    unsigned char *staging; /* host memory for the partition */
+    unsigned char *wanted;  /* staged: the place of the round's result on the device; NULL: none */
     /* job after which the round's bytes are in place on the device; NULL: they are in place */
     const trib_device_job *ready;
     bool awaits_jobs;      /* the stage is done when the device has given back all jobs */
@@ -38,8 +42,8 @@ struct trib_device_task {
 /* The state of a device tensor beside its trib_tensor. */
 typedef struct trib_device_tensor {
     trib_device_task *tasks; /* by slice */
-    uint32_t slice_count;
-    unsigned char *staging; /* staging memory of all tasks */
+    uint32_t slice_count;    /* 0: the tensor is staged */
+    unsigned char *staging;  /* staging memory of all tasks */
     uint64_t staging_bytes;
 } trib_device_tensor;
 
@@ -126,6 +130,8 @@ TRIB_CHECKED trib_status trib_device_tensor_ahead(trib_engine *engine, const cha
 void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device);
 /* Core 0: makes the tasks of this local rank. Returns false if there is no memory. */
 bool trib_device_tensor_place(trib_tensor *tensor);
+/* Core 0: gives the tasks of a staged tensor their host memory. Returns false if there is none. */
+bool trib_device_tensor_stage(trib_tensor *tensor);
 void trib_device_tensor_free(trib_tensor *tensor);
 
 #endif

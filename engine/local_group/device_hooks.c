@@ -55,5 +55,6 @@ const trib_device_hooks trib_group_device_hooks = {
     .take_ahead = trib_device_tensor_ahead,
     .drop = trib_device_tensor_drop,
     .place = trib_device_tensor_place,
+    .stage = trib_device_tensor_stage,
     .free = trib_device_tensor_free,
 };

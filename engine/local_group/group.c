@@ -355,7 +355,8 @@ void trib_group_op_failed(trib_op *op)
         trib_device_ahead_failed(op);
         return;
     }
-    if (engine->group == NULL || !atomic_load(&op->tensor->placed) || atomic_exchange(&op->device->notified, true)) {
+    if (engine->group == NULL || !op->tensor->is_sharded || !atomic_load(&op->tensor->placed) ||
+        atomic_exchange(&op->device->notified, true)) {
         return;
     }
     atomic_fetch_add(&op->references, 1);

@@ -38,7 +38,7 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
     const trib_frame frame = {.type = TRIB_FRAME_DECLARE,
                               .group = tensor->group == NULL ? 0 : tensor->group->id,
                               .tensor = tensor->tag,
-                              .root = tensor->on_device ? trib_engine_local_size(engine) : 0};
+                              .root = tensor->is_sharded ? trib_engine_local_size(engine) : 0};
     trib_member_send(engine->member, &frame, payload, writer.size);
     free(payload);
 }
@@ -80,7 +80,7 @@ static trib_cut *read_cut(const trib_engine *engine, const trib_tensor *tensor, 
     trib_cut *cut = counts == NULL
                         ? NULL
                         : trib_cut_create(tensor->layout, tensor->members, counts, trib_dtype_size(tensor->dtype));
-    const uint32_t local_size = tensor->on_device ? trib_engine_local_size(engine) : 0;
+    const uint32_t local_size = tensor->is_sharded ? trib_engine_local_size(engine) : 0;
     bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
     if (is_cut) {
         trib_cut_into(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size));

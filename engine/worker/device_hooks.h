@@ -34,8 +34,11 @@ typedef struct trib_device_hooks {
                               struct trib_device_tensor **device_out, trib_error *error);
     /* `device` may be NULL. */
     void (*drop)(trib_engine *engine, struct trib_device_tensor *device);
-    /* Core 0: makes the tasks of this local rank. Returns false if memory runs out. */
+    /* Core 0: makes the tasks of this local rank for a sharded tensor. Returns false if memory runs out. */
     bool (*place)(trib_tensor *tensor);
+    /* Core 0: gives the tasks of a staged tensor the host memory that they pass through. Returns false if memory runs
+     * out. */
+    bool (*stage)(trib_tensor *tensor);
     void (*free)(trib_tensor *tensor);
 } trib_device_hooks;
 

@@ -111,6 +111,7 @@ typedef struct trib_tensor {
     unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
     bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
     bool on_device;        /* TRIB_TENSOR_DEVICE */
+    bool is_sharded;       /* on a device, and local ranks exchange a shard each; another one on a device is staged */
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
@@ -196,7 +197,7 @@ static inline bool trib_op_gives(const trib_op *op)
     if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
         return false;
     }
-    return op->tensor->on_device
+    return op->tensor->is_sharded
                ? trib_device_root_machine(op->root) == op->engine->member_id / (uint32_t)op->engine->config.local_size
                : op->root == op->tensor->group_place;
 }
@@ -256,18 +257,18 @@ static inline bool trib_task_gets(const trib_task *task)
 /* True if the partition goes to the relay of this machine (relay.h), not to its owner. */
 static inline bool trib_task_is_relayed(const trib_core *core, const trib_task *task)
 {
-    return core->engine->roster->local_size > 0 && task->device == NULL && task->tensor->group == NULL &&
+    return core->engine->roster->local_size > 0 && !task->tensor->is_sharded && task->tensor->group == NULL &&
            task->tensor->layout != TRIB_PAIRS;
 }
 
 /* Fills in what PUSH and WITHDRAW say alike about a task and its operation, but not its owner code. */
 trib_frame trib_task_frame(const trib_task *task, trib_frame_type type);
 
-/* The collective as written in frames and trace records. Device tensors have their own values, because one member
+/* The collective as written in frames and trace records. Sharded tensors have their own values, because one member
  * of each machine contributes to a shard. The worker's side is otherwise the same. */
 static inline uint8_t trib_op_wire_collective(const trib_op *op)
 {
-    if (!op->tensor->on_device) {
+    if (!op->tensor->is_sharded) {
         return (uint8_t)op->collective;
     }
     return op->collective == TRIB_COLLECTIVE_BROADCAST ? TRIB_COLLECTIVE_DEVICE_BROADCAST

@@ -107,6 +107,12 @@ void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t co
     }
 }
 
+/* Whole tensors of all workers are summed by the GPUs of a machine first. */
+static bool is_sharded(const trib_tensor_desc *desc)
+{
+    return (desc->flags & TRIB_TENSOR_DEVICE) != 0 && desc->layout == TRIB_WHOLE && desc->group == NULL;
+}
+
 /* Shapes are compared only if both are given. */
 static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *desc)
 {
@@ -170,6 +176,7 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->bytes = tensor->count * trib_dtype_size(desc->dtype);
     tensor->priority = desc->priority;
     tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
+    tensor->is_sharded = is_sharded(desc);
     tensor->dims = (uint8_t)desc->dims;
     if (desc->dims > 0) {
         memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
@@ -229,7 +236,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
         return status;
     }
     pthread_mutex_lock(&engine->mutex);
-    if ((desc->flags & TRIB_TENSOR_DEVICE) != 0 && find(engine, desc) == NULL) {
+    if (is_sharded(desc) && find(engine, desc) == NULL) {
         status = take_ahead(engine, desc, &device, error);
     }
     trib_tensor *tensor = find(engine, desc);
@@ -380,7 +387,7 @@ static bool make_tasks(trib_tensor *tensor)
             return false;
         }
     }
-    return take_copies(tensor);
+    return take_copies(tensor) && (!tensor->on_device || tensor->engine->device_hooks->stage(tensor));
 }
 
 static void release_waiting(trib_tensor *tensor)
@@ -409,7 +416,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     char text[TRIB_ERROR_TEXT_SIZE];
     const bool has_codec = trib_codec_place_tensor(tensor, text, sizeof text);
-    if (!(tensor->on_device ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
+    if (!(tensor->is_sharded ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
         /* The other workers would wait for pushes that this worker will never send. */
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
         trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);

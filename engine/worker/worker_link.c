@@ -58,7 +58,7 @@ trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
         .collective = trib_op_wire_collective(op),
         .dtype = (uint8_t)op->tensor->dtype,
         .reduce = (uint8_t)op->reduce,
-        .root = op->tensor->on_device ? op->root : trib_task_root(task),
+        .root = op->tensor->is_sharded ? op->root : trib_task_root(task),
         .step = op->step,
         .scale = op->scale,
     };
@@ -316,7 +316,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
     const trib_view *source = &task->io.source, *destination = &task->io.destination;
-    if (task->device != NULL || !trib_task_gives(task) || destination->data == NULL ||
+    if (task->tensor->is_sharded || !trib_task_gives(task) || destination->data == NULL ||
         destination->data == source->data) {
         return;
     }

@@ -72,6 +72,32 @@ static trib_verdict copy_run(trib_core *core, trib_task *task, trib_error *error
     return TRIB_VERDICT_PENDING;
 }
 
+/* Sums land in staging memory as well, unless the engine takes memory of the host's for the output. */
+static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)core;
+    (void)error;
+    trib_device_task *device = task->device;
+    const bool sends = trib_task_sends(task) || trib_task_is_own(task);
+    unsigned char *output = task->io.destination.data;
+    const bool is_wanted = trib_task_gets(task) || trib_task_gives(task) || trib_task_is_own(task);
+    const bool is_there =
+        sends && output == task->io.source.data && !trib_task_gets(task); /* what it gives, in place */
+    const bool on_host = task->op_core->op->allocates;
+    device->wanted = is_wanted && !is_there && !on_host ? output : NULL;
+    if (!on_host) {
+        task->io.destination.data = device->staging;
+    }
+    return sends && task->size > 0 ? TRIB_VERDICT_QUEUE : TRIB_VERDICT_DONE;
+}
+
+const trib_stage trib_stage_copy_d2h_staged = {
+    .id = TRIB_STAGE_COPY_D2H,
+    .start = copy_staged_start,
+    .run = copy_run,
+    .credit = {.bytes = CREDIT_BYTES, .tasks_least = COPIES_LEAST},
+};
+
 const trib_stage trib_stage_copy_d2h = {
     .id = TRIB_STAGE_COPY_D2H,
     .start = copy_start,

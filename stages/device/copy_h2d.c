@@ -66,4 +66,22 @@ static trib_verdict copy_last_start(trib_core *core, trib_task *task, trib_error
     return TRIB_VERDICT_PENDING;
 }
 
+/* Streams that wait for the operation wait for its end in the call (trib_op_stream_wait): the device cannot tell which
+ * copy is the last one, as their number depends on the collective. */
+static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_error *error)
+{
+    (void)error;
+    trib_device_task *device = task->device;
+    if (device->wanted == NULL || task->size == 0) {
+        return TRIB_VERDICT_DONE;
+    }
+    device->awaits_jobs = true;
+    device->to_device = (trib_device_job){
+        .kind = TRIB_DEVICE_TO_DEVICE, .source = device->staging, .target = device->wanted, .bytes = task->size};
+    trib_device_submit(core, device, &device->to_device, copy_back);
+    return TRIB_VERDICT_PENDING;
+}
+
+const trib_stage trib_stage_copy_h2d_staged = {.id = TRIB_STAGE_COPY_H2D, .start = copy_staged_start};
+
 const trib_stage trib_stage_copy_h2d_last = {.id = TRIB_STAGE_COPY_H2D, .start = copy_last_start};

@@ -100,8 +100,10 @@ static void notify_missing(trib_core *core, const trib_task *task, trib_status s
 static void copy_own(trib_core *core, trib_task *task)
 {
     trib_assert(task->link == NULL && task->io.destination.bytes == task->io.source.bytes);
-    core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
-    trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    if (task->io.destination.data != task->io.source.data) { /* else it has been copied from a device, and goes back */
+        core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
+        trib_charge(core->reactor, TRIB_COST_COPY, task->size);
+    }
     task->chunks_received = task->chunk_count;
 }
 

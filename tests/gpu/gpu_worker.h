@@ -54,5 +54,6 @@ void scenario_ahead(rank *self);
 void capture_hold(int device);
 void scenario_captured(rank *self);
 void scenario_speed(rank *self);
+void scenario_exchanges(rank *self);
 
 #endif

@@ -49,6 +49,8 @@ CASES = [
     ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
     ('streams', 1, 4, 0, ''),
     ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
+    ('exchanges', 1, 1, 0, ''), ('exchanges', 2, 1, 0, ''), ('exchanges', 2, 1, 1, ''), ('exchanges', 1, 2, 0, ''),
+    ('exchanges', 2, 2, 1, ''), ('exchanges', 1, 4, 0, ''),
     ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
     ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
@@ -59,6 +61,7 @@ CASES = [
     ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''),
     ('killed', 1, 8, 0, '5'),
 ]
+PYTORCH = {'pytorch': 'torch_steps.py', 'steps': 'torch_speed.py'}  # scenarios that are Python scripts
 LIMIT_S = 150
 # The Python package is in another place in a tarball than in the source tree.
 PACKAGE = next((path for path in (HERE + '/../python', HERE + '/../../api/python') if os.path.exists(path)), None)
@@ -83,20 +86,22 @@ class Job:
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
-        worker = [sys.executable, HERE + '/torch_steps.py'] if scenario == 'pytorch' else [
+        worker = [sys.executable, HERE + '/' + PYTORCH[scenario]] if scenario in PYTORCH else [
             os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
-        if scenario == 'pytorch':
+        if scenario in PYTORCH:
             where = os.path.dirname(tool) + ('/../lib' if tool.endswith('/bin/tributary') else '')
             base.update(PYTHONPATH=PACKAGE, TRIBUTARY_LIBRARY=where + '/libtributary.so.0', PYTHONUNBUFFERED='1',
                         LOCAL_WORLD_SIZE=str(local_size), TRIB_DEVICE_COUNT=str(local_size))
         if argument == 'ddp':
-            base.update(GPU_DDP='1', MASTER_ADDR='127.0.0.1', MASTER_PORT=str(free_port()),
+            base['GPU_DDP'] = '1'
+        if argument == 'ddp' or scenario == 'steps':
+            base.update(MASTER_ADDR=hosts.address(0) if hosts else '127.0.0.1', MASTER_PORT=str(free_port()),
                         WORLD_SIZE=str(machines * local_size))
         for rank in range(0, machines * local_size, threads):
             gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
             env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size),
                        GPU_LOCAL_RANK=str(rank % local_size), GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
-            if scenario == 'pytorch':
+            if scenario in PYTORCH:
                 env.update(LOCAL_RANK=str(rank % local_size), TRIB_DEVICE_RANK=str(rank % local_size), RANK=str(rank),
                            CUDA_VISIBLE_DEVICES=str(gpu))
             self.start('rank %d' % rank, rank // local_size, worker, env)
@@ -215,6 +220,8 @@ def main():
     parser.add_argument('--verbose', action='store_true')
     parser.add_argument('--speed', action='store_true',
                         help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
+    parser.add_argument('--steps', action='store_true',
+                        help='measures steps of PyTorch models instead, with DDP over NCCL beside them')
     parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
     parser.add_argument('names', nargs='*', help='only cases that contain one of these')
     args = parser.parse_args()
@@ -227,10 +234,10 @@ def main():
         print('skip gpu: %s' % reason)
         return 77
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the cleanup runs
-    if args.speed:
+    if args.speed or args.steps:
         machines, _, rest = args.shape.partition('x')
         local_size, _, servers = rest.partition('+')
-        case = ('speed', int(machines), int(local_size), int(servers or 0), '')
+        case = ('steps' if args.steps else 'speed', int(machines), int(local_size), int(servers or 0), '')
         if case[1] * case[2] > gpus and not mps_runs():
             print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): '
                   'they take turns on them, of milliseconds'

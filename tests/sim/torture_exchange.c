@@ -9,7 +9,8 @@ static uint32_t between(trib_sim_stream *stream, uint32_t low, uint32_t high)
     return low + (uint32_t)trib_sim_draw_below(stream, high - low + 1);
 }
 
-/* Some tensors in host memory are exchanged in other ways, or in a group. Those that workers disagree about stay. */
+/* Some tensors are exchanged in other ways, or in a group. Those that workers disagree about stay, and so does half of
+ * those on devices, as few of them would be whole and of all workers otherwise. */
 void torture_draw_exchanges(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 83};
@@ -17,7 +18,7 @@ void torture_draw_exchanges(torture_plan *plan)
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         torture_tensor *what = &plan->tensors[i];
         const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
-        if (what->on_device || is_disputed) {
+        if (is_disputed || (what->on_device && (plan->seed + i) % 2 == 0)) {
             continue;
         }
         what->shape = between(&stream, 0, 1000000);
@@ -27,6 +28,9 @@ void torture_draw_exchanges(torture_plan *plan)
         if (trib_sim_draw_one_in(&stream, 3)) {
             what->group = between(&stream, 1, (1u << workers) - 1);
             what->backwards = trib_sim_draw_one_in(&stream, 2);
+        }
+        if (what->on_device && what->exchange == TORTURE_REDUCE && what->group == 0) {
+            what->group = (1u << workers) - 1; /* on devices only groups reduce to one rank */
         }
         const uint32_t members = torture_members(what, workers);
         what->root = what->exchange == TORTURE_REDUCE  ? (int32_t)between(&stream, 0, members - 1)

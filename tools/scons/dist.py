@@ -104,7 +104,8 @@ def fill(build, root, version):
     if os.path.exists(build + '/tests/gpu_worker'):
         put(build + '/tests/gpu_worker', root + '/tests/gpu_worker', True)
         put('tests/gpu/test_gpu.py', root + '/tests/test_gpu.py', False)
-        put('tests/gpu/torch_steps.py', root + '/tests/torch_steps.py', False)
+        for script in glob.glob('tests/gpu/torch_*.py'):
+            put(script, os.path.join(root, 'tests', os.path.basename(script)), False)
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)

@@ -193,6 +193,7 @@ class Group:
     def __init__(self, engine, handle):
         self._engine, self._group = engine, handle.value
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
+        self.has_device = engine.has_device
         self.turns = {}
 
     def declare(self, name, dtype, count, priority=0, is_device=False, codec=None, shape=()):
@@ -252,6 +253,7 @@ class Engine:
         except RuntimeError as problem:
             raise problem from (exchange.problem if exchange is not None else None)
         self.rank, self.size = config.rank, config.worker_count
+        self.has_device = config.device not in (None, b'', b'none')
         atexit.register(self.close)
 
     def __enter__(self):

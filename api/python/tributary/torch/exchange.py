@@ -98,10 +98,23 @@ def _once_name(engine, kind, name):
     return name
 
 
-def _on_host(tensor):
-    """Returns a tensor's elements in host memory: GPUs of one machine alone have all-reduce and broadcast of their
-    own."""
-    return tensor.cpu() if tensor.is_cuda else tensor
+def _within_reach(engine, tensor):
+    """Returns a tensor's elements where the engine can read them: an engine without a device needs a copy on the
+    host."""
+    return tensor if engine.has_device or not tensor.is_cuda else tensor.cpu()
+
+
+def _like(tensor, source):
+    """Returns the tensor itself if it is where `source` is, and contiguous; else another one there, of its shape."""
+    if tensor.device == source.device and tensor.is_contiguous():
+        return tensor
+    return torch.empty(tensor.shape, dtype=tensor.dtype, device=source.device)
+
+
+def _landed(operation, target, landing):
+    """Returns a handle of an operation that writes to `target`, whose result is `landing`."""
+    handle = Handle([(operation, _device(target))], lambda: target)
+    return handle if target is landing else merged([handle], lambda: landing.copy_(target))
 
 
 def _taken(handle, dtype, lengths):
@@ -118,9 +131,9 @@ def _taken(handle, dtype, lengths):
 def all_gather(engine, source, row=1, name=None):
     """The handle's result: all workers' sources, flat, one behind the other, and their lengths in rows. row: elements
     that belong together. Type and row must be the same on all workers."""
-    host = _on_host(source)
-    bits = bits_of(host).reshape(-1)
-    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    near = _within_reach(engine, source)
+    bits = bits_of(near).reshape(-1)
+    scale = max(row * (near.element_size() // bits.element_size()), 1)
     tensor = engine.declare_once(
         _once_name(engine, 'all_gather', name),
         dtype_of(bits),
@@ -128,114 +141,109 @@ def all_gather(engine, source, row=1, name=None):
         layout=_abi.TRIB_SLICES,
         row=scale,
         shape=_shape_of(source, bits.numel()),
+        is_device=bits.is_cuda,
     )
 
     def value(handle):
-        result, counts = _taken(handle, host.dtype, engine.size)
+        result, counts = _taken(handle, near.dtype, engine.size)
         return result.to(source.device), [count // scale for count in counts]
 
-    return Handle(
-        [
-            (
-                tensor.submit(
-                    lib.trib_all_gather,
-                    bits.data_ptr(),
-                    None,
-                    (host, bits),
-                    value,
-                    flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-                    is_once=True,
-                ),
-                None,
-            )
-        ]
+    return _of_unknown_length(tensor, lib.trib_all_gather, bits, near, value)
+
+
+def _of_unknown_length(tensor, function, bits, near, value):
+    """Submits an operation whose output the engine takes memory for, on the host, and returns its handle."""
+    operation = tensor.submit(
+        function,
+        bits.data_ptr(),
+        None,
+        (near, bits),
+        value,
+        flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
+        stream=stream_of(bits),
+        is_once=True,
     )
+    return Handle([(operation, None)])
 
 
 def all_gather_into(engine, landing, source):
     """landing = all workers' sources, one behind the other; they are equally long."""
-    host, flat = _on_host(source), bits_of(_on_host(source)).reshape(-1)
-    target = landing if not landing.is_cuda else torch.empty_like(landing, device='cpu')
+    near = _within_reach(engine, source)
+    flat = bits_of(near).reshape(-1)
+    target = _like(landing, flat)
     tensor = engine.declare_once(
-        _once_name(engine, 'all_gather', None), dtype_of(flat), flat.numel(), layout=_abi.TRIB_SLICES
+        _once_name(engine, 'all_gather', None),
+        dtype_of(flat),
+        flat.numel(),
+        layout=_abi.TRIB_SLICES,
+        is_device=flat.is_cuda,
     )
-    size = target.numel() * target.element_size()
     operation = tensor.submit(
-        lib.trib_all_gather, flat.data_ptr(), target.data_ptr(), (host, flat, target), output_bytes=size, is_once=True
+        lib.trib_all_gather,
+        flat.data_ptr(),
+        target.data_ptr(),
+        (near, flat, target),
+        output_bytes=target.numel() * target.element_size(),
+        stream=stream_of(flat),
+        is_once=True,
     )
-    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))
+    return _landed(operation, target, landing)
 
 
 def reduce_scatter(engine, output, source, reduce, row=1, name=None):
     """output = this worker's slice of the reduction of all workers' sources; slices lie in order of rank."""
-    host = _on_host(source)
-    target = (
-        output
-        if not output.is_cuda and output.is_contiguous()
-        else torch.empty(output.shape, dtype=output.dtype, device='cpu')
-    )
+    near = _within_reach(engine, source)
+    target = _like(output, near)
     tensor = engine.declare_once(
         _once_name(engine, 'reduce_scatter', name),
-        dtype_of(host),
+        dtype_of(near),
         target.numel(),
         layout=_abi.TRIB_SLICES,
         row=row,
         shape=_shape_of(target, target.numel()),
+        is_device=near.is_cuda,
     )
     operation = tensor.submit(
         lib.trib_reduce_scatter,
-        host.data_ptr(),
+        near.data_ptr(),
         target.data_ptr(),
-        (host, target),
+        (near, target),
         reduce=reduce,
-        input_bytes=host.numel() * host.element_size(),  # workers' rows may differ, which only the engine knows
+        stream=stream_of(near),
+        input_bytes=near.numel() * near.element_size(),  # workers' rows may differ, which only the engine knows
         is_once=True,
     )
-    return merged([Handle([(operation, None)])], lambda: output if target is output else output.copy_(target))
+    return _landed(operation, target, output)
 
 
 def all_to_all(engine, source, lengths, row=1, name=None):
     """The handle's result: what all workers have for this one, flat, and how many rows each sent. lengths: rows of
     `source` for each worker."""
-    host = _on_host(source)
-    bits = bits_of(host).reshape(-1)
-    scale = max(row * (host.element_size() // bits.element_size()), 1)
+    near = _within_reach(engine, source)
+    bits = bits_of(near).reshape(-1)
+    scale = max(row * (near.element_size() // bits.element_size()), 1)
     tensor = engine.declare_once(
         _once_name(engine, 'all_to_all', name),
         dtype_of(bits),
         layout=_abi.TRIB_PAIRS,
         splits=[length * scale for length in lengths],
         row=scale,
+        is_device=bits.is_cuda,
     )
 
     def value(handle):
-        result, counts = _taken(handle, host.dtype, engine.size**2)
+        result, counts = _taken(handle, near.dtype, engine.size**2)
         return result.to(source.device), [count // scale for count in counts[engine.rank :: engine.size]]
 
-    return Handle(
-        [
-            (
-                tensor.submit(
-                    lib.trib_all_to_all,
-                    bits.data_ptr(),
-                    None,
-                    (host, bits),
-                    value,
-                    flags=_abi.TRIB_OP_ALLOCATE_OUTPUT,
-                    is_once=True,
-                ),
-                None,
-            )
-        ]
-    )
+    return _of_unknown_length(tensor, lib.trib_all_to_all, bits, near, value)
 
 
 def reduce_to(engine, source, landing, root, reduce):
     """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
-    host = _on_host(source)
-    target = landing if not landing.is_cuda else torch.empty_like(host)
-    tensor = _tensor(engine, 'reduce.%d' % reduce, None, host)
+    near = source.cpu()  # on devices only groups reduce to one worker
+    target = _like(landing, near)
+    tensor = _tensor(engine, 'reduce.%d' % reduce, None, near)
     operation = tensor.submit(
-        lib.trib_reduce_to, host.data_ptr(), target.data_ptr(), (host, target), reduce=reduce, root=root
+        lib.trib_reduce_to, near.data_ptr(), target.data_ptr(), (near, target), reduce=reduce, root=root
     )
-    return merged([Handle([(operation, None)])], lambda: landing if target is landing else landing.copy_(target))
+    return _landed(operation, target, landing)
