@@ -37,6 +37,10 @@ typedef struct trib_roster {
     bool shrinks;  /* the job goes on after the loss of a worker (engine/membership/formation.h) */
     uint32_t lost; /* members that were lost since the epoch before */
     char lost_text[TRIB_ERROR_TEXT_SIZE]; /* the last of these, and why */
+    /* A member that has this roster may count on it alone once it knows that all have it. Before that, a majority of
+     * the members of the epoch before is needed, too (engine/membership/election.h). */
+    uint32_t electors_before; /* members of the epoch before that had not left in good order; 0: it is the first */
+    uint32_t newcomers;       /* the last so many workers were no members then */
     const struct trib_roster *before;     /* of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];
 } trib_roster;

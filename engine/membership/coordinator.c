@@ -13,6 +13,7 @@
 
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
+#include "engine/wire/address_list.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/formation.h"
@@ -313,6 +314,9 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_ADVANCE:
         trib_formation_take_advance(self, member);
         return TRIB_OK;
+    case TRIB_FRAME_ROSTER_TAKEN:
+        trib_formation_take_taken(self, member);
+        return TRIB_OK;
     case TRIB_FRAME_DRAIN:
         return trib_drain_take(self, member, error);
     case TRIB_FRAME_LOSSES_TAKEN:
@@ -413,9 +417,18 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (self->slots == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u members", trib_coordinator_slots(self));
     }
+    const bool moved = engine->formation.moved;
     trib_address at;
-    snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
+    snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
     trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    if (moved) { /* members know the address of this process */
+        trib_log(core->reactor->logger, TRIB_LOG_INFO,
+                 status == TRIB_OK ? "workers that join find the coordinator at %s"
+                                   : "workers that join cannot find the coordinator: %s has no address of this machine",
+                 status == TRIB_OK ? bound_out->text : engine->coordinator_list);
+        status = TRIB_OK;
+        *bound_out = core->host.address;
+    }
     if (status != TRIB_OK) {
         if (error != NULL) {
             const size_t used = strnlen(error->text, sizeof error->text - 1);
@@ -432,10 +445,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     /* People pass the address on, and control links need only the plain address. So addresses of other transports are
      * removed. */
-    for (char *offer; (offer = strchr(bound_out->text, '+')) != NULL;) {
-        const size_t size = strcspn(offer, ",");
-        memmove(offer, offer + size, strlen(offer + size) + 1);
-    }
+    trib_address_list_strip_offers(bound_out->text);
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,
                        trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));

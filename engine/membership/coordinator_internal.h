@@ -18,6 +18,7 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
+    bool has_roster;                      /* it has said so */
     bool advances;                        /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;

@@ -170,6 +170,8 @@ static trib_status make_roster(trib_coordinator *self)
     roster->local_size = local_size_of(self, roster);
     roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
     roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
+    roster->electors_before = self->core->engine->formation.electors;
+    roster->newcomers = self->core->engine->formation.joined_last;
     roster->lost = self->core->engine->formation.lost;
     memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
     const bool colocated = workers_should_sum(self, roster);
@@ -244,6 +246,7 @@ void trib_coordinator_start_running(trib_coordinator *self)
         return;
     }
     self->core->host.epoch = self->roster->epoch;
+    self->core->engine->formation.is_known = false;
     payload->references = 1;
     trib_writer writer = {.data = payload->bytes, .capacity = capacity};
     trib_roster_put(&writer, self->roster);

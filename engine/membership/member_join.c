@@ -11,6 +11,8 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/election.h"
+#include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member_internal.h"
 #include "engine/tracer/tracer.h"
@@ -65,6 +67,7 @@ void trib_member_link_ready(trib_link *link)
         trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
         return;
     }
+    member->away_since_ns = INT64_MAX / 2; /* it is there */
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
@@ -89,6 +92,9 @@ void trib_member_look_up_coordinator(trib_member *member)
 {
     const trib_env *env = &member->core->engine->env;
     trib_address found;
+    if (member->core->engine->formation.moved) {
+        return; /* the name leads to a coordinator that is lost */
+    }
     if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
         member->coordinator = found;
         if (member->link != NULL) {
@@ -195,6 +201,17 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* What an election asks for begins anew. Returns false if memory runs out. */
+static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
+{
+    trib_formation *formation = &engine->formation;
+    trib_election_stop(engine);
+    formation->is_known = formation->is_settled = false;
+    formation->settled_ballot = 0;
+    formation->committed_count = 0;
+    return trib_formation_reserve(formation, roster->member_count);
+}
+
 trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
                                     trib_error *error)
 {
@@ -220,8 +237,12 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
+    if (!begin_epoch(engine, roster)) {
+        free(roster);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
+    }
     member->joined = true;
-    engine->member_id = frame->root;
+    engine->member_id = engine->formation.place = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);
     roster->before = engine->roster;
     if (changes) {
@@ -236,6 +257,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
     }
     trib_engine_publish(engine, roster);
+    trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
     begin_watch(member);

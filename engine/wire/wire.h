@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 14u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 15u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -82,7 +82,13 @@
     /* another membership: rounds that a worker is through with, those that all are, and its wish to go on */          \
     X(SETTLED, TRIB_PAYLOAD_MAX)                                                                                       \
     X(COMMIT, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(ADVANCE, 0)
+    X(ADVANCE, 0)                                                                                                      \
+    /* the coordinator is lost: a member's vote for another one, and what that one has decided */                      \
+    X(VOTE, TRIB_PAYLOAD_MAX)                                                                                          \
+    X(ELECTED, TRIB_PAYLOAD_MAX)                                                                                       \
+    /* a member has taken the roster, and all have; between a member and the coordinator */                            \
+    X(ROSTER_TAKEN, 0)                                                                                                 \
+    X(ROSTER_KNOWN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -104,6 +110,7 @@ typedef enum trib_frame_type {
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
+#define TRIB_VOTE_BYTES 8u    /* of each tensor in VOTE and ELECTED */
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */

@@ -149,10 +149,10 @@ static bool is_over(sim_job *job, void *argument)
     if (self->what->joins && job->members[last].ready_told && !self->workers[last].is_there) {
         open_worker(self, last);
     }
-    const uint32_t epoch = self->workers[0].epoch;
-    uint32_t left = 0;
+    uint32_t left = 0, epoch = 0;
     for (uint32_t i = 0; i < self->what->workers; i++) {
         left += !job->members[i].killed;
+        epoch = !job->members[i].killed ? self->workers[i].epoch : epoch;
     }
     for (uint32_t i = 0; i < self->what->workers; i++) {
         const worker *me = &self->workers[i];
@@ -279,8 +279,13 @@ int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t see
     const int64_t began_ns = trib_sim_now(self->job->sim);
     for (uint32_t i = 0; i < what->deaths && i < DEATHS_MAX; i++) {
         (void)sim_job_run(self->job, began_ns + die_ns[i], NULL, NULL);
-        /* the last member, a server or a worker, and so on downward: never the coordinator's process */
-        sim_job_kill(self->job, what->workers + (what->server_dies ? what->servers : 0) - (what->joins ? 2 : 1) - i);
+        if (i < what->first_dies) {
+            sim_job_kill(self->job, i);
+            continue;
+        }
+        /* the last member, a server or a worker, and so on downward */
+        sim_job_kill(self->job, what->workers + (what->server_dies ? what->servers : 0) - (what->joins ? 2 : 1) -
+                                    (i - what->first_dies));
     }
     const bool done = sim_job_run(self->job, began_ns + 200 * SECOND, is_over, self);
     const int64_t took_ns = trib_sim_now(self->job->sim) - began_ns;
@@ -313,7 +318,10 @@ void worker_loss_sweep(const setting *what, uint32_t times)
         const int64_t first_ns = (int64_t)(next_random(&state) % span_ns);
         /* the second one dies while the others are at work, or while the membership changes */
         const uint64_t later_ns = i % 2 == 0 ? span_ns : 8 * SECOND;
-        const int64_t die_ns[DEATHS_MAX] = {first_ns, first_ns + (int64_t)(next_random(&state) % later_ns)};
+        int64_t die_ns[DEATHS_MAX] = {first_ns};
+        for (uint32_t k = 1; k < DEATHS_MAX; k++) {
+            die_ns[k] = die_ns[k - 1] + (int64_t)(next_random(&state) % later_ns);
+        }
         (void)worker_loss_run(what, die_ns, i + 1);
     }
 }

@@ -7,7 +7,7 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 8, DEATHS_MAX = 2 };
+enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 16, DEATHS_MAX = 3 };
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
@@ -29,6 +29,7 @@ typedef struct worker {
 typedef struct setting {
     uint32_t workers, servers, reactors, deaths;
     bool in_place, mixes, colocated, server_dies;
+    uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
     bool joins;      /* the last worker joins at the boundary after the first epoch */
     uint32_t silent; /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
