@@ -159,10 +159,10 @@ static void go_on(trib_election *self, const trib_address *coordinator)
     const trib_cause cause = self->cause;
     const bool was_between = atomic_load(&engine->changing);
     trib_election_stop(engine);
-    trib_member_redirect(engine, coordinator);
     if (!was_between) {
         trib_job_change(engine, &cause);
     }
+    trib_member_redirect(engine, coordinator, was_between);
 }
 
 /* ---- The candidate ---- */

@@ -27,7 +27,7 @@ static void coordinator_lost(trib_member *member, const trib_cause *cause)
 {
     trib_engine *engine = member->core->engine;
     if (!trib_election_begin(engine, cause)) {
-        trib_job_member_lost(engine, cause);
+        trib_job_end(engine, cause);
         return;
     }
     trib_timer_stop(member->core->reactor, &member->retry);
@@ -38,7 +38,7 @@ static void coordinator_lost(trib_member *member, const trib_cause *cause)
     }
 }
 
-void trib_member_redirect(trib_engine *engine, const trib_address *coordinator)
+void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins)
 {
     trib_member *member = engine->member;
     trib_address at = *coordinator;
@@ -54,7 +54,7 @@ void trib_member_redirect(trib_engine *engine, const trib_address *coordinator)
     engine->config.coordinator = text;
     pthread_mutex_unlock(&engine->mutex);
     member->coordinator = at;
-    if (atomic_load(&engine->changing) && member->link == NULL && !member->leaving) {
+    if (joins && member->link == NULL && !member->leaving) {
         const int64_t now_ns = trib_now(member->core->reactor);
         member->away_since_ns = now_ns;
         trib_timer_arm(member->core->reactor, &member->retry, now_ns);
