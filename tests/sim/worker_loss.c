@@ -49,6 +49,7 @@ static void on_done(const trib_result *result, void *user)
     if (result->status != TRIB_OK) {
         if (result->status != TRIB_EPOCH_CHANGED) {
             snprintf(self->text, sizeof self->text, "%s", result->text);
+            me->is_out = true;
         }
         return;
     }
@@ -118,6 +119,7 @@ static void on_advanced(trib_engine *engine, const trib_membership *now, void *u
         start(me, now);
     } else {
         snprintf(me->bed->text, sizeof me->bed->text, "%s", now->text);
+        me->is_out = true;
     }
 }
 
@@ -164,7 +166,7 @@ static bool is_over(sim_job *job, void *argument)
     return true;
 }
 
-static void fail_of(const bed *self, const char *what)
+void worker_loss_fail(const bed *self, const char *what)
 {
     const setting *of = self->what;
     if (worker_loss_planted != BUG_NONE) {
@@ -175,14 +177,13 @@ static void fail_of(const bed *self, const char *what)
              of->colocated ? "colocated" : "servers only", (unsigned long long)self->seed, what);
 }
 
-/* All or nobody, among those that are left. */
-static void check_alike(const bed *self)
+void worker_loss_check_alike(const bed *self)
 {
     for (uint32_t e = 0; e < EPOCHS_MAX; e++) {
         for (uint32_t k = 0; k < TENSORS * ROUNDS; k++) {
             uint32_t some = 0, left = 0;
             for (uint32_t i = 0; i < self->what->workers; i++) {
-                const bool lives = !self->job->members[i].killed;
+                const bool lives = !self->job->members[i].killed && !self->workers[i].is_out;
                 left += lives && (e > 1 || !self->what->joins || i + 1 < self->what->workers);
                 some += lives && self->results[e][k / ROUNDS][k % ROUNDS][i] == TRIB_OK;
             }
@@ -190,7 +191,7 @@ static void check_alike(const bed *self)
                 char text[128];
                 snprintf(text, sizeof text, "epoch %u, tensor %u, round %u: succeeded on %u of %u workers", e,
                          k / ROUNDS, k % ROUNDS, some, left);
-                fail_of(self, text);
+                worker_loss_fail(self, text);
             }
         }
     }
@@ -292,9 +293,9 @@ int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t see
     if (!done || self->text[0] != '\0' || self->wrong > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 64];
         snprintf(text, sizeof text, "%s, %u wrong: %s", done ? "over" : "not over", self->wrong, self->text);
-        fail_of(self, text);
+        worker_loss_fail(self, text);
     }
-    check_alike(self);
+    worker_loss_check_alike(self);
     worker_loss_close(self);
     return took_ns;
 }

@@ -23,6 +23,7 @@ typedef struct worker {
     uint32_t index, epoch, rank, count;
     uint32_t through; /* streams that have had all their rounds in this epoch */
     bool changing, is_there;
+    bool is_out; /* its job has ended */
     stream streams[TENSORS];
 } worker;
 
@@ -48,6 +49,9 @@ bed *worker_loss_open(const setting *what, uint64_t seed);
 void worker_loss_close(bed *self);
 /* Returns the virtual time that the exchange took. */
 int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
+/* An operation has succeeded on all that are left and go on, or on none. */
+void worker_loss_check_alike(const bed *self);
+void worker_loss_fail(const bed *self, const char *what);
 /* So many runs with random times of death. */
 void worker_loss_sweep(const setting *what, uint32_t times);
 
