@@ -23,6 +23,7 @@ typedef struct trib_coordinator_slot {
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
     bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
+    bool is_let_go;        /* one of these, which has asked for it */
     bool drains;           /* it has asked to go, and some worker may still have to do with it */
     uint32_t loss_number;  /* its place among those that are lost, from 1 on */
     uint32_t losses_taken; /* a worker: how many of those it has nothing to do with any more */

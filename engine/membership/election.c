@@ -16,7 +16,6 @@
 #define TURN_NS (50 * INT64_C(1000000))
 #define REOPEN_NS (2 * INT64_C(1000000000)) /* for so long a member's address may refuse while it closes its links */
 #define TOLD_AT_ONCE 512u                   /* tensors in a frame */
-#define CANDIDATES_TIME 4                   /* after so many times the time of one candidate nobody is to be found */
 
 struct trib_election {
     trib_core *core;
@@ -60,6 +59,14 @@ void trib_election_stop(trib_engine *engine)
         free(self);
         engine->election = NULL;
     }
+}
+
+/* Others may find the coordinator away only after its time to close its links, and look for candidates that are lost,
+ * too. By then all that live have voted for that candidate. */
+static int64_t time_to_vote(const trib_election *self)
+{
+    const int64_t timeout_ns = self->roster->peer_timeout_ns;
+    return timeout_ns + timeout_ns / 4 + REOPEN_NS * (1 + (int64_t)self->candidate);
 }
 
 static trib_formation *formation_of(const trib_election *self)
@@ -265,9 +272,9 @@ static bool is_complete(const trib_election *self)
 
 static void stand(trib_election *self)
 {
-    const int64_t limit_ns = self->roster->peer_timeout_ns + REOPEN_NS;
-    const bool is_over = trib_now(self->core->reactor) - self->turn_began_ns >= limit_ns;
-    if (!is_over && !is_complete(self)) {
+    const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
+    const bool is_over = passed_ns >= 2 * time_to_vote(self);
+    if (passed_ns < time_to_vote(self) && !is_complete(self)) {
         return;
     }
     trib_tally tally;
@@ -482,7 +489,7 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
 {
     trib_election *self = timer->user;
     trib_engine *engine = self->core->engine;
-    const int64_t most_ns = CANDIDATES_TIME * (self->roster->peer_timeout_ns + REOPEN_NS);
+    const int64_t most_ns = 3 * time_to_vote(self);
     if (self->candidate >= self->roster->worker_count) {
         end_job(self, "no worker is left that could take its place");
     } else if (self->candidate == here(self)) {

@@ -73,7 +73,8 @@ static bool expect(trib_coordinator *self)
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
         expected[i] = !self->slots[i].left;
-        formation->electors += expected[i];
+        /* A server that is lost may be cut off, and vote elsewhere. */
+        formation->electors += expected[i] || (self->slots[i].lost && !self->slots[i].is_let_go);
     }
     return true;
 }

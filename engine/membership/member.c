@@ -306,11 +306,13 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
 }
 
 /* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
-static bool is_away_too_long(const trib_member *member)
+static bool is_away_too_long(trib_member *member)
 {
     const trib_engine *engine = member->core->engine;
+    const int64_t now_ns = trib_now(member->core->reactor);
+    member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
     return engine->roster != NULL && atomic_load(&engine->changing) &&
-           trib_now(member->core->reactor) - member->away_since_ns >= engine->roster->peer_timeout_ns;
+           now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns;
 }
 
 static void member_closed(trib_link *link, trib_status status, const char *reason)

@@ -67,7 +67,7 @@ void trib_member_link_ready(trib_link *link)
         trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
         return;
     }
-    member->away_since_ns = INT64_MAX / 2; /* it is there */
+    member->away_since_ns = 0;
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;

@@ -128,7 +128,8 @@ static bool is_over(sim_job *job, void *argument)
     uint32_t count = 0;
     watch(self);
     for (uint32_t i = 0; i < self->what.workers; i++) {
-        const worker *at = &self->bed->workers[i];
+        worker *at = &self->bed->workers[i];
+        at->is_out = at->is_out || job->members[i].ended_told;
         if (!job->members[i].killed && !at->is_out && (self->paused >> i & 1) == 0) {
             one = at;
             count++;
@@ -220,6 +221,12 @@ static bool run_seed(uint64_t seed)
     const int64_t began_ns = trib_sim_now(self.bed->job->sim);
     run_faults(&self, began_ns);
     const bool over = sim_job_run(self.bed->job, began_ns + self.quiet_ns + 200 * SECOND, is_over, &self);
+    for (uint32_t i = 0; !over && i < self.what.workers; i++) {
+        const worker *at = &self.bed->workers[i];
+        printf("worker %u: epoch %u, rank %u of %u, %u through%s%s%s\n", i, at->epoch, at->rank, at->count, at->through,
+               at->changing ? ", changing" : "", at->is_out ? ", out" : "",
+               self.bed->job->members[i].killed ? ", killed" : "");
+    }
     if (!over || self.bed->wrong > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 64];
         snprintf(text, sizeof text, "%s, %u wrong: %s", over ? "over" : "not over", self.bed->wrong, self.bed->text);
