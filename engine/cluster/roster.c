@@ -85,6 +85,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u32(writer, roster->newcomers);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
+        trib_put_u32(writer, roster->members[i].former);
     }
 }
 
@@ -157,6 +158,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
             free(roster);
             return status;
         }
+        roster->members[i].former = trib_get_u32(reader);
     }
     trib_status status = reactors_agree(roster) ? trib_get_end(reader, "ROSTER", error)
                                                 : trib_error_set(error, TRIB_PROTOCOL, "malformed roster");

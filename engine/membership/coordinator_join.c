@@ -350,6 +350,7 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     at->link = link;
     at->joined = true;
     at->info = *info;
+    at->info.former = TRIB_NO_MEMBER;
     uint32_t index = (uint32_t)(at - self->slots);
     if (index >= self->worker_count) {
         char name[TRIB_MEMBER_NAME_MAX];

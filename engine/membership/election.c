@@ -141,7 +141,7 @@ static trib_paper own_paper(const trib_election *self)
 {
     const trib_formation *formation = formation_of(self);
     return (trib_paper){.has_voted = true,
-                        .is_settled = formation->is_settled,
+                        .is_settled = formation->is_settled && here(self) < self->roster->worker_count,
                         .knows_roster = formation->is_known,
                         .settled_ballot = formation->settled_ballot,
                         .rounds = formation->committed,
@@ -164,12 +164,50 @@ static void go_on(trib_election *self, const trib_address *coordinator)
 {
     trib_engine *engine = self->core->engine;
     const trib_cause cause = self->cause;
-    const bool was_between = atomic_load(&engine->changing);
+    const bool was_between = !engine->member->joined;
     trib_election_stop(engine);
     if (!was_between) {
         trib_job_change(engine, &cause);
     }
     trib_member_redirect(engine, coordinator, was_between);
+}
+
+/* ---- A roster that only some have ---- */
+
+/* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
+static bool pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
+{
+    const trib_roster *roster = self->roster;
+    uint32_t member = 0;
+    while (member < roster->member_count && roster->members[member].former != former) {
+        member++;
+    }
+    unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
+    const bool passes = payload != NULL && member < roster->member_count && roster->before != NULL &&
+                        roster->before->epoch == epoch;
+    if (passes) {
+        trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
+        trib_roster_put(&writer, roster);
+        trib_assert(!writer.overflow);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = member}, payload, writer.size);
+    }
+    free(payload);
+    return passes;
+}
+
+/* The coordinator has sent a roster that did not reach this member. The election is one among its members now. */
+static trib_status adopt(trib_election *self, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_engine *engine = self->core->engine;
+    const trib_cause cause = self->cause;
+    if (!self->is_open || engine->member->joined) {
+        return TRIB_OK;
+    }
+    const trib_status status = trib_member_take_roster(engine->member, frame, payload, error);
+    if (status == TRIB_OK) {
+        (void)trib_election_begin(engine, &cause);
+    }
+    return status;
 }
 
 /* ---- The candidate ---- */
@@ -231,7 +269,7 @@ static void win(trib_election *self, const trib_paper *decided, const bool *elec
     }
     settle(self, decided, frame.round);
     take_office(self, elects);
-    const bool was_between = atomic_load(&engine->changing);
+    const bool was_between = !engine->member->joined;
     go_on(self, &address);
     if (was_between) { /* else it is opened with the next epoch */
         trib_address bound;
@@ -313,6 +351,15 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
                              trib_error *error)
 {
     const uint32_t member = frame->aux;
+    if (frame->tensor != self->roster->epoch && self->is_open && !self->core->engine->member->joined) {
+        /* it may have a roster that this member lacks */
+        const trib_frame own = {.type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = here(self)};
+        trib_link_send_copy(link, own, NULL, 0);
+        return TRIB_OK;
+    }
+    if (frame->tensor != self->roster->epoch && self->is_open && pass_on(self, link, frame->tensor, member)) {
+        return TRIB_OK;
+    }
     if (frame->tensor != self->roster->epoch) {
         refuse(link, "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)");
         return TRIB_OK;
@@ -342,6 +389,8 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
     switch (frame->type) {
     case TRIB_FRAME_VOTE:
         return self != NULL ? take_vote(self, link, frame, payload, error) : TRIB_OK;
+    case TRIB_FRAME_ROSTER:
+        return self != NULL ? adopt(self, frame, payload, error) : TRIB_OK;
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
         return TRIB_OK;
@@ -410,6 +459,17 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
     if (frame->type == TRIB_FRAME_PONG || self == NULL || self->link != link) {
         return TRIB_OK;
     }
+    if (frame->type == TRIB_FRAME_ROSTER) {
+        const trib_status status = adopt(self, frame, payload, error);
+        trib_link_close(link, true, TRIB_CLOSED, "the vote is about another epoch now");
+        return status;
+    }
+    if (frame->type == TRIB_FRAME_ROSTER_TAKEN) { /* that is all that the candidate has */
+        if (pass_on(self, link, frame->tensor, frame->aux)) {
+            vote(link);
+        }
+        return TRIB_OK;
+    }
     if (frame->type != TRIB_FRAME_ELECTED) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a candidate",
                               trib_frame_name(frame->type));
@@ -465,6 +525,7 @@ static void next_candidate(trib_election *self)
     } while (self->candidate < self->roster->worker_count && !is_elector(self, self->candidate));
     self->turn_began_ns = trib_now(self->core->reactor);
     self->is_refused = false;
+    trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "the candidate is rank %u", self->candidate);
 }
 
 /* Sees to it that the vote reaches a candidate that lives. */

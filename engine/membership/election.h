@@ -14,6 +14,9 @@
  * - A member that has taken a roster does not vote about an earlier epoch. Until it knows that all have that roster, an
  *   election in that epoch needs a majority of the epoch before, too.
  *
+ * A coordinator that dies while it sends a roster leaves members with it and members without. Those without get it from
+ * the candidate, or the candidate from its first voter, and the election is one in that epoch.
+ *
  * All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_ELECTION_H

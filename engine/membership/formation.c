@@ -334,6 +334,15 @@ static uint32_t count_joined(const trib_coordinator *self, bool is_new)
     return count;
 }
 
+/* The id in the last epoch of the member that has that place. */
+static uint32_t former_id(const trib_coordinator *self, uint32_t place)
+{
+    const trib_formation *formation = formation_of(self);
+    return place < formation->first_joiner ? place
+           : place < self->worker_count    ? TRIB_NO_MEMBER
+                                           : place - self->worker_count + formation->first_joiner;
+}
+
 /* True if those that are there may go on: nobody else can then. */
 static bool has_majority(const trib_coordinator *self)
 {
@@ -383,6 +392,7 @@ static bool deal_places(trib_coordinator *self)
         trib_coordinator_slot *at = &slots[next];
         *at = self->slots[i];
         at->advances = at->has_roster = false;
+        at->info.former = former_id(self, i);
         at->link->peer = next;
         const char *place = strchr(at->info.name, '('); /* the name has the former number, and who it is */
         char name[TRIB_MEMBER_NAME_MAX];

@@ -257,7 +257,9 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
     }
     trib_engine_publish(engine, roster);
-    trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
+    if (member->link != NULL) { /* else it came from another member (election.h) */
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
+    }
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
     begin_watch(member);

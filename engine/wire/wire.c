@@ -213,7 +213,7 @@ static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_PING || type == TRIB_FRAME_PONG || type == TRIB_FRAME_LEAVE ||
            type == TRIB_FRAME_LOST || type == TRIB_FRAME_ACK || type == TRIB_FRAME_ADVANCE ||
-           type == TRIB_FRAME_ELECTED;
+           type == TRIB_FRAME_ELECTED || type == TRIB_FRAME_ROSTER_TAKEN;
 }
 
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
