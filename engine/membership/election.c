@@ -293,26 +293,27 @@ static bool count(const trib_election *self, const trib_tally *tally)
     return trib_ballot_is_majority(&majority, false);
 }
 
-/* True if nobody is left that could still vote. Those whose connections have ended are not waited for as long. */
-static bool is_complete(const trib_election *self)
+/* Counts those that may still vote. *broken_out: those of them whose connections have ended. */
+static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
 {
     const trib_engine *engine = self->core->engine;
-    const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
-    for (uint32_t i = 0; i < self->roster->member_count; i++) {
-        const bool is_broken = i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
-        const bool is_gone = i < here(self) || !is_elector(self, i) || (is_broken && passed_ns > REOPEN_NS);
-        if (i != here(self) && !self->papers[i].has_voted && !is_gone) {
-            return false;
-        }
+    uint32_t awaited = 0;
+    *broken_out = 0;
+    for (uint32_t i = here(self) + 1; i < self->roster->member_count; i++) {
+        const bool is_awaited = !self->papers[i].has_voted && is_elector(self, i);
+        awaited += is_awaited;
+        *broken_out += is_awaited && i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
     }
-    return true;
+    return awaited;
 }
 
 static void stand(trib_election *self)
 {
     const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
-    const bool is_over = passed_ns >= 2 * time_to_vote(self);
-    if (passed_ns < time_to_vote(self) && !is_complete(self)) {
+    uint32_t broken;
+    const uint32_t awaited = count_awaited(self, &broken);
+    const bool is_over = awaited == 0 || passed_ns >= 2 * time_to_vote(self);
+    if (!is_over && passed_ns < time_to_vote(self) && (awaited > broken || passed_ns < REOPEN_NS)) {
         return;
     }
     trib_tally tally;
@@ -330,7 +331,7 @@ static void stand(trib_election *self)
         }
         snprintf(text, sizeof text,
                  "no majority of the last epoch's %u members is here (%u vote), so others may go on: start the job "
-                 "again. With a server more, two workers can lose one",
+                 "again. Two workers and a server of its own can lose either",
                  members, votes);
         end_job(self, has_memory ? text : "out of memory for an election");
     }
