@@ -177,7 +177,7 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *coordinator_address, *listen_host;
-    char *coordinator_list; /* as it was configured; coordinator_address is where the coordinator is now */
+    char *coordinator_list;       /* as it was configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
     char coordinator_source[64];  /* the variable that coordinator_address comes from, for texts */

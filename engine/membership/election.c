@@ -37,7 +37,8 @@ static trib_election *get(trib_engine *engine)
 {
     const trib_roster *roster = engine->roster;
     if (engine->election == NULL && roster != NULL && atomic_load(&engine->shrinks)) {
-        trib_election *self = trib_core_zalloc(&engine->cores[0], sizeof *self + roster->member_count * sizeof(trib_paper));
+        trib_election *self =
+            trib_core_zalloc(&engine->cores[0], sizeof *self + roster->member_count * sizeof(trib_paper));
         if (self != NULL) {
             self->core = &engine->cores[0];
             self->roster = roster;
@@ -183,8 +184,8 @@ static bool pass_on(const trib_election *self, trib_link *link, uint32_t epoch, 
         member++;
     }
     unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
-    const bool passes = payload != NULL && member < roster->member_count && roster->before != NULL &&
-                        roster->before->epoch == epoch;
+    const bool passes =
+        payload != NULL && member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
     if (passes) {
         trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
         trib_roster_put(&writer, roster);
@@ -362,7 +363,8 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
         return TRIB_OK;
     }
     if (frame->tensor != self->roster->epoch) {
-        refuse(link, "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)");
+        refuse(link,
+               "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)");
         return TRIB_OK;
     }
     if (member >= self->roster->member_count || member == here(self) || frame->round != ballot_of(self, here(self))) {

@@ -152,7 +152,8 @@ void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
 static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
 {
     if (tensor >= formation->committed_count) {
-        const uint32_t count = tensor + 1 > 2 * formation->committed_count ? tensor + 1 : 2 * formation->committed_count;
+        const uint32_t count =
+            tensor + 1 > 2 * formation->committed_count ? tensor + 1 : 2 * formation->committed_count;
         uint32_t *committed = realloc(formation->committed, count * sizeof *committed);
         if (committed == NULL) {
             return false;

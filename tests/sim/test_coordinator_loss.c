@@ -72,7 +72,8 @@ static void plan(storm *self, uint64_t seed)
         at->kind = kind < 4 ? KILL : kind == 4 ? PAUSE : CUT;
         at->members = 1u << (draw(&state, 3) == 0 ? draw(&state, members_of(self)) : draw(&state, 2));
         if (at->kind == CUT) {
-            at->members |= (uint32_t)draw(&state, 1u << members_of(self)) & (uint32_t)draw(&state, 1u << members_of(self));
+            at->members |=
+                (uint32_t)draw(&state, 1u << members_of(self)) & (uint32_t)draw(&state, 1u << members_of(self));
         }
         at->at_ns = at_ns;
         at->lasts_ns = at->kind != KILL && draw(&state, 2) == 0 ? (int64_t)draw(&state, 12 * SECOND) : 0;
@@ -314,8 +315,8 @@ int main(int argc, char **argv)
     if (argc == 3) {
         first_seed = strtoull(argv[1], NULL, 10);
         last_seed = strtoull(argv[2], NULL, 10);
-        return cmocka_run_group_tests_name("coordinator loss", (const struct CMUnitTest[]){cmocka_unit_test(storms)}, NULL,
-                                           NULL);
+        return cmocka_run_group_tests_name("coordinator loss", (const struct CMUnitTest[]){cmocka_unit_test(storms)},
+                                           NULL, NULL);
     }
     return cmocka_run_group_tests_name("coordinator loss", tests, NULL, NULL);
 }

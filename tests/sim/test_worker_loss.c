@@ -197,9 +197,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(colocated_worker_dies),  cmocka_unit_test(worker_with_servers_dies),
         cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
-        cmocka_unit_test(coordinator_dies),
-        cmocka_unit_test(worker_joins),           cmocka_unit_test(silence_between_epochs),
-        cmocka_unit_test(planted_bugs_are_found),
+        cmocka_unit_test(coordinator_dies),       cmocka_unit_test(worker_joins),
+        cmocka_unit_test(silence_between_epochs), cmocka_unit_test(planted_bugs_are_found),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }

@@ -31,8 +31,8 @@ typedef struct setting {
     uint32_t workers, servers, reactors, deaths;
     bool in_place, mixes, colocated, server_dies;
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
-    bool joins;      /* the last worker joins at the boundary after the first epoch */
-    uint32_t silent; /* the number of the worker that never advances, from 1 on; 0: none */
+    bool joins;          /* the last worker joins at the boundary after the first epoch */
+    uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
 typedef struct bed {
