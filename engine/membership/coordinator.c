@@ -13,7 +13,6 @@
 
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
-#include "engine/wire/address_list.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/formation.h"
@@ -417,35 +416,10 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (self->slots == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u members", trib_coordinator_slots(self));
     }
-    const bool moved = engine->formation.moved;
-    trib_address at;
-    snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
-    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
-    if (moved) { /* members know the address of this process */
-        trib_log(core->reactor->logger, TRIB_LOG_INFO,
-                 status == TRIB_OK ? "workers that join find the coordinator at %s"
-                                   : "workers that join cannot find the coordinator: %s has no address of this machine",
-                 status == TRIB_OK ? bound_out->text : engine->coordinator_list);
-        status = TRIB_OK;
-        *bound_out = core->host.address;
-    }
+    const trib_status status = trib_coordinator_listen(self, bound_out, error);
     if (status != TRIB_OK) {
-        if (error != NULL) {
-            const size_t used = strnlen(error->text, sizeof error->text - 1);
-            const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);
-            snprintf(error->text + used, sizeof error->text - used,
-                     " (%s must be an address of this machine with a port that is free, the same on all "
-                     "members%s)",
-                     engine->coordinator_source,
-                     is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
-                                 "TRIB_EXTERNAL_COORDINATOR=yes"
-                               : "");
-        }
         return status;
     }
-    /* People pass the address on, and control links need only the plain address. So addresses of other transports are
-     * removed. */
-    trib_address_list_strip_offers(bound_out->text);
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,
                        trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));

@@ -153,6 +153,8 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
 void trib_coordinator_run(trib_coordinator *self);
 
 /* ---- coordinator_join.c ---- */
+/* Listens where members and workers that join look for the coordinator. *bound_out gets the address. */
+TRIB_CHECKED trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_out, trib_error *error);
 /* All places are taken: makes the roster, sends it, and runs. */
 void trib_coordinator_start_running(trib_coordinator *self);
 /* Runs when the join_deadline timer fires. */
