@@ -320,6 +320,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     (void)reason;
     trib_member *member = link->user;
     trib_core *core = member->core;
+    trib_assert(member->link == link);
     member->link = NULL;
     if (trib_election_is_open(core->engine) && !core->ended) {
         atomic_store(&core->engine->job_over, member->joined);
@@ -394,6 +395,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     if (member == NULL || member->leaving) {
         return;
     }
+    trib_assert(trib_core_is_here(member->core));
     member->leaving = true;
     trib_election_stop(member->core->engine);
     trib_reactor *reactor = member->core->reactor;

@@ -212,6 +212,26 @@ static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
     return trib_formation_reserve(formation, roster->member_count);
 }
 
+/* Declares the groups and tensors that were there before the roster. */
+static void declare_all(const trib_member *member)
+{
+    trib_engine *engine = member->core->engine;
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t count = engine->tensor_count;
+    pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
+    for (uint32_t tag = 0; tag < count && is_worker; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = engine->tensors[tag];
+        pthread_mutex_unlock(&engine->mutex);
+        trib_member_declare(member->core->reactor, &tensor->declare_post);
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
+            trib_member_tensor_ended(tensor);
+        }
+    }
+}
+
 trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
                                     trib_error *error)
 {
@@ -233,14 +253,11 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
     if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK ||
-        trib_losses_open(&engine->losses, roster->member_count) != TRIB_OK) {
+        trib_losses_open(&engine->losses, roster->member_count) != TRIB_OK || !begin_epoch(engine, roster)) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
-    if (!begin_epoch(engine, roster)) {
-        free(roster);
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
-    }
+    trib_assert(!member->joined && roster->before == NULL && trib_core_is_here(member->core));
     member->joined = true;
     engine->member_id = engine->formation.place = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);
@@ -263,18 +280,6 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
     begin_watch(member);
-    pthread_mutex_lock(&engine->mutex);
-    uint32_t count = engine->tensor_count;
-    pthread_mutex_unlock(&engine->mutex);
-    trib_member_ask_groups(engine);
-    for (uint32_t tag = 0; tag < count && worker; tag++) {
-        pthread_mutex_lock(&engine->mutex);
-        trib_tensor *tensor = engine->tensors[tag];
-        pthread_mutex_unlock(&engine->mutex);
-        trib_member_declare(member->core->reactor, &tensor->declare_post);
-        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
-            trib_member_tensor_ended(tensor);
-        }
-    }
+    declare_all(member);
     return TRIB_OK;
 }
