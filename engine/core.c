@@ -38,10 +38,10 @@
 static void incoming_ready(trib_link *link)
 {
     trib_core *core = link->core;
-    if (link->purpose == TRIB_PURPOSE_CONTROL && core->engine->coordinator != NULL && core->reactor->index == 0) {
+    const bool is_control = link->purpose == TRIB_PURPOSE_CONTROL && core->reactor->index == 0;
+    if (is_control && core->engine->coordinator != NULL) {
         trib_coordinator_adopt(link);
-    } else if (link->purpose == TRIB_PURPOSE_CONTROL && core->reactor->index == 0 &&
-               atomic_load(&core->engine->shrinks)) {
+    } else if (is_control && atomic_load(&core->engine->shrinks)) {
         trib_election_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
@@ -408,10 +408,8 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
         trib_address_list_at(listen_hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
     const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;
     trib_address list = {.text = ""};
-    trib_status status = TRIB_INVALID;
-    if (core->address_before.text[0] != '\0' && listen_at(core, &core->address_before, NULL) == TRIB_OK) {
-        return TRIB_OK;
-    }
+    const trib_address *before = &core->address_before;
+    trib_status status = before->text[0] != '\0' ? listen_at(core, before, NULL) : TRIB_INVALID;
     for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
         next = trib_address_list_next(listen_hosts, own, host);
         if (!lists) {

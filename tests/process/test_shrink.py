@@ -197,7 +197,10 @@ CASES = [
     for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))
 ]
 CASES += [
-    ('coordinators_killed_with_%d_servers_%s' % (servers, transport), lambda t=transport, s=servers: coordinators_killed(t, s))
+    (
+        'coordinators_killed_with_%d_servers_%s' % (servers, transport),
+        lambda t=transport, s=servers: coordinators_killed(t, s),
+    )
     for transport, servers in (('tcp', 0), ('tcp', 2), ('shm', 0))
 ]
 CASES += [('coordinator_of_two_killed', coordinator_of_two_killed)]
