@@ -206,9 +206,10 @@ typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_
  * themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
 /* The members whose loss costs no operation. SERVERS: a server in a process of its own, for whole tensors in host
- * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member but the
- * coordinator's process ends the operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go
- * on after trib_membership_advance. NOTHING (default): the loss of any member ends the job. */
+ * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member ends the
+ * operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after trib_membership_advance
+ * if they are a majority of the members, or half of them with the coordinator. NOTHING (default): the loss of any
+ * member ends the job. */
 typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1, TRIB_SURVIVE_WORKERS = 2 } trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
@@ -454,7 +455,7 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *en
 /* The members of a job with TRIB_SURVIVE=workers. */
 typedef struct trib_membership {
     uint32_t struct_size; /* set it to sizeof(trib_membership) before trib_membership_get */
-    uint32_t epoch;       /* number of the membership, which grows with each change; 0: the job has not formed */
+    uint32_t epoch; /* number of the membership, which grows with each change, by more than 1 at times; 0: none yet */
     /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: it was, and operations fail until the program has called
      * trib_membership_advance. Else what ended the job. */
     trib_status status;
@@ -474,7 +475,7 @@ TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, tri
                                                         trib_error *error);
 
 /* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). After the loss of a
- * member other than the coordinator's process every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless
+ * member every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless
  * it has succeeded on all workers) or after, until all workers that are left have called this. Ranks are dense from
  * then on and keep their order; tensors and prepared operations stay, and their rounds are matched anew. It may be
  * called without a loss, too: then it ends the epoch when all workers have called it. Tensors with TRIB_PAIRS have to

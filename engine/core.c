@@ -16,6 +16,7 @@
 #include "engine/core/wireup.h"
 #include "engine/job/callback.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/election.h"
 #include "engine/local_group/group.h"
 #include "engine/wire/address_list.h"
 #include "engine/link/link_handshake.h"
@@ -37,8 +38,11 @@
 static void incoming_ready(trib_link *link)
 {
     trib_core *core = link->core;
-    if (link->purpose == TRIB_PURPOSE_CONTROL && core->engine->coordinator != NULL && core->reactor->index == 0) {
+    const bool is_control = link->purpose == TRIB_PURPOSE_CONTROL && core->reactor->index == 0;
+    if (is_control && core->engine->coordinator != NULL) {
         trib_coordinator_adopt(link);
+    } else if (is_control && atomic_load(&core->engine->shrinks)) {
+        trib_election_adopt(link);
     } else if (link->purpose == TRIB_PURPOSE_GROUP && core->engine->device != NULL && core->reactor->index == 0 &&
                core->engine->config.local_size > 1) {
         trib_group_adopt(link);
@@ -403,7 +407,8 @@ static trib_status listen_somewhere(trib_core *core, trib_error *error)
         trib_address_list_at(listen_hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
     const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;
     trib_address list = {.text = ""};
-    trib_status status = TRIB_INVALID;
+    const trib_address *before = &core->address_before;
+    trib_status status = before->text[0] != '\0' ? listen_at(core, before, NULL) : TRIB_INVALID;
     for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
         next = trib_address_list_next(listen_hosts, own, host);
         if (!lists) {
@@ -481,6 +486,10 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
     trib_reactor *reactor = core->reactor;
+    if (reactor->index == 0) { /* the others look for this member there if the coordinator is lost */
+        core->address_before = core->host.address;
+        trib_address_list_strip_offers(core->address_before.text);
+    }
     trib_core_close(core);
     memset(core, 0, offsetof(trib_core, report_post));
     const size_t after = offsetof(trib_core, reopen_post) + sizeof core->reopen_post;

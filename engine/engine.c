@@ -15,6 +15,7 @@
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/election.h"
 #include "engine/membership/formation.h"
 #include "engine/device/device_task.h"
 #include "engine/base/fork.h"
@@ -52,12 +53,14 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config = *config;
     engine->job = copy_text(config->job);
     engine->coordinator_address = copy_text(config->coordinator);
+    engine->coordinator_list = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
     trib_status status = copy_codecs(engine, config, error);
     if (status != TRIB_OK) {
         return status;
     }
-    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL) {
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
+        engine->coordinator_list == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the engine's addresses and its job's name");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
@@ -76,6 +79,9 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
                               trib_status_text(status), TRIB_TOKEN_LONG);
     }
     engine->member_id = config->roles & TRIB_ROLE_WORKER ? (uint32_t)config->rank : TRIB_NO_MEMBER;
+    engine->formation.coordinates =
+        (config->roles & TRIB_ROLE_COORDINATOR) ||
+        ((config->roles & TRIB_ROLE_WORKER) && engine->member_id == 0 && !config->external_coordinator);
     trib_logger_init(&engine->logger, config);
     return TRIB_OK;
 }
@@ -259,6 +265,7 @@ void trib_engine_free(trib_engine *engine)
             engine->env.reactor_stop(engine, engine->cores[i].reactor);
         }
     }
+    trib_election_stop(engine);
     trib_coordinator_close(engine->coordinator);
     trib_member_close(engine->member);
     trib_tracer_close(engine);
@@ -294,6 +301,7 @@ void trib_engine_free(trib_engine *engine)
     free(engine->job);
     trib_auth_wipe(engine->key, sizeof engine->key);
     free(engine->coordinator_address);
+    free(engine->coordinator_list);
     free(engine->listen_host);
     trib_codec_rules_close(&engine->codec_rules);
     trib_codec_set_close(&engine->codecs);

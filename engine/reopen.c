@@ -12,6 +12,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/election.h"
 #include "engine/membership/member.h"
 #include "engine/worker/op.h"
 
@@ -19,10 +20,7 @@ trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
 {
     const trib_config *config = &engine->config;
     trib_core *core = &engine->cores[0];
-    const bool coordinates =
-        (config->roles & TRIB_ROLE_COORDINATOR) ||
-        ((config->roles & TRIB_ROLE_WORKER) && engine->member_id == 0 && !config->external_coordinator);
-    if (coordinates) {
+    if (engine->formation.coordinates) {
         trib_address bound;
         const trib_status status = trib_coordinator_open(core, &bound, error);
         if (status != TRIB_OK) {
@@ -93,6 +91,7 @@ void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
     (void)reactor;
     trib_engine *engine = trib_container_of(post, trib_engine, formation.reopen_post);
     trib_assert(engine->group == NULL && engine->device == NULL);
+    trib_election_stop(engine);
     trib_coordinator_close(engine->coordinator);
     engine->coordinator = NULL;
     trib_member_close(engine->member);

@@ -20,6 +20,7 @@ typedef struct trib_member_info {
     uint32_t reactors;
     uint64_t bandwidth;
     uint64_t kernel;                 /* id of the kernel it runs on, the same in containers; 0: unknown */
+    uint32_t former;                 /* in a roster: its id in the epoch before; TRIB_NO_MEMBER: it had none */
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */
     trib_address addresses[TRIB_REACTORS_MAX];
 } trib_member_info;
@@ -37,7 +38,11 @@ typedef struct trib_roster {
     bool shrinks;  /* the job goes on after the loss of a worker (engine/membership/formation.h) */
     uint32_t lost; /* members that were lost since the epoch before */
     char lost_text[TRIB_ERROR_TEXT_SIZE]; /* the last of these, and why */
-    const struct trib_roster *before;     /* of the epoch before, which other threads may still read; not sent */
+    /* A member that has this roster may count on it alone once it knows that all have it. Before that, a majority of
+     * the members of the epoch before is needed, too (engine/membership/election.h). */
+    uint32_t electors_before; /* members of the epoch before that had not left in good order; 0: it is the first */
+    uint32_t newcomers;       /* the last so many workers were no members then */
+    const struct trib_roster *before; /* of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];
 } trib_roster;
 

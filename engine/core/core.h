@@ -47,7 +47,9 @@ typedef struct trib_core {
     char ended_text[TRIB_ERROR_TEXT_SIZE];
     trib_post roster_post, ended_post;
     /* Others may post these while the core is closed and opened again. */
-    trib_post report_post, reopen_post;
+    trib_post report_post;
+    trib_address address_before; /* where the core listened before it was closed, and does again; "": nowhere yet */
+    trib_post reopen_post;
     trib_timer tick;
 
     struct trib_load_report *load_report;

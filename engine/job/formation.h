@@ -18,11 +18,25 @@ typedef struct trib_formation {
     /* The coordinator's process, core 0. */
     uint32_t epoch;                      /* of the last roster; 0: none yet */
     uint32_t worker_count, server_count; /* of that epoch */
-    bool *expected;                      /* by former member id: it has not been lost */
+    bool *expected;                      /* by former member id: it has not been lost (membership/formation.h) */
+    uint32_t electors_before, newcomers; /* as in the roster of that epoch */
+    uint32_t joined_last;                /* workers that join the epoch that is being formed */
     uint32_t joiners;                    /* workers that asked to join while the epoch was running */
     uint32_t first_joiner;               /* the place of the first one that joins, behind the former workers */
     uint32_t lost;                       /* since then */
     char lost_text[TRIB_ERROR_TEXT_SIZE];
+    uint32_t electors; /* members of that epoch that had not left in good order when it ended */
+    uint32_t ballot;   /* of this coordinator, if it was elected for the next epoch; else 0 */
+    /* Every member, core 0: what an election asks for (membership/election.h). */
+    bool coordinates;         /* this process keeps the membership */
+    bool is_known;            /* all members have the last roster */
+    bool is_settled;          /* which operations of the last epoch have succeeded is decided */
+    uint32_t settled_ballot;  /* by whom; 0: the coordinator of that epoch */
+    bool moved;               /* the coordinator is not the one that the settings name */
+    bool *gone;               /* by id: members that the last epoch has let go in good order */
+    uint32_t place;           /* this member's id in the last roster */
+    uint32_t *committed;      /* by a tensor's id: the last round that succeeded in that epoch */
+    uint32_t committed_count; /* tensors in that */
     /* Guarded by the engine's mutex. */
     bool reopens;                  /* all cores have closed, and are being opened again */
     bool advances, advance_posted; /* the program has called trib_membership_advance, and waits */

@@ -177,6 +177,7 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *coordinator_address, *listen_host;
+    char *coordinator_list;       /* as it was configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
     /* The variable that coordinator_address comes from, for texts. */
@@ -197,6 +198,7 @@ struct trib_engine {
 
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
+    struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */
     struct trib_tracer *tracer;
     struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */

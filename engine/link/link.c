@@ -284,17 +284,18 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     trib_link_handshake_make_room(host);
     trib_link *link = trib_link_create(host, host->incoming, TRIB_LINK_AWAIT_HELLO);
     conn->user = link;
-    if (link == NULL || host->is_closed) {
-        conn->user = NULL;
-        if (link != NULL) {
-            trib_link_free(link);
-        }
+    if (link == NULL) {
         conn->transport->ops->conn_close(conn, false);
         return;
     }
     trib_assert(link->main == NULL && !link->outgoing);
     link->conn = conn;
     link->credit = host->pull_credit;
+    if (host->is_closed) { /* the core closes when this link has gone, too */
+        link->proved = conn->proved = true;
+        trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
+        return;
+    }
     trib_link_handshake_arm(link);
 }
 

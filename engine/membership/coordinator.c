@@ -318,6 +318,9 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_ADVANCE:
         trib_formation_take_advance(self, member);
         return TRIB_OK;
+    case TRIB_FRAME_ROSTER_TAKEN:
+        trib_formation_take_taken(self, member);
+        return TRIB_OK;
     case TRIB_FRAME_DRAIN:
         return trib_drain_take(self, member, error);
     case TRIB_FRAME_LOSSES_TAKEN:
@@ -419,28 +422,9 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (self->slots == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u members", trib_coordinator_slots(self));
     }
-    trib_address at;
-    snprintf(at.text, sizeof at.text, "%s", engine->coordinator_address);
-    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    const trib_status status = trib_coordinator_listen(self, bound_out, error);
     if (status != TRIB_OK) {
-        if (error != NULL) {
-            const size_t used = strnlen(error->text, sizeof error->text - 1);
-            const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);
-            snprintf(error->text + used, sizeof error->text - used,
-                     " (%s must be an address of this machine with a port that is free, the same on all "
-                     "members%s)",
-                     engine->coordinator_source,
-                     is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
-                                 "TRIB_EXTERNAL_COORDINATOR=yes"
-                               : "");
-        }
         return status;
-    }
-    /* People pass the address on, and control links need only the plain address. So addresses of other transports are
-     * removed. */
-    for (char *offer; (offer = strchr(bound_out->text, '+')) != NULL;) {
-        const size_t size = strcspn(offer, ",");
-        memmove(offer, offer + size, strlen(offer + size) + 1);
     }
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,

@@ -18,10 +18,12 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
+    bool has_roster;                      /* it has said so */
     bool advances;                        /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
     bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
+    bool is_let_go;        /* one of these, which has asked for it */
     bool drains;           /* it has asked to go, and some worker may still have to do with it */
     uint32_t loss_number;  /* its place among those that are lost, from 1 on */
     uint32_t losses_taken; /* a worker: how many of those it has nothing to do with any more */
@@ -155,6 +157,8 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
 void trib_coordinator_run(trib_coordinator *self);
 
 /* ---- coordinator_join.c ---- */
+/* Listens where members and workers that join look for the coordinator. *bound_out gets the address. */
+TRIB_CHECKED trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_out, trib_error *error);
 /* All places are taken: makes the roster, sends it, and runs. */
 void trib_coordinator_start_running(trib_coordinator *self);
 /* Runs when the join_deadline timer fires. */

@@ -14,6 +14,7 @@
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
+#include "engine/wire/address_list.h"
 
 #define STAND_BY_MAX 16u
 
@@ -51,6 +52,42 @@ static const char *find_gone(const trib_coordinator *self, char text[TRIB_REASON
         }
     }
     return text;
+}
+
+trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_out, trib_error *error)
+{
+    trib_core *core = self->core;
+    const trib_engine *engine = core->engine;
+    const bool moved = engine->formation.moved;
+    trib_address at;
+    snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
+    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    if (moved) { /* members know the address of this process */
+        trib_log(core->reactor->logger, TRIB_LOG_INFO,
+                 status == TRIB_OK ? "workers that join find the coordinator at %s"
+                                   : "workers that join cannot find the coordinator: %s has no address of this machine",
+                 status == TRIB_OK ? bound_out->text : engine->coordinator_list);
+        status = TRIB_OK;
+        *bound_out = core->host.address;
+    }
+    if (status != TRIB_OK) {
+        if (error != NULL) {
+            const size_t used = strnlen(error->text, sizeof error->text - 1);
+            const bool is_rank_0 = !(engine->config.roles & TRIB_ROLE_COORDINATOR);
+            snprintf(error->text + used, sizeof error->text - used,
+                     " (%s must be an address of this machine with a port that is free, the same on all "
+                     "members%s)",
+                     engine->coordinator_source,
+                     is_rank_0 ? "; rank 0 keeps the membership there: where a tributary coordinator does, set "
+                                 "TRIB_EXTERNAL_COORDINATOR=yes"
+                               : "");
+        }
+        return status;
+    }
+    /* People pass the address on, and control links need only the plain address. So addresses of other transports are
+     * removed. */
+    trib_address_list_strip_offers(bound_out->text);
+    return TRIB_OK;
 }
 
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
@@ -171,6 +208,8 @@ static trib_status make_roster(trib_coordinator *self)
     roster->local_size = local_size_of(self, roster);
     roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
     roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
+    roster->electors_before = self->core->engine->formation.electors;
+    roster->newcomers = self->core->engine->formation.joined_last;
     roster->lost = self->core->engine->formation.lost;
     memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
     const bool colocated = workers_should_sum(self, roster);
@@ -248,6 +287,7 @@ void trib_coordinator_start_running(trib_coordinator *self)
         return;
     }
     self->core->host.epoch = self->roster->epoch;
+    self->core->engine->formation.is_known = false;
     payload->references = 1;
     trib_writer writer = {.data = payload->bytes, .capacity = capacity};
     trib_roster_put(&writer, self->roster);
@@ -351,6 +391,7 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     at->link = link;
     at->joined = true;
     at->info = *info;
+    at->info.former = TRIB_NO_MEMBER;
     uint32_t index = (uint32_t)(at - self->slots);
     if (index >= self->worker_count) {
         char name[TRIB_MEMBER_NAME_MAX];

@@ -7,6 +7,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/ballot.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/member.h"
 #include "engine/membership/verdict.h"
@@ -38,6 +39,19 @@ bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cau
            cause->subject < trib_coordinator_slots(self) && cause->subject != self->core->engine->member_id;
 }
 
+bool trib_formation_reserve(trib_formation *formation, uint32_t members)
+{
+    bool *expected = realloc(formation->expected, members * sizeof *expected);
+    formation->expected = expected != NULL ? expected : formation->expected;
+    bool *gone = realloc(formation->gone, members * sizeof *gone);
+    formation->gone = gone != NULL ? gone : formation->gone;
+    if (expected == NULL || gone == NULL) {
+        return false;
+    }
+    memset(gone, 0, members * sizeof *gone);
+    return true;
+}
+
 /* Remembers who is expected in the next epoch. Returns false if memory runs out. */
 static bool expect(trib_coordinator *self)
 {
@@ -49,6 +63,10 @@ static bool expect(trib_coordinator *self)
     }
     trib_assert(self->roster != NULL && self->roster->shrinks);
     formation->expected = expected;
+    formation->ballot = 0;
+    formation->electors_before = self->roster->electors_before;
+    formation->newcomers = self->roster->newcomers;
+    formation->electors = 0;
     formation->worker_count = self->worker_count;
     formation->server_count = self->server_count;
     formation->epoch = self->roster->epoch;
@@ -57,6 +75,8 @@ static bool expect(trib_coordinator *self)
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
         expected[i] = !self->slots[i].left;
+        /* A server that is lost may be cut off, and vote elsewhere. */
+        formation->electors += expected[i] || (self->slots[i].lost && !self->slots[i].is_let_go);
     }
     return true;
 }
@@ -166,7 +186,8 @@ uint32_t trib_formation_next_epoch(const trib_coordinator *self)
 {
     const uint32_t most = (1u << TRIB_EPOCH_NUMBER_BITS) - 1;
     const uint32_t before = trib_epoch_number(formation_of(self)->epoch);
-    return trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), before == most ? 1 : before + 1);
+    const uint32_t after = before + 1 + formation_of(self)->ballot; /* no other coordinator gives that number */
+    return trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), after > most ? after - most : after);
 }
 
 /* Places for workers that join, between the former workers and the servers. */
@@ -305,6 +326,54 @@ void trib_formation_deadline_passed(trib_coordinator *self)
     trib_formation_check(self);
 }
 
+/* Those that are there and are new, or are not. */
+static uint32_t count_joined(const trib_coordinator *self, bool is_new)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const bool at_new = i >= formation_of(self)->first_joiner && i < self->worker_count;
+        count += self->slots[i].joined && at_new == is_new;
+    }
+    return count;
+}
+
+/* The id in the last epoch of the member that has that place. */
+static uint32_t former_id(const trib_coordinator *self, uint32_t place)
+{
+    const trib_formation *formation = formation_of(self);
+    return place < formation->first_joiner ? place
+           : place < self->worker_count    ? TRIB_NO_MEMBER
+                                           : place - self->worker_count + formation->first_joiner;
+}
+
+/* True if those that are there may go on: nobody else can then. */
+static bool has_majority(const trib_coordinator *self)
+{
+    const trib_formation *formation = formation_of(self);
+    trib_majority majority = {.votes = count_joined(self, false),
+                              .electors = formation->electors,
+                              .before = formation->electors_before,
+                              .knows_roster = formation->is_known};
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const bool is_former = i < formation->first_joiner || i >= self->worker_count;
+        majority.former += self->slots[i].joined && is_former &&
+                           !trib_ballot_is_newcomer(formation->first_joiner, formation->newcomers, i);
+    }
+    return trib_ballot_is_majority(&majority, formation->ballot == 0);
+}
+
+static void end_as_minority(trib_coordinator *self)
+{
+    const trib_formation *formation = formation_of(self);
+    char text[TRIB_ERROR_TEXT_SIZE];
+    snprintf(text, sizeof text,
+             "%.200s; %u of the last epoch's %u members are here, which is no majority, so others may go on: start the "
+             "job again",
+             formation->lost_text, count_joined(self, false), formation->electors);
+    const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, TRIB_NO_MEMBER, text);
+    trib_coordinator_end_job(self, &cause);
+}
+
 /* Gives those that are there new places without gaps. Returns false if memory runs out. */
 static bool deal_places(trib_coordinator *self)
 {
@@ -317,6 +386,7 @@ static bool deal_places(trib_coordinator *self)
     if (slots == NULL) {
         return false;
     }
+    formation_of(self)->joined_last = count_joined(self, true);
     uint32_t next = 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (!self->slots[i].joined) {
@@ -324,7 +394,8 @@ static bool deal_places(trib_coordinator *self)
         }
         trib_coordinator_slot *at = &slots[next];
         *at = self->slots[i];
-        at->advances = false;
+        at->advances = at->has_roster = false;
+        at->info.former = former_id(self, i);
         at->link->peer = next;
         const char *place = strchr(at->info.name, '('); /* the name has the former number, and who it is */
         char name[TRIB_MEMBER_NAME_MAX];
@@ -354,15 +425,15 @@ void trib_formation_check(trib_coordinator *self)
         }
     }
     bool any = false;
-    uint32_t joined = 0;
-    for (uint32_t i = formation_of(self)->first_joiner; i < self->worker_count; i++) {
-        joined += self->slots[i].joined;
-    }
-    if (joined < formation_of(self)->joiners) {
+    if (count_joined(self, true) < formation_of(self)->joiners) {
         return;
     }
     for (uint32_t i = 0; i < self->worker_count; i++) {
         any = any || self->slots[i].joined;
+    }
+    if (any && !has_majority(self)) {
+        end_as_minority(self);
+        return;
     }
     if (!any || !deal_places(self)) {
         const trib_cause cause = trib_cause_note(any ? TRIB_NO_MEMORY : TRIB_PEER_LOST, TRIB_NO_MEMBER,
@@ -371,6 +442,22 @@ void trib_formation_check(trib_coordinator *self)
         return;
     }
     trib_coordinator_start_running(self);
+}
+
+void trib_formation_take_taken(trib_coordinator *self, uint32_t member)
+{
+    self->slots[member].has_roster = true;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (!self->slots[i].has_roster) {
+            return;
+        }
+    }
+    formation_of(self)->is_known = true;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL) {
+            trib_link_send_copy(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_ROSTER_KNOWN}, NULL, 0);
+        }
+    }
 }
 
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
@@ -393,5 +480,8 @@ void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
 void trib_formation_close(trib_formation *formation)
 {
     free(formation->expected);
-    formation->expected = NULL;
+    free(formation->gone);
+    free(formation->committed);
+    formation->expected = formation->gone = NULL;
+    formation->committed = NULL;
 }

@@ -27,6 +27,10 @@ bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_
 
 /* The coordinator has been opened: places for those that are expected. Returns false for the first epoch. */
 bool trib_formation_begin(trib_coordinator *self);
+/* The member has taken the roster. */
+void trib_formation_take_taken(trib_coordinator *self, uint32_t member);
+/* Makes room for what is kept of so many members. Returns false if memory runs out. */
+TRIB_CHECKED bool trib_formation_reserve(trib_formation *formation, uint32_t members);
 /* True if this is the gathering of a second or later epoch. */
 bool trib_formation_gathers(const trib_coordinator *self);
 /* True if the member of that former id may come back. */

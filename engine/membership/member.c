@@ -7,18 +7,61 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/election.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
 #include "engine/server/server_tensor.h"
 #include "engine/tracer/tracer.h"
+#include "engine/wire/address_list.h"
 #include "engine/worker/op_commit.h"
 #include "engine/worker/worker.h"
 
 /* ---- The way to the coordinator ---- */
+
+static void coordinator_lost(trib_member *member, const trib_cause *cause)
+{
+    trib_engine *engine = member->core->engine;
+    if (!trib_election_begin(engine, cause)) {
+        trib_job_end(engine, cause);
+        return;
+    }
+    trib_timer_stop(member->core->reactor, &member->retry);
+    trib_timer_stop(member->core->reactor, &member->join_deadline);
+    trib_timer_stop(member->core->reactor, &member->watch);
+    if (member->link != NULL) { /* nothing that it says counts any more */
+        trib_link_close(member->link, false, TRIB_PEER_LOST, "it has become silent");
+    }
+}
+
+void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins)
+{
+    trib_member *member = engine->member;
+    trib_address at = *coordinator;
+    trib_address_list_strip_offers(at.text);
+    char *text = strdup(at.text);
+    if (text == NULL) {
+        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the coordinator's address");
+        return;
+    }
+    pthread_mutex_lock(&engine->mutex);
+    free(engine->coordinator_address);
+    engine->coordinator_address = text;
+    engine->config.coordinator = text;
+    pthread_mutex_unlock(&engine->mutex);
+    member->coordinator = at;
+    if (joins && member->link == NULL && !member->leaving) {
+        const int64_t now_ns = trib_now(member->core->reactor);
+        member->away_since_ns = now_ns;
+        trib_timer_arm(member->core->reactor, &member->retry, now_ns);
+        trib_timer_arm(member->core->reactor, &member->join_deadline,
+                       now_ns + trib_join_first_ns(engine->config.join_timeout_ns));
+    }
+}
 
 void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 {
@@ -43,7 +86,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_cause cause =
             trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, "");
         cause.silence_ns = silence_ns;
-        trib_job_member_lost(engine, &cause);
+        coordinator_lost(member, &cause);
         return;
     }
     trib_timer_arm(reactor, timer,
@@ -161,6 +204,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
         atomic_store(&engine->job_over, true);
     }
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
+        engine->formation.is_settled = true; /* all that has succeeded was told before */
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
@@ -178,6 +222,9 @@ static void take_left(const trib_member *member, const trib_frame *frame)
     }
     if (member->joined) {
         trib_departed_add(&engine->departed, frame->aux, frame->size, trib_now(core->reactor));
+        if (engine->formation.gone != NULL && frame->aux < engine->roster->member_count) {
+            engine->formation.gone[frame->aux] = true;
+        }
         engine->hooks->member_left(core);
     }
 }
@@ -252,10 +299,23 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;
+    case TRIB_FRAME_ROSTER_KNOWN:
+        member->core->engine->formation.is_known = joined;
+        return TRIB_OK;
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
                               trib_frame_name(frame->type));
     }
+}
+
+/* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
+static bool is_away_too_long(trib_member *member)
+{
+    const trib_engine *engine = member->core->engine;
+    const int64_t now_ns = trib_now(member->core->reactor);
+    member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
+    return engine->roster != NULL && atomic_load(&engine->changing) &&
+           now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns;
 }
 
 static void member_closed(trib_link *link, trib_status status, const char *reason)
@@ -265,6 +325,10 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     trib_core *core = member->core;
     trib_assert(member->link == link);
     member->link = NULL;
+    if (trib_election_is_open(core->engine) && !core->ended) {
+        atomic_store(&core->engine->job_over, member->joined);
+        return;
+    }
     atomic_store(&core->engine->job_over, member->joined);
     if (member->leaving || core->ended) {
         atomic_store(&core->engine->leave_settled, true);
@@ -278,8 +342,13 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         if (cause.origin == TRIB_NO_MEMBER) {
             cause.origin = core->engine->member_id;
         }
-        trib_job_member_lost(core->engine, &cause);
-    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL || member->has_begun) {
+        coordinator_lost(member, &cause);
+    } else if (is_away_too_long(member)) {
+        const trib_cause cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
+                                                  core->engine->member_id, why);
+        coordinator_lost(member, &cause);
+    } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL ||
+               (member->has_begun && !atomic_load(&core->engine->changing))) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "could not join at %.100s: %.250s", core->engine->coordinator_address, why);
         const trib_cause cause =
@@ -316,6 +385,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     member->join_deadline.fired = trib_member_join_deadline_passed;
     member->join_deadline.user = member;
     int64_t now_ns = trib_now(core->reactor);
+    member->away_since_ns = now_ns;
     trib_timer_arm(core->reactor, &member->retry, now_ns);
     trib_timer_arm(core->reactor, &member->join_deadline,
                    now_ns + trib_join_first_ns(core->engine->config.join_timeout_ns));
@@ -330,6 +400,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     }
     trib_assert(trib_core_is_here(member->core));
     member->leaving = true;
+    trib_election_stop(member->core->engine);
     trib_reactor *reactor = member->core->reactor;
     trib_timer_stop(reactor, &member->retry);
     trib_timer_stop(reactor, &member->join_deadline);

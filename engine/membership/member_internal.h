@@ -19,6 +19,7 @@ struct trib_member {
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
+    int64_t away_since_ns;                   /* between epochs: since when the coordinator is not reached; 0: it is */
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 

@@ -11,6 +11,8 @@
 #include "engine/base/assert.h"
 #include "engine/link/link_reconnect.h"
 #include "engine/membership/coordinator.h"
+#include "engine/membership/election.h"
+#include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member_internal.h"
 #include "engine/tracer/tracer.h"
@@ -65,6 +67,7 @@ void trib_member_link_ready(trib_link *link)
         trib_link_close(link, true, TRIB_CLOSED, "the engine was closed"); /* a place that it takes now would be lost */
         return;
     }
+    member->away_since_ns = 0;
     unsigned char payload[4096];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_member_info info;
@@ -89,6 +92,9 @@ void trib_member_look_up_coordinator(trib_member *member)
 {
     const trib_env *env = &member->core->engine->env;
     trib_address found;
+    if (member->core->engine->formation.moved) {
+        return; /* the name leads to a coordinator that is lost */
+    }
     if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
         member->coordinator = found;
         if (member->link != NULL) {
@@ -195,6 +201,41 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* What an election asks for begins anew. Returns false if memory runs out. */
+static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
+{
+    trib_formation *formation = &engine->formation;
+    trib_election_stop(engine);
+    formation->is_known = formation->is_settled = false;
+    formation->settled_ballot = 0;
+    formation->committed_count = 0;
+    return trib_formation_reserve(formation, roster->member_count);
+}
+
+/* Declares the groups and tensors that were there before the roster. */
+static void declare_all(const trib_member *member)
+{
+    trib_engine *engine = member->core->engine;
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    pthread_mutex_lock(&engine->mutex);
+    uint32_t count = engine->tensor_count;
+    pthread_mutex_unlock(&engine->mutex);
+    trib_member_ask_groups(engine);
+    for (uint32_t tag = 0; tag < count && is_worker; tag++) {
+        pthread_mutex_lock(&engine->mutex);
+        trib_tensor *tensor = engine->tensors[tag];
+        const bool is_unused = tensor->state == TRIB_TENSOR_UNUSED;
+        pthread_mutex_unlock(&engine->mutex);
+        if (is_unused) {
+            continue; /* released in an epoch before; who uses its memory next declares it */
+        }
+        trib_member_declare(member->core->reactor, &tensor->declare_post);
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
+            trib_member_tensor_ended(tensor);
+        }
+    }
+}
+
 trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,
                                     trib_error *error)
 {
@@ -216,13 +257,13 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         return trib_error_set(error, TRIB_PROTOCOL, "the roster does not contain this member");
     }
     if (trib_departed_open(&engine->departed, roster->member_count) != TRIB_OK ||
-        trib_losses_open(&engine->losses, roster->member_count) != TRIB_OK) {
+        trib_losses_open(&engine->losses, roster->member_count) != TRIB_OK || !begin_epoch(engine, roster)) {
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
     trib_assert(!member->joined && roster->before == NULL && trib_core_is_here(member->core));
     member->joined = true;
-    engine->member_id = frame->root;
+    engine->member_id = engine->formation.place = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);
     roster->before = engine->roster;
     if (changes) {
@@ -237,25 +278,12 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
     }
     trib_engine_publish(engine, roster);
+    if (member->link != NULL) { /* else it came from another member (election.h) */
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
+    }
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);
     begin_watch(member);
-    pthread_mutex_lock(&engine->mutex);
-    uint32_t count = engine->tensor_count;
-    pthread_mutex_unlock(&engine->mutex);
-    trib_member_ask_groups(engine);
-    for (uint32_t tag = 0; tag < count && worker; tag++) {
-        pthread_mutex_lock(&engine->mutex);
-        trib_tensor *tensor = engine->tensors[tag];
-        const bool is_unused = tensor->state == TRIB_TENSOR_UNUSED;
-        pthread_mutex_unlock(&engine->mutex);
-        if (is_unused) {
-            continue; /* released in an epoch before; who uses its memory next declares it */
-        }
-        trib_member_declare(member->core->reactor, &tensor->declare_post);
-        if (tensor->state == TRIB_TENSOR_ENDED) { /* a state that core 0 alone sets and ends */
-            trib_member_tensor_ended(tensor);
-        }
-    }
+    declare_all(member);
     return TRIB_OK;
 }

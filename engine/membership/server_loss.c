@@ -68,6 +68,7 @@ trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, 
     trib_log(engine->cores[0].reactor->logger, drains ? TRIB_LOG_INFO : TRIB_LOG_WARN,
              "the job goes on without a server%s: %s", drains ? ", which leaves in good order" : "", text);
     trib_losses_add(&engine->losses, cause.subject);
+    engine->formation.gone[cause.subject] = drains;
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
         trib_worker_server_lost(engine, cause.subject);
     }
@@ -204,7 +205,7 @@ bool trib_server_loss_let_go(trib_coordinator *self, uint32_t member)
     if (!is_about_server(self, &cause) || self->slots[member].left || !go_on_without(self, &cause)) {
         return false;
     }
-    self->slots[member].drains = true;
+    self->slots[member].drains = self->slots[member].is_let_go = true;
     trib_registry_member_left(self);
     trib_serves_check(self);
     return true;

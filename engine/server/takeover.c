@@ -396,6 +396,9 @@ void trib_takeovers_check(trib_core *core)
             continue;
         }
         ask(self);
+        if (atomic_load(&core->engine->job_over)) {
+            continue; /* the coordinator is lost, too: the epoch ends, or the job */
+        }
         if (trib_now(core->reactor) - self->since_ns > 2 * core->engine->roster->peer_timeout_ns) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text,

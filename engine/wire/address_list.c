@@ -123,3 +123,11 @@ const char *trib_address_list_next(const char *list, const char *own, const char
     }
     return next;
 }
+
+void trib_address_list_strip_offers(char *list)
+{
+    for (char *offer; (offer = strchr(list, '+')) != NULL;) {
+        const size_t size = strcspn(offer, ",");
+        memmove(offer, offer + size, strlen(offer + size) + 1);
+    }
+}

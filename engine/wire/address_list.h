@@ -32,6 +32,9 @@ size_t trib_address_list_count(const char *list);
 /* Copies the entry at the index modulo their number. */
 void trib_address_list_copy(const char *list, size_t index, char *entry_out, size_t size);
 
+/* Removes addresses of other transports, which follow a plain one behind a plus sign. */
+void trib_address_list_strip_offers(char *list);
+
 /* Walks all different hosts of the list. With `previous` NULL it returns `own`; after that, the other hosts in
  * ascending order. NULL after the last. */
 const char *trib_address_list_next(const char *list, const char *own, const char *previous);

@@ -213,7 +213,8 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
 static bool may_precede_roster(trib_frame_type type)
 {
     return type <= TRIB_FRAME_JOIN || type == TRIB_FRAME_PING || type == TRIB_FRAME_PONG || type == TRIB_FRAME_LEAVE ||
-           type == TRIB_FRAME_LOST || type == TRIB_FRAME_ACK || type == TRIB_FRAME_ADVANCE;
+           type == TRIB_FRAME_LOST || type == TRIB_FRAME_ACK || type == TRIB_FRAME_ADVANCE ||
+           type == TRIB_FRAME_ELECTED || type == TRIB_FRAME_ROSTER_TAKEN;
 }
 
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
@@ -231,8 +232,9 @@ trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib
                               trib_frame_name(frame->type));
     }
     const uint32_t number = trib_epoch_number(frame->epoch), expected = trib_epoch_number(epoch);
-    if (expected == 0 || number == expected || (number == 0 && may_precede_roster(frame->type))) {
-        return TRIB_OK;
+    if (expected == 0 || number == expected || frame->type == TRIB_FRAME_VOTE ||
+        (number == 0 && may_precede_roster(frame->type))) {
+        return TRIB_OK; /* a VOTE says in its payload which roster it is about */
     }
     return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
                           trib_frame_name(frame->type), number, expected);

@@ -85,7 +85,13 @@
     X(ADVANCE, 0)                                                                                                      \
     /* what a link carries, for the choice of a codec: bytes that the coordinator sends, and the answer */             \
     X(PROBE, 256u << 10)                                                                                               \
-    X(PROBED, 0)
+    X(PROBED, 0)                                                                                                    \
+    /* the coordinator is lost: a member's vote for another one, and what that one has decided */                      \
+    X(VOTE, TRIB_PAYLOAD_MAX)                                                                                          \
+    X(ELECTED, TRIB_PAYLOAD_MAX)                                                                                       \
+    /* a member has taken the roster, and all have; between a member and the coordinator */                            \
+    X(ROSTER_TAKEN, 0)                                                                                                 \
+    X(ROSTER_KNOWN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -108,6 +114,7 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
+#define TRIB_VOTE_BYTES 8u    /* of each tensor in VOTE and ELECTED */
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */

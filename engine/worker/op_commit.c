@@ -1,6 +1,9 @@
 /* op_commit.c - see op_commit.h. */
 #include "engine/worker/op_commit.h"
 
+#include <stdlib.h>
+#include <string.h>
+
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 
@@ -135,12 +138,47 @@ static void commit(trib_core *core, uint32_t tensor, uint32_t round)
     }
 }
 
+void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
+{
+    trib_op **at = &core->held;
+    while (*at != NULL) {
+        if ((*at)->tensor->id == tensor && (*at)->round <= round) {
+            finish(core, take_held(core, at));
+        } else {
+            at = &(*at)->next;
+        }
+    }
+}
+
+/* A worker is through with a tensor's rounds in their order, so the last one that succeeded tells of all. */
+static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
+{
+    if (tensor >= formation->committed_count) {
+        const uint32_t count =
+            tensor + 1 > 2 * formation->committed_count ? tensor + 1 : 2 * formation->committed_count;
+        uint32_t *committed = realloc(formation->committed, count * sizeof *committed);
+        if (committed == NULL) {
+            return false;
+        }
+        memset(committed + formation->committed_count, 0, (count - formation->committed_count) * sizeof *committed);
+        formation->committed = committed;
+        formation->committed_count = count;
+    }
+    if (round > formation->committed[tensor]) {
+        formation->committed[tensor] = round;
+    }
+    return true;
+}
+
 trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     while (reader.left > 0 && !reader.failed) {
         const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
-        if (!reader.failed) {
+        if (!reader.failed && tensor < TRIB_TENSORS_MAX) {
+            if (!note(&core->engine->formation, tensor, round)) {
+                return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u tensors", tensor);
+            }
             commit(core, tensor, round);
         }
     }

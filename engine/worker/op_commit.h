@@ -20,6 +20,8 @@ TRIB_CHECKED bool trib_commit_report(trib_op *op);
 /* Core 0: takes a COMMIT. */
 TRIB_CHECKED trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload,
                                           trib_error *error);
+/* Core 0: the tensor's rounds up to that one have succeeded, as was decided without the coordinator. */
+void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round);
 /* Core 0, at every tick: operations that wait may be cancelled, or pass their deadlines. */
 void trib_commit_check(trib_core *core);
 /* Core 0: the epoch or the job is over. What waits fails, and so does what comes later. */

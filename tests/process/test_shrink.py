@@ -100,15 +100,40 @@ def killed(transport, servers, deaths):
         assert [status for status, _ in ends_of(job.servers)] == [0] * servers
 
 
-def coordinator_killed():
-    """Without rank 0 the job ends, and all say so."""
-    with Job(3, 0, 'tcp') as job:
-        workers = [job.start(rank, '1000000000') for rank in range(3)]
+def coordinators_killed(transport, servers):
+    """Rank 0 is killed, then the rank 0 that takes its place. A worker that joins finds the third one."""
+    with Job(WORKERS, servers, transport) as job:
+        job.env['TRIB_COORDINATOR'] += ',127.0.0.1:%d' % free_port()
+        workers = [job.start(rank, '1000000000', '200') for rank in range(WORKERS)]
         for worker in workers:
             await_line(worker, 'epoch 1, ')
         workers[0].send_signal(signal.SIGKILL)
-        for status, output in ends_of(workers[1:]):
-            assert status == 1 and 'TRIB_PEER_LOST' in output and 'rank 0' in output, (status, output[-600:])
+        await_line(workers[1], r'rank 0 of 3 \(lost .*rank 0')
+        workers[1].send_signal(signal.SIGKILL)
+        await_line(workers[2], r'rank 0 of 2 \(lost .*rank 0')
+        late = job.start(-1, '1000000000', '200')
+        await_line(late, 'rank 2 of 3')
+        await_line(workers[3], 'rank 1 of 3')
+
+
+def coordinator_of_two_killed():
+    """One of two is no majority: it says so. With a server there is one."""
+    with Job(2, 0, 'tcp') as job:
+        workers = [job.start(rank, '1000000000') for rank in range(2)]
+        for worker in workers:
+            await_line(worker, 'epoch 1, ')
+        workers[0].send_signal(signal.SIGKILL)
+        ((status, output),) = ends_of(workers[1:])
+        assert status == 1 and 'TRIB_PEER_LOST' in output and 'rank 0' in output and 'no majority' in output, (
+            status,
+            output[-600:],
+        )
+    with Job(2, 1, 'tcp') as job:
+        workers = [job.start(rank, '1000000000') for rank in range(2)]
+        for worker in workers:
+            await_line(worker, 'epoch 1, ')
+        workers[0].send_signal(signal.SIGKILL)
+        await_line(workers[1], 'rank 0 of 1')
 
 
 def joined(transport):
@@ -144,7 +169,7 @@ engine.close()
 '''
 
 
-def from_python():
+def from_python(killed_rank):
     """Engine.advance(): three workers, of which one is killed."""
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     with Job(3, 0, 'tcp') as job:
@@ -155,9 +180,10 @@ def from_python():
             )
         for worker in job.workers:
             await_line(worker, 'there')
-        job.workers[1].send_signal(signal.SIGKILL)
-        for rank, (status, output) in enumerate(ends_of([job.workers[0], job.workers[2]])):
-            assert status == 0 and 'epoch 2 rank %d of 2' % rank in output and 'sum [2, 1, 14]' in output, (
+        job.workers[killed_rank].send_signal(signal.SIGKILL)
+        left = [worker for rank, worker in enumerate(job.workers) if rank != killed_rank]
+        for rank, (status, output) in enumerate(ends_of(left)):
+            assert status == 0 and 'rank %d of 2' % rank in output and 'sum [2, 1, 14]' in output, (
                 status,
                 output[-600:],
             )
@@ -216,10 +242,15 @@ CASES = [
     for transport, servers, deaths in (('tcp', 0, 2), ('shm', 0, 1), ('tcp', 2, 1), ('shm', 1, 3))
 ]
 CASES += [
-    ('coordinator_killed', coordinator_killed),
-    ('from_python', from_python),
-    ('elastic_from_python', elastic_from_python),
+    (
+        'coordinators_killed_with_%d_servers_%s' % (servers, transport),
+        lambda t=transport, s=servers: coordinators_killed(t, s),
+    )
+    for transport, servers in (('tcp', 0), ('tcp', 2), ('shm', 0))
 ]
+CASES += [('coordinator_of_two_killed', coordinator_of_two_killed)]
+CASES += [('from_python_rank_%d_killed' % rank, lambda r=rank: from_python(r)) for rank in (0, 1)]
+CASES += [('elastic_from_python', elastic_from_python)]
 CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
 
 

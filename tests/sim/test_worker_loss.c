@@ -58,6 +58,24 @@ static void two_workers_die(void **state)
     }
 }
 
+/* Rank 0 dies, alone or with others, at work or between epochs. The others elect another coordinator. */
+static void coordinator_dies(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 12; kind++) {
+        const uint32_t deaths = 1 + kind % 2, servers = kind / 4;
+        const setting what = {.workers = deaths == 1 ? 3 : 5,
+                              .servers = servers,
+                              .deaths = deaths,
+                              .first_dies = 1 + (kind % 4 == 3),
+                              .colocated = servers == 0 || (kind & 1) != 0,
+                              .in_place = (kind & 1) != 0,
+                              .mixes = (kind & 2) != 0,
+                              .reactors = 1 + kind % 2};
+        worker_loss_sweep(&what, 25);
+    }
+}
+
 static void worker_joins(void **state)
 {
     (void)state;
@@ -179,8 +197,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(colocated_worker_dies),  cmocka_unit_test(worker_with_servers_dies),
         cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
-        cmocka_unit_test(worker_joins),           cmocka_unit_test(silence_between_epochs),
-        cmocka_unit_test(planted_bugs_are_found),
+        cmocka_unit_test(coordinator_dies),       cmocka_unit_test(worker_joins),
+        cmocka_unit_test(silence_between_epochs), cmocka_unit_test(planted_bugs_are_found),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }

@@ -49,6 +49,7 @@ static void on_done(const trib_result *result, void *user)
     if (result->status != TRIB_OK) {
         if (result->status != TRIB_EPOCH_CHANGED) {
             snprintf(self->text, sizeof self->text, "%s", result->text);
+            me->is_out = true;
         }
         return;
     }
@@ -118,6 +119,7 @@ static void on_advanced(trib_engine *engine, const trib_membership *now, void *u
         start(me, now);
     } else {
         snprintf(me->bed->text, sizeof me->bed->text, "%s", now->text);
+        me->is_out = true;
     }
 }
 
@@ -149,10 +151,10 @@ static bool is_over(sim_job *job, void *argument)
     if (self->what->joins && job->members[last].ready_told && !self->workers[last].is_there) {
         open_worker(self, last);
     }
-    const uint32_t epoch = self->workers[0].epoch;
-    uint32_t left = 0;
+    uint32_t left = 0, epoch = 0;
     for (uint32_t i = 0; i < self->what->workers; i++) {
         left += !job->members[i].killed;
+        epoch = !job->members[i].killed ? self->workers[i].epoch : epoch;
     }
     for (uint32_t i = 0; i < self->what->workers; i++) {
         const worker *me = &self->workers[i];
@@ -164,7 +166,7 @@ static bool is_over(sim_job *job, void *argument)
     return true;
 }
 
-static void fail_of(const bed *self, const char *what)
+void worker_loss_fail(const bed *self, const char *what)
 {
     const setting *of = self->what;
     if (worker_loss_planted != BUG_NONE) {
@@ -175,14 +177,13 @@ static void fail_of(const bed *self, const char *what)
              of->colocated ? "colocated" : "servers only", (unsigned long long)self->seed, what);
 }
 
-/* All or nobody, among those that are left. */
-static void check_alike(const bed *self)
+void worker_loss_check_alike(const bed *self)
 {
     for (uint32_t e = 0; e < EPOCHS_MAX; e++) {
         for (uint32_t k = 0; k < TENSORS * ROUNDS; k++) {
             uint32_t some = 0, left = 0;
             for (uint32_t i = 0; i < self->what->workers; i++) {
-                const bool lives = !self->job->members[i].killed;
+                const bool lives = !self->job->members[i].killed && !self->workers[i].is_out;
                 left += lives && (e > 1 || !self->what->joins || i + 1 < self->what->workers);
                 some += lives && self->results[e][k / ROUNDS][k % ROUNDS][i] == TRIB_OK;
             }
@@ -190,7 +191,7 @@ static void check_alike(const bed *self)
                 char text[128];
                 snprintf(text, sizeof text, "epoch %u, tensor %u, round %u: succeeded on %u of %u workers", e,
                          k / ROUNDS, k % ROUNDS, some, left);
-                fail_of(self, text);
+                worker_loss_fail(self, text);
             }
         }
     }
@@ -279,17 +280,22 @@ int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t see
     const int64_t began_ns = trib_sim_now(self->job->sim);
     for (uint32_t i = 0; i < what->deaths && i < DEATHS_MAX; i++) {
         (void)sim_job_run(self->job, began_ns + die_ns[i], NULL, NULL);
-        /* the last member, a server or a worker, and so on downward: never the coordinator's process */
-        sim_job_kill(self->job, what->workers + (what->server_dies ? what->servers : 0) - (what->joins ? 2 : 1) - i);
+        if (i < what->first_dies) {
+            sim_job_kill(self->job, i);
+            continue;
+        }
+        /* the last member, a server or a worker, and so on downward */
+        sim_job_kill(self->job, what->workers + (what->server_dies ? what->servers : 0) - (what->joins ? 2 : 1) -
+                                    (i - what->first_dies));
     }
     const bool done = sim_job_run(self->job, began_ns + 200 * SECOND, is_over, self);
     const int64_t took_ns = trib_sim_now(self->job->sim) - began_ns;
     if (!done || self->text[0] != '\0' || self->wrong > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 64];
         snprintf(text, sizeof text, "%s, %u wrong: %s", done ? "over" : "not over", self->wrong, self->text);
-        fail_of(self, text);
+        worker_loss_fail(self, text);
     }
-    check_alike(self);
+    worker_loss_check_alike(self);
     worker_loss_close(self);
     return took_ns;
 }
@@ -313,7 +319,10 @@ void worker_loss_sweep(const setting *what, uint32_t times)
         const int64_t first_ns = (int64_t)(next_random(&state) % span_ns);
         /* the second one dies while the others are at work, or while the membership changes */
         const uint64_t later_ns = i % 2 == 0 ? span_ns : 8 * SECOND;
-        const int64_t die_ns[DEATHS_MAX] = {first_ns, first_ns + (int64_t)(next_random(&state) % later_ns)};
+        int64_t die_ns[DEATHS_MAX] = {first_ns};
+        for (uint32_t k = 1; k < DEATHS_MAX; k++) {
+            die_ns[k] = die_ns[k - 1] + (int64_t)(next_random(&state) % later_ns);
+        }
         (void)worker_loss_run(what, die_ns, i + 1);
     }
 }

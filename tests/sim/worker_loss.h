@@ -7,7 +7,7 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 8, DEATHS_MAX = 2 };
+enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 16, DEATHS_MAX = 3 };
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
@@ -23,14 +23,16 @@ typedef struct worker {
     uint32_t index, epoch, rank, count;
     uint32_t through; /* streams that have had all their rounds in this epoch */
     bool changing, is_there;
+    bool is_out; /* its job has ended */
     stream streams[TENSORS];
 } worker;
 
 typedef struct setting {
     uint32_t workers, servers, reactors, deaths;
     bool in_place, mixes, colocated, server_dies;
-    bool joins;      /* the last worker joins at the boundary after the first epoch */
-    uint32_t silent; /* the number of the worker that never advances, from 1 on; 0: none */
+    uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
+    bool joins;          /* the last worker joins at the boundary after the first epoch */
+    uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
 typedef struct bed {
@@ -47,6 +49,9 @@ bed *worker_loss_open(const setting *what, uint64_t seed);
 void worker_loss_close(bed *self);
 /* Returns the virtual time that the exchange took. */
 int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
+/* An operation has succeeded on all that are left and go on, or on none. */
+void worker_loss_check_alike(const bed *self);
+void worker_loss_fail(const bed *self, const char *what);
 /* So many runs with random times of death. */
 void worker_loss_sweep(const setting *what, uint32_t times);
 

@@ -1,0 +1,48 @@
+/* ballot.h - the arithmetic of an election (election.h): votes, what they decide, and majorities. Pure functions. */
+#ifndef TRIB_ENGINE_BALLOT_H
+#define TRIB_ENGINE_BALLOT_H
+
+#include "engine/link/link.h"
+
+/* A member's vote, or a decision. */
+typedef struct trib_paper {
+    trib_link *link; /* on which the vote came */
+    bool has_voted;
+    bool is_settled;         /* nothing else can succeed there */
+    uint32_t settled_ballot; /* who has decided that */
+    bool knows_roster;       /* it knows that all members have the last roster */
+    uint32_t *rounds;        /* by a tensor's id: the last round that has succeeded; 0: none */
+    uint32_t count;          /* tensors in that */
+} trib_paper;
+
+/* Returns false if memory runs out. */
+bool trib_paper_note(trib_paper *paper, uint32_t tensor, uint32_t round);
+void trib_paper_clear(trib_paper *paper);
+
+typedef struct trib_tally {
+    trib_paper decided;
+    bool *elects; /* by member: its vote counts, as it can share what is decided */
+    bool knows_roster;
+} trib_tally;
+
+/* Decides what has succeeded for all: what has on some voter. Where that was decided before, the latest decision holds,
+ * and votes that contradict it do not count. Returns false if memory runs out. */
+TRIB_CHECKED bool trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *tally_out);
+void trib_ballot_free(trib_tally *tally);
+
+typedef struct trib_majority {
+    uint32_t votes, electors;
+    uint32_t former, before; /* of the votes those of members of the epoch before, and the electors of that epoch */
+    bool knows_roster;       /* all members have the roster of the last epoch, so that only that one counts */
+} trib_majority;
+
+/* with_coordinator: the coordinator of the last epoch is among them, which decides where exactly half are here. */
+bool trib_ballot_is_majority(const trib_majority *majority, bool with_coordinator);
+
+/* True if the member of that id was new in its epoch: the last workers are. */
+static inline bool trib_ballot_is_newcomer(uint32_t worker_count, uint32_t newcomers, uint32_t member)
+{
+    return member < worker_count && member + newcomers >= worker_count;
+}
+
+#endif

@@ -1,0 +1,352 @@
+/* election.c - an election: its voters, and its life (election.h). */
+#include "engine/membership/election_internal.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/link/link_cause.h"
+#include "engine/membership/member_internal.h"
+#include "engine/worker/op_commit.h"
+
+#define TURN_NS (50 * INT64_C(1000000))
+#define TOLD_AT_ONCE 512u /* tensors in a frame */
+
+trib_election *trib_election_get(trib_engine *engine)
+{
+    const trib_roster *roster = engine->roster;
+    if (engine->election == NULL && roster != NULL && atomic_load(&engine->shrinks)) {
+        trib_election *self =
+            trib_core_zalloc(&engine->cores[0], sizeof *self + roster->member_count * sizeof(trib_paper));
+        if (self != NULL) {
+            self->core = &engine->cores[0];
+            self->roster = roster;
+            engine->election = self;
+        }
+    }
+    return engine->election;
+}
+
+void trib_election_stop(trib_engine *engine)
+{
+    trib_election *self = engine->election;
+    if (self != NULL) {
+        trib_timer_stop(self->core->reactor, &self->timer);
+        for (uint32_t i = 0; i < self->roster->member_count; i++) {
+            free(self->papers[i].rounds);
+        }
+        free(self->decided.rounds);
+        free(self);
+        engine->election = NULL;
+    }
+}
+
+int64_t trib_election_time(const trib_election *self)
+{
+    const int64_t timeout_ns = self->roster->peer_timeout_ns;
+    return timeout_ns + timeout_ns / 4 + TRIB_ELECTION_REOPEN_NS * (1 + (int64_t)self->candidate);
+}
+
+trib_formation *trib_election_formation(const trib_election *self)
+{
+    return &self->core->engine->formation;
+}
+
+uint32_t trib_election_place(const trib_election *self)
+{
+    return trib_election_formation(self)->place;
+}
+
+uint32_t trib_election_ballot(const trib_election *self, uint32_t candidate)
+{
+    return candidate + ((self->roster->members[0].roles & TRIB_ROLE_COORDINATOR) != 0 ? 0 : 1);
+}
+
+bool trib_election_counts(const trib_election *self, uint32_t member)
+{
+    return !trib_election_formation(self)->gone[member];
+}
+
+void trib_election_fail(trib_election *self, const char *why)
+{
+    char text[TRIB_ERROR_TEXT_SIZE], lost[TRIB_ERROR_TEXT_SIZE];
+    trib_engine *engine = self->core->engine;
+    trib_job_render(engine, &self->cause, lost);
+    snprintf(text, sizeof text, "%.180s; %.190s", lost, why);
+    const trib_cause cause =
+        trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, engine->member_id, text);
+    trib_election_stop(engine);
+    trib_job_end(engine, &cause);
+}
+
+/* ---- What is decided ---- */
+
+void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_paper *paper)
+{
+    unsigned char payload[TOLD_AT_ONCE * TRIB_VOTE_BYTES];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_frame frame = *head;
+    for (uint32_t i = 0; i < paper->count; i++) {
+        if (paper->rounds[i] == 0) {
+            continue;
+        }
+        if (writer.size == writer.capacity) {
+            frame.root = 0; /* more follows */
+            trib_link_send_copy(link, frame, payload, writer.size);
+            writer.size = 0;
+        }
+        trib_put_u32(&writer, i);
+        trib_put_u32(&writer, paper->rounds[i]);
+    }
+    frame.root = 1;
+    trib_link_send_copy(link, frame, payload, writer.size);
+}
+
+trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    while (reader.left > 0 && !reader.failed) {
+        const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
+        if (!reader.failed && !trib_paper_note(paper, tensor, round)) {
+            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a vote");
+        }
+    }
+    return trib_get_end(&reader, trib_frame_name(frame->type), error);
+}
+
+trib_paper trib_election_own_paper(const trib_election *self)
+{
+    const trib_formation *formation = trib_election_formation(self);
+    return (trib_paper){.has_voted = true,
+                        .is_settled = formation->is_settled && trib_election_place(self) < self->roster->worker_count,
+                        .knows_roster = formation->is_known,
+                        .settled_ballot = formation->settled_ballot,
+                        .rounds = formation->committed,
+                        .count = formation->committed_count};
+}
+
+void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot)
+{
+    trib_formation *formation = trib_election_formation(self);
+    for (uint32_t i = 0; i < decided->count && !formation->is_settled; i++) {
+        trib_commit_settle(self->core, i, decided->rounds[i]);
+    }
+    formation->is_settled = true;
+    formation->settled_ballot = ballot;
+}
+
+void trib_election_go_on(trib_election *self, const trib_address *coordinator)
+{
+    trib_engine *engine = self->core->engine;
+    const trib_cause cause = self->cause;
+    const bool was_between = !engine->member->joined;
+    trib_election_stop(engine);
+    if (!was_between) {
+        trib_job_change(engine, &cause);
+    }
+    trib_member_redirect(engine, coordinator, was_between);
+}
+
+/* ---- A roster that only some have ---- */
+
+bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
+{
+    const trib_roster *roster = self->roster;
+    uint32_t member = 0;
+    while (member < roster->member_count && roster->members[member].former != former) {
+        member++;
+    }
+    unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
+    const bool passes =
+        payload != NULL && member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
+    if (passes) {
+        trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
+        trib_roster_put(&writer, roster);
+        trib_assert(!writer.overflow);
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_ROSTER, .root = member}, payload, writer.size);
+    }
+    free(payload);
+    return passes;
+}
+
+trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
+                                      trib_error *error)
+{
+    trib_engine *engine = self->core->engine;
+    const trib_cause cause = self->cause;
+    if (!self->is_open || engine->member->joined) {
+        return TRIB_OK;
+    }
+    const trib_status status = trib_member_take_roster(engine->member, frame, payload, error);
+    if (status == TRIB_OK) {
+        (void)trib_election_begin(engine, &cause);
+    }
+    return status;
+}
+
+/* ---- A voter ---- */
+
+static const trib_address *address_of(const trib_election *self, uint32_t member)
+{
+    return &self->roster->members[member].addresses[0];
+}
+
+static void vote(trib_link *link)
+{
+    const trib_election *self = link->core->engine->election;
+    if (self == NULL || self->link != link) {
+        return;
+    }
+    const trib_paper paper = trib_election_own_paper(self);
+    const trib_frame frame = {.type = TRIB_FRAME_VOTE,
+                              .tensor = self->roster->epoch,
+                              .round = trib_election_ballot(self, self->candidate),
+                              .partition = paper.knows_roster,
+                              .chunk = paper.is_settled,
+                              .size = paper.settled_ballot,
+                              .aux = trib_election_place(self)};
+    trib_election_put_rounds(link, &frame, &paper);
+}
+
+static trib_status voter_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                                  trib_error *error)
+{
+    (void)in_place;
+    trib_election *self = link->core->engine->election;
+    if (frame->type == TRIB_FRAME_PONG || self == NULL || self->link != link) {
+        return TRIB_OK;
+    }
+    if (frame->type == TRIB_FRAME_ROSTER) {
+        const trib_status status = trib_election_take_roster(self, frame, payload, error);
+        trib_link_close(link, true, TRIB_CLOSED, "the vote is about another epoch now");
+        return status;
+    }
+    if (frame->type == TRIB_FRAME_ROSTER_TAKEN) { /* that is all that the candidate has */
+        if (trib_election_pass_on(self, link, frame->tensor, frame->aux)) {
+            vote(link);
+        }
+        return TRIB_OK;
+    }
+    if (frame->type != TRIB_FRAME_ELECTED) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a candidate",
+                              trib_frame_name(frame->type));
+    }
+    const trib_status status = trib_election_get_rounds(&self->decided, frame, payload, error);
+    if (status == TRIB_OK && frame->root == 1) {
+        trib_election_settle(self, &self->decided, frame->round);
+        trib_election_formation(self)->coordinates = false;
+        trib_election_formation(self)->moved = true;
+        const trib_address address = *address_of(self, self->candidate);
+        trib_election_go_on(self, &address);
+        trib_link_close(link, true, TRIB_CLOSED, "the candidate is elected");
+    }
+    return status;
+}
+
+static void voter_closed(trib_link *link, trib_status status, const char *reason)
+{
+    trib_election *self = link->core->engine->election;
+    if (self == NULL || self->link != link) {
+        return;
+    }
+    self->link = NULL;
+    self->is_refused = !link->session.is_established;
+    trib_paper_clear(&self->decided);
+    if (link->end_from_peer && status == TRIB_JOIN_FAILED) {
+        trib_election_fail(self, reason);
+    }
+}
+
+static const trib_link_upcalls voter_upcalls = {
+    .ready = vote,
+    .header = trib_election_header,
+    .received = voter_received,
+    .closed = voter_closed,
+};
+
+static void leave_candidate(trib_election *self)
+{
+    trib_link *link = self->link;
+    self->link = NULL;
+    trib_paper_clear(&self->decided);
+    if (link != NULL) {
+        trib_link_close(link, false, TRIB_CLOSED, "another candidate has its turn");
+    }
+}
+
+static void next_candidate(trib_election *self)
+{
+    leave_candidate(self);
+    do {
+        self->candidate++;
+    } while (self->candidate < self->roster->worker_count && !trib_election_counts(self, self->candidate));
+    self->turn_began_ns = trib_now(self->core->reactor);
+    self->is_refused = false;
+    trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "the candidate is rank %u", self->candidate);
+}
+
+/* Sees to it that the vote reaches a candidate that lives. */
+static void follow(trib_election *self)
+{
+    const int64_t now_ns = trib_now(self->core->reactor), passed_ns = now_ns - self->turn_began_ns;
+    const bool is_up = self->link != NULL && trib_link_is_up(self->link);
+    const int64_t timeout_ns = self->roster->peer_timeout_ns;
+    const bool is_silent = is_up && now_ns - self->link->last_received_ns >= timeout_ns;
+    if (is_silent || (!is_up && passed_ns >= (self->is_refused ? TRIB_ELECTION_REOPEN_NS : timeout_ns))) {
+        next_candidate(self);
+    } else if (is_up) {
+        self->turn_began_ns = now_ns;
+        trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    } else if (self->link == NULL) {
+        self->is_refused = trib_link_connect(&self->core->host, address_of(self, self->candidate), TRIB_PURPOSE_CONTROL,
+                                             TRIB_NO_MEMBER, 0, &voter_upcalls, NULL, &self->link) != TRIB_OK;
+    }
+}
+
+static void turn(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_election *self = timer->user;
+    trib_engine *engine = self->core->engine;
+    const int64_t most_ns = 3 * trib_election_time(self);
+    if (self->candidate >= self->roster->worker_count) {
+        trib_election_fail(self, "no worker is left that could take its place");
+    } else if (self->candidate == trib_election_place(self)) {
+        trib_election_stand(self);
+    } else if (trib_now(reactor) - self->began_ns >= most_ns) {
+        trib_election_fail(self, "no other member has been elected in time: this one may be cut off from the majority");
+    } else {
+        follow(self);
+    }
+    if (engine->election == self) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + TURN_NS);
+    }
+}
+
+bool trib_election_begin(trib_engine *engine, const trib_cause *cause)
+{
+    trib_election *self = engine->coordinator == NULL ? trib_election_get(engine) : NULL;
+    const trib_core *core = &engine->cores[0];
+    if (self == NULL || core->ended || engine->formation.gone == NULL) {
+        return false;
+    }
+    if (!self->is_open) {
+        self->is_open = true;
+        self->cause = *cause;
+        self->began_ns = self->turn_began_ns = trib_now(core->reactor);
+        self->candidate = 0;
+        if (trib_election_ballot(self, 0) == 0 || !trib_election_counts(self, 0)) {
+            next_candidate(self);
+        }
+        trib_log(core->reactor->logger, TRIB_LOG_WARN, "the coordinator is lost: the members elect another one");
+        self->timer.fired = turn;
+        self->timer.user = self;
+        trib_timer_arm(core->reactor, &self->timer, self->began_ns);
+    }
+    return true;
+}
+
+bool trib_election_is_open(const trib_engine *engine)
+{
+    return engine->election != NULL && engine->election->is_open;
+}

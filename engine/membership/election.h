@@ -1,0 +1,38 @@
+/*
+ * election.h - the loss of the coordinator in a job that goes on after losses (TRIB_SURVIVE=workers).
+ *
+ * The candidate is the worker of the lowest rank; each member votes for it on a connection to its first reactor. A vote
+ * says which operations have succeeded on the voter, and whether others still can. With the votes of a majority of the
+ * last epoch's members, dedicated servers among them, the candidate decides which operations have succeeded for all: those
+ * that have on some voter. It tells the voters (ELECTED), and coordinates the next epoch (formation.h). Who does not
+ * reach the candidate turns to the next one. There is no second coordinator:
+ *
+ * - A member votes for a higher rank than before only, and takes nothing from those that it has given up: it has closed
+ *   its connections to them.
+ * - An epoch is formed by a majority of the members of the one before. Its number is one that no other coordinator
+ *   gives.
+ * - A member that has taken a roster does not vote about an earlier epoch. Until it knows that all have that roster, an
+ *   election in that epoch needs a majority of the epoch before, too.
+ *
+ * A coordinator that dies while it sends a roster leaves members with it and members without. Those without get it from
+ * the candidate, or the candidate from its first voter, and the election is one in that epoch.
+ *
+ * All functions are called on core 0.
+ */
+#ifndef TRIB_ENGINE_ELECTION_H
+#define TRIB_ENGINE_ELECTION_H
+
+#include "engine/core/core.h"
+
+typedef struct trib_election trib_election;
+
+/* The coordinator is lost for that cause. Returns false if the job cannot go on without it. */
+bool trib_election_begin(trib_engine *engine, const trib_cause *cause);
+/* True if that was so. */
+bool trib_election_is_open(const trib_engine *engine);
+/* Takes over an accepted control link that has proved the token, in a process without a coordinator. */
+void trib_election_adopt(trib_link *link);
+/* The epoch or the job is over, or the next epoch has begun. Connections stay, and are of no further use. */
+void trib_election_stop(trib_engine *engine);
+
+#endif

@@ -1,0 +1,230 @@
+/* election_candidate.c - a candidate: takes votes, counts them, and takes office (election.h). */
+#include "engine/membership/election_internal.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/link/link_cause.h"
+#include "engine/membership/coordinator.h"
+#include "engine/membership/formation.h"
+#include "engine/membership/member_internal.h"
+
+static void refuse(trib_link *link, const char *why)
+{
+    const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, why);
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), why);
+    trib_link_close_for(link, true, &cause);
+}
+
+static void take_office(trib_election *self, const bool *elects)
+{
+    trib_engine *engine = self->core->engine;
+    trib_formation *formation = trib_election_formation(self);
+    const trib_roster *roster = self->roster;
+    formation->coordinates = formation->moved = true;
+    formation->ballot = trib_election_ballot(self, trib_election_place(self));
+    formation->worker_count = roster->worker_count;
+    formation->server_count = roster->server_count;
+    formation->epoch = roster->epoch;
+    formation->electors_before = roster->electors_before;
+    formation->newcomers = roster->newcomers;
+    formation->joiners = formation->lost = formation->electors = 0;
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        formation->expected[i] = elects[i];
+        formation->electors += trib_election_counts(self, i);
+        formation->lost += !elects[i] && trib_election_counts(self, i);
+    }
+    trib_job_render_for_others(engine, &self->cause, formation->lost_text);
+    engine->config.survive = TRIB_SURVIVE_WORKERS;
+    engine->config.partition_bytes = roster->partition_bytes;
+    engine->config.chunk_bytes = roster->chunk_bytes;
+    engine->config.sum_order = roster->sum_order;
+    engine->config.peer_timeout_ns = roster->peer_timeout_ns;
+    trib_log(self->core->reactor->logger, TRIB_LOG_WARN, "this process keeps the membership from now on: %s",
+             formation->lost_text);
+}
+
+/* The majority has voted. */
+static void win(trib_election *self, const trib_paper *decided, const bool *elects)
+{
+    trib_engine *engine = self->core->engine;
+    trib_core *core = self->core;
+    const trib_frame frame = {.type = TRIB_FRAME_ELECTED,
+                              .round = trib_election_ballot(self, trib_election_place(self))};
+    const trib_address address = self->roster->members[trib_election_place(self)].addresses[0];
+    for (uint32_t i = 0; i < self->roster->member_count; i++) {
+        trib_link *link = self->papers[i].link;
+        if (link != NULL && elects[i]) {
+            trib_election_put_rounds(link, &frame, decided);
+        } else if (link != NULL) {
+            refuse(link, "another member has decided which operations succeeded");
+        }
+    }
+    trib_election_settle(self, decided, frame.round);
+    take_office(self, elects);
+    const bool was_between = !engine->member->joined;
+    trib_election_go_on(self, &address);
+    if (was_between) { /* else it is opened with the next epoch */
+        trib_address bound;
+        trib_error error = {.status = TRIB_OK};
+        if (trib_coordinator_open(core, &bound, &error) != TRIB_OK) {
+            trib_job_fail(engine, error.status, error.text);
+        }
+    }
+}
+
+/* Returns true if the votes are a majority. */
+static bool count(const trib_election *self, const trib_tally *tally)
+{
+    const trib_roster *roster = self->roster;
+    trib_majority majority = {.knows_roster = tally->knows_roster, .before = roster->electors_before};
+    for (uint32_t i = 0; i < roster->member_count; i++) {
+        majority.electors += trib_election_counts(self, i);
+        majority.votes += tally->elects[i];
+        majority.former += tally->elects[i] && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i);
+    }
+    return trib_ballot_is_majority(&majority, false);
+}
+
+/* Counts those that may still vote. *broken_out: those of them whose connections have ended. */
+static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
+{
+    const trib_engine *engine = self->core->engine;
+    uint32_t awaited = 0;
+    *broken_out = 0;
+    for (uint32_t i = trib_election_place(self) + 1; i < self->roster->member_count; i++) {
+        const bool is_awaited = !self->papers[i].has_voted && trib_election_counts(self, i);
+        awaited += is_awaited;
+        *broken_out += is_awaited && i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
+    }
+    return awaited;
+}
+
+void trib_election_stand(trib_election *self)
+{
+    const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
+    uint32_t broken;
+    const uint32_t awaited = count_awaited(self, &broken);
+    const bool is_over = awaited == 0 || passed_ns >= 2 * trib_election_time(self);
+    if (!is_over && passed_ns < trib_election_time(self) && (awaited > broken || passed_ns < TRIB_ELECTION_REOPEN_NS)) {
+        return;
+    }
+    trib_tally tally;
+    const uint32_t members = self->roster->member_count;
+    self->papers[trib_election_place(self)] = trib_election_own_paper(self);
+    const bool has_memory = trib_ballot_tally(self->papers, members, &tally);
+    self->papers[trib_election_place(self)] = (trib_paper){.link = NULL}; /* its rounds belong to the formation */
+    if (has_memory && count(self, &tally) && tally.elects[trib_election_place(self)]) {
+        win(self, &tally.decided, tally.elects);
+    } else if (is_over || !has_memory) {
+        char text[200];
+        uint32_t votes = 0;
+        for (uint32_t i = 0; has_memory && i < members; i++) {
+            votes += tally.elects[i];
+        }
+        snprintf(text, sizeof text,
+                 "no majority of the last epoch's %u members is here (%u vote), so others may go on: start the job "
+                 "again. Two workers and a server of its own can lose either",
+                 members, votes);
+        trib_election_fail(self, has_memory ? text : "out of memory for an election");
+    }
+    trib_ballot_free(&tally);
+}
+
+trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+{
+    (void)link;
+    (void)frame;
+    (void)target;
+    (void)error;
+    return TRIB_OK;
+}
+
+static trib_status take_vote(trib_election *self, trib_link *link, const trib_frame *frame, const void *payload,
+                             trib_error *error)
+{
+    const uint32_t member = frame->aux;
+    if (frame->tensor != self->roster->epoch && self->is_open && !self->core->engine->member->joined) {
+        /* it may have a roster that this member lacks */
+        const trib_frame own = {
+            .type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = trib_election_place(self)};
+        trib_link_send_copy(link, own, NULL, 0);
+        return TRIB_OK;
+    }
+    if (frame->tensor != self->roster->epoch && self->is_open &&
+        trib_election_pass_on(self, link, frame->tensor, member)) {
+        return TRIB_OK;
+    }
+    if (frame->tensor != self->roster->epoch) {
+        refuse(link,
+               "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)");
+        return TRIB_OK;
+    }
+    if (member >= self->roster->member_count || member == trib_election_place(self) ||
+        frame->round != trib_election_ballot(self, trib_election_place(self))) {
+        return trib_error_set(error, TRIB_PROTOCOL, "VOTE of member %u with ballot %u", member, frame->round);
+    }
+    trib_paper *paper = &self->papers[member];
+    if (paper->link != link) {
+        trib_paper_clear(paper);
+        paper->link = link;
+        link->peer = member;
+    }
+    paper->is_settled = frame->chunk != 0;
+    paper->settled_ballot = frame->size;
+    paper->knows_roster = frame->partition != 0;
+    const trib_status status = trib_election_get_rounds(paper, frame, payload, error);
+    paper->has_voted = status == TRIB_OK && frame->root == 1;
+    return status;
+}
+
+static trib_status candidate_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                                      trib_error *error)
+{
+    (void)in_place;
+    trib_election *self = link->core->ended ? NULL : trib_election_get(link->core->engine);
+    switch (frame->type) {
+    case TRIB_FRAME_VOTE:
+        return self != NULL ? take_vote(self, link, frame, payload, error) : TRIB_OK;
+    case TRIB_FRAME_ROSTER:
+        return self != NULL ? trib_election_take_roster(self, frame, payload, error) : TRIB_OK;
+    case TRIB_FRAME_PING:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        return TRIB_OK;
+    case TRIB_FRAME_JOIN:
+        trib_link_close(link, true, TRIB_CLOSED, "this member does not keep the membership yet: come again");
+        return TRIB_OK;
+    default:
+        return TRIB_OK;
+    }
+}
+
+static void candidate_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)status;
+    (void)reason;
+    trib_election *self = link->core->engine->election;
+    for (uint32_t i = 0; self != NULL && i < self->roster->member_count; i++) {
+        if (self->papers[i].link == link) {
+            trib_paper_clear(&self->papers[i]);
+        }
+    }
+}
+
+static void nothing_is_due(trib_link *link)
+{
+    (void)link;
+}
+
+static const trib_link_upcalls candidate_upcalls = {
+    .ready = nothing_is_due,
+    .header = trib_election_header,
+    .received = candidate_received,
+    .closed = candidate_closed,
+};
+
+void trib_election_adopt(trib_link *link)
+{
+    link->upcalls = &candidate_upcalls;
+    link->peer = TRIB_NO_MEMBER;
+}

@@ -1,0 +1,64 @@
+/* election_internal.h - declarations that the files of an election share: election.c (voters and life) and
+ * election_candidate.c. All functions are called on core 0. */
+#ifndef TRIB_ENGINE_ELECTION_INTERNAL_H
+#define TRIB_ENGINE_ELECTION_INTERNAL_H
+
+#include "engine/membership/ballot.h"
+#include "engine/membership/election.h"
+
+#define TRIB_ELECTION_REOPEN_NS                                                                                        \
+    (2 * INT64_C(1000000000)) /* for so long a member's address may refuse while it closes its links */
+
+struct trib_election {
+    trib_core *core;
+    const trib_roster *roster; /* of the last epoch */
+    bool is_open;              /* this member has lost the coordinator, too; until then votes only wait */
+    trib_cause cause;
+    uint32_t candidate;
+    int64_t began_ns, turn_began_ns; /* of the election, and of the candidate's turn */
+    trib_link *link;                 /* to the candidate; NULL: none, or this process is the candidate */
+    bool is_refused;                 /* the last attempt to reach the candidate was */
+    trib_paper decided;              /* as far as it has arrived */
+    trib_timer timer;
+    trib_paper papers[]; /* by member, of those that vote for this process */
+};
+
+/* ---- election.c ---- */
+/* The election, which waits for votes at first; NULL: the job does not go on, or there is no memory. */
+trib_election *trib_election_get(trib_engine *engine);
+/* Others may find the coordinator away only after its time to close its links, and look for candidates that are lost,
+ * too. By then all that live have voted for the candidate. */
+int64_t trib_election_time(const trib_election *self);
+trib_formation *trib_election_formation(const trib_election *self);
+/* This member's id in the last epoch. */
+uint32_t trib_election_place(const trib_election *self);
+/* The coordinator of the epoch, a member or a process of its own, has ballot 0. */
+uint32_t trib_election_ballot(const trib_election *self, uint32_t candidate);
+/* True if the member has a vote: it has not left in good order. */
+bool trib_election_counts(const trib_election *self, uint32_t member);
+/* The job ends here, as its coordinator is lost. Ends the election. */
+void trib_election_fail(trib_election *self, const char *why);
+/* Sends the rounds of the paper, in frames like that one. */
+void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_paper *paper);
+TRIB_CHECKED trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame, const void *payload,
+                                                  trib_error *error);
+/* This member's vote. Its rounds belong to the formation. */
+trib_paper trib_election_own_paper(const trib_election *self);
+/* That has succeeded, and nothing else, here too. */
+void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot);
+/* The job goes on in this process, with that coordinator. Ends the election. */
+void trib_election_go_on(trib_election *self, const trib_address *coordinator);
+/* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
+bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
+/* The coordinator has sent a roster that did not reach this member. The election is one among its members now. */
+TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
+                                                   trib_error *error);
+
+/* ---- election_candidate.c ---- */
+/* A turn of the candidate: counts the votes when they are there, or their time has passed. */
+void trib_election_stand(trib_election *self);
+/* The `header` upcall: payloads land in the link's memory. */
+TRIB_CHECKED trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_recv_target *target,
+                                              trib_error *error);
+
+#endif
