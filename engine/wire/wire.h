@@ -12,7 +12,7 @@
 #include "transports/transport.h"
 
 #define TRIB_WIRE_MAGIC 0x42495254u /* "TRIB" */
-#define TRIB_WIRE_VERSION 14u /* version of all that members exchange, including their transports (docs/protocol.md) */
+#define TRIB_WIRE_VERSION 15u /* version of all that members exchange, including their transports (docs/protocol.md) */
 #define TRIB_NO_MEMBER UINT32_MAX
 
 /* X(name, payload_max): payload_max is the largest payload of the frame type, in bytes. */
@@ -82,7 +82,12 @@
     /* another membership: rounds that a worker is through with, those that all are, and its wish to go on */          \
     X(SETTLED, TRIB_PAYLOAD_MAX)                                                                                       \
     X(COMMIT, TRIB_PAYLOAD_MAX)                                                                                        \
-    X(ADVANCE, 0)
+    X(ADVANCE, 0)                                                                                                      \
+    /* workers without further data (membership/uneven.h), between a member and the coordinator */                     \
+    X(JOIN_DONE, TRIB_PAYLOAD_MAX)                                                                                     \
+    X(JOINED, 0)                                                                                                       \
+    X(JOIN_HEARD, 0)                                                                                                   \
+    X(JOIN_OVER, TRIB_PAYLOAD_MAX)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -104,6 +109,16 @@ typedef enum trib_frame_type {
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
+/* Each entry of JOIN_DONE and JOIN_OVER: a trib_join_entry, a number, and a count. */
+#define TRIB_JOIN_ENTRY_BYTES 12u
+#define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* in a frame */
+#define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOIN_OVER: no frame follows about this */
+#define TRIB_JOINED_NOBODY 1u /* root of JOINED: all have joined, so from now on nobody has */
+typedef enum trib_join_entry {
+    TRIB_JOIN_TENSOR, /* of the receiver's or sender's tag: its last round */
+    TRIB_JOIN_ONCE,   /* operations whose tensor the engine named */
+    TRIB_JOIN_BYTES,  /* of the group with that number: operations on bytes */
+} trib_join_entry;
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */
