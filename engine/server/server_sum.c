@@ -246,7 +246,7 @@ static trib_status open_sum(trib_server_sum *sum)
     }
     config.fills_absent = sum->level == TRIB_SUM_RANK || is_host;
     if (sum->level == TRIB_SUM_RANK) {
-        config.may_jump = roster->follows;
+        config.may_jump = roster->follows || is_near; /* of a machine whose workers have joined, nothing comes */
         /* The worker in this process receives last, because its sums need no network. */
         config.receiver_last = me < roster->worker_count ? own_contributor(sum) + 1 : 0;
     }
