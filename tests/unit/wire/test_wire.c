@@ -173,7 +173,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 15, this side speaks 14");
+    assert_refused(bad, "protocol version 16, this side speaks 15");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
@@ -328,6 +328,7 @@ static void test_others_are_told_what_concerns_them(void **state)
     (void)state;
     assert_int_equal(trib_frame_withdraw_reason(TRIB_TIMEOUT), TRIB_TIMEOUT);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_MISMATCH), TRIB_MISMATCH);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_UNSUPPORTED), TRIB_UNSUPPORTED);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_PEER_LOST), TRIB_PEER_LOST);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_NO_MEMORY), TRIB_CANCELLED);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_OK), TRIB_CANCELLED);
