@@ -229,7 +229,8 @@ static void close_links(trib_core *core, bool flush)
 static bool is_still_called(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
-    return !atomic_load(&engine->leave_settled) || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
+    const bool is_announced = engine->member == NULL || atomic_load(&engine->leave_settled);
+    return !is_announced || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
 }
 
 /* Sums that others wait for are sent before the links close, and rank 0 waits for the others to leave. Both waits
@@ -345,6 +346,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
     trib_assert(!core->ended);
+    trib_assert(trib_core_is_here(core) && !core->closing);
     trib_wireup_stop(core);
     pthread_mutex_lock(&engine->mutex);
     core->ended_status = engine->fate.status;

@@ -282,6 +282,23 @@ static trib_status open_arena(host *self, const trib_transport_ops *transport)
     return trib_arena_create_with(&params, &self->arena);
 }
 
+/* Chooses the cores, and makes the arena and what the transport's connections share. */
+static trib_status open_parts(host *self, trib_env *env, trib_config *config, trib_error *error)
+{
+    trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
+    if (status == TRIB_OK && open_arena(self, env->transport) != TRIB_OK) {
+        status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
+    }
+    if (status == TRIB_OK) {
+        trib_error why = {.status = TRIB_OK};
+        status = env->transport->context_open(self->arena, &env->transport_context, &why);
+        if (status != TRIB_OK) {
+            trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
+        }
+    }
+    return status;
+}
+
 trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error)
 {
     *env = (trib_env){
@@ -325,17 +342,7 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
     }
     env->memory = self;
     env->listen_choice = self->place.listen_choice;
-    trib_status status = trib_env_place_make(&self->place, config, env->device, &env->placed, error);
-    if (status == TRIB_OK && open_arena(self, env->transport) != TRIB_OK) {
-        status = trib_error_set(error, TRIB_NO_MEMORY, "no memory for the arena");
-    }
-    if (status == TRIB_OK) {
-        trib_error why = {.status = TRIB_OK};
-        status = env->transport->context_open(self->arena, &env->transport_context, &why);
-        if (status != TRIB_OK) {
-            trib_error_set(error, status, "transport %s: %s", env->transport->name, why.text);
-        }
-    }
+    const trib_status status = open_parts(self, env, config, error);
     self->notifies_devices = status == TRIB_OK && env->transport->notifies_devices(env->transport_context);
     self->gpu_direct = config->gpu_direct == TRIB_GPU_DIRECT_AUTO;
     if (status != TRIB_OK) {

@@ -66,6 +66,7 @@ static void table_insert(sum_table *table, uint64_t id, void *value)
 {
     struct sum_slot *slot = table_slot(table, id);
     trib_assert(slot->value == NULL);
+    trib_assert(value != NULL && table->count < table->capacity); /* table_reserve has made room */
     *slot = (struct sum_slot){.id = id, .value = value};
     table->count++;
     trib_assert(table->count < table->capacity);
@@ -87,6 +88,7 @@ static void table_remove(sum_table *table, uint64_t id)
     }
     table->slots[hole].value = NULL;
     table->count--;
+    trib_assert_slow(table_find(table, id) == NULL);
 }
 
 /* ---- Keys ---- */
@@ -106,6 +108,7 @@ sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what)
     sum_key *key = table_reserve(self, &self->keys) ? take_memory(self, sizeof *key) : NULL;
     if (key != NULL) {
         key->id = key_id(what);
+        trib_assert(key->live == NULL && key->finished == 0);
         table_insert(&self->keys, key->id, key);
     }
     return key;
@@ -185,6 +188,7 @@ static void put_back(trib_summation *self, sum_block *block)
     trib_assert(!block->is_free);
     trib_assert(!block->is_receiving && block->lease == NULL);
     trib_assert(self->blocks_out > 0);
+    trib_assert(block->size_class < TRIB_SUM_CLASSES && block->receiving_for == NULL);
     block->is_free = true;
     block->next = self->free_blocks[block->size_class];
     self->free_blocks[block->size_class] = block;
@@ -235,6 +239,7 @@ sum_tree *trib_sum_tree_take(trib_summation *self)
     sum_tree *tree = self->free_trees;
     if (tree != NULL) {
         self->free_trees = tree->next;
+        trib_assert(tree->nodes[0].data == NULL && tree->nodes[0].block == NULL); /* trib_sum_tree_give empties it */
         return tree;
     }
     return take_memory(self, sizeof *tree + node_count(self) * sizeof tree->nodes[0]);
@@ -364,6 +369,7 @@ static void widen(trib_summation *self)
 void trib_sum_round_put_in(trib_summation *self, sum_key *key, sum_round *round)
 {
     trib_assert(key->live == NULL || key->live->what.round < round->what.round);
+    trib_assert(trib_sum_round_find(self, key, round->what.round) == NULL);
     widen(self);
     round->key = key;
     round->newer = NULL;
@@ -381,6 +387,8 @@ void trib_sum_round_put_in(trib_summation *self, sum_key *key, sum_round *round)
 void trib_sum_round_take_out(trib_summation *self, sum_round *round)
 {
     sum_key *key = round->key;
+    trib_assert(key->live != NULL && key->live_count > 0);
+    trib_assert(round->newer == NULL ? key->live == round : round->newer->next == round);
     sum_round **at = bucket_of(&self->by_number, key, round->what.round);
     while (*at != round) {
         trib_assert(*at != NULL);
@@ -410,7 +418,8 @@ sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, u
 void trib_sum_round_give(trib_summation *self, sum_round *round)
 {
     trib_assert(round->receives == 0 && round->references == 0 && round->holds == 0);
-    trib_assert(self->live_rounds > 0);
+    trib_assert(self->live_rounds > 0 && round->partials_out == 0);
+    trib_assert(round->older == NULL ? self->oldest == round : round->older->younger == round);
     *(round->older == NULL ? &self->oldest : &round->older->younger) = round->younger;
     *(round->younger == NULL ? &self->youngest : &round->younger->older) = round->older;
     self->live_rounds--;

@@ -51,6 +51,7 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
         return false;
     }
     sum_chunk *chunk = &round->chunks[what->chunk];
+    trib_assert(block->lease == NULL && chunk->tree != NULL);
     lease->recalled = recalled;
     lease->user = block;
     block->lease = lease;

@@ -26,6 +26,7 @@ uint32_t trib_sum_partial_bytes(const trib_contribution *what)
 
 static trib_contribution describe(const sum_chunk *chunk)
 {
+    trib_assert(chunk >= chunk->round->chunks && chunk < chunk->round->chunks + chunk->round->chunk_count);
     const sum_round *round = chunk->round;
     trib_contribution what = round->what;
     what.chunk = (uint32_t)(chunk - round->chunks);
@@ -113,6 +114,7 @@ void trib_sum_partial_report(trib_summation *self, sum_round *round)
     }
     while (first != NULL) {
         sum_round *next = first->report_next;
+        trib_assert(first->is_reported && first->refused != TRIB_OK && first->holds > 0);
         self->config.round_refused(self->config.user, &first->what, first->refused, first->text);
         first->holds--;
         trib_sum_round_try_end(self, first);
@@ -151,6 +153,7 @@ trib_sum_buffer *trib_summation_awaited(const trib_summation *self, const trib_c
 void trib_summation_hold(trib_sum_buffer *sum, trib_contribution *what_out)
 {
     sum_chunk *chunk = sum->slot;
+    trib_assert(sum == &chunk->sum && chunk->is_out && sum->references > 0);
     sum->references++;
     chunk->round->references++;
     *what_out = describe(chunk);

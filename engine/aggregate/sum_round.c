@@ -36,6 +36,8 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
         return;
     }
     sum_key *key = round->key;
+    trib_assert(round->chunks_done <= round->what.chunk_count);
+    trib_assert(round->notified_count <= self->config.contributor_count);
     trib_sum_round_take_out(self, round);
     key->finished = round->what.round > key->finished ? round->what.round : key->finished;
     if (round->refused != TRIB_OK) {
@@ -87,6 +89,7 @@ void trib_summation_forget(trib_summation *self, const trib_contribution *what)
         round->holds--;
         trib_sum_round_try_end(self, round);
     }
+    trib_assert(held->holds > 0 && held->key == key);
     held->holds--;
     trib_sum_round_try_end(self, held);
 }
@@ -111,6 +114,7 @@ void trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t cont
     if (!round->notified[contributor]) {
         round->notified[contributor] = 1;
         round->notified_count++;
+        trib_assert(round->notified_count <= self->config.contributor_count);
         trib_contribution what = round->what;
         what.contributor = contributor;
         self->config.refused(self->config.user, contributor, &what, round->refused, round->text);

@@ -41,6 +41,7 @@ static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum
 {
     sum_round *round = chunk->round;
     trib_contribution what = round->what;
+    trib_assert(sum->references > 0 && round->holds > 0); /* the upcall may give references back at once */
     what.chunk = (uint32_t)(chunk - round->chunks);
     what.size = chunk->size;
     what.contributor = receiver;
@@ -160,6 +161,7 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     const trib_contribution *what = &chunk->round->what;
     const sum_node root = chunk->tree->nodes[0];
     trib_assert(root.block != NULL);
+    trib_assert(chunk->arrived == self->config.contributor_count);
     if (self->config.partial_ready == NULL) {
         const uint32_t contributors =
             self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1);

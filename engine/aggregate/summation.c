@@ -125,6 +125,7 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     if (round == NULL) {
         return NULL;
     }
+    trib_assert(what->round > what->round_base && what->round > trib_sum_round_newest(key));
     round->what = *what;
     round->began_ns = trib_now_fast(self->config.reactor);
     round->serial = self->rounds_begun++;
@@ -236,6 +237,7 @@ trib_status trib_summation_recv_target(trib_summation *self, const trib_contribu
         trib_sum_block_give(self, block);
         return TRIB_AGAIN;
     }
+    trib_assert(!block->is_receiving && block->lease == NULL);
     block->is_receiving = true;
     block->receiving_for = round;
     if (round != NULL) {
@@ -272,6 +274,7 @@ void trib_summation_abandon(trib_summation *self, void *buffer)
 static void take_in(trib_summation *self, sum_round *round, const trib_contribution *what, sum_node payload,
                     sum_block *spare)
 {
+    trib_assert(what->contributor < self->config.contributor_count && what->chunk < round->what.chunk_count);
     round->holds++;
     if (round->refused != TRIB_OK) {
         trib_sum_block_give(self, payload.block);
@@ -285,6 +288,8 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         sum_chunk *chunk = &round->chunks[what->chunk];
         trib_assert(chunk->is_sized && chunk->size == what->size);
         const bool is_last = ++chunk->arrived == self->config.contributor_count;
+        trib_assert(chunk->arrived <= self->config.contributor_count);
+        trib_assert(round->counts[what->contributor] <= round->what.chunk_count);
         self->bytes_in += payload.data != NULL ? what->size : 0;
         trib_sum_chunk_add(self, round, what, payload, spare);
         round->chunks_done += is_last;

@@ -19,6 +19,10 @@
 _Static_assert(TRIB_CONTRIBUTORS_MAX <= TRIB_MEMBERS_MAX, "each contributor is a member");
 _Static_assert(TRIB_REACTORS_MAX <= 32, "sets of reactors are kept as the bits of 32");
 _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept as the bits of 64");
+_Static_assert(TRIB_MEMBERS_MAX <= UINT16_MAX, "an owner in a frame has 16 bits");
+_Static_assert((uint64_t)TRIB_MEMBERS_MAX *TRIB_REACTORS_MAX <= UINT32_MAX, "an owner's code has 32 bits");
+_Static_assert(TRIB_LOCAL_SIZE_MAX <= 0xff, "the root of a device tensor has 8 bits for it (aggregator.h)");
+_Static_assert(TRIB_GROUPS_MAX <= UINT16_MAX, "a table of groups stays small");
 
 /* ---- Messages ---- */
 
@@ -26,6 +30,9 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
 #define TRIB_PAYLOAD_MAX (1u << 20) /* bytes of one frame's payload, for which a receiver must find room */
 #define TRIB_AHEAD_MAX 8u    /* frames of a connection whose headers may be accepted before their payloads arrive */
 #define TRIB_ADDRESS_MAX 160 /* bytes of an address's text with its 0: a list of a few numeric addresses */
+_Static_assert(TRIB_HEADER_SIZE % 8 == 0, "headers are encoded as words of 8 bytes");
+_Static_assert((TRIB_AHEAD_MAX & (TRIB_AHEAD_MAX - 1)) == 0, "a ring of frames, whose index wraps around");
+_Static_assert(TRIB_ADDRESS_MAX >= 3 * 48, "several IPv6 addresses with brackets and ports");
 
 /* ---- Tensors, partitions, chunks ---- */
 
@@ -44,6 +51,11 @@ _Static_assert(TRIB_LOCAL_SIZE_MAX <= 64, "sets of a machine's devices are kept 
  * come so far is given to no other tensor. */
 #define TRIB_ROUND_BASE_MAX (1u << 24)
 _Static_assert(TRIB_ROUND_BASE_MAX < TRIB_ROUNDS_MAX / 64, "nearly all rounds are left to each tensor");
+_Static_assert(TRIB_TENSORS_MAX <= INT32_MAX && TRIB_PARTITIONS_MAX <= INT32_MAX, "UINT32_MAX stands for none");
+_Static_assert((TRIB_CHUNK_BYTES_MAX & (TRIB_CHUNK_BYTES_MAX - 1)) == 0, "chunks are powers of two");
+_Static_assert((uint64_t)TRIB_CHUNK_BYTES_MAX * 4 <= UINT32_MAX, "the size of a partial sum has 32 bits");
+_Static_assert(TRIB_PARTITIONS_MAX * 4u + TRIB_PARTITIONS_MAX * 8u <= TRIB_PAYLOAD_MAX,
+               "a DECLARED frame has room for all owners and as many slices");
 /* The elements of a partial sum are at most this many times as wide as the tensor's: 16 bits are added in 32. */
 #define TRIB_PARTIAL_WIDTH_MAX 4u
 _Static_assert((TRIB_CHUNK_BYTES_MIN & (TRIB_CHUNK_BYTES_MIN - 1)) == 0, "chunks are powers of two");
@@ -67,6 +79,7 @@ _Static_assert(TRIB_SUBFLOWS_MAX + 1 == TRIB_NETWORKS_MAX, "a link has a connect
 #define TRIB_HALF_OPEN_MIN 16u
 #define TRIB_HALF_OPEN_MAX 128u
 _Static_assert(TRIB_HALF_OPEN_MIN <= TRIB_HALF_OPEN_MAX, "a bound from below and one from above");
+_Static_assert(TRIB_NETWORKS_MAX * 32u <= TRIB_ADDRESS_MAX, "a list has room for an address by each network");
 
 /* ---- Credits in bytes; those of links are settings (push_credit_bytes, pull_credit_bytes) ---- */
 
@@ -82,6 +95,7 @@ _Static_assert(TRIB_COPY_CREDIT_BYTES >= 2 * TRIB_CHUNK_BYTES_MAX,
  * overflow. */
 #define TRIB_TIMEOUT_MAX_NS (INT64_C(100) * 365 * 86400 * 1000000000)
 _Static_assert(TRIB_TIMEOUT_MAX_NS <= INT64_MAX / 2, "the sum of two does not overflow");
+_Static_assert(TRIB_TIMEOUT_MAX_NS % 1000000000 == 0, "it is a number of seconds, as settings are");
 /* A connection must be made and must prove the token within this time. */
 #define TRIB_HANDSHAKE_TIMEOUT_NS (10 * INT64_C(1000000000))
 /* An operation that waits this long for another worker's contribution is mentioned in the log; then at twice the

@@ -67,6 +67,7 @@ uint32_t trib_cut_find(const trib_cut *cut, uint32_t partition)
 {
     uint32_t low = 0, high = cut->slice_count;
     trib_assert(partition < cut->partition_count);
+    trib_assert(cut->partition_bytes > 0); /* trib_cut_into has been called */
     while (high - low > 1) { /* the last slice whose first partition is not above; slices before it may be empty */
         const uint32_t middle = low + (high - low) / 2;
         *(cut->slices[middle].first <= partition ? &low : &high) = middle;

@@ -272,6 +272,7 @@ static double size_of(uint64_t bytes)
 static void deal(trib_dealer *dealer, double size, trib_place_owner owner)
 {
     dealt_member *member = &dealer->members[owner.member];
+    trib_assert(owner.member < dealer->count && owner.reactor < member->reactor_count);
     member->dealt += size;
     member->here += size;
     dealer->reactor_dealt[member->reactor_first + owner.reactor] += size;
@@ -284,6 +285,7 @@ static uint16_t least_loaded(const trib_dealer *dealer, uint32_t index, uint32_t
 {
     const dealt_member *member = &dealer->members[index];
     const double *reactors = &dealer->reactor_dealt[member->reactor_first];
+    trib_assert(rest < member->reactor_count && step > 0);
     const uint32_t count = (member->reactor_count - rest + step - 1) / step;
     uint32_t least = rest + index % count * step;
     for (uint32_t i = 1; i < count; i++) {

@@ -122,6 +122,8 @@ uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_mem
     if (!trib_codec_is_wrapped(config)) {
         return codec->encode(&config->params, place, memory->state, dtype, source, count, encoded);
     }
+    trib_assert(memory->scratch != NULL && memory->scratch != source);
+    trib_assert(config->feedback == TRIB_FEEDBACK_NONE || memory->residual != NULL);
     gather(config, memory, dtype, source, count);
     const uint32_t bytes = codec->encode(&config->params, place, memory->state, dtype, memory->scratch, count, encoded);
     if (config->feedback == TRIB_FEEDBACK_NONE ||

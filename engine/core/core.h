@@ -133,6 +133,11 @@ static inline void *trib_core_zalloc(trib_core *core, size_t size)
     return trib_link_zalloc(&core->host, size);
 }
 
+/* True if the caller is on the thread that owns the core. */
+static inline bool trib_core_is_here(const trib_core *core)
+{
+    return core->engine->env.on_thread(core->reactor);
+}
 /* Posted to every core when the job has formed, and when it has ended. */
 void trib_core_roster(trib_reactor *reactor, trib_post *post);
 void trib_core_ended(trib_reactor *reactor, trib_post *post);

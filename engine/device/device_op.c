@@ -71,6 +71,7 @@ static void take_input_back(trib_reactor *reactor, trib_post *post)
         }
     }
     if (was_ahead) {
+        trib_assert(!op->device->is_over && atomic_load(&op->cores_left) > 0);
         op->device->is_over = true;
         trib_timer_stop(reactor, &op->device->grace);
         trib_op_core_done(op, reactor->owner);
@@ -96,6 +97,7 @@ void trib_device_op_begin(trib_op *op, void *marker)
 {
     trib_engine *engine = op->engine;
     trib_device_op *device = op->device;
+    trib_assert(device->op == op && op->tensor->on_device);
     device->ahead_bytes = marker == NULL ? count_ahead_bytes(op) : 0;
     if (marker == NULL && device->ahead_bytes == 0) {
         atomic_store(&device->input, TRIB_INPUT_READY);

@@ -20,6 +20,7 @@
 void trib_device_submit(trib_core *core, trib_device_task *device, trib_device_job *job,
                         void (*done)(trib_reactor *reactor, trib_post *post))
 {
+    trib_assert(job->slot == NULL && trib_core_is_here(core)); /* the device does not have it already */
     trib_task_hold(device->task, TRIB_HOLD_DEVICE);
     job->owner = device;
     job->reactor = core->reactor;
@@ -57,6 +58,7 @@ void trib_device_fail_if_job_lost(trib_op *op, trib_status status)
 bool trib_device_job_back(trib_core *core, trib_device_task *device, const trib_device_job *job)
 {
     trib_task *task = device->task;
+    trib_assert(job->slot == NULL && job->owner == device && task->held[TRIB_HOLD_DEVICE] > 0);
     const bool ok = job->status == TRIB_OK && trib_task_is_open(task);
     if (job->status != TRIB_OK) {
         trib_device_fail_if_job_lost(task->op_core->op, job->status);
@@ -82,6 +84,7 @@ static void handle_order_answer(trib_reactor *reactor, trib_post *post)
     trib_device_task *device = trib_container_of(post, trib_device_task, order_post);
     trib_task *task = device->task;
     trib_status status = device->order_status;
+    trib_assert(status != TRIB_PENDING && task->held[TRIB_HOLD_DEVICE] > 0 && trib_core_is_here(core));
     if (status == TRIB_OK) {
         /* The job takes over the hold of the announcement. */
         if (!device->awaits_jobs && trib_task_is_open(task)) {
@@ -141,6 +144,7 @@ static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib
     const uint32_t local_size = trib_engine_local_size(tensor->engine);
     const uint64_t slice_bytes = (uint64_t)tensor->partition_bytes * local_size, begin = slice * slice_bytes;
     const uint64_t left = tensor->bytes - begin;
+    trib_assert(local_size >= 1 && local_size <= TRIB_LOCAL_SIZE_MAX && begin <= tensor->bytes);
     *device = (trib_device_task){.task = task,
                                  .slice = slice,
                                  .slice_offset = begin,

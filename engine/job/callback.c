@@ -103,6 +103,7 @@ void trib_callbacks_recover(trib_engine *engine)
 static void take_down(const trib_callback *self)
 {
     trib_callback_site *site = &self->engine->callback_sites[self->reactor->index];
+    trib_assert(self->reactor->index < TRIB_REACTORS_MAX);
     atomic_store_explicit(&site->what, self->outer_what, memory_order_relaxed);
     atomic_store_explicit(&site->since_ns, self->outer_ns, memory_order_release);
 }

@@ -4,10 +4,13 @@
 #include <errno.h>
 #include <unistd.h>
 
+#include "engine/base/assert.h"
 #include "engine/job/callback.h"
 
 void trib_completions_add(trib_engine *engine, trib_post *post)
 {
+    trib_assert(engine->config.mode == TRIB_MODE_QUEUE);
+    trib_assert((engine->done_head == NULL) == (engine->done_tail == NULL) && engine->done_tail != post);
     atomic_store_explicit(&post->next, NULL, memory_order_relaxed);
     if (engine->done_tail != NULL) {
         atomic_store_explicit(&engine->done_tail->next, post, memory_order_relaxed);

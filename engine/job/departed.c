@@ -27,6 +27,7 @@ void trib_departed_close(trib_departed *departed)
 void trib_departed_add(trib_departed *departed, uint32_t member, uint32_t carried_out, int64_t now_ns)
 {
     if (member < departed->count) {
+        trib_assert(now_ns != 0); /* 0 says that the member is there */
         departed->carried_out[member] = carried_out;
         atomic_store(&departed->since_ns[member], now_ns);
         atomic_store(&departed->any, true);

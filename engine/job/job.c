@@ -167,6 +167,8 @@ static void notify_ended(trib_reactor *reactor, trib_post *post)
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
     trib_assert(engine->roster == NULL || atomic_load(&engine->changing));
+    trib_assert(roster != NULL && roster->worker_count <= roster->member_count);
+    trib_assert(roster->member_count <= TRIB_MEMBERS_MAX);
     atomic_store(&engine->roster, roster);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].roster_post);
@@ -175,7 +177,9 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 
 void trib_engine_core_joined(trib_engine *engine)
 {
-    if (atomic_fetch_sub(&engine->cores_joining, 1) != 1) {
+    const unsigned joining = atomic_fetch_sub(&engine->cores_joining, 1);
+    trib_assert(joining > 0 && joining <= engine->core_count);
+    if (joining != 1) {
         return;
     }
     pthread_mutex_lock(&engine->mutex);
@@ -306,6 +310,7 @@ void trib_job_change(trib_engine *engine, const trib_cause *cause)
 void trib_job_reopened(trib_engine *engine)
 {
     pthread_mutex_lock(&engine->mutex);
+    trib_assert(engine->formation.reopens && atomic_load(&engine->phase) == TRIB_PHASE_ENDED);
     engine->formation.reopens = false;
     const bool goes_on = atomic_load(&engine->changing);
     atomic_store(&engine->phase, goes_on ? TRIB_PHASE_JOINING : TRIB_PHASE_ENDED);

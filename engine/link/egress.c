@@ -21,6 +21,7 @@ trib_status trib_egress_join(trib_egress *egress, trib_link *link)
     if (!trib_min_heap_reserve(&egress->waiting, egress->link_count + 1, allocate_waiting, NULL)) {
         return TRIB_NO_MEMORY;
     }
+    trib_assert(link->flow.egress == NULL && link->flow.node.place == 0);
     egress->link_count++;
     link->flow.egress = egress;
     return TRIB_OK;
@@ -31,6 +32,7 @@ void trib_egress_leave(trib_link *link)
     if (link->flow.egress != NULL) {
         trib_egress_rest(link);
         trib_assert(link->in_flight == 0);
+        trib_assert(link->flow.egress->link_count > 0 && link->flow.node.place == 0);
         link->flow.egress->link_count--;
         if (link->conn != NULL) {
             link->conn->awaits_sent = NULL;
@@ -41,6 +43,7 @@ void trib_egress_leave(trib_link *link)
 
 void trib_egress_join_in(trib_link *subflow)
 {
+    trib_assert(subflow->main != NULL && subflow->flow.egress != NULL && subflow->flow.weight == 0);
     subflow->flow.weight = subflow->main->flow.weight;
     subflow->flow.egress->weight += subflow->flow.weight;
 }
@@ -56,6 +59,7 @@ static void set_limit(const trib_link_host *host, trib_egress *egress)
 
 void trib_egress_divide(trib_link_host *host, uint32_t networks)
 {
+    trib_assert(networks >= 1 && networks <= TRIB_NETWORKS_MAX);
     if (networks <= host->scheduler.network_count) {
         return;
     }
@@ -70,6 +74,7 @@ static void change_flow(trib_egress_flow *flow, uint64_t more, uint64_t less)
     trib_assert(flow->weight >= less);
     flow->weight += more - less;
     flow->egress->weight += more - less;
+    trib_assert(flow->egress->weight >= flow->weight); /* it is the sum over the flows */
 }
 
 /* Adds bytes to the weight of all of the link's connections, or takes bytes from them. A subflow that is not ready yet
@@ -154,6 +159,7 @@ trib_link *trib_egress_begin_turn(trib_link_host *host, trib_egress *egress)
 
 void trib_egress_end_turn(trib_link *link, uint64_t bytes)
 {
+    trib_assert(link->flow.weight <= link->flow.egress->weight);
     trib_egress_flow *flow = &link->flow;
     /* A weight of 0 occurs only for tensors without bytes. Such tensors are few, so they need no fair share. */
     const double share = flow->weight > 0 ? (double)flow->weight / (double)flow->egress->weight : 1.0;
@@ -176,6 +182,8 @@ void trib_egress_close(trib_link_host *host)
 {
     for (uint32_t i = 0; i < TRIB_SUBFLOWS_MAX + 1; i++) {
         trib_assert(host->scheduler.networks[i].link_count == 0);
+        trib_assert(host->scheduler.networks[i].in_flight == 0 && host->scheduler.networks[i].messages == 0);
+        trib_assert(host->scheduler.networks[i].waiting.count == 0);
         trib_min_heap_close(&host->scheduler.networks[i].waiting);
     }
 }

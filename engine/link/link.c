@@ -46,8 +46,8 @@ trib_link *trib_link_create(trib_link_host *host, const trib_link_upcalls *upcal
 
 void trib_link_free(trib_link *link)
 {
-    trib_assert(!trib_link_has_others(link));
-    trib_assert(link->session.first == NULL);
+    trib_assert(!trib_link_has_others(link) && link->main == NULL);
+    trib_assert(link->session.first == NULL && link->arrival_count == 0);
     trib_redial_close(link);
     trib_timer_stop(link->host->reactor, &link->session.ack);
     trib_timer_stop(link->host->reactor, &link->deadline);
@@ -74,6 +74,7 @@ static const uint32_t may_follow[TRIB_LINK_CLOSING + 1] = {
 
 void trib_link_set_state(trib_link *link, trib_link_state state)
 {
+    trib_assert(state <= TRIB_LINK_CLOSING && link->state <= TRIB_LINK_CLOSING);
     trib_assert((may_follow[state] & (1u << link->state)) != 0);
     link->state = state;
     if (state == TRIB_LINK_READY) {
@@ -118,6 +119,7 @@ void trib_link_send_finish(trib_send_record *out, trib_status status)
     trib_link *link = out->link;
     trib_link_host *host = link->host;
     trib_assert(!out->is_out);
+    trib_assert(status != TRIB_PENDING && host->out_count > 0);
     if (out->done != NULL) {
         out->done(out, status);
     }
@@ -127,7 +129,8 @@ void trib_link_send_finish(trib_send_record *out, trib_status status)
 
 void trib_link_hand_over(trib_link *link, trib_send_record *out)
 {
-    trib_assert(!out->is_out);
+    trib_assert(!out->is_out && (link->is_self || link->conn != NULL));
+    trib_assert(!out->is_counted || out->number < link->session.sent);
     out->is_out = true;
     if (out->takes_credit) {
         trib_link_stats_handed(link);
@@ -200,6 +203,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     if (out == NULL) {
         return TRIB_NO_MEMORY;
     }
+    trib_assert(!out->is_out && frame->payload_size <= trib_frame_payload_max(frame->type));
     out->send.next = NULL;
     out->link = link;
     out->done = done;
@@ -288,6 +292,7 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
         conn->transport->ops->conn_close(conn, false);
         return;
     }
+    trib_assert(link->main == NULL && !link->outgoing);
     link->conn = conn;
     link->credit = host->pull_credit;
     trib_link_handshake_arm(link);
@@ -379,6 +384,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     }
     const trib_arrival *arrival = trib_link_arrival_take(link);
     trib_assert(payload_size == arrival->frame.payload_size);
+    trib_assert(link->conn == conn);
     link->last_received_ns = trib_now_fast(link->host->reactor);
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;

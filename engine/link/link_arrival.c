@@ -46,6 +46,8 @@ static trib_status ask_upper(trib_link *link, const trib_frame *frame, trib_recv
 trib_status trib_link_arrival_begin(trib_link *link, const trib_frame *frame, trib_recv_target *target,
                                     trib_error *error)
 {
+    trib_assert(link->arrival_count < TRIB_AHEAD_MAX);
+    trib_assert(frame->payload_size <= TRIB_PAYLOAD_MAX); /* trib_frame_decode has checked it */
     trib_arrival *arrival = &link->arrivals[(link->arrival_first + link->arrival_count) % TRIB_AHEAD_MAX];
     link->recv_claim = (trib_recv_claim){.what = NULL};
     target->buffer = NULL;
@@ -100,6 +102,7 @@ trib_status trib_link_copy(trib_link *link, trib_copy *copy, void *to, const voi
 void trib_link_arrival_abandon(trib_link *link, const trib_arrival *arrival)
 {
     if (arrival->recv_claim.what != NULL) {
+        trib_assert(arrival->recv_claim.abandon != NULL && arrival->memory == NULL);
         arrival->recv_claim.abandon(link, &arrival->recv_claim);
     }
 }

@@ -79,7 +79,7 @@ void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause)
 
 void trib_link_left(trib_link *link)
 {
-    trib_assert(link->state == TRIB_LINK_LEAVING);
+    trib_assert(link->state == TRIB_LINK_LEAVING && link->leaving && link->session.first == NULL);
     link->leaving = false;
     end_connection(link, true);
 }
@@ -116,6 +116,7 @@ void trib_link_close(trib_link *link, bool flush, trib_status status, const char
 
 static void finish_closed(trib_link *link)
 {
+    trib_assert(link->is_ended && link->state == TRIB_LINK_CLOSING);
     link->upcalls->closed(link, link->end.status, link->end.detail);
     trib_link_free(link);
 }
@@ -123,6 +124,7 @@ static void finish_closed(trib_link *link)
 /* The main connection of the link has gone, while others remain. */
 static void main_closed(trib_link *link)
 {
+    trib_assert(link->main == NULL && !link->main_gone);
     link->conn = NULL;
     link->main_gone = true;
     for (uint32_t i = 1; i < trib_link_connections(link); i++) {
@@ -142,6 +144,7 @@ static void main_closed(trib_link *link)
 static void second_closed(trib_link *link, bool was_handshake)
 {
     trib_link *main = link->main;
+    trib_assert(main->main == NULL && trib_link_connection_index(link) > 0);
     main->priority_failed = main->priority_failed || (was_handshake && link == main->priority_link);
     const bool over = trib_link_detach_from_main(link);
     if (over) {

@@ -138,6 +138,7 @@ static void become_ready(trib_link *link)
     if (link->state == TRIB_LINK_CLOSING) {
         return; /* the last message found no memory */
     }
+    trib_assert(!link->session.is_established && link->conn != NULL);
     trib_timer_stop(link->host->reactor, &link->deadline);
     trib_timer_stop(link->host->reactor, &link->redial.timer);
     trib_link_set_state(link, TRIB_LINK_READY);
@@ -149,6 +150,7 @@ static void become_ready(trib_link *link)
 static void send_welcome(trib_link *link, uint64_t received)
 {
     unsigned char welcome[TRIB_WELCOME_SIZE];
+    trib_assert(!link->outgoing && link->conn != NULL);
     trib_auth_prove(link->host->engine->key, &link->handshake, false, welcome);
     trib_writer writer = {.data = welcome + TRIB_PROOF_SIZE, .capacity = sizeof welcome - TRIB_PROOF_SIZE};
     trib_put_u64(&writer, received);

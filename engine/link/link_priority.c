@@ -48,6 +48,7 @@ void trib_link_priority_connect(trib_link *link)
     trib_link_host *host = link->host;
     const trib_roster *roster = host->engine->roster;
     trib_assert(link->priority_link == NULL && link->peer < roster->member_count);
+    trib_assert(link->main == NULL && link->outgoing);
     trib_link *priority_link = NULL;
     const trib_address *to = &roster->members[link->peer].addresses[link->peer_reactor];
     if (trib_link_connect(host, to, TRIB_PURPOSE_PRIORITY, link->peer, link->peer_reactor, &trib_link_second_upcalls,
@@ -100,6 +101,7 @@ bool trib_link_detach_from_main(trib_link *link)
     if (main == NULL) {
         return false;
     }
+    trib_assert(trib_link_connection(main, trib_link_connection_index(link)) == link);
     if (main->priority_link == link) {
         main->priority_link = NULL;
     }

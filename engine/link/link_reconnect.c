@@ -290,6 +290,7 @@ static void stop_call(trib_link *link)
 /* The link carries frames over its new connection. A call that is still on its way would break that one. */
 static void go_on(trib_link *link, uint64_t received)
 {
+    trib_assert(link->conn != NULL && link->session.is_established);
     trib_link_host *host = link->host;
     trib_timer_stop(host->reactor, &link->deadline);
     trib_timer_stop(host->reactor, &link->redial.timer);
@@ -318,6 +319,7 @@ static void adopt(trib_link *link)
 {
     trib_link *successor = link->redial.successor;
     trib_assert(link->conn == NULL && link->state == TRIB_LINK_RECONNECTING);
+    trib_assert(successor->redial.resumes == link && successor->proved && successor->session.id == link->session.id);
     link->redial.successor = NULL;
     successor->redial.resumes = NULL;
     const uint64_t received = successor->handshake.received;
@@ -467,6 +469,7 @@ static void call_connector(trib_link *link)
         return;
     }
     call->session.id = link->session.id;
+    trib_assert(redial->call == NULL && !link->outgoing);
     call->redial.caller = link;
     redial->call = call;
     arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * 2);
@@ -482,6 +485,7 @@ void trib_redial_open(trib_link *link)
 
 void trib_redial_close(trib_link *link)
 {
+    trib_assert(link->redial.resumes == NULL || link->redial.resumes->redial.successor == link);
     trib_link_redial *redial = &link->redial;
     trib_timer_stop(link->host->reactor, &redial->timer);
     stop_call(link);

@@ -86,6 +86,7 @@ trib_status trib_link_self(trib_link_host *host, uint32_t member, const trib_lin
 
 void trib_link_self_hand_over(trib_link *link, trib_send_record *out)
 {
+    trib_assert(link->is_self && out->next == NULL && (link->self_head == NULL) == (link->self_tail == NULL));
     if (link->self_tail != NULL) {
         link->self_tail->next = out;
     } else {
@@ -133,6 +134,7 @@ static trib_lease *lease_begin(trib_conn *conn, bool keeps)
     *lease = (trib_self_lease){.base = {.end = lease_end}, .leases = leases, .list = leases->held};
     DL_PREPEND2(*lease->list, lease, previous, next);
     leases->count++;
+    trib_assert(leases->count > 0);
     return &lease->base;
 }
 

@@ -18,6 +18,7 @@
 static trib_send_record *take_first(trib_link_session *session)
 {
     trib_send_record *out = session->first;
+    trib_assert(out->is_counted && !out->is_out);
     session->first = out->next;
     session->last = session->first == NULL ? NULL : session->last;
     return out;
@@ -27,6 +28,7 @@ static trib_send_record *take_first(trib_link_session *session)
  * by others. */
 void trib_session_release(trib_link *link)
 {
+    trib_assert(link->session.acknowledged <= link->session.sent);
     trib_link_session *session = &link->session;
     while (session->first != NULL && session->first->number < session->acknowledged && !session->first->is_out) {
         trib_link_send_finish(take_first(session), TRIB_OK);
@@ -99,6 +101,7 @@ static void ack_due(trib_reactor *reactor, trib_timer *timer)
 
 void trib_session_await_ack(trib_link *link)
 {
+    trib_assert(link->session.is_kept && link->session.told <= link->session.received);
     link->session.told_before = link->session.told;
     trib_timer_arm(link->host->reactor, &link->session.ack, trib_now_fast(link->host->reactor) + ACK_NS);
 }
@@ -129,6 +132,7 @@ trib_status trib_session_take_count(trib_link *link, const trib_frame *frame, tr
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame that acknowledges frames which were not sent",
                               trib_frame_name(frame->type));
     }
+    trib_assert(about->session.is_kept && trib_link_main(about) == trib_link_main(link));
     about->session.acknowledged = frame->acknowledged;
     trib_session_release(about);
     return TRIB_OK;
@@ -145,6 +149,7 @@ void trib_session_resend(trib_link *link, uint64_t received)
 {
     trib_link_session *session = &link->session;
     trib_assert(trib_session_may_resume(link, received));
+    trib_assert(link->session.is_kept && link->conn != NULL);
     session->acknowledged = received;
     for (trib_send_record *out = session->first; out != NULL; out = out->next) {
         trib_assert(!out->is_out);
@@ -281,6 +286,7 @@ void trib_session_open(trib_link *link)
 void trib_session_establish(trib_link *link)
 {
     trib_assert(!link->session.is_established && link->conn != NULL);
+    trib_assert(link->session.sent == 0 && link->session.received == 0 && link->session.first == NULL);
     link->session.is_established = true;
     link->session.is_kept =
         link->purpose != TRIB_PURPOSE_CALL && (link->conn->transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;

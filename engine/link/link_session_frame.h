@@ -16,6 +16,8 @@ static inline bool trib_session_counts(const trib_link *link, trib_frame_type ty
 static inline void trib_session_keep(trib_link *link, trib_send_record *out)
 {
     trib_link_session *session = &link->session;
+    trib_assert((session->first == NULL) == (session->last == NULL) && out->is_counted && !out->is_out);
+    trib_assert(session->last == NULL || session->last->number + 1 == session->sent); /* numbers have no gaps */
     out->number = session->sent++;
     out->next = NULL;
     if (session->last != NULL) {
@@ -29,6 +31,7 @@ static inline void trib_session_keep(trib_link *link, trib_send_record *out)
 /* Notes that a frame tells the peer how many were received, and returns that number. */
 static inline uint64_t trib_session_tell(trib_link *link)
 {
+    trib_assert(link->session.told <= link->session.received);
     link->session.told = link->session.received;
     link->session.untold_bytes = 0;
     return link->session.received;

@@ -45,6 +45,7 @@ void trib_link_stats_returned(trib_link *link, uint32_t bytes)
         return;
     }
     trib_link_stats *load = &link->host->loads[link->peer];
+    trib_assert(link->is_counted && link->in_flight >= bytes);
     trib_counter_add(&load->bytes, bytes);
     trib_counter_add(&load->busy_ns, busy_since(link));
     if (link->in_flight == bytes) {

@@ -66,6 +66,7 @@ void trib_link_subflow_choose_rail(trib_link *link, const trib_address *to)
 void trib_link_subflow_ready(trib_link *subflow)
 {
     trib_assert(subflow->outgoing && subflow->main != NULL);
+    trib_assert(trib_link_connection_index(subflow) > 1); /* 1 is the priority link */
     trib_scheduler_connection_ready(subflow);
 }
 
@@ -75,6 +76,7 @@ void trib_link_subflows_connect(trib_link *link)
     if (!link->forks) {
         return;
     }
+    trib_assert(link->main == NULL && !link->has_subflows);
     const trib_address *list = &host->engine->roster->members[link->peer].addresses[link->peer_reactor];
     const uint32_t networks = networks_of(link);
     for (uint32_t i = 1; i < networks; i++) {

@@ -155,12 +155,14 @@ static trib_link *route_connection(trib_link *link, const trib_send_request *req
 /* Puts the request into the connection's own list: first among those of its priority, or last. */
 static void begin_request(trib_link *connection, trib_send_request *request, bool is_first)
 {
+    trib_assert(!trib_send_request_waits(request));
     trib_send_request *at = connection->begun;
     while (at != NULL && (at->priority > request->priority || (!is_first && at->priority == request->priority))) {
         at = at->begun_next;
     }
     DL_PREPEND_ELEM2(connection->begun, at, request, begun_previous, begun_next);
     request->begun_on = connection;
+    trib_assert(request->node.place == 0); /* it is in one place at a time */
 }
 
 /* Returns the next request for a connection of a link that may have subflows. The first request of the outbox is begun
@@ -242,6 +244,8 @@ static bool choose_next(trib_link_host *host, trib_link *woken, choice *next)
 static void send_chosen(const choice *next)
 {
     trib_link *link = next->link;
+    trib_assert(next->link->main == NULL && trib_link_main(next->connection) == next->link);
+    trib_assert(next->payer == NULL || next->payer->flow.egress != NULL);
     trib_send_request *request = next->request;
     const trib_egress *network = next->payer != NULL ? next->payer->flow.egress : NULL;
     const uint64_t link_before = link->in_flight, network_before = network != NULL ? network->in_flight : 0;
@@ -333,6 +337,7 @@ void trib_scheduler_credit_returned(trib_link *connection, uint32_t payload_byte
 
 void trib_scheduler_connection_ready(trib_link *subflow)
 {
+    trib_assert(subflow->main != NULL && subflow->state == TRIB_LINK_READY);
     trib_egress_join_in(subflow);
     update_waiting(subflow->main);
     trib_scheduler_wake(subflow->main);
@@ -380,6 +385,7 @@ static bool may_go_at_once(const trib_link *link, uint64_t bytes)
 trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, uint64_t bytes)
 {
     trib_assert(!trib_send_request_waits(request));
+    trib_assert(link->main == NULL && request->send_chunk != NULL); /* a second connection has no outbox */
     if (trib_link_is_ending(link)) {
         return TRIB_CLOSED;
     }
@@ -409,6 +415,7 @@ trib_status trib_scheduler_submit(trib_link *link, trib_send_request *request, u
 void trib_scheduler_withdraw(trib_link *link, trib_send_request *request)
 {
     if (request->begun_on != NULL) {
+        trib_assert(request->begun_on->begun != NULL && trib_link_main(request->begun_on) == trib_link_main(link));
         DL_DELETE2(request->begun_on->begun, request, begun_previous, begun_next);
         request->begun_on = NULL;
         update_waiting(link);
@@ -452,6 +459,7 @@ void trib_scheduler_forget(trib_link *link)
 
 void trib_scheduler_open(trib_link_host *host)
 {
+    trib_assert(host->scheduler.network_count == 0 && host->scheduler.woken == NULL);
     host->scheduler.wake_post.run = run_woken;
     trib_egress_divide(host, 1);
 }

@@ -75,16 +75,19 @@ void trib_scheduler_link_gone(trib_link_host *host);
 /* Counts bytes of a frame that the link's transport takes, or has sent. Each take is followed by one return. */
 static inline void trib_scheduler_take_credit(trib_link *link, uint32_t bytes)
 {
+    trib_assert(bytes >= TRIB_HEADER_SIZE && bytes <= TRIB_HEADER_SIZE + TRIB_PAYLOAD_MAX);
     link->in_flight += bytes;
     if (link->flow.egress != NULL) {
         link->flow.egress->in_flight += bytes;
         link->flow.egress->messages++;
+        trib_assert(link->flow.egress->in_flight >= link->in_flight);
     }
 }
 
 static inline void trib_scheduler_return_credit(trib_link *link, uint32_t bytes)
 {
     trib_assert(link->in_flight >= bytes);
+    trib_assert(bytes >= TRIB_HEADER_SIZE); /* what trib_scheduler_take_credit counted */
     link->in_flight -= bytes;
     if (link->flow.egress != NULL) {
         trib_assert(link->flow.egress->in_flight >= bytes && link->flow.egress->messages > 0);

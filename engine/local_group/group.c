@@ -30,6 +30,7 @@ void trib_group_end_job(trib_local_group *group, trib_status status, const char 
 
 static void add_to_announced(trib_local_group *group, trib_device_task *device)
 {
+    trib_assert(group->announced != device && !group->ended);
     device->previous = NULL;
     device->next = group->announced;
     if (group->announced != NULL) {
@@ -40,6 +41,7 @@ static void add_to_announced(trib_local_group *group, trib_device_task *device)
 
 void trib_group_forget(trib_local_group *group, trib_device_task *device)
 {
+    trib_assert(device->previous == NULL ? group->announced == device : device->previous->next == device);
     *(device->previous == NULL ? &group->announced : &device->previous->next) = device->next;
     if (device->next != NULL) {
         device->next->previous = device->previous;
@@ -97,6 +99,7 @@ static void take_collective_back(trib_reactor *reactor, trib_post *post)
     trib_device_task *device = job->owner;
     group->back++;
     trib_assert((int32_t)(group->begun - group->back) >= 0);
+    trib_assert(trib_core_is_here(core) && job->slot == NULL);
     group->carried_out += job->status == TRIB_OK;
     if (group->leader != NULL && kind_of(job) == TRIB_ANNOUNCE_REDUCE) {
         trib_leader_reduced(group->leader, (uint32_t)job->bytes);
@@ -277,6 +280,7 @@ static void take_announcement(trib_reactor *reactor, trib_post *post)
 
 void trib_group_announce(trib_core *core, trib_device_task *device, trib_device_job *job)
 {
+    trib_assert(device->order_status != TRIB_PENDING && job->slot == NULL);
     trib_task_hold(device->task, TRIB_HOLD_DEVICE);
     device->announced_job = job;
     device->announce_post.run = take_announcement;

@@ -94,6 +94,7 @@ static void add_to_queue(trib_leader *leader, entry *at)
     while (before != NULL && before->what.priority < at->what.priority) {
         before = before->previous;
     }
+    trib_assert(at->count == leader->local_size && (leader->head == NULL) == (leader->tail == NULL));
     at->previous = before;
     at->next = before == NULL ? leader->head : before->next;
     *(before == NULL ? &leader->head : &before->next) = at;
@@ -103,6 +104,7 @@ static void add_to_queue(trib_leader *leader, entry *at)
 static void remove_from_queue(trib_leader *leader, entry *at)
 {
     trib_assert(leader->head != NULL && leader->tail != NULL);
+    trib_assert(at->previous == NULL ? leader->head == at : at->previous->next == at);
     *(at->previous == NULL ? &leader->head : &at->previous->next) = at->next;
     *(at->next == NULL ? &leader->tail : &at->next->previous) = at->previous;
 }
@@ -162,6 +164,7 @@ static bool has_failed_long_ago(const failed_tensor *tensor, uint32_t round)
 
 static void drop_runs(failed_tensor *tensor, uint32_t from, uint32_t count)
 {
+    trib_assert(from + count <= tensor->run_count && tensor->run_count <= tensor->run_capacity);
     tensor->run_count -= count;
     memmove(tensor->runs + from, tensor->runs + from + count, (tensor->run_count - from) * sizeof *tensor->runs);
 }
@@ -379,6 +382,7 @@ trib_status trib_leader_ready(trib_leader *leader, uint32_t rank, const trib_ann
     if (rank == 0) {
         at->what.bytes = what->bytes; /* the credit is counted in the leader's own bytes */
     }
+    trib_assert(at->count < leader->local_size && __builtin_popcountll(at->seen) == (int)at->count + 1);
     if (++at->count < leader->local_size) {
         return TRIB_OK;
     }

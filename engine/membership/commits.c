@@ -61,6 +61,7 @@ static void check(outgoing *out, struct trib_commit_entry *entry)
     }
     trib_put_u32(&out->writer, entry->key.tensor);
     trib_put_u32(&out->writer, entry->key.round);
+    trib_assert(!out->writer.overflow);
     if (out->writer.size == out->writer.capacity) {
         flush(out);
     }

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
 #include "engine/wire/clock.h"
@@ -35,6 +36,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
     if (self->over) {
         return;
     }
+    trib_assert(trib_core_is_here(self->core));
     self->over = true;
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
@@ -134,6 +136,7 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 
 void trib_coordinator_run(trib_coordinator *self)
 {
+    trib_assert(!self->running && !self->over && self->roster != NULL && self->workers_left == 0);
     self->running = true;
     trib_log(self->core->reactor->logger, TRIB_LOG_INFO, "job has come together: %u workers, %u servers",
              self->worker_count, self->server_count);
@@ -166,6 +169,7 @@ static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carr
 static void free_place(trib_coordinator *self, uint32_t member, const char *why)
 {
     trib_coordinator_slot *at = &self->slots[member];
+    trib_assert(at->joined && self->joined > 0 && at->link->peer == member);
     snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
     if (!self->core->ended) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -197,6 +201,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_rebalance_stop(self);
     if (member < self->worker_count) {
         self->workers_left++;
+        trib_assert(self->workers_left <= self->worker_count);
     } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
         self->early_leaver = member;
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -338,6 +343,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
 {
     trib_coordinator *self = link->core->engine->coordinator;
     if (self != NULL && link->peer == TRIB_PEER_PARKED) {
+        trib_assert(self->parked > 0);
         self->parked--;
     }
     if (self == NULL || link->peer >= trib_coordinator_slots(self) || self->slots[link->peer].link != link) {

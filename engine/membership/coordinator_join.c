@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/cluster/machines.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
@@ -188,6 +189,7 @@ static trib_status make_roster(trib_coordinator *self)
     for (uint32_t i = 0; i < count; i++) {
         roster->members[i].sums = members[i].can_sum && members[i].weight > 0;
     }
+    trib_assert(self->roster == NULL && self->dealer == NULL);
     self->roster = roster;
     stand_by(self, roster, members);
     if (status == TRIB_OK) {
@@ -209,6 +211,7 @@ typedef struct roster_payload {
 
 static void roster_unref(roster_payload *payload)
 {
+    trib_assert(payload->references > 0);
     if (--payload->references == 0) {
         free(payload);
     }
@@ -233,6 +236,7 @@ static void send_roster(trib_link *link, uint32_t member, roster_payload *payloa
 
 void trib_coordinator_start_running(trib_coordinator *self)
 {
+    trib_assert(!self->running && !self->over && self->joined == trib_coordinator_slots(self));
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     size_t capacity = TRIB_PAYLOAD_MAX;
     roster_payload *payload = malloc(sizeof *payload + capacity);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/member.h"
@@ -46,6 +47,7 @@ static bool expect(trib_coordinator *self)
     if (expected == NULL) {
         return false;
     }
+    trib_assert(self->roster != NULL && self->roster->shrinks);
     formation->expected = expected;
     formation->worker_count = self->worker_count;
     formation->server_count = self->server_count;
@@ -189,6 +191,7 @@ static void add_places(trib_formation *formation)
 
 static void park(trib_coordinator *self, trib_link *link)
 {
+    trib_assert(link->peer == TRIB_NO_MEMBER);
     link->peer = TRIB_PEER_PARKED;
     self->parked++;
     trib_timer_stop(self->core->reactor, &link->deadline);
@@ -330,6 +333,7 @@ static bool deal_places(trib_coordinator *self)
         memcpy(at->info.name, name, sizeof name);
         next++;
     }
+    trib_assert(next == count && workers <= count && count <= TRIB_MEMBERS_MAX);
     free(self->slots);
     self->slots = slots;
     self->worker_count = workers;
@@ -371,6 +375,7 @@ void trib_formation_check(trib_coordinator *self)
 
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
 {
+    trib_assert(member < trib_coordinator_slots(self) && self->slots[member].joined);
     self->slots[member].advances = true;
     if (!self->running) {
         trib_formation_check(self);

@@ -9,6 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/coordinator_internal.h"
 
@@ -161,6 +162,7 @@ static trib_group_entry *new_entry(trib_coordinator *self, const char *name, tri
     }
     memset(tags, 0xff, self->worker_count * sizeof *tags);
     snprintf(entry->name, sizeof entry->name, "%s", name);
+    trib_assert(self->group_count + 1 < TRIB_GROUPS_MAX);
     entry->ranks = ranks;
     entry->ranks->id = ++self->group_count;
     entry->first_rank = rank;

@@ -277,6 +277,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     (void)reason;
     trib_member *member = link->user;
     trib_core *core = member->core;
+    trib_assert(member->link == link);
     member->link = NULL;
     atomic_store(&core->engine->job_over, member->joined);
     if (member->leaving || core->ended) {
@@ -341,6 +342,7 @@ void trib_member_leave(trib_member *member, const trib_cause *cause)
     if (member == NULL || member->leaving) {
         return;
     }
+    trib_assert(trib_core_is_here(member->core));
     member->leaving = true;
     trib_reactor *reactor = member->core->reactor;
     trib_timer_stop(reactor, &member->retry);

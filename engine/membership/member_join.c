@@ -220,6 +220,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         free(roster);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the roster");
     }
+    trib_assert(!member->joined && roster->before == NULL && trib_core_is_here(member->core));
     member->joined = true;
     engine->member_id = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);

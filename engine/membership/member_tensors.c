@@ -158,6 +158,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" has the number %u, which is another's or too high",
                               tensor->name, id);
     }
+    trib_assert(tensor->is_declared && cut->partition_bytes == partition_bytes);
     trib_tensor_placed(tensor, id, frame->round, owners, cut);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
         /* The number of the tensor is taken from here on. */

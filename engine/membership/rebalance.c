@@ -139,6 +139,7 @@ static void decide_move(trib_coordinator *self, trib_registry_entry *entry, uint
         entry->owners = entry->owners_next;
         entry->owners_next = NULL;
     }
+    trib_assert(self->rebalance->moving_count > 0);
     forget_move(entry);
     self->rebalance->moving_count--;
 }
@@ -146,6 +147,7 @@ static void decide_move(trib_coordinator *self, trib_registry_entry *entry, uint
 /* The rank says from which round on it can; 0: not now. */
 static void take_answer(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank, uint32_t round)
 {
+    trib_assert(entry->owners_next != NULL && entry->answered[rank] == 0 && self->rebalance->moving_count > 0);
     entry->answered[rank] = 1;
     entry->answer_count++;
     entry->not_now = entry->not_now || round == 0;

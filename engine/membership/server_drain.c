@@ -1,6 +1,7 @@
 /* server_drain.c - see server_drain.h. */
 #include "engine/membership/server_drain.h"
 
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/member.h"
@@ -131,6 +132,7 @@ trib_status trib_drain_take_taken(trib_coordinator *self, uint32_t member, const
     if (member >= self->worker_count || frame->aux < slot->losses_taken || frame->aux > self->losses) {
         return trib_error_set(error, TRIB_PROTOCOL, "LOSSES_TAKEN says %u of %u", frame->aux, self->losses);
     }
+    trib_assert(frame->aux >= slot->losses_taken);
     slot->losses_taken = frame->aux;
     trib_drain_check(self);
     return TRIB_OK;

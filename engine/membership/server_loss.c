@@ -3,6 +3,7 @@
 
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/cluster/succession.h"
 #include "engine/link/link_cause.h"
@@ -169,6 +170,7 @@ static bool go_on_without(trib_coordinator *self, const trib_cause *cause)
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
         (void)deal_anew(&at, entry, true);
     }
+    trib_assert(!slot->left && !slot->lost && slot->loss_number == 0);
     slot->left = slot->lost = true;
     slot->loss_number = ++self->losses;
     tell_members(self, cause);

@@ -10,6 +10,7 @@
  */
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/membership/coordinator_internal.h"
 
 bool trib_number_take(trib_coordinator *self, uint32_t *number_out)
@@ -39,6 +40,7 @@ bool trib_number_take(trib_coordinator *self, uint32_t *number_out)
 
 void trib_number_give(trib_coordinator *self, uint32_t number)
 {
+    trib_assert(number >= TRIB_TENSORS_MAX || number < self->number_count);
     if (number < TRIB_TENSORS_MAX && self->numbers[number].round_base < TRIB_ROUND_BASE_MAX) {
         self->numbers[number].next = self->number_free;
         self->number_free = number + 1;
@@ -77,6 +79,7 @@ void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, u
     if (number >= TRIB_TENSORS_MAX) {
         return;
     }
+    trib_assert(number < self->number_count);
     trib_tensor_number *mine = &self->numbers[number];
     mine->round_base = rounds < UINT32_MAX - mine->round_base ? mine->round_base + rounds : UINT32_MAX;
     mine->forget = ++self->forgets;

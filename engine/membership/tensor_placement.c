@@ -22,6 +22,7 @@ static trib_place_owner slice_owner(const trib_coordinator *self, const trib_reg
 static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
 {
     const trib_cut *cut = entry->cut;
+    trib_assert(entry->owners == NULL && cut->partition_count <= TRIB_PARTITIONS_MAX);
     entry->owners = malloc((cut->partition_count > 0 ? cut->partition_count : 1) * sizeof *entry->owners);
     if (entry->owners == NULL) {
         return false;
@@ -65,6 +66,7 @@ bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
 trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
 {
     const uint32_t slices = entry->cut->slice_count;
+    trib_assert(entry->is_known && entry->tags[rank] < TRIB_TAG_RELEASED); /* members that sum know it first */
     size_t size = trib_owners_size(entry->partition_count) + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {

@@ -68,6 +68,7 @@ static bool link_entry(trib_coordinator *self, trib_registry_entry *entry)
             break;
         }
     }
+    trib_assert((self->tensors_first == NULL) == (self->tensors_last == NULL));
     entry->older = self->tensors_last;
     *(self->tensors_last == NULL ? &self->tensors_first : &self->tensors_last->newer) = entry;
     self->tensors_last = entry;
@@ -201,9 +202,11 @@ static trib_status note_tag(trib_coordinator *self, trib_registry_entry *entry, 
         slot->tensors = tensors;
         slot->tensors_capacity = capacity;
     }
+    trib_assert(entry->tags[rank] == TRIB_TAG_NONE);
     slot->tensors[tag] = entry;
     entry->tags[rank] = tag;
     entry->declared_count++;
+    trib_assert(entry->declared_count <= trib_registry_sharers(self, entry));
     return TRIB_OK;
 }
 
@@ -304,6 +307,8 @@ static void end_entry(trib_coordinator *self, trib_registry_entry *entry)
         trib_assert(first != NULL);
         first->later = entry->later;
     }
+    trib_assert(self->tensors_alive > 0);
+    trib_assert(entry->older == NULL ? self->tensors_first == entry : entry->older->newer == entry);
     *(entry->older == NULL ? &self->tensors_first : &entry->older->newer) = entry->newer;
     *(entry->newer == NULL ? &self->tensors_last : &entry->newer->older) = entry->older;
     self->tensors_alive--;
@@ -331,6 +336,7 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
         return trib_error_set(error, TRIB_PROTOCOL, "RELEASE of what was not declared, or after %u rounds",
                               frame->round);
     }
+    trib_assert(entry->tags[rank] == frame->tensor && entry->released_count < entry->declared_count);
     slot->tensors[frame->tensor] = NULL;
     entry->tags[rank] = TRIB_TAG_RELEASED;
     entry->released_count++;

@@ -73,6 +73,7 @@ void trib_serves_check(trib_coordinator *self)
     }
     while (self->serve_first != NULL && self->serve_first->serve <= answered && !self->over) {
         trib_registry_entry *entry = self->serve_first;
+        trib_assert(!entry->is_known && entry->cut != NULL);
         self->serve_first = entry->serve_next;
         answer_workers(self, entry);
     }

@@ -30,6 +30,7 @@ static trib_keeper *find(const trib_core *core, uint32_t tensor, uint32_t partit
 /* Ends the wait. Sums of the round that come later do not wait either. */
 static void let_go(trib_keeper *self, bool is_kept)
 {
+    trib_assert(self->waits || self->sums == NULL); /* sums wait only while the keeper is awaited */
     self->waits = self->is_old = false;
     while (self->sums != NULL) {
         trib_sum_entry *entry = self->sums;
@@ -81,6 +82,7 @@ bool trib_keeper_awaits(trib_core *core, trib_sum_entry *entry)
         entry->rank == trib_keeper_rank(core->engine->roster, what->partition)) {
         return false;
     }
+    trib_assert(entry->next == NULL && !trib_send_request_waits(&entry->request));
     LL_APPEND(self->sums, entry);
     return true;
 }

@@ -50,6 +50,7 @@ static relay_push *push_take(trib_core *core)
 static void push_give(relay_push *push)
 {
     trib_core *core = push->core;
+    trib_assert(!trib_send_request_waits(&push->request));
     if (push->sum != NULL && core->sums != NULL) {
         trib_summation_sent(trib_relay_summation(core), push->sum);
     }
@@ -159,6 +160,7 @@ static void push_on_drop(trib_send_request *request)
 static void push_enqueue(trib_link *link, relay_push *push, bool check_older)
 {
     trib_core *core = push->core;
+    trib_assert(link->main == NULL && link == core->owner_links[push->what.owner]);
     const relay_push *const older[] = {check_older ? newest_of_key(core->relay->sums, &push->what) : NULL,
                                        newest_of_key(core->relay->refusals, &push->what)};
     push->request = (trib_send_request){.priority = push->what.priority,

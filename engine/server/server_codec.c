@@ -76,6 +76,7 @@ void trib_server_codec_close(trib_core *core)
 void trib_server_codec_give(trib_core *core, void *landed)
 {
     landing *memory = landed;
+    trib_assert(memory == NULL || core->codec == NULL || core->codec->free_landings != memory);
     if (memory != NULL && core->codec != NULL) {
         memory->next = core->codec->free_landings;
         core->codec->free_landings = memory;
@@ -206,6 +207,7 @@ void trib_server_codec_encode(void *user, const trib_contribution *what, trib_su
     if (trib_codec_check_encoded(&config, what->dtype, count, size, NULL) != TRIB_OK) {
         return; /* the sum goes back as it is */
     }
+    trib_assert(size <= landing_bytes(sum->core));
     buffer->size = size;
     buffer->codec = encoding->codec->id;
     memcpy(buffer->data, encoded, buffer->size);

@@ -217,6 +217,7 @@ static void entry_recycle(trib_sum_entry *entry)
 {
     trib_core *core = entry->sum->core;
     trib_assert(core->entries_waiting > 0);
+    trib_assert(!trib_send_request_waits(&entry->request));
     if (core->sums != NULL) {
         entry->sum->aggregator->ops->sent(entry->sum->aggregator, entry->buffer);
     }
@@ -313,6 +314,7 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
         return;
     }
     const bool is_small = sum->level != TRIB_SUM_HOST && trib_link_priority_fits(buffer->size);
+    trib_assert(!trib_send_request_waits(&entry->request) && buffer->references > 0);
     entry->what = *what;
     entry->sum = sum;
     entry->buffer = buffer;
@@ -333,6 +335,7 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
 
 void trib_server_send_sum(trib_sum_entry *entry)
 {
+    trib_assert(entry->rank < entry->sum->core->engine->roster->worker_count);
     trib_link *link = entry->sum->core->worker_links[entry->rank];
     const trib_status status =
         link == NULL ? TRIB_CLOSED : trib_scheduler_submit(link, &entry->request, entry->buffer->size);

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "engine/aggregate/summation.h"
+#include "engine/base/assert.h"
 #include "engine/server/relay.h"
 
 #define STALL_NOTICES_MAX 256u
@@ -213,6 +214,7 @@ void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *w
 
 static trib_status open_sum(trib_server_sum *sum)
 {
+    trib_assert(sum->aggregator == NULL && sum->count > 0 && sum->count <= TRIB_CONTRIBUTORS_MAX);
     const trib_core *core = sum->core;
     const trib_roster *roster = core->engine->roster;
     const bool is_near = trib_server_sum_is_near(sum), is_host = sum->level == TRIB_SUM_HOST;
@@ -270,6 +272,7 @@ static trib_status find_shard(const trib_link *link, const trib_frame *frame, tr
                               trib_roster_name(roster, link->peer), local_size, known, roster->worker_count);
     }
     for (uint32_t i = known; i < local_size; i++) {
+        trib_assert(core->sum_count < SUMS_MAX);
         core->sums[core->sum_count++] = (trib_server_sum){.core = core,
                                                           .level = TRIB_SUM_SHARD,
                                                           .rank_step = local_size,

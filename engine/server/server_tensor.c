@@ -37,7 +37,9 @@ typedef struct serve {
 
 static void give(struct trib_served_tensor *tensor)
 {
-    if (atomic_fetch_sub(&tensor->cores, 1) == 1) {
+    const unsigned before = atomic_fetch_sub(&tensor->cores, 1);
+    trib_assert(before > 0);
+    if (before == 1) {
         free(tensor->cut);
         free(tensor);
     }
@@ -116,6 +118,7 @@ static void serve_on_core(trib_reactor *reactor, trib_post *post)
         }
         give(tensor); /* a core that is closed takes no contributions */
     }
+    trib_assert(trib_core_is_here(core));
     if (atomic_fetch_sub(&self->cores_left, 1) == 1) {
         self->done_post.run = served_everywhere;
         trib_reactor_post(self->engine->cores[0].reactor, &self->done_post);

@@ -124,6 +124,7 @@ static trib_status have_given(trib_takeover *self, uint32_t round, uint32_t give
 {
     worker_report *from = &self->reports[giver];
     trib_status status = TRIB_OK;
+    trib_assert(from->copy_round == round && from->final < round);
     from->final = round;
     for (uint32_t i = 0; i < self->count && status == TRIB_OK; i++) {
         if (is_open_in(&self->reports[i], round)) {
@@ -221,6 +222,7 @@ static void decide(trib_takeover *self)
 {
     uint32_t over, last;
     find_rounds(self, &over, &last);
+    trib_assert(over == UINT32_MAX || over <= last);
     const trib_contribution key = describe(self, over, 0);
     trib_status status = trib_summation_take_over(summation_of(self), &key);
     for (uint32_t round = over + 1; round <= last && status == TRIB_OK; round++) {

@@ -4,6 +4,7 @@
 #include <sodium.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/wire/wire.h"
 
 /* Makes each guess of a short token as expensive as this. The salt is the job's name, so a table of guesses serves for
@@ -65,6 +66,7 @@ void trib_auth_put_hello(const trib_handshake *handshake, unsigned char payload_
     trib_put_u32(&writer, handshake->attempt);
     trib_put_u64(&writer, handshake->session);
     trib_put_u64(&writer, handshake->received);
+    trib_assert(!writer.overflow && writer.size + TRIB_NONCE_SIZE == TRIB_HELLO_SIZE);
     memcpy(payload_out + writer.size, handshake->connector_nonce, TRIB_NONCE_SIZE);
 }
 
@@ -77,6 +79,7 @@ void trib_auth_get_hello(const unsigned char payload[TRIB_HELLO_SIZE], trib_hand
     handshake_io->attempt = trib_get_u32(&reader);
     handshake_io->session = trib_get_u64(&reader);
     handshake_io->received = trib_get_u64(&reader);
+    trib_assert(!reader.failed && reader.left == TRIB_NONCE_SIZE);
     memcpy(handshake_io->connector_nonce, reader.data, TRIB_NONCE_SIZE);
 }
 

@@ -52,6 +52,7 @@ void trib_cause_put(trib_writer *writer, const trib_cause *cause)
 size_t trib_cause_encode(const trib_cause *cause, unsigned char payload[TRIB_CAUSE_PAYLOAD_MAX])
 {
     trib_writer writer = {.data = payload, .capacity = TRIB_CAUSE_PAYLOAD_MAX};
+    _Static_assert(TRIB_CAUSE_PAYLOAD_MAX <= 512, "it fits into a BYE, the smallest frame with a cause");
     trib_cause_put(&writer, cause);
     trib_assert(!writer.overflow);
     return writer.size;

@@ -40,6 +40,7 @@ bool trib_clock_take(const trib_frame *answer, int64_t now_ns, trib_clock_sample
         __builtin_sub_overflow(whole, stay, &rtt) || whole < 0 || stay < 0 || rtt < 0) {
         return false;
     }
+    trib_assert(stay <= whole && rtt >= 0);
     *sample_out = (trib_clock_sample){
         .at_ns = now_ns,
         .offset_ns = there / 2 + back / 2 + (there % 2 + back % 2) / 2,
@@ -79,6 +80,7 @@ void trib_clock_add(trib_clock *clock, const trib_clock_sample *sample)
     if (clock->count == TRIB_CLOCK_SAMPLES_MAX) {
         thin_out(clock);
     }
+    trib_assert(clock->count < TRIB_CLOCK_SAMPLES_MAX);
     clock->samples[clock->count++] = *sample;
     clock->in_last = 1;
 }

@@ -203,6 +203,7 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
         return trib_error_set(error, TRIB_PROTOCOL, "%s frame with codec %u, %u bytes and %u encoded ones",
                               frame_types[type].name, frame.codec, frame.payload_size, frame.encoded_size);
     }
+    trib_assert(frame.type == (trib_frame_type)type && frame.payload_size <= TRIB_PAYLOAD_MAX);
     *frame_out = frame;
     return TRIB_OK;
 }
@@ -293,6 +294,7 @@ static void put_bytes(trib_writer *writer, const void *bytes, size_t size)
     }
     memcpy(writer->data + writer->size, bytes, size);
     writer->size += size;
+    trib_assert(writer->size <= writer->capacity);
 }
 
 void trib_put_u8(trib_writer *writer, uint8_t value)
@@ -332,6 +334,7 @@ static const unsigned char *take(trib_reader *reader, size_t size)
         reader->failed = true;
         return NULL;
     }
+    trib_assert(reader->left >= size);
     const unsigned char *at = reader->data;
     reader->data += size;
     reader->left -= size;

@@ -99,6 +99,7 @@ typedef enum trib_frame_type {
 
 /* A bit of `collective`: the frame goes from or to a worker that speaks for its machine (relay.h). */
 #define TRIB_COLLECTIVE_PARTIAL 0x80u
+_Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 
 /* `aux` of a PUSH: the sender keeps a copy of the sum for all, and says when it has it (KEPT). `aux` of a SUM: the
  * partition's keeper has the whole sum. */
@@ -126,6 +127,8 @@ typedef enum trib_join_entry {
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
 #define TRIB_REPORT_BYTES 28u            /* of its payload */
 #define TRIB_REPORT_COPY_AT 12u          /* where the payload says whose round's sum is in the copy */
+_Static_assert(TRIB_REPORT_BYTES == 7 * sizeof(uint32_t) && TRIB_REPORT_COPY_AT % sizeof(uint32_t) == 0,
+               "a REPORT is a list of numbers");
 
 /*
  * The header's fields in wire order: name, offset, bytes (docs/protocol.md).

@@ -82,6 +82,7 @@ trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *erro
 
 void trib_op_put_back(trib_op *op)
 {
+    trib_assert(atomic_load(&op->references) == 0 && atomic_load(&op->cores_left) == 0);
     op->next = op->engine->free_ops;
     op->engine->free_ops = op;
     trib_counter_sub(&op->engine->ops_submitted, 1);
@@ -160,6 +161,7 @@ void trib_op_fit(trib_op *op)
  * count is its only user, so a plain store suffices. */
 static bool take_last(atomic_uint *count, uint32_t mine)
 {
+    trib_assert(atomic_load_explicit(count, memory_order_relaxed) >= mine);
     if (atomic_load_explicit(count, memory_order_acquire) == mine) {
         atomic_store_explicit(count, 0, memory_order_release);
         return true;
@@ -269,6 +271,7 @@ static void announce(trib_reactor *reactor, trib_post *post)
     (void)reactor;
     trib_op *op = trib_container_of(post, trib_op, done_post);
     trib_engine *engine = op->engine;
+    trib_assert(atomic_load(&op->is_over) && atomic_load(&op->status) == TRIB_PENDING); /* announced once */
     atomic_store(&op->status, atomic_load(&op->claim));
     if (atomic_load(&op->is_awaited)) {
         trib_engine_notify(engine);
@@ -289,6 +292,7 @@ static void complete(trib_reactor *reactor, trib_post *post)
 {
     trib_op *op = trib_container_of(post, trib_op, done_post);
     trib_engine *engine = op->engine;
+    trib_assert(!atomic_load(&op->is_over) && atomic_load(&op->tensor->in_flight) > 0);
     const int claim = atomic_load(&op->claim);
     trib_result result;
     trib_op_read_result(op, &result);
@@ -350,6 +354,7 @@ void trib_op_complete(trib_op *op, trib_core *core)
     if (op->tensor->on_device && atomic_load(&op->is_awaited)) {
         trib_engine_notify(engine); /* trib_op_stream_wait returns, even if the callback waits for its caller */
     }
+    trib_assert(atomic_load(&op->cores_left) == 0 && atomic_load(&op->status) == TRIB_PENDING);
     op->done_post.run = complete;
     if (engine->config.mode == TRIB_MODE_QUEUE) {
         queue_completion(engine, op);

@@ -26,6 +26,7 @@ bool trib_commit_holds(trib_op *op)
 
 static void finish(trib_core *core, trib_op *op)
 {
+    trib_assert(op->is_held && atomic_load(&op->engine->ops_held) > 0 && trib_core_is_here(core));
     op->is_held = false;
     atomic_fetch_sub(&op->engine->ops_held, 1);
     trib_op_complete(op, core);
@@ -114,6 +115,7 @@ bool trib_commit_report(trib_op *op)
 static trib_op *take_held(trib_core *core, trib_op **at)
 {
     trib_op *op = *at;
+    trib_assert(op->is_held && (op->next != NULL || core->held_last == &op->next));
     *at = op->next;
     if (core->held_last == &op->next) {
         core->held_last = at;

@@ -205,11 +205,12 @@ static trib_status check_all(trib_engine *engine, trib_request *requests, size_t
 static void begin(trib_request *request, int64_t now_ns)
 {
     trib_op *op = request->op;
-    trib_assert(op != NULL);
+    trib_assert(op != NULL && op->engine == request->tensor->engine && atomic_load(&op->references) == 0);
     const bool has_handle = request->handle_out != NULL || request->prepared != NULL;
     fill_op(op, request, now_ns);
     request->spread = op->spread; /* core 0 may change the operation's own once it is posted */
     op->round = ++op->tensor->rounds;
+    trib_assert(op->round <= TRIB_ROUNDS_MAX); /* book_round has checked it */
     if (op->spread) {
         trib_op_fit(op);
     }

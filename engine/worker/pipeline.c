@@ -45,6 +45,7 @@ static inline __attribute__((always_inline)) void set_state(trib_core *core, tri
 {
     const trib_task_state before = task->state;
     trib_assert((predecessors[state] >> before & 1) != 0);
+    trib_assert(before != TRIB_TASK_QUEUED || (task->queue_next == NULL && task->queue_previous == NULL));
     task->state = state;
     if (state == TRIB_TASK_RUNNING && before != TRIB_TASK_QUEUED) {
         trib_trace_enter(core, task);
@@ -74,6 +75,8 @@ void trib_pipeline_read_times(const trib_core *core, trib_stage_id id, uint64_t 
 
 static void enqueue(trib_stage_state *state, trib_task *task)
 {
+    trib_assert(task->state == TRIB_TASK_QUEUED && !task->has_credit);
+    trib_assert(task->queue_next == NULL && task->queue_previous == NULL && state->head != task);
     trib_task *before = state->tail;
     while (before != NULL && before->op_core->op->priority < task->op_core->op->priority) {
         before = before->queue_previous;
@@ -87,6 +90,8 @@ static void enqueue(trib_stage_state *state, trib_task *task)
 static void dequeue(trib_stage_state *state, trib_task *task)
 {
     trib_assert(task->state == TRIB_TASK_QUEUED && state->head != NULL && state->tail != NULL);
+    trib_assert(task->queue_previous == NULL ? state->head == task : task->queue_previous->queue_next == task);
+    trib_assert(task->queue_next == NULL ? state->tail == task : task->queue_next->queue_previous == task);
     *(task->queue_previous == NULL ? &state->head : &task->queue_previous->queue_next) = task->queue_next;
     *(task->queue_next == NULL ? &state->tail : &task->queue_next->queue_previous) = task->queue_previous;
     task->queue_next = task->queue_previous = NULL;
@@ -103,6 +108,7 @@ static void take_credit(trib_stage_state *state, trib_task *task)
     task->has_credit = true;
     state->bytes += task->size;
     state->tasks++;
+    trib_assert(state->tasks > 0 && state->bytes >= task->size);
 }
 
 static void give_credit_back(trib_stage_state *state, trib_task *task)
@@ -111,6 +117,7 @@ static void give_credit_back(trib_stage_state *state, trib_task *task)
     task->has_credit = false;
     state->bytes -= task->size;
     state->tasks--;
+    trib_assert(state->tasks > 0 || state->bytes == 0);
 }
 
 /* ---- Holds ---- */
@@ -126,6 +133,7 @@ static void settle(trib_core *core, trib_task *task)
     const trib_stage *stage = task->has_credit ? trib_pipeline_stage(task) : NULL;
     trib_assert(task->holds == 0);
     set_state(core, task, TRIB_TASK_SETTLED);
+    trib_assert(task->queue_next == NULL && task->queue_previous == NULL);
     if (stage != NULL) {
         give_credit_back(&core->stages[stage->id], task);
     }
@@ -145,6 +153,7 @@ static inline void settle_if_free(trib_core *core, trib_task *task)
 void trib_task_release(trib_core *core, trib_task *task, trib_hold reason)
 {
     trib_assert(task->holds > 0 && task->held[reason] > 0);
+    trib_assert(reason < TRIB_HOLD_COUNT && task->state != TRIB_TASK_SETTLED);
     task->holds--;
     task->held[reason]--;
     settle_if_free(core, task);
@@ -193,6 +202,7 @@ static bool take_verdict(trib_core *core, trib_task *task, trib_verdict verdict,
         return false;
     }
     if (verdict == TRIB_VERDICT_QUEUE) {
+        trib_assert(trib_pipeline_stage(task)->run != NULL); /* only such a stage may answer QUEUE */
         const trib_stage *stage = trib_pipeline_stage(task);
         set_state(core, task, TRIB_TASK_QUEUED);
         enqueue(&core->stages[stage->id], task);
@@ -216,6 +226,7 @@ static void leave_stage(trib_core *core, trib_task *task)
     }
     task->since_ns = now;
     task->stage++;
+    trib_assert(!task->has_credit && task->stage < TRIB_PLAN_STAGES_MAX);
 }
 
 /* Starts stages until one waits or fails, or the plan ends. The plan's length bounds the loop. */
@@ -224,6 +235,7 @@ static void run_stages(trib_core *core, trib_task *task)
     trib_error error;
     trib_error_clear(&error);
     for (const trib_stage *stage; (stage = trib_pipeline_stage(task)) != NULL;) {
+        trib_assert(task->stage < TRIB_PLAN_STAGES_MAX - 1 && stage->id < TRIB_STAGE_COUNT);
         set_state(core, task, TRIB_TASK_RUNNING);
         const trib_verdict verdict = stage->start(core, task, &error);
         if (verdict == TRIB_VERDICT_DONE && task->state == TRIB_TASK_RUNNING) {
@@ -267,6 +279,8 @@ static void admit_queued(trib_core *core, const trib_stage *stage)
 void trib_pipeline_prepare(trib_core *core, trib_task *task, trib_op_core *op_core)
 {
     trib_assert(op_core != NULL && task->holds == 0);
+    trib_assert(task->op_core == NULL && !task->has_credit); /* the last round has settled */
+    trib_assert(!trib_send_request_waits(&task->request));
     task->op_core = op_core;
     task->stage = 0;
     task->refused = false;
@@ -295,6 +309,7 @@ void trib_pipeline_resume(trib_core *core, trib_task *task)
         set_state(core, task, TRIB_TASK_RESUMED);
         return;
     }
+    trib_assert(task->op_core != NULL);
     trib_assert(task->state == TRIB_TASK_WAITING);
     const trib_stage *stage = trib_pipeline_stage(task);
     const bool had_credit = task->has_credit;

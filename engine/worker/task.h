@@ -114,6 +114,7 @@ typedef struct trib_task {
 
 static inline unsigned char *trib_view_chunk(const trib_view *view, uint32_t chunk)
 {
+    trib_assert((uint64_t)chunk * view->chunk_bytes <= view->bytes);
     return view->data + (uint64_t)chunk * view->chunk_bytes;
 }
 
@@ -131,9 +132,10 @@ static inline bool trib_task_is_open(const trib_task *task)
 
 static inline void trib_task_hold(trib_task *task, trib_hold reason)
 {
-    trib_assert(task->state != TRIB_TASK_SETTLED);
+    trib_assert(task->state != TRIB_TASK_SETTLED && reason < TRIB_HOLD_COUNT);
     task->holds++;
     task->held[reason]++;
+    trib_assert(task->holds >= task->held[reason] && task->held[reason] > 0); /* neither count wrapped */
 }
 
 /* pipeline.c. A task that fails settles with its last hold. */

@@ -259,6 +259,7 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
         return;
     }
     const trib_encoding encoding = encoding_of(task);
+    trib_assert(self->chunks_encoded < task->chunk_count && task->held[TRIB_HOLD_ENCODE] == 1);
     const uint32_t chunk = self->chunks_encoded++;
     const trib_status status = encode_chunk(task, &encoding, chunk, &error);
     trib_charge(core->reactor, TRIB_COST_COPY, trib_view_chunk_size(&task->io.source, chunk));
@@ -279,6 +280,7 @@ void trib_task_encode_begin(trib_core *core, trib_task *task)
 {
     trib_task_codec *self = task->codec;
     trib_assert(self->is_used && !self->is_open);
+    trib_assert(!self->post.queued && task->held[TRIB_HOLD_ENCODE] == 0);
     self->is_open = true;
     self->chunks_encoded = 0;
     self->task = task;
@@ -310,6 +312,7 @@ bool trib_task_awaits_encoded(const trib_task *task, uint32_t chunk, uint32_t *r
 void trib_task_note_answer(trib_task *task, uint32_t chunk, uint32_t bytes)
 {
     if (bytes > 0) {
+        trib_assert(bytes <= task->codec->answers.chunk_bytes); /* check_sum has let it pass */
         task->codec->answer_sizes[chunk] = bytes;
     }
 }

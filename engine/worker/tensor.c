@@ -309,6 +309,7 @@ void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *t
         task->offset = (uint64_t)partition * tensor->partition_bytes; /* an absent share of a slice of devices */
     }
     task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    trib_assert(task->chunk_count <= TRIB_SUM_CHUNKS_MAX && task->size <= tensor->partition_bytes);
     if (task->size == 0 && partition < tensor->partition_count) {
         task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
     }
@@ -398,7 +399,8 @@ static void release_waiting(trib_tensor *tensor)
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
                         trib_cut *cut_owned)
 {
-    trib_assert(!atomic_load(&tensor->placed));
+    trib_assert(!atomic_load(&tensor->placed) && tensor->cut == NULL && tensor->owners == NULL);
+    trib_assert(id < TRIB_TENSORS_MAX && round_base <= TRIB_ROUND_BASE_MAX);
     tensor->id = id;
     tensor->round_base = round_base;
     tensor->cut = cut_owned;

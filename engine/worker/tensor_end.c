@@ -31,6 +31,7 @@ static void end_tensor(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     trib_tensor *tensor = trib_container_of(post, trib_tensor, end_post);
+    trib_assert(atomic_load(&tensor->references) == 0 && atomic_load(&tensor->in_flight) == 0);
     pthread_mutex_lock(&tensor->engine->mutex); /* the trace writer reads the parts */
     atomic_store(&tensor->placed, false);
     trib_tensor_free_parts(tensor);
@@ -44,6 +45,7 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
     trib_tensor_core *mine = trib_container_of(post, trib_tensor_core, end_post);
     trib_tensor *tensor = mine->tensor;
     trib_assert(mine->active == NULL && mine->pending == NULL);
+    trib_assert(!mine->is_over && trib_core_is_here(reactor->owner));
     trib_tensor_move_forget(mine);
     trib_worker_forget_tensor(reactor->owner, tensor);
     trib_assert(mine->orphans == 0);

@@ -47,7 +47,9 @@ bool trib_tensor_move_may_begin(const trib_tensor *tensor, const trib_tensor_cor
 
 static void core_done(trib_tensor *tensor)
 {
-    if (atomic_fetch_sub(&tensor->move_cores_left, 1) == 1) {
+    const unsigned left = atomic_fetch_sub(&tensor->move_cores_left, 1);
+    trib_assert(left > 0);
+    if (left == 1) {
         atomic_fetch_sub(&tensor->engine->moves_unsettled, 1);
     }
 }
@@ -59,6 +61,7 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine)
     }
     mine->moved_from = 0;
     const trib_core *core = &tensor->engine->cores[mine - tensor->cores];
+    trib_assert(mine->tensor == tensor && trib_core_is_here(core));
     for (uint32_t i = 0; i < mine->task_count; i++) {
         trib_task *task = &mine->tasks[i];
         const trib_place_owner owner = tensor->owners[task->partition];

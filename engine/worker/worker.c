@@ -21,6 +21,7 @@
 
 static void link_op_core(trib_core *core, trib_op_core *op_core)
 {
+    trib_assert(op_core->core == NULL && op_core->op->engine == core->engine);
     op_core->core = core;
     op_core->previous = NULL;
     op_core->next = core->op_cores;
@@ -33,11 +34,13 @@ static void link_op_core(trib_core *core, trib_op_core *op_core)
 
 static void finish_op_core(trib_core *core, trib_op_core *op_core)
 {
+    trib_assert(op_core->core == core);
     trib_timer_stop(core->reactor, &op_core->deadline);
     trib_timer_stop(core->reactor, &op_core->grace);
     if (op_core->previous != NULL) {
         op_core->previous->next = op_core->next;
     } else {
+        trib_assert(core->op_cores == op_core);
         core->op_cores = op_core->next;
     }
     if (op_core->next != NULL) {
@@ -148,6 +151,7 @@ void trib_worker_prepare_op_core(trib_op_core *op_core)
 static void enqueue_by_round(trib_tensor_core *mine, trib_op_core *op_core)
 {
     const uint32_t round = op_core->op->round;
+    trib_assert(round >= mine->round_next && op_core->queue_next == NULL); /* its turn has not passed */
     trib_op_core **at = &mine->pending;
     if (mine->pending != NULL && mine->pending_last->op->round < round) {
         at = &mine->pending_last->queue_next;
@@ -157,6 +161,7 @@ static void enqueue_by_round(trib_tensor_core *mine, trib_op_core *op_core)
     while (*at != NULL && (*at)->op->round < round) {
         at = &(*at)->queue_next;
     }
+    trib_assert(*at == NULL || (*at)->op->round > round); /* each round is submitted once */
     op_core->queue_next = *at;
     *at = op_core;
     *(op_core->queue_next == NULL ? &mine->pending_last : &mine->pending_late) = op_core;
@@ -165,6 +170,7 @@ static void enqueue_by_round(trib_tensor_core *mine, trib_op_core *op_core)
 static trib_op_core *dequeue_first(trib_tensor_core *mine)
 {
     trib_op_core *op_core = mine->pending;
+    trib_assert(mine->pending_last != NULL && (op_core->queue_next != NULL || mine->pending_last == op_core));
     mine->pending = op_core->queue_next;
     mine->pending_late = mine->pending_late == op_core ? NULL : mine->pending_late;
     op_core->queue_next = NULL;
@@ -175,6 +181,8 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
     trib_tensor *tensor = op->tensor;
+    trib_assert(trib_core_is_here(core) && op_core == &op->cores[core->reactor->index]);
+    trib_assert(op_core->core == NULL || op_core->core == core);
     if (op_core->core == NULL) {
         link_op_core(core, op_core);
         if (core->reactor->index == 0) {
@@ -250,6 +258,7 @@ static void continue_tensor(trib_reactor *reactor, trib_post *post)
     trib_op_core *op_core = trib_container_of(post, trib_op_core, submit_post);
     trib_core *core = reactor->owner;
     trib_tensor *tensor = op_core->op->tensor;
+    trib_assert(trib_tensor_core_of(core, tensor)->active == op_core && op_core->tasks_left == 0);
     trib_tensor_core_of(core, tensor)->active = NULL;
     finish_op_core(core, op_core);
     trib_worker_start_next(core, tensor);
@@ -258,6 +267,7 @@ static void continue_tensor(trib_reactor *reactor, trib_post *post)
 /* The next round starts from the event loop, not inside the last round's completion. */
 static void finish_round(trib_core *core, trib_op_core *op_core)
 {
+    trib_assert(op_core->tasks_left == 0 && op_core->core == core);
     op_core->submit_post.run = continue_tensor;
     trib_reactor_defer(core->reactor, &op_core->submit_post);
 }
@@ -282,6 +292,7 @@ static void set_views(trib_task *task)
 static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
+    trib_assert(mine->active == NULL && mine->orphans == 0 && op_core->op->round == mine->round_next);
     mine->active = op_core;
     mine->round_next = op_core->op->round + 1;
     op_core->tasks_left = mine->task_count;
@@ -335,6 +346,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 {
     trib_op_core *op_core = task->op_core;
     trib_assert(op_core->tasks_left > 0);
+    trib_assert(op_core->core == core && task->state == TRIB_TASK_SETTLED);
     trib_task_codec_settled(task);
     trib_assert(task->self_held == NULL && !trib_send_request_waits(&task->request) && !task->held_back);
     task->link = NULL;
@@ -347,6 +359,7 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
 void trib_worker_joined(trib_core *core)
 {
     trib_engine *engine = core->engine;
+    trib_assert(!core->joined && core->links_missing == 0 && trib_core_is_here(core));
     core->joined = true;
     trib_trace_link(&core->host, TRIB_TRACE_JOINED, NULL, 0);
     if (core->relay != NULL) {

@@ -129,6 +129,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     trib_assert(mine->active == op_core);
+    trib_assert(op_core->core == core && atomic_load(&op_core->op->claim) != 0); /* it has failed already */
     if (op_core->abort) {
         return;
     }
@@ -161,64 +162,79 @@ static bool may_wait_for_others(const trib_core *core, const trib_task *task)
            trib_now(core->reactor) - task->since_ns < 2 * TRIB_STALL_NOTICE_NS;
 }
 
+/* The tensor has no place yet, so core 0 alone has operations on it. */
+static void unplaced_text(const trib_core *core, const trib_tensor *tensor, char *text, size_t size)
+{
+    char awaited[TRIB_AWAITED_SIZE];
+    if (core->engine->roster == NULL) {
+        snprintf(text, size, "the job has not come together yet: %s",
+                 core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
+    } else {
+        snprintf(text, size, "it was still waiting for the coordinator%s",
+                 tensor->layout == TRIB_WHOLE ? "" : ", or for a worker that has not declared the tensor");
+    }
+}
+
+/* The operation has not begun on the core. */
+static void before_turn_text(trib_core *core, const trib_op *op, const trib_tensor_core *mine, char *text, size_t size)
+{
+    if (!core->joined) {
+        snprintf(text, size, "the connection to %s had not been made yet", trib_wireup_missing_name(core));
+    } else if (mine->active != NULL || mine->round_next < op->round) {
+        snprintf(text, size, "an earlier operation on the tensor was still going");
+    } else {
+        snprintf(text, size, "its turn had come, and it had not begun");
+    }
+}
+
+static void task_text(const trib_core *core, const trib_op *op, const trib_task *task, char *text, size_t size)
+{
+    const trib_roster *roster = core->engine->roster;
+    const trib_tensor *tensor = op->tensor;
+    if (task->held_back) {
+        trib_worker_held_text(core, task, text, size);
+        return;
+    }
+    if (tensor->plan->is_local || trib_pipeline_waits_in(task, TRIB_STAGE_INPUT)) {
+        snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
+                 op->engine->device_hooks->awaited(op));
+        return;
+    }
+    const uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
+    if (task->missing_rank != TRIB_NO_MEMBER) {
+        char others[32] = "";
+        if (task->missing_count > 1) {
+            snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
+        }
+        snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
+                 trib_pipeline_stage_name(task), trib_roster_name(roster, server),
+                 trib_roster_name(roster, task->missing_rank), others);
+        return;
+    }
+    snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition, trib_pipeline_stage_name(task),
+             trib_roster_name(roster, server),
+             may_wait_for_others(core, task)
+                 ? ", or for a worker whose contribution it lacked: it says whose after half a second"
+                 : "");
+}
+
 const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, char *text, size_t size)
 {
-    trib_tensor *tensor = op_core->op->tensor;
-    const trib_roster *roster = core->engine->roster;
-    if (!atomic_load(&tensor->placed)) { /* only core 0 has operations then */
-        char awaited[TRIB_AWAITED_SIZE];
-        if (roster == NULL) {
-            snprintf(text, size, "the job has not come together yet: %s",
-                     core->engine->hooks->awaited(core->engine, awaited, sizeof awaited));
-        } else {
-            snprintf(text, size, "it was still waiting for the coordinator%s",
-                     tensor->layout == TRIB_WHOLE ? "" : ", or for a worker that has not declared the tensor");
-        }
+    const trib_op *op = op_core->op;
+    if (!atomic_load(&op->tensor->placed)) {
+        unplaced_text(core, op->tensor, text, size);
         return text;
     }
-    trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
+    const trib_tensor_core *mine = trib_tensor_core_of(core, op->tensor);
     if (mine->active != op_core) {
-        if (!core->joined) {
-            snprintf(text, size, "the connection to %s had not been made yet", trib_wireup_missing_name(core));
-        } else if (mine->active != NULL || mine->round_next < op_core->op->round) {
-            snprintf(text, size, "an earlier operation on the tensor was still going");
-        } else {
-            snprintf(text, size, "its turn had come, and it had not begun");
-        }
+        before_turn_text(core, op, mine, text, size);
         return text;
     }
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        const trib_task *task = &mine->tasks[i];
-        if (task->state == TRIB_TASK_SETTLED) {
-            continue;
-        }
-        if (task->held_back) {
-            trib_worker_held_text(core, task, text, size);
+        if (mine->tasks[i].state != TRIB_TASK_SETTLED) {
+            task_text(core, op, &mine->tasks[i], text, size);
             return text;
         }
-        const bool awaits_input = trib_pipeline_waits_in(task, TRIB_STAGE_INPUT);
-        if (tensor->plan->is_local || awaits_input) {
-            snprintf(text, size, "it was in %s, waiting for %s", trib_pipeline_stage_name(task),
-                     op_core->op->engine->device_hooks->awaited(op_core->op));
-            return text;
-        }
-        uint32_t server = task->partition < tensor->partition_count ? task->owner.member : TRIB_NO_MEMBER;
-        if (task->missing_rank != TRIB_NO_MEMBER) {
-            char others[32] = "";
-            if (task->missing_count > 1) {
-                snprintf(others, sizeof others, " and of %u more", task->missing_count - 1);
-            }
-            snprintf(text, size, "partition %u in %s at %s still lacked the contribution of %s%s", task->partition,
-                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                     trib_roster_name(roster, task->missing_rank), others);
-        } else {
-            snprintf(text, size, "partition %u was in %s, waiting for %s%s", task->partition,
-                     trib_pipeline_stage_name(task), trib_roster_name(roster, server),
-                     may_wait_for_others(core, task)
-                         ? ", or for a worker whose contribution it lacked: it says whose after half a second"
-                         : "");
-        }
-        return text;
     }
     snprintf(text, size, "it was about to complete");
     return text;

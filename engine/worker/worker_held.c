@@ -67,6 +67,7 @@ bool trib_worker_hold_back(trib_task *task)
 
 static void let_go(trib_task *task)
 {
+    trib_assert(trib_task_is_open(task) && !trib_send_request_waits(&task->request));
     trib_link *link = task->link;
     task->held_back = false;
     task->missing_rank = TRIB_NO_MEMBER;

@@ -91,6 +91,7 @@ static void worker_ready(trib_link *link)
     trib_link_subflows_connect(link);
     trib_counter_add(&core->stats.connections, 1);
     trib_assert(core->links_missing > 0);
+    trib_assert(link->peer < core->engine->roster->member_count && link->peer_reactor < TRIB_REACTORS_MAX);
     if (--core->links_missing == 0) {
         trib_worker_joined(core);
     }
@@ -333,6 +334,8 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
         trib_worker_hear_of_kept(link, frame);
         return;
     }
+    trib_assert(task->chunks_received < task->chunk_count && !is_received(task, frame->chunk)); /* check_sum */
+    trib_assert(frame->chunk < task->chunks_sent); /* a sum answers a contribution */
     copy_given(core, task, frame->chunk);
     trib_task_note_answer(task, frame->chunk, frame->encoded_size);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);

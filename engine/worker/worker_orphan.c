@@ -195,6 +195,7 @@ trib_status trib_orphan_answer(trib_link *link, const trib_frame *frame, trib_er
 static void free_orphan(trib_orphan *orphan)
 {
     trib_assert(orphan->sends == 0 && !trib_send_request_waits(&orphan->request));
+    trib_assert(orphan->task->orphan != orphan); /* the task goes on without it */
     DL_DELETE(orphan->core->orphans, orphan);
     trib_tensor_unref(orphan->task->tensor);
     free(orphan);

@@ -6,6 +6,7 @@
  * partitions that begin at once.
  */
 #include "engine/aggregate/sum_scale.h"
+#include "engine/base/assert.h"
 #include "engine/worker/task_codec.h"
 #include "stages/plans.h"
 
@@ -13,6 +14,7 @@
 static void prescale(trib_core *core, trib_task *task)
 {
     trib_task_io *io = &task->io;
+    trib_assert(io->source.bytes == task->size && io->destination.bytes == task->size);
     const double factor = task->op_core->op->prescale;
     if (factor != 1 && task->size > 0) {
         const trib_dtype dtype = task->tensor->dtype;

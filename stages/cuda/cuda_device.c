@@ -200,6 +200,7 @@ static trib_status device_expose(trib_device *device, void *base, size_t size, t
 
 static void device_submit(trib_device *device, trib_device_job *job)
 {
+    trib_assert(job->slot == NULL); /* a job is with the device once at a time */
     job->next = NULL;
     pthread_mutex_lock(&device->mutex);
     *(device->new_tail == NULL ? &device->new_head : &device->new_tail->next) = job;

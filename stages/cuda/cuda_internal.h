@@ -78,6 +78,7 @@ static inline cuda_slot *cuda_queue_pop(cuda_queue *queue)
 {
     cuda_slot *slot = queue->head;
     if (slot != NULL) {
+        trib_assert(slot->job != NULL && (slot->next != NULL || queue->tail == slot));
         queue->head = slot->next;
         queue->tail = queue->head == NULL ? NULL : queue->tail;
     }

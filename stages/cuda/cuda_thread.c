@@ -65,6 +65,7 @@ void cuda_slot_end(trib_device *device, cuda_slot *slot, trib_status status, con
     trib_device_job *job = slot->job;
     trib_assert(job != NULL && job->slot == slot);
     job->slot = NULL;
+    trib_assert(device->free_slots != slot);
     slot->job = NULL;
     slot->next = device->free_slots;
     device->free_slots = slot;
@@ -109,6 +110,7 @@ void cuda_slot_issued(trib_device *device, cuda_slot *slot, cuda_stream_id which
 trib_status cuda_stream_order_after(trib_device *device, const trib_device_job *job, cuda_stream_id which,
                                     const char **why_out)
 {
+    trib_assert(which < CUDA_STREAM_COUNT && job->after != job);
     const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
     CUresult code = CUDA_SUCCESS;
     if (before == NULL) { /* that job has ended */
@@ -143,6 +145,7 @@ static cudaError_t flush_direct_writes(const trib_device *device)
 static bool issue_copy(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
+    trib_assert(!slot->issued && job->slot == slot);
     const bool to_host = job->kind == TRIB_DEVICE_TO_HOST;
     const cuda_stream_id which = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
     const char *why = "";

@@ -9,6 +9,7 @@
  * nothing is copied. The network device cannot wait for a stream, so the stage then waits for the end of the
  * reduction. Bytes copied ahead (engine/device/device_op.c) are already in host memory.
  */
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
@@ -21,6 +22,7 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
+    trib_assert(job == &device->to_host && !device->awaits_jobs);
     if (trib_device_job_back(core, device, job)) {
         trib_pipeline_resume(core, device->task);
     }
@@ -31,6 +33,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     (void)error;
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
+    trib_assert(device->task == task && !task->has_credit);
     const bool gives = trib_op_gives(op), pushes = op->collective != TRIB_COLLECTIVE_BROADCAST || gives;
     device->awaits_jobs = false;
     if (task->size == 0) {
@@ -56,6 +59,7 @@ static trib_verdict copy_run(trib_core *core, trib_task *task, trib_error *error
 {
     (void)error;
     trib_device_task *device = task->device;
+    trib_assert(task->has_credit && device->staging != NULL && device->to_host.slot == NULL);
     device->to_host = (trib_device_job){
         .kind = TRIB_DEVICE_TO_HOST,
         .source = task->io.source.data,

@@ -8,6 +8,7 @@
  * If the network device wrote the sum to its place directly, a job that makes the bytes visible to the GPU replaces
  * the copy.
  */
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
@@ -22,6 +23,7 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
 static void fill(trib_task *task)
 {
     trib_device_task *device = task->device;
+    trib_assert(device->to_device.slot == NULL && task->chunks_received == task->chunk_count);
     unsigned char *target = task->op_core->op->output + task->offset;
     device->to_device = (trib_device_job){
         .kind = task->io.destination.data == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
@@ -52,6 +54,7 @@ static trib_verdict copy_last_start(trib_core *core, trib_task *task, trib_error
     (void)error;
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
+    trib_assert(trib_engine_local_size(core->engine) == 1); /* several ranks end with a gather */
     device->awaits_jobs = true;
     if (trib_op_gives(op)) {
         return task->held[TRIB_HOLD_DEVICE] == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;

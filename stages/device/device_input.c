@@ -4,12 +4,14 @@
  *
  * The device reports this (engine/device/device_op.c), and all partitions of the operation continue.
  */
+#include "engine/base/assert.h"
 #include "engine/device/device_task.h"
 #include "stages/plans.h"
 
 static trib_verdict input_start(trib_core *core, trib_task *task, trib_error *error)
 {
     (void)core;
+    trib_assert(task->held[TRIB_HOLD_DEVICE] == 0); /* the last round's jobs are back */
     task->device->awaits_jobs = false;
     task->device->ready = NULL;
     switch ((trib_device_input)atomic_load(&task->op_core->op->device->input)) {

@@ -8,6 +8,7 @@
  * The machine of a broadcast's root gathers nothing: its ranks only wait for each other, so that none leaves while
  * others still send.
  */
+#include "engine/base/assert.h"
 #include "engine/local_group/group.h"
 #include "stages/plans.h"
 
@@ -17,6 +18,7 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
+    trib_assert(trib_engine_local_size(core->engine) > 1 && device->gather.slot == NULL);
     const bool has_all = trib_op_gives(op);
     device->gather = (trib_device_job){
         .kind = TRIB_DEVICE_ALL_GATHER,

@@ -8,6 +8,7 @@
  *
  * In a job of one machine the collective is an all-reduce, and the stage waits for its end.
  */
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/local_group/group.h"
 #include "stages/plans.h"
@@ -22,6 +23,8 @@ static void fill_broadcast(trib_device_task *device, uint32_t local_size)
 {
     const trib_op *op = device->task->op_core->op;
     const trib_tensor *tensor = device->task->tensor;
+    trib_assert(trib_op_gives(op) || trib_engine_is_one_machine(op->engine));
+    trib_assert(op->device->root != TRIB_NO_MEMBER && device->reduce.slot == NULL);
     const bool is_root = op->device->root == op->engine->member_id;
     unsigned char *target = trib_device_data(op) + device->slice_offset;
     device->reduce = (trib_device_job){
@@ -41,6 +44,7 @@ static void fill(trib_device_task *device, bool alone)
     const trib_task *task = device->task;
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
+    trib_assert(device->reduce.slot == NULL && device->slice_offset + device->slice_bytes <= tensor->bytes);
     device->reduce = (trib_device_job){
         .kind = alone ? TRIB_DEVICE_ALL_REDUCE : TRIB_DEVICE_REDUCE_SCATTER,
         .dtype = tensor->dtype,

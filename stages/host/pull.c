@@ -4,6 +4,7 @@
  *
  * Chunks arrive in the caller's buffer, possibly while later chunks are still being pushed.
  */
+#include "engine/base/assert.h"
 #include "engine/worker/worker.h"
 #include "stages/plans.h"
 
@@ -11,6 +12,7 @@ static trib_verdict pull_start(trib_core *core, trib_task *task, trib_error *err
 {
     (void)core;
     (void)error;
+    trib_assert(task->chunks_received <= task->chunk_count && task->chunks_sent <= task->chunk_count);
     return task->chunks_received == task->chunk_count ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
 }
 

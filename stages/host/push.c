@@ -18,6 +18,7 @@ static void chunk_sent(trib_send_record *out, trib_status status)
 {
     trib_task *task = out->context;
     trib_core *core = out->link->core;
+    trib_assert(task->held[TRIB_HOLD_SEND] > 0 && task->held[TRIB_HOLD_SEND] <= task->chunks_sent);
     if (!trib_task_is_open(task)) {
         if (task->held[TRIB_HOLD_SEND] == 1) { /* the last send: this process's server gets no further chunk */
             trib_self_leases_recall(&task->self_held);
@@ -39,6 +40,8 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     trib_task *task = (trib_task *)request;
     const trib_op *op = task->op_core->op;
     uint32_t chunk = task->chunks_sent;
+    trib_assert(trib_task_is_open(task) && chunk < task->chunk_count);
+    trib_assert(trib_link_main(link) == task->link);
     trib_frame frame = trib_task_frame(task, TRIB_FRAME_PUSH);
     frame.payload_size = trib_task_sends(task) ? trib_view_chunk_size(&task->io.source, chunk) : 0;
     frame.codec = trib_task_push_codec(task, chunk, &frame.payload_size);
@@ -68,6 +71,7 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     task->connection = trib_link_connection_index(link);
     task->chunks_sent++;
     trib_task_hold(task, TRIB_HOLD_SEND);
+    trib_assert(task->chunks_sent <= task->chunk_count && task->held[TRIB_HOLD_SEND] <= task->chunk_count);
     return task->chunks_sent < task->chunk_count;
 }
 
@@ -95,6 +99,7 @@ static void notify_missing(trib_core *core, const trib_task *task, trib_status s
 /* Copies a worker's slice for itself from its input to its output. */
 static void copy_own(trib_core *core, trib_task *task)
 {
+    trib_assert(task->link == NULL && task->io.destination.bytes == task->io.source.bytes);
     core->engine->env.kernels->copy(task->io.destination.data, task->io.source.data, task->size);
     trib_charge(core->reactor, TRIB_COST_COPY, task->size);
     task->chunks_received = task->chunk_count;
@@ -102,6 +107,8 @@ static void copy_own(trib_core *core, trib_task *task)
 
 static trib_verdict push_start(trib_core *core, trib_task *task, trib_error *error)
 {
+    trib_assert(!trib_send_request_waits(&task->request) && task->held[TRIB_HOLD_SEND] == 0);
+    trib_assert(!task->held_back && task->io.encoded.bytes <= UINT32_MAX - TRIB_CHUNK_BYTES_MAX);
     task->chunks_sent = 0;
     if (task->chunk_count == 0) {
         return TRIB_VERDICT_DONE;
@@ -151,6 +158,7 @@ static void push_cancel(trib_core *core, trib_task *task)
     if (task->link != NULL) {
         trib_scheduler_withdraw(task->link, &task->request);
     }
+    trib_assert(!trib_send_request_waits(&task->request)); /* no chunk is sent for a task that was given up */
 }
 
 const trib_stage trib_stage_push = {

@@ -43,6 +43,7 @@ const trib_kernels *trib_kernels_at(size_t index)
         runnable[count++] = &trib_kernels_avx512;
     }
 #endif
+    _Static_assert(sizeof runnable / sizeof runnable[0] >= 3, "scalar, AVX2 and AVX-512");
     return index < count ? runnable[index] : NULL;
 }
 

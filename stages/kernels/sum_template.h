@@ -38,6 +38,7 @@ typedef struct sum_operands {
 
 #define SUM_TAIL_BYTES 64
 _Static_assert(SUM_VECTOR_BYTES <= SUM_TAIL_BYTES, "a vector fits into the buffer for the tail");
+_Static_assert((SUM_VECTOR_BYTES & (SUM_VECTOR_BYTES - 1)) == 0, "lanes of any size fill a vector");
 
 SUM_INLINE size_t lanes_of(size_t acc_size)
 {

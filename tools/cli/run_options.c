@@ -26,6 +26,23 @@ static bool is_host(const char *text)
     return inet_pton(AF_INET, text, &numeric) == 1 && numeric.s_addr != htonl(INADDR_ANY);
 }
 
+/* Checks what the table cannot say. Returns -1 to go on, or the exit status. */
+static int check_options(const run_options *self, const option_table *table, int argc, char **argv)
+{
+    if (self->host != NULL && !is_host(self->host)) {
+        return options_reject(table, "--host", self->host,
+                              "must be an IPv4 address of this machine, such as 127.0.0.1");
+    }
+    if (self->bind && run_needs_hosts(self)) {
+        return options_reject(table, "--bind", NULL, "works on this machine alone, without hosts and --elastic");
+    }
+    if (optind >= argc || argv[optind][0] == '\0') {
+        fprintf(stderr, "tributary run: which program? Put it after --\n");
+        return 2;
+    }
+    return -1;
+}
+
 int run_options_parse(run_options *self, int argc, char **argv)
 {
     static const char *const levels[] = {"none", "error", "warn", "info", "debug", "trace", NULL};
@@ -75,20 +92,10 @@ int run_options_parse(run_options *self, int argc, char **argv)
         .takes_operands = true,
         .ends_at_operand = true,
     };
-    const int status = options_parse(&table, argc, argv);
+    int status = options_parse(&table, argc, argv);
+    status = status >= 0 ? status : check_options(self, &table, argc, argv);
     if (status >= 0) {
         return status;
-    }
-    if (self->host != NULL && !is_host(self->host)) {
-        return options_reject(&table, "--host", self->host,
-                              "must be an IPv4 address of this machine, such as 127.0.0.1");
-    }
-    if (self->bind && run_needs_hosts(self)) {
-        return options_reject(&table, "--bind", NULL, "works on this machine alone, without hosts and --elastic");
-    }
-    if (optind >= argc || argv[optind][0] == '\0') {
-        fprintf(stderr, "tributary run: which program? Put it after --\n");
-        return 2;
     }
     self->program = optind;
     return package == 0 || run_stand_in_for(packages[package]) ? -1 : 1;

@@ -9,6 +9,24 @@
 
 #define DISTANCE_NOTED 0.1
 
+static int parse_rows(replay_options *self, const option_row *rows, size_t count, int argc, char **argv)
+{
+    const bool tune = strcmp(self->name, "tune") == 0;
+    const option_table table = {
+        .command = self->name,
+        .usage = tune ? "[options] FILE...     searches the settings under which a recorded step is fastest"
+                      : "[options] FILE...     a recorded step again, under other settings",
+        .rows = rows,
+        .count = count - (tune ? 2 : 0),
+        .notes = "The settings (-n to --rate) are those of the recording unless they are given. The others describe "
+                 "the recording,\nfrom which they are estimated unless they are given; docs/trace.md.\n",
+        .takes_operands = true,
+        .changes = self->changes,
+        .changes_size = sizeof self->changes,
+    };
+    return options_parse(&table, argc, argv);
+}
+
 static int parse_table(replay_options *self, int argc, char **argv)
 {
     bool many_machines = false, one_machine = false;
@@ -57,20 +75,7 @@ static int parse_table(replay_options *self, int argc, char **argv)
         {OPTION_TEXT("--export", &self->export, "FILE.csv",
                      "writes the step as a model for tributary sim and tributary step")},
     };
-    const bool tune = strcmp(self->name, "tune") == 0;
-    const option_table table = {
-        .command = self->name,
-        .usage = tune ? "[options] FILE...     searches the settings under which a recorded step is fastest"
-                      : "[options] FILE...     a recorded step again, under other settings",
-        .rows = rows,
-        .count = sizeof rows / sizeof rows[0] - (tune ? 2 : 0),
-        .notes = "The settings (-n to --rate) are those of the recording unless they are given. The others describe "
-                 "the recording,\nfrom which they are estimated unless they are given; docs/trace.md.\n",
-        .takes_operands = true,
-        .changes = self->changes,
-        .changes_size = sizeof self->changes,
-    };
-    const int status = options_parse(&table, argc, argv);
+    const int status = parse_rows(self, rows, sizeof rows / sizeof rows[0], argc, argv);
     self->one_machine = one_machine ? 1 : many_machines ? 0 : -1;
     return status;
 }

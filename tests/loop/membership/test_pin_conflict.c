@@ -83,6 +83,7 @@ static trib_engine *open_member(uint32_t roles, const char *coordinator)
     config.reactors = 1;
     config.pin = roles == TRIB_ROLE_WORKER;
     config.log_level = TRIB_LOG_NONE;
+    config.close_timeout_ns = INT64_C(600000000000); /* no engine needs it to end, nor does one that only coordinates */
     trib_engine *engine = NULL;
     trib_error error = {.status = TRIB_OK};
     if (trib_engine_create(&config, &engine, &error) != TRIB_OK) {

@@ -202,6 +202,7 @@ void __wrap_trib_worker_task_settled(trib_core *core, trib_task *task)
     assert_int_equal(task->gave_up, the.fails[index]);
     the.settled[index]++;
     note(5, task);
+    task->op_core = NULL; /* as the worker does: the operation may be freed */
 }
 
 static void end_event(uint32_t at)
@@ -221,7 +222,9 @@ static void end_event(uint32_t at)
 
 static void give_up(trib_task *task)
 {
-    trib_op_fail(task->op_core->op, TRIB_CANCELLED, "given up");
+    if (task->op_core != NULL) { /* otherwise it has settled, and giving it up does nothing */
+        trib_op_fail(task->op_core->op, TRIB_CANCELLED, "given up");
+    }
     the.fails[task - the.tasks] = the.fails[task - the.tasks] || trib_task_is_open(task);
     trib_pipeline_fail(&the.core, task);
 }

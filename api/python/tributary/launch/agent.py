@@ -16,6 +16,7 @@ import time
 
 _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
 _KILL_SECONDS = 3  # between SIGTERM and SIGKILL
+_GONE_SECONDS = 10  # after SIGKILL: a process that waits in the kernel, as for a dead disk, does not end
 _CHUNK = 1 << 16
 _libc = ctypes.CDLL(None)
 
@@ -165,9 +166,13 @@ def _end_all():
     _signal_all(_descendants(), signal.SIGTERM)
     while _descendants() and time.monotonic() < deadline:
         time.sleep(0.05)
-    while _descendants():
+    deadline = time.monotonic() + _GONE_SECONDS
+    while _descendants() and time.monotonic() < deadline:
         _signal_all(_descendants(), signal.SIGKILL)
         time.sleep(0.05)
+    for pid in sorted(_descendants()):
+        sys.stderr.write('tributary run: process %d on %s has not ended %d s after SIGKILL: see its state in /proc\n'
+                         % (pid, socket.gethostname(), _GONE_SECONDS))
 
 
 def main():
