@@ -110,9 +110,8 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
         }
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
-        status = payload == NULL && what.size > 0
-                     ? TRIB_NO_MEMORY
-                     : trib_summation_arrived_in_place(self, &what, payload, NULL, &error);
+        status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
+                                                  : trib_summation_arrived_in_place(self, &what, payload, NULL, &error);
     }
 }
 
@@ -146,9 +145,7 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
 void trib_summation_fill(trib_summation *self, const trib_contribution *what, trib_is_gone *is_absent)
 {
     const sum_key *key = what == NULL ? NULL : trib_sum_key_find(self, what);
-    sum_round *round = what == NULL  ? self->oldest
-                       : key == NULL ? NULL
-                                     : trib_sum_round_find(self, key, what->round);
+    sum_round *round = what == NULL ? self->oldest : key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
     while (round != NULL) {
         round->holds++;
         fill_round(self, round, is_absent);

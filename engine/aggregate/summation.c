@@ -105,7 +105,8 @@ static trib_status check_duplicate(const trib_summation *self, const sum_round *
                                    trib_error *error)
 {
     const bool all = round->counts[what->contributor] == round->what.chunk_count;
-    if (round->refused == TRIB_OK && (all || (what->chunk < round->chunk_count && trib_sum_has_arrived(self, round, what)))) {
+    if (round->refused == TRIB_OK &&
+        (all || (what->chunk < round->chunk_count && trib_sum_has_arrived(self, round, what)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes twice to chunk %u of round %u",
                               what->contributor, what->chunk, what->round);
     }

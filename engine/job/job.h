@@ -176,8 +176,8 @@ typedef struct trib_uneven {
     struct trib_op *op; /* core 0; set under the mutex before the first post */
     trib_post post;     /* goes from core to core, and has what follows with it */
     bool is_over;
-    int32_t last;   /* the rank that joined last */
-    uint32_t left;  /* a rank that will never join, plus one; 0: all have joined */
+    int32_t last;  /* the rank that joined last */
+    uint32_t left; /* a rank that will never join, plus one; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
     atomic_uint ranks_joined; /* set after has_joined */

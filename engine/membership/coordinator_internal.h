@@ -18,7 +18,7 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    bool is_out_of_data, join_unheard; /* uneven.h: it has joined; it has yet to hear that nobody has any more */
+    bool is_out_of_data, join_unheard;    /* uneven.h: it has joined; it has yet to hear that nobody has any more */
     bool advances;                        /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
@@ -133,9 +133,9 @@ struct trib_coordinator {
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
     trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
-    bool noticed;                           /* the missing members were logged before the join deadline */
-    uint32_t parked;                        /* workers that wait for the end of the epoch to join (formation.h) */
-    struct trib_commit_entry *commits;      /* rounds that some workers are through with (commits.h) */
+    bool noticed;                      /* the missing members were logged before the join deadline */
+    uint32_t parked;                   /* workers that wait for the end of the epoch to join (formation.h) */
+    struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
     trib_uneven_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
 };

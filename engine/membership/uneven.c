@@ -19,8 +19,7 @@ typedef struct outgoing {
 static void flush(outgoing *out, uint32_t chunk)
 {
     const trib_uneven_state *uneven = &out->self->uneven;
-    const trib_frame frame = {
-        .type = TRIB_FRAME_JOIN_OVER, .aux = uneven->last, .root = uneven->left, .chunk = chunk};
+    const trib_frame frame = {.type = TRIB_FRAME_JOIN_OVER, .aux = uneven->last, .root = uneven->left, .chunk = chunk};
     trib_link_send_copy(out->self->slots[out->rank].link, frame, out->writer.data, out->writer.size);
     out->writer.size = 0;
 }

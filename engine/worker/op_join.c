@@ -236,8 +236,7 @@ static trib_status take_entry(trib_engine *engine, trib_join_entry kind, uint32_
     return TRIB_OK;
 }
 
-trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame, const void *payload,
-                                   trib_error *error)
+trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_uneven *join = &engine->join;
     trib_reader reader = {.data = payload, .left = frame->payload_size};

@@ -127,9 +127,9 @@ static trib_status check_tensor(const trib_request *request, trib_error *error)
         return trib_error_set(error, TRIB_INVALID, "the operation's tensor has just been released");
     }
     if (tensor->on_device && atomic_load(&tensor->engine->join.ranks_joined) > 0) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "tensor \"%s\" is on a device, and a worker has joined (trib_join), as it has no more data",
-                              tensor->name);
+        return trib_error_set(
+            error, TRIB_UNSUPPORTED,
+            "tensor \"%s\" is on a device, and a worker has joined (trib_join), as it has no more data", tensor->name);
     }
     return TRIB_OK;
 }
