@@ -4,6 +4,7 @@
 #include <stdio.h>
 
 #include "api/check.h"
+#include "engine/worker/op_join.h"
 
 trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
 {
@@ -182,4 +183,28 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
     trib_request request = {.params = &mine, .collective = TRIB_COLLECTIVE_ALL_REDUCE, .handle_out = op_out};
     status = status == TRIB_OK ? find_barrier(engine, mine.group, &request.tensor, error) : status;
     return status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+}
+
+/* The operation tells the rank that joined last, and so it has an output without a tensor. */
+trib_status trib_join(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
+{
+    trib_op_params mine;
+    trib_op_params_init(&mine, sizeof mine);
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (params != NULL) {
+        mine.output = params->output;
+        mine.done_cb = params->done_cb;
+        mine.user = params->user;
+    }
+    trib_request request = {.params = &mine,
+                            .collective = TRIB_COLLECTIVE_ALL_REDUCE,
+                            .tensor = engine->barrier_tensor,
+                            .handle_out = op_out};
+    return trib_op_join(engine, &request, error);
 }

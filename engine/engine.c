@@ -308,4 +308,6 @@ void trib_engine_free(trib_engine *engine)
     pthread_cond_destroy(&engine->changed);
     pthread_mutex_destroy(&engine->mutex);
     pthread_mutex_destroy(&engine->once_mutex);
+    free(engine->join.has_joined);
+    free(engine->join.targets);
 }

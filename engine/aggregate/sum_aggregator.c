@@ -63,6 +63,11 @@ static void refuse_gone(trib_aggregator *self, trib_is_gone *is_gone)
     trib_summation_refuse_gone(trib_sum_aggregator_summation(self), is_gone);
 }
 
+static void fill_absent(trib_aggregator *self, const trib_contribution *what, trib_is_gone *is_absent)
+{
+    trib_summation_fill(trib_sum_aggregator_summation(self), what, is_absent);
+}
+
 static void notify_waiting(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user)
 {
     trib_summation_each_waiting(trib_sum_aggregator_summation(self), what, notify, user);
@@ -97,6 +102,7 @@ const trib_aggregator_ops trib_sum_aggregator_ops = {
     .withdraw = withdraw_contributor,
     .scan = scan_stalls,
     .refuse_gone = refuse_gone,
+    .fill = fill_absent,
     .each_waiting = notify_waiting,
     .owes = owes_others,
     .forget = forget_key,

@@ -149,6 +149,10 @@ struct trib_summation {
     sum_block *free_blocks[TRIB_SUM_CLASSES], *all_blocks;
     sum_tree *free_trees;
     uint32_t live_rounds;
+    void *neutral; /* neutral elements, of the type and reduction that were asked for last; NULL: none */
+    size_t neutral_bytes;
+    trib_dtype neutral_dtype;
+    trib_reduce neutral_reduce;
     uint32_t blocks_out; /* blocks that are not in a free list */
     uint64_t bytes_in, bytes_out;
 };
@@ -195,6 +199,15 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
 void trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t contributor);
 /* Refuses the round if this contribution contradicts earlier ones. Otherwise records what it adds to them. */
 void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_contribution *what);
+
+/* ---- sum_absent.c ---- */
+
+/* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
+uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
+
+/* ---- summation.c ---- */
+
+bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what);
 
 /* ---- Contributors and ranks ---- */
 

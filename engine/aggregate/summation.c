@@ -95,7 +95,7 @@ static trib_status check_turn(const trib_summation *self, const sum_key *key, co
     return TRIB_OK;
 }
 
-static bool has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what)
+bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what)
 {
     const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
     return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
@@ -105,7 +105,8 @@ static trib_status check_duplicate(const trib_summation *self, const sum_round *
                                    trib_error *error)
 {
     const bool all = round->counts[what->contributor] == round->what.chunk_count;
-    if (round->refused == TRIB_OK && (all || (what->chunk < round->chunk_count && has_arrived(self, round, what)))) {
+    if (round->refused == TRIB_OK &&
+        (all || (what->chunk < round->chunk_count && trib_sum_has_arrived(self, round, what)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes twice to chunk %u of round %u",
                               what->contributor, what->chunk, what->round);
     }
@@ -279,7 +280,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         trib_sum_block_give(self, spare);
         trib_sum_round_notify(self, round, what->contributor);
     } else {
-        trib_assert(!has_arrived(self, round, what));
+        trib_assert(!trib_sum_has_arrived(self, round, what));
         const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
         round->arrived[bit / 64] |= UINT64_C(1) << bit % 64;
         round->counts[what->contributor]++;
@@ -495,6 +496,7 @@ void trib_summation_destroy(trib_summation *self)
     if (self != NULL) {
         trib_assert_slow(trib_sum_memory_adds_up(self));
         trib_sum_memory_free(self);
+        free(self->neutral);
         free(self);
     }
 }

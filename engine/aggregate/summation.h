@@ -61,6 +61,7 @@ typedef struct trib_summation_config {
     uint32_t (*rank_of)(void *user, const trib_contribution *what, uint32_t contributor);
     uint32_t receiver_last; /* the contributor that is served last, plus one; 0 means none */
     bool may_jump;          /* keys move between servers, so a round may be any number above the earlier ones */
+    bool fills_absent;      /* an all-reduce goes on without contributors that are absent (trib_summation_fill) */
     /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. */
     bool takes_partials;
     /*
@@ -128,6 +129,9 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
 /* Refuses with TRIB_PEER_LEFT each incomplete round that misses a contributor for which is_gone returns true.
  * The refusal has the text of is_gone. */
 void trib_summation_refuse_gone(trib_summation *self, trib_is_gone *is_gone);
+
+/* Lets absent contributors bring neutral elements, as trib_aggregator_ops.fill says (sum_absent.c). */
+void trib_summation_fill(trib_summation *self, const trib_contribution *what, trib_is_gone *is_absent);
 
 /* The key's tensor has ended with what->round: gives up its rounds that lack contributions, and tells nobody. The key's
  * memory goes when its last sum has been sent. Later contributions to those rounds have them below their round_base. */

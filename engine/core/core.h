@@ -63,6 +63,7 @@ typedef struct trib_core {
     struct trib_op_core *op_cores;     /* operations that arrived and are not done, newest first */
     struct trib_op *held, **held_last; /* core 0: operations that wait for the other workers (op_commit.h) */
     bool *left_owners;                 /* by member: it has left in good order; NULL in jobs that survive no loss */
+    bool join_waits;                   /* trib_join waits until the core has no operation (op_join.h) */
     struct trib_orphan *orphans;       /* worker_orphan.h */
     trib_post lost_post;
     atomic_bool lost_posted;
@@ -86,7 +87,9 @@ typedef struct trib_core {
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */
-    int64_t next_scan_ns;     /* time of the next scan of waiting rounds while the core ends */
+    trib_post joined_post;    /* a rank has joined: what waits for it goes on (server_joined.c) */
+    atomic_bool joined_posted;
+    int64_t next_scan_ns; /* time of the next scan of waiting rounds while the core ends */
     trib_sum_entry *free_entries;
     struct trib_server_codec *codec; /* for encoded chunks (server_codec.c); NULL: none has come yet */
     uint32_t entries_waiting;        /* sums not sent yet */

@@ -164,6 +164,29 @@ typedef struct trib_job_hooks {
     const char *(*tensor_name)(const trib_engine *engine, uint32_t tag);
 } trib_job_hooks;
 
+/* A tensor, and the round that the other workers have come to while this one had no more data. */
+typedef struct trib_join_target {
+    struct trib_tensor *tensor;
+    uint32_t round;
+} trib_join_target;
+
+/* Workers that have no more data (trib_join). */
+typedef struct trib_uneven {
+    bool is_active;     /* this worker has joined, and not all have: it submits nothing; guarded by the mutex */
+    struct trib_op *op; /* core 0; set under the mutex before the first post */
+    trib_post post;     /* goes from core to core, and has what follows with it */
+    bool is_over;
+    int32_t last;  /* the rank that joined last */
+    uint32_t left; /* a rank that will never join, plus one; 0: all have joined */
+    trib_join_target *targets;
+    uint32_t target_count, target_capacity;
+    atomic_uint ranks_joined; /* set after has_joined */
+    atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
+} trib_uneven;
+
+#define TRIB_JOIN_IS_ACTIVE                                                                                            \
+    "this worker has joined (trib_join): it submits nothing until all workers have joined, when that operation ends"
+
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
 #define TRIB_ENGINE_ALIVE UINT64_C(0x6c61746972747562)
@@ -250,6 +273,8 @@ struct trib_engine {
     struct trib_group *groups; /* of this worker, newest first; guarded by the mutex */
     uint32_t group_count;
     uint32_t bytes_calls; /* operations on bytes in the whole job so far */
+
+    trib_uneven join;
 
     struct trib_op *free_ops, *all_ops;
     _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */

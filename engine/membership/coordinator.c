@@ -22,6 +22,7 @@
 #include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/membership/uneven.h"
 #include "engine/membership/verdict.h"
 
 #define LEFT_EARLY "left the job before its workers"
@@ -210,6 +211,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_groups_member_left(self);
     trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
+    trib_uneven_check(self);
     trib_drain_check(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
@@ -328,7 +330,7 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a member", trib_frame_name(frame->type));
+        return trib_uneven_take(self, member, frame, payload, error);
     }
 }
 
@@ -361,6 +363,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     at->link = NULL;
     if (self->over || at->left) {
         trib_serves_check(self);
+        trib_uneven_check(self);
         return;
     }
     trib_cause cause;

@@ -19,6 +19,7 @@ typedef struct trib_coordinator_slot {
     trib_member_info info;
     bool joined, left;
     bool has_roster;                      /* it has said so */
+    bool is_out_of_data, join_unheard;    /* uneven.h: it has joined; it has yet to hear that nobody has any more */
     bool advances;                        /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
@@ -84,6 +85,7 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
+    uint32_t join_round;               /* the last one when all had joined last (uneven.h), or what a worker has said */
     uint32_t rounds;                   /* most operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
@@ -101,6 +103,14 @@ typedef struct trib_registry_entry {
 
 struct trib_rebalance_state;
 struct trib_codec_chooser;
+
+/* Workers that have no more data (uneven.h). */
+typedef struct trib_uneven_state {
+    uint32_t count, last; /* of them; the rank that joined last */
+    bool is_ending;       /* members hear that nobody has joined any more */
+    uint32_t left;        /* a rank that left without joining, plus one; 0: none */
+    uint32_t once, bytes[TRIB_GROUPS_MAX];
+} trib_uneven_state;
 
 struct trib_coordinator {
     trib_core *core;
@@ -128,9 +138,10 @@ struct trib_coordinator {
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
     trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
-    bool noticed;                           /* the missing members were logged before the join deadline */
-    uint32_t parked;                        /* workers that wait for the end of the epoch to join (formation.h) */
-    struct trib_commit_entry *commits;      /* rounds that some workers are through with (commits.h) */
+    bool noticed;                      /* the missing members were logged before the join deadline */
+    uint32_t parked;                   /* workers that wait for the end of the epoch to join (formation.h) */
+    struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
+    trib_uneven_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
     struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */
 };
@@ -176,6 +187,8 @@ TRIB_CHECKED trib_status trib_registry_take_forgotten(trib_coordinator *self, ui
 void trib_registry_member_left(trib_coordinator *self);
 /* A worker has left: tensors that lack its declaration for their placement will never have it. */
 void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
+/* A worker has no more data: it declares nothing that others wait for, and need not release what it lacks. */
+void trib_registry_worker_joined(trib_coordinator *self, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
 /* The number of workers that share the tensor. */
 static inline uint32_t trib_registry_sharers(const trib_coordinator *self, const trib_registry_entry *entry)

@@ -15,10 +15,12 @@
 #include "engine/membership/election.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
 #include "engine/tracer/tracer.h"
 #include "engine/wire/address_list.h"
 #include "engine/worker/op_commit.h"
+#include "engine/worker/op_join.h"
 #include "engine/worker/worker.h"
 
 /* ---- The way to the coordinator ---- */
@@ -239,6 +241,16 @@ static void send_serving(trib_engine *engine, bool lacks_codec)
     }
 }
 
+/* A member that leaves answers, too. */
+static trib_status take_joined(const trib_member *member, const trib_frame *frame, trib_error *error)
+{
+    const trib_status status = trib_server_take_joined(member->core->engine, frame, error);
+    if (status == TRIB_OK && frame->root == TRIB_JOINED_NOBODY) {
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_JOIN_HEARD}, NULL, 0);
+    }
+    return status;
+}
+
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                    trib_error *error)
 {
@@ -296,6 +308,11 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_COMMIT:
         return joined ? trib_commit_take(member->core, frame, payload, error)
                       : trib_error_set(error, TRIB_PROTOCOL, "COMMIT before the roster");
+    case TRIB_FRAME_JOINED:
+        return joined ? take_joined(member, frame, error)
+                      : trib_error_set(error, TRIB_PROTOCOL, "JOINED before the roster");
+    case TRIB_FRAME_JOIN_OVER:
+        return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

@@ -78,11 +78,12 @@ trib_status trib_registry_send_declared(trib_coordinator *self, const trib_regis
         trib_put_u64(&writer, entry->counts[i]);
     }
     trib_assert(!writer.overflow);
+    const uint32_t base = entry->id < TRIB_TENSORS_MAX ? self->numbers[entry->id].round_base : 0;
     trib_frame frame = {.type = TRIB_FRAME_DECLARED,
                         .tensor = entry->tags[rank],
                         .aux = entry->id,
                         .root = entry->choice,
-                        .round = entry->id < TRIB_TENSORS_MAX ? self->numbers[entry->id].round_base : 0};
+                        .round = entry->join_round > base ? entry->join_round : base};
     trib_link_send_copy(self->slots[rank].link, frame, payload, size);
     free(payload);
     return TRIB_OK;

@@ -159,16 +159,21 @@ void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_en
 }
 
 /* A tensor that lacks the rank's declaration for its placement becomes bad for those that wait. */
-static void check_left(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
+static void check_absent(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
     if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
-        !self->slots[rank].left) {
+        !(self->slots[rank].left || self->slots[rank].is_out_of_data)) {
         return;
     }
+    const bool has_left = self->slots[rank].left;
     char text[TRIB_ERROR_TEXT_SIZE];
-    snprintf(text, sizeof text, "%s left the job without declaring it", trib_roster_name(self->roster, rank));
-    trib_registry_mark_bad(self, entry, TRIB_PEER_LEFT, text);
+    snprintf(text, sizeof text,
+             has_left ? "%s left the job without declaring it"
+                      : "%s has joined (trib_join) without declaring it: until all have, there are only all-reduces "
+                        "among all workers",
+             trib_roster_name(self->roster, rank));
+    trib_registry_mark_bad(self, entry, has_left ? TRIB_PEER_LEFT : TRIB_UNSUPPORTED, text);
     tell_bad(self, entry, false, rank);
 }
 
@@ -252,7 +257,7 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     }
     take_counts(self, entry, &what, place_of(entry, rank), &reader);
     for (uint32_t i = 0; i < self->worker_count && entry->layout != TRIB_WHOLE; i++) {
-        check_left(self, entry, i); /* a worker may have left before the first declaration */
+        check_absent(self, entry, i); /* a worker may have left before the first declaration */
     }
     status = answer(self, entry, rank);
     tell_bad(self, entry, was_bad, rank);
@@ -263,7 +268,7 @@ void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)
 {
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL && rank < self->worker_count;
          entry = entry->newer) {
-        check_left(self, entry, rank);
+        check_absent(self, entry, rank);
     }
 }
 
@@ -272,12 +277,13 @@ void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)
 static bool is_over(const trib_coordinator *self, const trib_registry_entry *entry)
 {
     const uint32_t sharers = trib_registry_sharers(self, entry);
-    if (self->workers_left == 0 || entry->released_count == sharers) {
+    if ((self->workers_left == 0 && self->uneven.count == 0) || entry->released_count == sharers) {
         return entry->released_count == sharers;
     }
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const bool is_sharer = place_of(entry, i) != TRIB_RANK_ABSENT;
-        if (is_sharer && entry->tags[i] != TRIB_TAG_RELEASED && !self->slots[i].left) {
+        const bool lacks_it = self->slots[i].is_out_of_data && entry->tags[i] == TRIB_TAG_NONE;
+        if (is_sharer && entry->tags[i] != TRIB_TAG_RELEASED && !self->slots[i].left && !lacks_it) {
             return false;
         }
     }
@@ -335,6 +341,10 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
     entry->tags[rank] = TRIB_TAG_RELEASED;
     entry->released_count++;
     entry->rounds = frame->round > entry->rounds ? frame->round : entry->rounds;
+    const uint32_t base = entry->serve == 0 ? 0 : self->numbers[entry->id].round_base;
+    if (entry->join_round > base && entry->rounds < entry->join_round - base + frame->round) {
+        entry->rounds = entry->join_round - base + frame->round; /* a late declarer counts from there */
+    }
     trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_RELEASED, .tensor = frame->tensor}, NULL, 0);
     trib_rebalance_released(self, entry, rank);
     if (is_over(self, entry)) {
@@ -343,14 +353,31 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
     return TRIB_OK;
 }
 
-void trib_registry_member_left(trib_coordinator *self)
+static void end_entries(trib_coordinator *self)
 {
     trib_registry_entry *next;
-    for (trib_registry_entry *entry = self->tensors_first; entry != NULL && self->workers_left > 0; entry = next) {
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = next) {
         next = entry->newer;
         if (is_over(self, entry)) {
             end_entry(self, entry);
         }
+    }
+}
+
+void trib_registry_worker_joined(trib_coordinator *self, uint32_t rank)
+{
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
+        if (entry->layout != TRIB_WHOLE) {
+            check_absent(self, entry, rank);
+        }
+    }
+    end_entries(self);
+}
+
+void trib_registry_member_left(trib_coordinator *self)
+{
+    if (self->workers_left > 0) {
+        end_entries(self);
     }
 }
 

@@ -153,6 +153,7 @@ static trib_status aggregate_chunk(server_chunk *chunk, trib_error *error)
     }
     if (status == TRIB_OK) {
         trib_server_sum_refuse_gone(chunk->sum);
+        trib_server_sum_fill(chunk->sum, &chunk->what);
     }
     return status;
 }
@@ -168,6 +169,9 @@ static trib_status withdraw_contributor(const server_chunk *chunk, const void *p
     trib_job_render_for_others(chunk->link->core->engine, &cause, text);
     const trib_status why = trib_frame_withdraw_reason(cause.status);
     const trib_status taken = chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
+    if (taken == TRIB_OK) {
+        trib_server_sum_fill(chunk->sum, &chunk->what);
+    }
     return taken == TRIB_OK ? TRIB_OK
                             : trib_error_set(error, taken, "WITHDRAW from %s: %s",
                                              trib_roster_name(chunk->link->core->engine->roster, chunk->link->peer),

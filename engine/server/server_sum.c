@@ -65,6 +65,10 @@ static uint32_t rank_of(void *user, const trib_contribution *what, uint32_t cont
 static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *buffer)
 {
     trib_server_sum *sum = user;
+    if (trib_server_has_joined(sum, receiver, what)) {
+        sum->aggregator->ops->sent(sum->aggregator, buffer);
+        return;
+    }
     trib_server_hand_out(sum, trib_server_sum_rank(sum, receiver, what), what, buffer);
 }
 
@@ -79,6 +83,9 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
 {
     const trib_server_sum *sum = user;
     const uint32_t rank = trib_server_sum_rank(sum, receiver, what);
+    if (trib_server_has_joined(sum, receiver, what)) {
+        return;
+    }
     const trib_frame extra = notice_of(sum, TRIB_FRAME_REFUSED, (uint32_t)status);
     trib_server_trace_chunk(sum, TRIB_TRACE_SUM_REFUSED, what, rank, (uint32_t)status);
     trib_server_notice(sum->core, &extra, rank, what, text);
@@ -239,8 +246,9 @@ static trib_status open_sum(trib_server_sum *sum)
     if (sum->level == TRIB_SUM_PAIR || sum->level == TRIB_SUM_GROUP) {
         config.rank_of = rank_of;
     }
+    config.fills_absent = sum->level == TRIB_SUM_RANK || is_host;
     if (sum->level == TRIB_SUM_RANK) {
-        config.may_jump = roster->follows;
+        config.may_jump = roster->follows || is_near; /* of a machine whose workers have joined, nothing comes */
         /* The worker in this process receives last, because its sums need no network. */
         config.receiver_last = me < roster->worker_count ? own_contributor(sum) + 1 : 0;
     }

@@ -108,6 +108,16 @@ uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank);
  * contribution. */
 bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, char *text, size_t size);
 
+/* ---- server_joined.c ---- */
+bool trib_server_rank_has_joined(const trib_engine *engine, uint32_t rank);
+/* True if the contributor has no more data, and hears of nothing until all have joined. */
+bool trib_server_has_joined(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
+/* Lets workers that have joined contribute neutral elements to the round, or to all (NULL). */
+void trib_server_sum_fill(trib_server_sum *sum, const trib_contribution *what);
+void trib_server_sums_fill(const trib_core *core);
+/* Core 0: takes JOINED from the coordinator. */
+TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, trib_error *error);
+
 /* ---- server_forget.c ---- */
 /* Core 0: all workers have released the tensor of that FORGET. The cores drop what they know of its partitions, and
  * frames about its rounds that are still on their way. Then `done` is called on core 0. */

@@ -264,6 +264,7 @@ trib_status trib_frame_withdraw_reason(trib_status status)
     case TRIB_TIMEOUT:
     case TRIB_BUSY:
     case TRIB_MISMATCH:
+    case TRIB_UNSUPPORTED:
     case TRIB_PEER_LOST:
     case TRIB_PEER_LEFT:
     case TRIB_EPOCH_CHANGED:

@@ -85,13 +85,18 @@
     X(ADVANCE, 0)                                                                                                      \
     /* what a link carries, for the choice of a codec: bytes that the coordinator sends, and the answer */             \
     X(PROBE, 256u << 10)                                                                                               \
-    X(PROBED, 0)                                                                                                    \
+    X(PROBED, 0)                                                                                                       \
     /* the coordinator is lost: a member's vote for another one, and what that one has decided */                      \
     X(VOTE, TRIB_PAYLOAD_MAX)                                                                                          \
     X(ELECTED, TRIB_PAYLOAD_MAX)                                                                                       \
     /* a member has taken the roster, and all have; between a member and the coordinator */                            \
     X(ROSTER_TAKEN, 0)                                                                                                 \
-    X(ROSTER_KNOWN, 0)
+    X(ROSTER_KNOWN, 0)                                                                                                 \
+    /* workers without further data (membership/uneven.h), between a member and the coordinator */                     \
+    X(JOIN_DONE, TRIB_PAYLOAD_MAX)                                                                                     \
+    X(JOINED, 0)                                                                                                       \
+    X(JOIN_HEARD, 0)                                                                                                   \
+    X(JOIN_OVER, TRIB_PAYLOAD_MAX)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -115,6 +120,16 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
 #define TRIB_VOTE_BYTES 8u    /* of each tensor in VOTE and ELECTED */
+/* Each entry of JOIN_DONE and JOIN_OVER: a trib_join_entry, a number, and a count. */
+#define TRIB_JOIN_ENTRY_BYTES 12u
+#define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* in a frame */
+#define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOIN_OVER: no frame follows about this */
+#define TRIB_JOINED_NOBODY 1u /* root of JOINED: all have joined, so from now on nobody has */
+typedef enum trib_join_entry {
+    TRIB_JOIN_TENSOR, /* of the receiver's or sender's tag: its last round */
+    TRIB_JOIN_ONCE,   /* operations whose tensor the engine named */
+    TRIB_JOIN_BYTES,  /* of the group with that number: operations on bytes */
+} trib_join_entry;
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */

@@ -402,6 +402,9 @@ typedef struct trib_request {
 
 /* Takes all of the operations, in this order, or none. The cores get many at a time, at the cost of one post. */
 TRIB_CHECKED trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
+/* The caller holds the mutex: begins an operation that has a slot, takes no round, and completes on core 0 alone. It
+ * cannot be cancelled. */
+void trib_op_begin_alone(trib_request *request);
 TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
                                                  trib_error *error);
 /* The request that starts a prepared operation. */

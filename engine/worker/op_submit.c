@@ -126,6 +126,11 @@ static trib_status check_tensor(const trib_request *request, trib_error *error)
     if (request->tensor_handle != 0 && trib_handle_find(request->tensor_handle, TRIB_HANDLE_TENSOR) != tensor) {
         return trib_error_set(error, TRIB_INVALID, "the operation's tensor has just been released");
     }
+    if (tensor->on_device && atomic_load(&tensor->engine->join.ranks_joined) > 0) {
+        return trib_error_set(
+            error, TRIB_UNSUPPORTED,
+            "tensor \"%s\" is on a device, and a worker has joined (trib_join), as it has no more data", tensor->name);
+    }
     return TRIB_OK;
 }
 
@@ -169,6 +174,9 @@ static trib_status claim(trib_request *request, trib_error *error)
 static trib_status check_all(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
 {
     trib_status status = trib_engine_check_open_locked(engine, error);
+    if (status == TRIB_OK && engine->join.is_active) {
+        status = trib_error_set(error, TRIB_STATE, TRIB_JOIN_IS_ACTIVE);
+    }
     size_t booked = 0, claimed = 0;
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
         status = check_tensor(&requests[i], error);
@@ -219,6 +227,17 @@ static void begin(trib_request *request, int64_t now_ns)
     if (hooks_of(request) != NULL) {
         hooks_of(request)->begin(op, request->marker);
     }
+}
+
+void trib_op_begin_alone(trib_request *request)
+{
+    trib_op *op = request->op;
+    begin(request, trib_now(op->engine->cores[0].reactor));
+    op->tensor->rounds--;
+    op->deadline_ns = 0;
+    atomic_store(&op->cores_left, 1);
+    atomic_store(&op->cores_booked, 1);
+    atomic_store(&op->cancelled, true);
 }
 
 /* After the last post of an operation it may complete at any time; its slot stays, as the mutex is held. */

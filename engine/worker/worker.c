@@ -10,6 +10,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/worker/device_hooks.h"
+#include "engine/worker/op_join.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/task_trace.h"
 #include "engine/worker/task_codec.h"
@@ -54,6 +55,7 @@ static void finish_op_core(trib_core *core, trib_op_core *op_core)
         trib_op_core_done(op, core);
     }
     trib_op_unbook_cores(op, 1);
+    trib_op_join_continue(core);
 }
 
 /* The operation has failed before its turn or the placement. Its buffers will not be used, so the caller need not
@@ -364,6 +366,7 @@ void trib_worker_joined(trib_core *core)
         trib_server_resume(core);
     }
     trib_engine_core_joined(engine);
+    trib_op_join_continue(core);
     if (atomic_load(&engine->losses.count) > 0) {
         trib_worker_post_losses(engine); /* a server has asked to go meanwhile */
     }
@@ -409,6 +412,9 @@ void trib_worker_close(trib_core *core)
 
 void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
 {
+    if (core->reactor->index == 0) {
+        trib_op_join_fail(core, status, text);
+    }
     trib_op_core *next;
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
         next = op_core->next;

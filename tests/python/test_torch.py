@@ -20,6 +20,7 @@ CASES = (
     'many_at_once',
     'gathers',
     'sparse',
+    'uneven_data',
     'gradients_flow',
     'optimizer_equals_one_process',
     'accumulation_and_unused',

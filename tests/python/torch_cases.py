@@ -150,6 +150,16 @@ def sparse():
     assert torch.equal(handle().to_dense(), of_all((8, 3), torch.float32).sum(0))
 
 
+def uneven_data():
+    trib.allreduce(torch.ones(4))
+    for _ in range(trib.rank()):
+        total = trib.allreduce(torch.full((4,), 2.0), op=trib.Sum)
+        assert torch.all(total % 2 == 0) and 2 <= total[0] <= 2 * (trib.size() - 1)
+    assert trib.join() == trib.size() - 1
+    assert trib.allgather_object(trib.rank()) == list(range(trib.size()))
+    assert torch.equal(trib.allreduce(torch.ones(4), op=trib.Sum), torch.full((4,), float(trib.size())))
+
+
 def gradients_flow():
     tensor = torch.ones(5, requires_grad=True)
     trib.allreduce(tensor, op=trib.Sum).sum().backward()
@@ -403,6 +413,7 @@ CASES = [
     many_at_once,
     gathers,
     sparse,
+    uneven_data,
     gradients_flow,
     optimizer_equals_one_process,
     accumulation_and_unused,

@@ -471,6 +471,18 @@ class Engine:
         self._live.add(operation)
         operation.wait()
 
+    def join(self):
+        """This worker has no more data: waits until all have none, and returns the rank that joined last (trib_join).
+        Until then the others' all-reduces go on without it."""
+        last, handle = ctypes.c_int32(-1), ctypes.c_void_p()
+        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
+        params.output = ctypes.addressof(last)
+        self._submit(lib.trib_join, ctypes.byref(params), handle)
+        operation = Operation(self, handle, None, last)
+        self._live.add(operation)
+        operation.wait()
+        return last.value
+
     def trace_start(self):
         with self._entered():
             call(lib.trib_trace_start, self._handle, 0)

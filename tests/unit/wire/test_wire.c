@@ -330,6 +330,7 @@ static void test_others_are_told_what_concerns_them(void **state)
     (void)state;
     assert_int_equal(trib_frame_withdraw_reason(TRIB_TIMEOUT), TRIB_TIMEOUT);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_MISMATCH), TRIB_MISMATCH);
+    assert_int_equal(trib_frame_withdraw_reason(TRIB_UNSUPPORTED), TRIB_UNSUPPORTED);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_PEER_LOST), TRIB_PEER_LOST);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_NO_MEMORY), TRIB_CANCELLED);
     assert_int_equal(trib_frame_withdraw_reason(TRIB_OK), TRIB_CANCELLED);

@@ -87,6 +87,7 @@ from .ops import (
     grouped_allreduce_,
     grouped_allreduce_async,
     grouped_allreduce_async_,
+    join,
 )
 from .optimizer import DistributedOptimizer
 from .parallel import DistributedDataParallel

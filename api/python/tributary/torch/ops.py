@@ -22,15 +22,18 @@ from .handles import Handle
 
 _counters = {}
 _counters_generation = 0
+_joins = 0  # how often all workers have joined
 
 
 def counted_name(kind):
-    """Returns the name of an operation that the caller did not name. Counting begins anew with each init()."""
-    global _counters_generation
+    """Returns the name of an operation that the caller did not name. Counting begins anew with each init() and join(),
+    as workers that have joined have counted less."""
+    global _counters_generation, _joins
     if _counters_generation != job.generation():
         _counters.clear()
-        _counters_generation = job.generation()
-    return '%s.noname.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
+        _counters_generation, _joins = job.generation(), 0
+    epoch = '.%d' % _joins if _joins else ''
+    return '%s.noname%s.%d' % (kind, epoch, next(_counters.setdefault(kind, itertools.count())))
 
 
 _in_flight = {}  # handles by name, of operations that may be under way
@@ -347,3 +350,14 @@ def broadcast_(
 def barrier(process_set: ProcessSet = global_process_set) -> None:
     """Waits until all workers have called it."""
     process_set.engine().barrier()
+
+
+def join(device: int = -1) -> int:
+    """This worker has no more data: waits until all have none, and returns the rank that joined last. Until then the
+    others' allreduces of tensors in host memory go on, with zeros for this worker; Average divides by all workers."""
+    del device  # Horovod's, for its zeros; here servers count them
+    global _joins
+    last = job.engine().join()
+    _joins += 1
+    _counters.clear()
+    return last

@@ -1,0 +1,157 @@
+/*
+ * sum_absent.c - lets contributors that have no more data bring neutral elements, so that the others' sums complete.
+ *
+ * An absent contributor brings a chunk as soon as somebody else has brought it, for only then its length is known. The
+ * chunk goes the way of any other contribution, so all rules of rounds hold for it, too.
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/aggregate/sum_tree.h"
+
+/* ---- Neutral elements ---- */
+
+typedef struct float_bits {
+    uint64_t negative_zero, one, largest, smallest;
+} float_bits;
+
+/* MIN and MAX of E4M3 have its largest number for infinity. */
+static const float_bits *bits_of(trib_dtype dtype)
+{
+    static const float_bits float32 = {0x80000000, 0x3f800000, 0x7f800000, 0xff800000};
+    static const float_bits float64 = {UINT64_C(1) << 63, UINT64_C(0x3ff) << 52, UINT64_C(0x7ff) << 52,
+                                       UINT64_C(0xfff) << 52};
+    static const float_bits float16 = {0x8000, 0x3c00, 0x7c00, 0xfc00};
+    static const float_bits bfloat16 = {0x8000, 0x3f80, 0x7f80, 0xff80};
+    static const float_bits e4m3 = {0x80, 0x38, 0x7e, 0xfe};
+    static const float_bits e5m2 = {0x80, 0x3c, 0x7c, 0xfc};
+    switch (dtype) {
+    case TRIB_FLOAT32:
+        return &float32;
+    case TRIB_FLOAT64:
+        return &float64;
+    case TRIB_FLOAT16:
+        return &float16;
+    case TRIB_BFLOAT16:
+        return &bfloat16;
+    case TRIB_FLOAT8_E4M3:
+        return &e4m3;
+    case TRIB_FLOAT8_E5M2:
+        return &e5m2;
+    default:
+        return NULL;
+    }
+}
+
+static bool is_signed(trib_dtype dtype)
+{
+    return dtype == TRIB_INT8 || dtype == TRIB_INT16 || dtype == TRIB_INT32 || dtype == TRIB_INT64;
+}
+
+uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce)
+{
+    const float_bits *bits = bits_of(dtype);
+    const uint64_t top = UINT64_C(1) << (8 * trib_dtype_size(dtype) - 1), ones = top - 1 + top;
+    switch (reduce) {
+    case TRIB_PRODUCT:
+        return bits != NULL ? bits->one : 1;
+    case TRIB_MIN:
+        return bits != NULL ? bits->largest : dtype == TRIB_BOOL ? 1 : is_signed(dtype) ? top - 1 : ones;
+    case TRIB_MAX:
+        return bits != NULL ? bits->smallest : is_signed(dtype) ? top : 0;
+    case TRIB_BIT_AND:
+        return dtype == TRIB_BOOL ? 1 : ones;
+    default: /* SUM, AVG, and the other bitwise ones */
+        return bits != NULL ? bits->negative_zero : 0;
+    }
+}
+
+/* Returns as many bytes of neutral elements, or NULL if there is no memory. */
+static const void *neutral_bytes(trib_summation *self, const trib_contribution *what)
+{
+    const trib_dtype dtype = self->config.takes_partials ? trib_acc_dtype(what->dtype, what->reduce) : what->dtype;
+    const size_t element = trib_dtype_size(dtype), bytes = what->size / trib_dtype_size(what->dtype) * element;
+    if (self->neutral != NULL && self->neutral_bytes >= bytes && self->neutral_dtype == dtype &&
+        self->neutral_reduce == what->reduce) {
+        return self->neutral;
+    }
+    if (self->neutral_bytes < bytes) {
+        free(self->neutral);
+        self->neutral_bytes = 0;
+        self->neutral = malloc(bytes);
+        if (self->neutral == NULL) {
+            return NULL;
+        }
+        self->neutral_bytes = bytes;
+    }
+    const uint64_t value = trib_sum_neutral(dtype, what->reduce);
+    for (size_t at = 0; at + element <= self->neutral_bytes; at += element) {
+        memcpy((unsigned char *)self->neutral + at, &value, element); /* little-endian, as elements are */
+    }
+    self->neutral_dtype = dtype;
+    self->neutral_reduce = what->reduce;
+    return self->neutral;
+}
+
+/* ---- Rounds ---- */
+
+/* Brings the chunks that others have brought. Without memory, some are left for a later call. */
+static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
+{
+    trib_status status = TRIB_OK;
+    for (uint32_t i = 0; i < round->chunk_count && round->refused == TRIB_OK && status == TRIB_OK; i++) {
+        const sum_chunk *chunk = &round->chunks[i];
+        trib_contribution what = round->what;
+        what.contributor = contributor;
+        what.chunk = i;
+        what.size = chunk->size;
+        if (chunk->arrived == 0 || trib_sum_has_arrived(self, round, &what)) {
+            continue;
+        }
+        const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
+        trib_error error;
+        status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
+                                                  : trib_summation_arrived_in_place(self, &what, payload, NULL, &error);
+    }
+}
+
+static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_absent)
+{
+    for (uint32_t i = 0; i < self->config.contributor_count; i++) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_contribution what = round->what;
+        what.contributor = i;
+        if (!is_absent(self->config.user, &what, text, sizeof text)) {
+            continue;
+        }
+        if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count) {
+            if (self->config.fills_absent && round->what.collective == TRIB_COLLECTIVE_ALL_REDUCE) {
+                bring_chunks(self, round, i);
+            } else {
+                trib_sum_round_refuse(self, round, TRIB_UNSUPPORTED, text);
+            }
+        }
+    }
+    for (uint32_t i = 0; i < self->config.contributor_count && round->refused != TRIB_OK; i++) {
+        char text[TRIB_ERROR_TEXT_SIZE];
+        trib_contribution what = round->what;
+        what.contributor = i;
+        if (is_absent(self->config.user, &what, text, sizeof text)) {
+            trib_sum_round_notify(self, round, i); /* it never shows up, and the round waits for nobody else */
+        }
+    }
+}
+
+void trib_summation_fill(trib_summation *self, const trib_contribution *what, trib_is_gone *is_absent)
+{
+    const sum_key *key = what == NULL ? NULL : trib_sum_key_find(self, what);
+    sum_round *round = what == NULL ? self->oldest : key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    while (round != NULL) {
+        round->holds++;
+        fill_round(self, round, is_absent);
+        round->holds--;
+        sum_round *younger = what == NULL ? round->younger : NULL;
+        trib_sum_round_try_end(self, round);
+        round = younger;
+    }
+}

@@ -1,0 +1,166 @@
+/* uneven.c - see uneven.h. */
+#include "engine/membership/uneven.h"
+
+#include "engine/base/assert.h"
+
+static void raise_count(uint32_t *count, uint32_t to)
+{
+    *count = *count < to ? to : *count;
+}
+
+/* ---- The end ---- */
+
+typedef struct outgoing {
+    const trib_coordinator *self;
+    uint32_t rank;
+    trib_writer writer;
+} outgoing;
+
+static void flush(outgoing *out, uint32_t chunk)
+{
+    const trib_uneven_state *uneven = &out->self->uneven;
+    const trib_frame frame = {.type = TRIB_FRAME_JOIN_OVER, .aux = uneven->last, .root = uneven->left, .chunk = chunk};
+    trib_link_send_copy(out->self->slots[out->rank].link, frame, out->writer.data, out->writer.size);
+    out->writer.size = 0;
+}
+
+static void put(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
+{
+    if (count == 0) {
+        return;
+    }
+    if (out->writer.capacity - out->writer.size < TRIB_JOIN_ENTRY_BYTES) {
+        flush(out, 0);
+    }
+    trib_put_u32(&out->writer, (uint32_t)kind);
+    trib_put_u32(&out->writer, number);
+    trib_put_u32(&out->writer, count);
+}
+
+static void tell_over(const trib_coordinator *self, uint32_t rank)
+{
+    const trib_coordinator_slot *slot = &self->slots[rank];
+    if (slot->link == NULL) {
+        return;
+    }
+    unsigned char payload[1024 * TRIB_JOIN_ENTRY_BYTES];
+    outgoing out = {.self = self, .rank = rank, .writer = {.data = payload, .capacity = sizeof payload}};
+    put(&out, TRIB_JOIN_ONCE, 0, self->uneven.once);
+    for (uint32_t i = 0; i < TRIB_GROUPS_MAX; i++) {
+        put(&out, TRIB_JOIN_BYTES, i, self->uneven.bytes[i]);
+    }
+    for (uint32_t tag = 0; tag < slot->tensors_capacity; tag++) {
+        const trib_registry_entry *entry = slot->tensors[tag];
+        if (entry != NULL && entry->is_known && !entry->bad) {
+            put(&out, TRIB_JOIN_TENSOR, tag, entry->join_round);
+        }
+    }
+    flush(&out, TRIB_JOIN_LAST);
+}
+
+static void finish(trib_coordinator *self)
+{
+    trib_uneven_state *uneven = &self->uneven;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].join_unheard && self->slots[i].link != NULL) {
+            return;
+        }
+    }
+    for (uint32_t rank = 0; rank < self->worker_count; rank++) {
+        if (self->slots[rank].is_out_of_data) {
+            self->slots[rank].is_out_of_data = false;
+            tell_over(self, rank);
+        }
+    }
+    uneven->count = 0;
+    uneven->left = 0;
+    uneven->is_ending = false;
+}
+
+static void tell_joined(trib_coordinator *self, uint32_t rank, uint32_t root)
+{
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        trib_coordinator_slot *slot = &self->slots[i];
+        if (slot->link != NULL) {
+            slot->join_unheard = root == TRIB_JOINED_NOBODY;
+            trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_JOINED, .aux = rank, .root = root}, NULL,
+                                0);
+        }
+    }
+}
+
+void trib_uneven_check(trib_coordinator *self)
+{
+    trib_uneven_state *uneven = &self->uneven;
+    if (uneven->count == 0 || self->over) {
+        return;
+    }
+    for (uint32_t rank = 0; rank < self->worker_count && uneven->left == 0; rank++) {
+        uneven->left = self->slots[rank].left ? rank + 1 : 0;
+    }
+    if (!uneven->is_ending && (uneven->left != 0 || uneven->count == self->worker_count)) {
+        uneven->is_ending = true;
+        tell_joined(self, uneven->last, TRIB_JOINED_NOBODY);
+    }
+    if (uneven->is_ending) {
+        finish(self);
+    }
+}
+
+/* ---- A worker has no more data ---- */
+
+static bool take_entry(trib_coordinator *self, const trib_coordinator_slot *slot, trib_reader *reader)
+{
+    const uint32_t kind = trib_get_u32(reader), number = trib_get_u32(reader), count = trib_get_u32(reader);
+    if (kind == TRIB_JOIN_ONCE) {
+        raise_count(&self->uneven.once, count);
+    } else if (kind == TRIB_JOIN_BYTES && number < TRIB_GROUPS_MAX) {
+        raise_count(&self->uneven.bytes[number], count);
+    } else if (kind == TRIB_JOIN_TENSOR && number < slot->tensors_capacity && slot->tensors[number] != NULL &&
+               count <= TRIB_ROUNDS_MAX) {
+        raise_count(&slot->tensors[number]->join_round, count);
+    } else {
+        return false;
+    }
+    return true;
+}
+
+static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_frame *frame, const void *payload,
+                             trib_error *error)
+{
+    trib_coordinator_slot *slot = &self->slots[rank];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    bool is_good = !slot->is_out_of_data && frame->payload_size % TRIB_JOIN_ENTRY_BYTES == 0;
+    while (is_good && reader.left > 0) {
+        is_good = take_entry(self, slot, &reader);
+    }
+    if (!is_good) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed JOIN_DONE of %s", trib_roster_name(self->roster, rank));
+    }
+    if (frame->aux != TRIB_JOIN_LAST || slot->left) {
+        return TRIB_OK;
+    }
+    slot->is_out_of_data = true;
+    self->uneven.count++;
+    self->uneven.last = rank;
+    if (!self->uneven.is_ending) {
+        tell_joined(self, rank, 0);
+    }
+    trib_registry_worker_joined(self, rank);
+    trib_uneven_check(self);
+    return TRIB_OK;
+}
+
+trib_status trib_uneven_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
+                             trib_error *error)
+{
+    if (frame->type == TRIB_FRAME_JOIN_DONE && self->running && member < self->worker_count) {
+        return take_done(self, member, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_JOIN_HEARD) {
+        self->slots[member].join_unheard = false;
+        trib_uneven_check(self);
+        return TRIB_OK;
+    }
+    return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a member", trib_frame_name(frame->type));
+}

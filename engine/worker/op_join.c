@@ -1,0 +1,279 @@
+/* op_join.c - see op_join.h. */
+#include "engine/worker/op_join.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/base/assert.h"
+#include "engine/base/container_of.h"
+#include "engine/worker/rank_group.h"
+
+/* ---- What the coordinator is told ---- */
+
+typedef struct outgoing {
+    trib_engine *engine;
+    trib_writer writer;
+} outgoing;
+
+static void flush(outgoing *out, uint32_t aux)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_JOIN_DONE, .aux = aux};
+    out->engine->hooks->tell_coordinator(out->engine, &frame, out->writer.data, out->writer.size);
+    out->writer.size = 0;
+}
+
+static void put(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
+{
+    if (out->writer.capacity - out->writer.size < TRIB_JOIN_ENTRY_BYTES) {
+        flush(out, 0);
+    }
+    trib_put_u32(&out->writer, (uint32_t)kind);
+    trib_put_u32(&out->writer, number);
+    trib_put_u32(&out->writer, count);
+}
+
+/* Core 0: no operation of this worker is under way. */
+static void tell(trib_engine *engine)
+{
+    unsigned char payload[1024 * TRIB_JOIN_ENTRY_BYTES];
+    outgoing out = {.engine = engine, .writer = {.data = payload, .capacity = sizeof payload}};
+    pthread_mutex_lock(&engine->mutex);
+    put(&out, TRIB_JOIN_ONCE, 0, (uint32_t)engine->once_count);
+    put(&out, TRIB_JOIN_BYTES, 0, engine->bytes_calls);
+    for (const trib_group *group = engine->groups; group != NULL; group = group->next) {
+        if (group->state == TRIB_GROUP_MADE) {
+            put(&out, TRIB_JOIN_BYTES, group->id, group->bytes_calls);
+        }
+    }
+    for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+        const trib_tensor *tensor = engine->tensors[tag];
+        if (tensor->state != TRIB_TENSOR_UNUSED && tensor->state != TRIB_TENSOR_ENDING &&
+            tensor->state != TRIB_TENSOR_ENDED && atomic_load(&tensor->placed)) {
+            put(&out, TRIB_JOIN_TENSOR, tag, tensor->rounds);
+        }
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    flush(&out, TRIB_JOIN_LAST);
+}
+
+/* ---- The way through the cores ---- */
+
+static void post_to(trib_uneven *join, trib_core *core, void (*run)(trib_reactor *reactor, trib_post *post))
+{
+    join->post.run = run;
+    trib_reactor_post(core->reactor, &join->post);
+}
+
+static void complete(trib_engine *engine)
+{
+    trib_uneven *join = &engine->join;
+    trib_op *op = join->op;
+    join->op = NULL;
+    join->is_over = false;
+    free(join->targets);
+    join->targets = NULL;
+    join->target_count = join->target_capacity = 0;
+    pthread_mutex_lock(&engine->mutex);
+    join->is_active = false;
+    pthread_mutex_unlock(&engine->mutex);
+    if (join->left != 0) {
+        trib_op_fail(op, TRIB_PEER_LEFT, "%s left the job without joining",
+                     trib_roster_name(engine->roster, join->left - 1));
+    } else if (op->output != NULL) {
+        memcpy(op->output, &join->last, sizeof join->last);
+    }
+    join->left = 0;
+    trib_op_core_done(op, &engine->cores[0]);
+    trib_op_unbook_cores(op, 1);
+}
+
+static void settled_everywhere(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    if (core->ended || engine->join.op == NULL) {
+        return; /* the end of the job has failed the operation, or will */
+    }
+    if (engine->join.is_over) {
+        complete(engine);
+    } else {
+        tell(engine);
+    }
+}
+
+/* The rounds that the others have gone ahead count as this worker's, too. */
+static void take_targets(const trib_core *core, const trib_uneven *join)
+{
+    for (uint32_t i = 0; i < join->target_count; i++) {
+        trib_tensor *tensor = join->targets[i].tensor;
+        if (tensor->state == TRIB_TENSOR_ENDING || tensor->state == TRIB_TENSOR_ENDED) {
+            continue;
+        }
+        trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
+        trib_assert(mine->active == NULL && mine->pending == NULL);
+        if (mine->round_next <= join->targets[i].round) {
+            mine->round_next = join->targets[i].round + 1;
+        }
+    }
+}
+
+static void step(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_uneven *join = trib_container_of(post, trib_uneven, post);
+    if (core->ended) {
+        return;
+    }
+    if (join->is_over) {
+        take_targets(core, join);
+    } else if (core->op_cores != NULL || !core->joined) {
+        core->join_waits = true;
+        return;
+    }
+    const uint32_t next = core->reactor->index + 1;
+    if (next < engine->core_count) {
+        post_to(join, &engine->cores[next], step);
+    } else {
+        post_to(join, &engine->cores[0], settled_everywhere);
+    }
+}
+
+void trib_op_join_continue(trib_core *core)
+{
+    if (core->join_waits && core->op_cores == NULL && core->joined) {
+        core->join_waits = false;
+        post_to(&core->engine->join, core, step);
+    }
+}
+
+/* The caller holds the mutex. The collectives of devices need every local rank, and a new membership needs to know
+ * what each worker has done. */
+static trib_status check_kind(const trib_engine *engine, trib_error *error)
+{
+    const trib_roster *roster = engine->roster;
+    if (roster != NULL ? roster->survives || roster->shrinks : engine->config.survive != TRIB_SURVIVE_NOTHING) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "trib_join does not go together with TRIB_SURVIVE");
+    }
+    for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
+        if (engine->tensors[tag]->state != TRIB_TENSOR_UNUSED && engine->tensors[tag]->on_device) {
+            return trib_error_set(error, TRIB_UNSUPPORTED,
+                                  "tensor \"%s\" is on a device: a worker with such tensors cannot join (trib_join)",
+                                  engine->tensors[tag]->name);
+        }
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error *error)
+{
+    trib_uneven *join = &engine->join;
+    pthread_mutex_lock(&engine->mutex);
+    trib_status status = trib_engine_check_open_locked(engine, error);
+    status = status == TRIB_OK ? check_kind(engine, error) : status;
+    if (status == TRIB_OK && join->is_active) {
+        status = trib_error_set(error, TRIB_STATE, TRIB_JOIN_IS_ACTIVE);
+    }
+    if (status == TRIB_OK) {
+        status = trib_op_take(engine, &request->op, error);
+    }
+    if (status == TRIB_OK) {
+        trib_op_begin_alone(request);
+        join->is_active = true;
+        join->op = request->op;
+        post_to(join, &engine->cores[0], step);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+/* ---- The coordinator's answer ---- */
+
+static trib_status add_target(trib_uneven *join, trib_tensor *tensor, uint32_t round)
+{
+    if (join->target_count == join->target_capacity) {
+        const uint32_t capacity = join->target_capacity == 0 ? 64 : 2 * join->target_capacity;
+        trib_join_target *targets = realloc(join->targets, capacity * sizeof *targets);
+        if (targets == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+        join->targets = targets;
+        join->target_capacity = capacity;
+    }
+    join->targets[join->target_count++] = (trib_join_target){.tensor = tensor, .round = round};
+    return TRIB_OK;
+}
+
+static void raise_count(uint32_t *count, uint32_t to)
+{
+    *count = *count < to ? to : *count;
+}
+
+/* The caller holds the mutex. */
+static trib_status take_entry(trib_engine *engine, trib_join_entry kind, uint32_t number, uint32_t count)
+{
+    if (kind == TRIB_JOIN_ONCE) {
+        engine->once_count = engine->once_count < count ? count : engine->once_count;
+    } else if (kind == TRIB_JOIN_BYTES && number == 0) {
+        raise_count(&engine->bytes_calls, count);
+    } else if (kind == TRIB_JOIN_BYTES) {
+        for (trib_group *group = engine->groups; group != NULL; group = group->next) {
+            if (group->state == TRIB_GROUP_MADE && group->id == number) {
+                raise_count(&group->bytes_calls, count);
+            }
+        }
+    } else if (kind == TRIB_JOIN_TENSOR && count <= TRIB_ROUNDS_MAX) {
+        trib_tensor *tensor = number < engine->tensor_count ? engine->tensors[number] : NULL;
+        if (tensor == NULL || tensor->state == TRIB_TENSOR_UNUSED || !atomic_load(&tensor->placed)) {
+            return TRIB_OK; /* it ends here */
+        }
+        raise_count(&tensor->rounds, count);
+        return add_target(&engine->join, tensor, count);
+    } else {
+        return TRIB_PROTOCOL;
+    }
+    return TRIB_OK;
+}
+
+trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_uneven *join = &engine->join;
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    if (join->op == NULL || join->is_over || frame->payload_size % TRIB_JOIN_ENTRY_BYTES != 0 ||
+        frame->aux >= engine->roster->worker_count || frame->root > engine->roster->worker_count) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed JOIN_OVER, or nobody waits for it");
+    }
+    trib_status status = TRIB_OK;
+    pthread_mutex_lock(&engine->mutex);
+    while (reader.left > 0 && status == TRIB_OK) {
+        const uint32_t kind = trib_get_u32(&reader), number = trib_get_u32(&reader), count = trib_get_u32(&reader);
+        status = take_entry(engine, (trib_join_entry)kind, number, count);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "JOIN_OVER: %s",
+                              status == TRIB_PROTOCOL ? "malformed" : "out of memory for the rounds of the others");
+    }
+    if (frame->chunk == TRIB_JOIN_LAST) {
+        join->last = (int32_t)frame->aux;
+        join->left = frame->root;
+        join->is_over = true;
+        post_to(join, &engine->cores[0], step);
+    }
+    return TRIB_OK;
+}
+
+void trib_op_join_fail(trib_core *core, trib_status status, const char *text)
+{
+    trib_uneven *join = &core->engine->join;
+    pthread_mutex_lock(&core->engine->mutex); /* the operation may just be under way to this core */
+    trib_op *op = join->op;
+    join->op = NULL;
+    pthread_mutex_unlock(&core->engine->mutex);
+    if (op != NULL) {
+        trib_op_fail(op, status, "%s", text);
+        trib_op_core_done(op, core);
+        trib_op_unbook_cores(op, 1);
+    }
+}
