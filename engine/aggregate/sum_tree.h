@@ -205,9 +205,13 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 /* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
 uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
 
-/* ---- summation.c ---- */
-
-bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what);
+/* The contributor's chunk has come. */
+static inline bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round,
+                                        const trib_contribution *what)
+{
+    const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
+    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
+}
 
 /* ---- Contributors and ranks ---- */
 

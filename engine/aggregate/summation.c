@@ -95,12 +95,6 @@ static trib_status check_turn(const trib_summation *self, const sum_key *key, co
     return TRIB_OK;
 }
 
-bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round, const trib_contribution *what)
-{
-    const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
-    return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
-}
-
 static trib_status check_duplicate(const trib_summation *self, const sum_round *round, const trib_contribution *what,
                                    trib_error *error)
 {

@@ -251,12 +251,35 @@ static trib_status take_joined(const trib_member *member, const trib_frame *fram
     return status;
 }
 
+/* The frame is about tensors, groups or members of a job that this member does not know before its roster. */
+static bool needs_roster(uint8_t type)
+{
+    switch (type) {
+    case TRIB_FRAME_DECLARED:
+    case TRIB_FRAME_MOVE:
+    case TRIB_FRAME_MOVE_DECIDED:
+    case TRIB_FRAME_RELEASED:
+    case TRIB_FRAME_FORGET:
+    case TRIB_FRAME_SERVE:
+    case TRIB_FRAME_GROUP_RANKS:
+    case TRIB_FRAME_SERVER_LOST:
+    case TRIB_FRAME_COMMIT:
+    case TRIB_FRAME_JOINED:
+    case TRIB_FRAME_JOIN_OVER:
+        return true;
+    default:
+        return false;
+    }
+}
+
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                    trib_error *error)
 {
     (void)in_place;
     trib_member *member = link->user;
-    bool joined = member->joined;
+    if (!member->joined && needs_roster(frame->type)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s before the roster", trib_frame_name(frame->type));
+    }
     switch (frame->type) {
     case TRIB_FRAME_ROSTER:
         return trib_member_take_roster(member, frame, payload, error);
@@ -274,50 +297,40 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
     case TRIB_FRAME_DECLARED:
-        return joined ? trib_member_take_declared(member->core->engine, frame, payload, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "DECLARED before the roster");
+        return trib_member_take_declared(member->core->engine, frame, payload, error);
     case TRIB_FRAME_MOVE:
-        return joined ? trib_member_take_move(member->core->engine, frame, payload, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE before the roster");
+        return trib_member_take_move(member->core->engine, frame, payload, error);
     case TRIB_FRAME_MOVE_DECIDED:
-        return joined ? trib_member_take_decided(member->core->engine, frame, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "MOVE_DECIDED before the roster");
+        return trib_member_take_decided(member->core->engine, frame, error);
     case TRIB_FRAME_RELEASED:
-        return joined ? trib_member_take_released(member->core->engine, frame, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "RELEASED before the roster");
+        return trib_member_take_released(member->core->engine, frame, error);
     case TRIB_FRAME_FORGET:
-        return joined ? trib_member_take_forget(member->core->engine, frame, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "FORGET before the roster");
+        return trib_member_take_forget(member->core->engine, frame, error);
     case TRIB_FRAME_SERVE:
-        return joined ? trib_server_take_serve(member->core->engine, frame, payload, send_serving, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "SERVE before the roster");
+        return trib_server_take_serve(member->core->engine, frame, payload, send_serving, error);
     case TRIB_FRAME_TENSOR_BAD:
         return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_RANKS:
-        return joined ? trib_member_take_group_ranks(member->core->engine, frame, payload, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "GROUP_RANKS before the roster");
+        return trib_member_take_group_ranks(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_MADE:
         return trib_member_take_group_made(member->core->engine, frame, error);
     case TRIB_FRAME_GROUP_BAD:
         return trib_member_take_group_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_SERVER_LOST:
-        return joined ? trib_server_loss_take(member->core->engine, frame, payload, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "SERVER_LOST before the roster");
+        return trib_server_loss_take(member->core->engine, frame, payload, error);
     case TRIB_FRAME_DRAIN:
         return trib_server_drain_refused(member->core->engine, error);
     case TRIB_FRAME_COMMIT:
-        return joined ? trib_commit_take(member->core, frame, payload, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "COMMIT before the roster");
+        return trib_commit_take(member->core, frame, payload, error);
     case TRIB_FRAME_JOINED:
-        return joined ? take_joined(member, frame, error)
-                      : trib_error_set(error, TRIB_PROTOCOL, "JOINED before the roster");
+        return take_joined(member, frame, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;
     case TRIB_FRAME_ROSTER_KNOWN:
-        member->core->engine->formation.is_known = joined;
+        member->core->engine->formation.is_known = member->joined;
         return TRIB_OK;
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",

@@ -321,6 +321,9 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
 uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes);
 /* Allocates one bit per chunk of `tasks` partitions. Returns NULL if memory runs out. */
 uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks);
+/* Allocates and fills in the tasks of a tensor in host memory, or of one that the host exchanges for its devices.
+ * Returns false if memory runs out. */
+TRIB_CHECKED bool trib_tensor_make_tasks(trib_tensor *tensor);
 /* Allocates the tasks counted for each core. Returns false if memory runs out. */
 TRIB_CHECKED bool trib_tensor_take_tasks(trib_tensor *tensor);
 /* Fills in the task of the partition and advances *bits past the words that it uses. */

@@ -266,130 +266,6 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
     return status;
 }
 
-static uint32_t core_of(const trib_tensor *tensor, uint32_t partition)
-{
-    return tensor->owners[partition].reactor % tensor->engine->core_count;
-}
-
-uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
-{
-    const uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
-    return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
-}
-
-/* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
-static void locate_pair(const trib_cut *cut, trib_task *task)
-{
-    const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
-    const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
-    task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
-    task->offset_own = within;
-    for (uint32_t i = 0; i < giver; i++) {
-        task->offset_own += cut->slices[i * cut->members + taker].bytes;
-    }
-}
-
-static void locate(const trib_cut *cut, trib_task *task)
-{
-    task->slice = trib_cut_find(cut, task->partition);
-    task->size = trib_cut_size(cut, task->partition);
-    task->offset = trib_cut_begin(cut, task->partition);
-    task->offset_own = task->offset - cut->slices[task->slice].begin;
-    if (cut->layout == TRIB_PAIRS) {
-        locate_pair(cut, task);
-    }
-}
-
-void trib_tensor_make_task(trib_tensor *tensor, uint32_t partition, trib_task *task, uint64_t **bits)
-{
-    *task = (trib_task){
-        .tensor = tensor,
-        .partition = partition,
-        .owner = partition < tensor->partition_count ? tensor->owners[partition] : (trib_place_owner){0},
-        .missing_rank = TRIB_NO_MEMBER,
-        .giver = TRIB_NO_MEMBER,
-        .received = *bits,
-    };
-    if (partition < tensor->partition_count) {
-        locate(tensor->cut, task);
-    } else {
-        task->offset = (uint64_t)partition * tensor->partition_bytes; /* an absent share of a slice of devices */
-    }
-    task->chunk_count = (task->size + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
-    if (task->size == 0 && partition < tensor->partition_count) {
-        task->chunk_count = 1; /* an empty tensor takes part with one chunk; an absent share of a slice has none */
-    }
-    *bits += (task->chunk_count + 63) / 64;
-}
-
-bool trib_tensor_take_tasks(trib_tensor *tensor)
-{
-    for (uint32_t i = 0; i < tensor->engine->core_count; i++) {
-        trib_tensor_core *mine = &tensor->cores[i];
-        mine->round_next = tensor->round_base + 1;
-        mine->tensor = tensor;
-        mine->tasks = calloc(mine->task_count > 0 ? mine->task_count : 1, sizeof *mine->tasks);
-        if (mine->tasks == NULL) {
-            return false;
-        }
-    }
-    return true;
-}
-
-/* A worker has no part in what two others exchange. */
-static bool takes_part(const trib_tensor *tensor, uint32_t partition)
-{
-    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor, .slice = trib_cut_find(tensor->cut, partition)};
-    return tensor->layout != TRIB_PAIRS || trib_task_giver(&task) == tensor->group_place ||
-           trib_task_taker(&task) == tensor->group_place;
-}
-
-/* Returns false if memory runs out. */
-static bool take_copies(trib_tensor *tensor)
-{
-    const trib_engine *engine = tensor->engine;
-    tensor->is_covered = engine->roster->survives && tensor->layout == TRIB_WHOLE && tensor->group == NULL;
-    if (!tensor->is_covered || tensor->bytes == 0) {
-        return true;
-    }
-    tensor->copies = engine->env.memory_alloc(engine->env.memory, tensor->bytes);
-    for (uint32_t i = 0; tensor->copies != NULL && i < engine->core_count; i++) {
-        for (uint32_t k = 0; k < tensor->cores[i].task_count; k++) {
-            tensor->cores[i].tasks[k].copy = tensor->copies + tensor->cores[i].tasks[k].offset;
-        }
-    }
-    return tensor->copies != NULL;
-}
-
-static bool make_tasks(trib_tensor *tensor)
-{
-    const uint32_t count = tensor->partition_count > 0 ? tensor->partition_count : 1;
-    tensor->task_index = calloc(count, sizeof *tensor->task_index);
-    tensor->received_bits = trib_tensor_make_bits(tensor, count);
-    if (tensor->task_index == NULL || tensor->received_bits == NULL) {
-        return false;
-    }
-    for (uint32_t i = 0; i < tensor->partition_count; i++) {
-        trib_tensor_core *mine = &tensor->cores[core_of(tensor, i)];
-        tensor->task_index[i] = takes_part(tensor, i) ? mine->task_count++ : UINT32_MAX;
-    }
-    if (!trib_tensor_take_tasks(tensor)) {
-        return false;
-    }
-    uint64_t *bits = tensor->received_bits;
-    for (uint32_t i = 0; i < tensor->partition_count; i++) {
-        if (tensor->task_index[i] == UINT32_MAX) {
-            continue;
-        }
-        trib_task *task = &tensor->cores[core_of(tensor, i)].tasks[tensor->task_index[i]];
-        trib_tensor_make_task(tensor, i, task, &bits);
-        if (!trib_task_codec_open(task)) {
-            return false;
-        }
-    }
-    return take_copies(tensor) && (!tensor->on_device || tensor->engine->device_hooks->stage(tensor));
-}
-
 static void release_waiting(trib_tensor *tensor)
 {
     trib_op_core *op_core = tensor->waiting_head;
@@ -416,7 +292,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     tensor->plan = tensor->engine->env.choose_plan(tensor);
     char text[TRIB_ERROR_TEXT_SIZE];
     const bool has_codec = trib_codec_place_tensor(tensor, text, sizeof text);
-    if (!(tensor->is_sharded ? tensor->engine->device_hooks->place(tensor) : make_tasks(tensor))) {
+    if (!(tensor->is_sharded ? tensor->engine->device_hooks->place(tensor) : trib_tensor_make_tasks(tensor))) {
         /* The other workers would wait for pushes that this worker will never send. */
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
         trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);

@@ -385,6 +385,7 @@ static void failure_waits_for_its_reason(void **state)
     core.reactor = &reactor;
     engine.cores = &core;
     engine.group = &group;
+    tensor.is_sharded = true;
     atomic_store(&tensor.placed, true);
     device.op = &op;
     op.engine = &engine;
