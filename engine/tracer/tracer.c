@@ -51,7 +51,7 @@ static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
     trib_tracer *tracer = timer->user;
     const int64_t now_ns = trib_now(reactor);
     if (ask(tracer, now_ns)) {
-        /* If the question fails, the next recording or the roster starts the timer again. */
+        /* After a question that could not be sent, the next recording or the roster starts the timer again. */
         trib_timer_arm(reactor, timer, now_ns + (tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS));
     }
 }
