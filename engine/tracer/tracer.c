@@ -117,6 +117,7 @@ static trib_status open_rings(trib_tracer *tracer, uint64_t bytes, trib_error *e
                                   (unsigned long long)bytes);
         }
     }
+    trib_assert(bytes > 0); /* 0 would choose the default at the next start */
     tracer->opened = true;
     tracer->bytes = bytes;
     return TRIB_OK;
@@ -217,7 +218,9 @@ static void write_at_end(trib_engine *engine)
 
 void trib_tracer_core_closed(trib_engine *engine)
 {
-    if (atomic_fetch_sub(&engine->tracer->cores_left, 1) == 1 && engine->tracer->path != NULL) {
+    const uint32_t left = atomic_fetch_sub(&engine->tracer->cores_left, 1);
+    trib_assert(left > 0); /* a core closes once */
+    if (left == 1 && engine->tracer->path != NULL) {
         write_at_end(engine);
     }
 }
