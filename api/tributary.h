@@ -785,7 +785,7 @@ TRIB_API TRIB_CHECKED trib_status trib_broadcast(trib_engine *engine, const trib
                                                  trib_error *error);
 
 /* output on the root = reduction of all workers' inputs. Elsewhere output is not used and may be NULL. Else as
- * trib_all_reduce. Host memory only: TRIB_UNSUPPORTED. */
+ * trib_all_reduce. On a device only in a group: TRIB_UNSUPPORTED. */
 TRIB_API TRIB_CHECKED trib_status trib_reduce_to(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                  trib_error *error);
 
@@ -798,7 +798,7 @@ TRIB_API TRIB_CHECKED trib_status trib_all_gather(trib_engine *engine, const tri
 
 /* output = this worker's slice of the reduction of all workers' inputs, which have all slices, in order of rank. The
  * tensor is SLICES. output may lie at its place in the input, and must not overlap it otherwise. Else as
- * trib_all_reduce; host memory only. */
+ * trib_all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_reduce_scatter(trib_engine *engine, const trib_op_params *params,
                                                       trib_op **op_out, trib_error *error);
 

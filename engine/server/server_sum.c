@@ -236,7 +236,7 @@ static trib_status open_sum(trib_server_sum *sum)
         .user = sum,
         .takes_partials = is_host,
     };
-    if (is_near || is_host) { /* here roots are ranks of the job; for shards they are machines */
+    if (is_near || is_host) { /* a root is a rank of the job at this level, and a machine at the level of shards */
         config.rank_first = sum->rank_first;
         config.rank_step = sum->rank_step;
         config.rank_limit = roster->worker_count;

@@ -166,8 +166,8 @@ void trib_op_join_continue(trib_core *core)
     }
 }
 
-/* The caller holds the mutex. The collectives of devices need every local rank, and a new membership needs to know
- * what each worker has done. */
+/* Rejects a join beside tensors on devices, whose collectives need every local rank, and in a membership that changes,
+ * which needs to know what each worker has done. The caller holds the mutex. */
 static trib_status check_kind(const trib_engine *engine, trib_error *error)
 {
     const trib_roster *roster = engine->roster;
