@@ -14,10 +14,8 @@ static uint32_t between(trib_sim_stream *stream, uint32_t low, uint32_t high)
 /* Draws every order of magnitude with the same probability. */
 static int64_t spread(trib_sim_stream *stream, int64_t low, int64_t high)
 {
-    int64_t top = low;
     uint32_t doublings = 0;
-    while (top < high) {
-        top *= 2;
+    for (int64_t top = low; top < high; top *= 2) {
         doublings++;
     }
     const int64_t base = low << trib_sim_draw_below(stream, doublings + 1);
