@@ -303,7 +303,7 @@ static void calling_thread_leaves_wakeups_to_callers(void **state)
 static void polling_thread_wakes_reactors(void **state)
 {
     trib_device *device = *state;
-    cuda_stream_marker marker = {.event = NULL};
+    cuda_stream_marker marker = {.began = 0, .ended = 1};
     trib_device_job copy = {.kind = TRIB_DEVICE_TO_HOST, .bytes = 1};
     trib_device_job wait = {.kind = TRIB_DEVICE_WAIT, .marker = &marker};
     hand_in(device, &copy);
