@@ -116,8 +116,8 @@ typedef struct torture_tensor {
     uint32_t group; /* a bit for each of its members; 0: all workers */
     bool backwards; /* the group counts its members from the highest rank on */
     bool on_device;
-    uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
-    bool inexact;   /* sums are rounded, so their bits show along which tree they were made */
+    uint32_t stays;  /* on a device: a bit for each worker that has the same buffers in all rounds */
+    bool inexact;    /* sums are rounded, so their bits show along which tree they were made */
     uint32_t absent; /* of one round: a bit for each worker that had joined, and brought neutral elements */
 } torture_tensor;
 
@@ -164,7 +164,7 @@ typedef struct torture_plan {
     uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
     uint32_t lap;        /* rounds of each tensor after which all workers have joined once more; 0: nobody joins */
     uint32_t stops[TORTURE_WORKERS_MAX]; /* of each lap, the rounds that the worker does before it joins */
-    int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
+    int64_t restless_ns;                 /* mean time between moves of all partitions to other members; 0: no moves */
     torture_attack attack;
     uint64_t flip_one_in;   /* of messages, for FLIPS; once all have joined, if the job may not end for it */
     uint32_t attack_one_in; /* of data frames, for FORGERY */
@@ -186,12 +186,12 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
-/* torture_codec.c: draws losses, and how the job's sums are encoded; called last. */
+/* torture_codec.c: draws losses, and how the job's sums are encoded. */
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
-/* torture_join.c: draws workers with different amounts of data; and a bit for each worker that has joined before that
- * round. */
+/* torture_join.c: draws all of that, and workers with different amounts of data; called last. And a bit for each worker
+ * that has joined before that round. */
 void torture_draw_joins(torture_plan *plan);
 uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round);
 /* Draws a dispute about a tensor on devices. */
