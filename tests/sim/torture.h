@@ -186,12 +186,12 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
-/* torture_codec.c: draws losses, and how the job's sums are encoded; called last. */
+/* torture_codec.c: draws losses, and how the job's sums are encoded. */
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
-/* torture_join.c: draws workers with different amounts of data; and a bit for each worker that has joined before that
- * round. */
+/* torture_join.c: draws all of that, and workers with different amounts of data; called last. And a bit for each worker
+ * that has joined before that round. */
 void torture_draw_joins(torture_plan *plan);
 uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round);
 /* Draws a dispute about a tensor on devices. */

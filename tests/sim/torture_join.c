@@ -40,6 +40,7 @@ static void make_plain(torture_plan *plan)
 
 void torture_draw_joins(torture_plan *plan)
 {
+    torture_draw_codec(plan);
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xc2b2ae3d27d4eb4f) + 151};
     const bool draws = trib_sim_draw_one_in(&stream, 4);
     if (!draws || plan->job.workers < 2 || plan->narrow != TORTURE_NOBODY || plan->prompt || has_device_fault(plan) ||

@@ -395,7 +395,7 @@ static void even_machines(torture_plan *plan)
     }
 }
 
-/* Draws further links for all members, each in a network of its own. */
+/* Draws further links for all members, each in a network of its own, with other rates. */
 static void draw_networks(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd1342543de82ef95) + 23};
@@ -494,6 +494,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_exchanges(plan);
     torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
-    torture_draw_codec(plan);
     torture_draw_joins(plan);
 }

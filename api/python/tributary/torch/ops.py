@@ -25,13 +25,18 @@ _counters_generation = 0
 _joins = 0  # how often all workers have joined
 
 
-def counted_name(kind):
-    """Returns the name of an operation that the caller did not name. Counting begins anew with each init() and join(),
-    as workers that have joined have counted less."""
+def _begin_generation():
+    """Counts from nothing if the job is another one than when something was counted last."""
     global _counters_generation, _joins
     if _counters_generation != job.generation():
         _counters.clear()
         _counters_generation, _joins = job.generation(), 0
+
+
+def counted_name(kind):
+    """Returns the name of an operation that the caller did not name. Counting begins anew with each init() and join(),
+    as workers that have joined have counted less."""
+    _begin_generation()
     epoch = '.%d' % _joins if _joins else ''
     return '%s.noname%s.%d' % (kind, epoch, next(_counters.setdefault(kind, itertools.count())))
 
@@ -358,6 +363,7 @@ def join(device: int = -1) -> int:
     del device  # Horovod's, for its zeros; here servers count them
     global _joins
     last = job.engine().join()
+    _begin_generation()  # a worker may join before it has counted anything
     _joins += 1
     _counters.clear()
     return last
