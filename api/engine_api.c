@@ -370,12 +370,12 @@ static bool poll_attached(trib_engine *engine)
            engine->env.poll(reactor);
 }
 
-/* Also where a callback throws an exception. */
+/* The end of a dispatch, also if a callback throws an exception. */
 static void end_dispatch(trib_engine *const *engine)
 {
     atomic_store(&(*engine)->dispatcher, TRIB_NO_THREAD);
     if (atomic_load(&(*engine)->waiters) > 0 && trib_completions_any(*engine)) {
-        trib_engine_notify(*engine); /* it came meanwhile: one of the waiters has to dispatch it */
+        trib_engine_notify(*engine); /* a waiter must dispatch what completed meanwhile */
     }
 }
 

@@ -355,7 +355,7 @@ static trib_status compare_places(const launcher **chosen, place *at, const laun
     if ((*chosen)->is_mpi && other->is_slurm) {
         return TRIB_OK;
     }
-    /* A job of one process says nothing, or was started by a launcher outside. */
+    /* The other launcher's place does not count if its job has one process, or if it started the chosen launcher. */
     if (its.size == 1 || (at->size > 1 && is_inside(at, &its))) {
         return TRIB_OK;
     }

@@ -15,7 +15,7 @@
 #define LINE_ENDS "\r\n"
 
 /* A config points to it until trib_engine_create has copied the text. Per thread, so that threads do not share it. */
-static _Thread_local char token_text[TOKEN_MAX + 2]; /* and the end of its line */
+static _Thread_local char token_text[TOKEN_MAX + 2]; /* room for the end of its line and a 0 */
 
 static trib_status keep_token(trib_config *config, const char *line, trib_error *error, const char *source)
 {

@@ -137,7 +137,7 @@ static bool parse_rate(const trib_setting *setting, const char *text, int64_t *v
 {
     double bits = 0;
     const char *rest = NULL;
-    /* GB would be bytes. */
+    /* The unit is bits: "Gbit" is accepted, and "GB", which would be bytes, is not. */
     if (!parse_scaled(text, 1000, &bits, &rest) || !(*rest == '\0' || is_same_word(rest, "bit")) ||
         !(bits == 0 || bits >= (double)setting->low) || bits > (double)setting->high) {
         return false;

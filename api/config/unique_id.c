@@ -48,7 +48,7 @@ typedef enum place_state {
 typedef struct place {
     _Atomic place_state state;
     _Atomic uint64_t number;
-    int fd; /* of whoever has made the state FILLED or TAKEN */
+    int fd; /* the thread that made the state FILLED or TAKEN owns it */
     struct place *next;
 } place;
 

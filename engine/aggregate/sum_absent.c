@@ -88,6 +88,7 @@ static const void *neutral_bytes(trib_summation *self, const trib_contribution *
     for (size_t at = 0; at + element <= self->neutral_bytes; at += element) {
         memcpy((unsigned char *)self->neutral + at, &value, element); /* little-endian, as elements are */
     }
+    trib_assert(bytes <= self->neutral_bytes && bytes % element == 0);
     self->neutral_dtype = dtype;
     self->neutral_reduce = what->reduce;
     return self->neutral;
@@ -149,6 +150,7 @@ void trib_summation_fill(trib_summation *self, const trib_contribution *what, tr
     while (round != NULL) {
         round->holds++;
         fill_round(self, round, is_absent);
+        trib_assert(round->holds > 0); /* the round has not ended inside */
         round->holds--;
         sum_round *younger = what == NULL ? round->younger : NULL;
         trib_sum_round_try_end(self, round);

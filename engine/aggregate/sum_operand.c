@@ -18,6 +18,7 @@ uint8_t trib_sum_payload_form(const trib_summation *self)
 static void copy_in(const trib_summation *self, const trib_contribution *what, uint32_t chunk_size, sum_block *block,
                     const void *payload)
 {
+    trib_assert(block->data != payload);
     const uint32_t size = chunk_size << trib_sum_payload_width(self, what);
     self->config.kernels->copy(block->data, payload, size);
     trib_charge(self->config.reactor, TRIB_COST_COPY, size);
@@ -56,6 +57,7 @@ static bool take_lease(trib_summation *self, const sum_round *round, const trib_
     lease->user = block;
     block->lease = lease;
     block->leased = &chunk->tree->nodes[self->config.order == TRIB_ORDER_RANK ? what->contributor : 0];
+    trib_assert(chunk->round == round);
     block->leased_to = chunk;
     block->owner = self;
     return true;

@@ -68,7 +68,7 @@ TRUNCATE(to_u32, uint32_t, 0, UINT32_MAX)
 TRUNCATE(to_i64, int64_t, INT64_MIN, INT64_MAX)
 TRUNCATE(to_u64, uint64_t, 0, UINT64_MAX)
 
-/* Goes upwards: a result is never wider than its operand, so in place it covers only what was read. */
+/* The loop runs upwards. A result is never wider than its operand, so in place it overwrites only what was read. */
 #define INTEGER_LOOP(from, to, truncate)                                                                               \
     for (size_t i = 0; i < count; i++) {                                                                               \
         from value;                                                                                                    \

@@ -14,7 +14,7 @@ typedef struct trib_lease {
      * loop, before another of its messages or before `closed`. The holder must call `end` inside it, after a copy if
      * need be. */
     void (*recalled)(struct trib_lease *lease);
-    void *user; /* for the holder */
+    void *user; /* the holder's own */
 } trib_lease;
 
 /* The lender of a payload that was presented: a connection, or a task of this process. */

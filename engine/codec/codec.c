@@ -6,6 +6,8 @@ static const trib_codec *const codecs[] = {
     &trib_codec_onebit, &trib_codec_topk, &trib_codec_randomk,  &trib_codec_dithering, &trib_codec_uniform,
 };
 #define CODEC_COUNT (sizeof codecs / sizeof codecs[0])
+_Static_assert(CODEC_COUNT == TRIB_CODEC_UNIFORM, "each id but that of a program's codec has its codec");
+_Static_assert(TRIB_CODEC_BROUGHT > TRIB_CODEC_UNIFORM && TRIB_CODEC_BROUGHT <= UINT8_MAX, "a frame has a byte for it");
 
 const trib_codec *trib_codec_at(size_t index)
 {
@@ -111,6 +113,7 @@ float trib_codec_largest_finite(const codec_kernels *kernels, trib_dtype dtype, 
             kernels->largest_finite(trib_codec_load_block(kernels, dtype, source, first, length, room), length);
         most = bits > most ? bits : most;
     }
+    trib_assert(most < CODEC_F32_INFINITY); /* a magnitude, and finite */
     return codec_f32_of(most);
 }
 
@@ -124,6 +127,7 @@ uint32_t trib_codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype,
             kernels->largest(trib_codec_load_block(kernels, dtype, source, first, length, room), length);
         most = bits > most ? bits : most;
     }
+    trib_assert((most & CODEC_F32_SIGN) == 0);
     return most;
 }
 
@@ -154,6 +158,7 @@ codec_xorshift trib_codec_xorshift_begin(const trib_codec_params *params, const 
 
 void trib_codec_xorshift_end(const trib_codec_params *params, codec_xorshift after, void *state)
 {
+    trib_assert(after.older != 0 || after.newer != 0); /* zeros would give zeros for ever, and mean "not begun" */
     if (params->seed != 0 && state != NULL) {
         memcpy(state, &after, sizeof after);
     }

@@ -1,6 +1,7 @@
 /* codec_auto.c - see codec_auto.h. */
 #include "engine/codec/codec_auto.h"
 
+#include "engine/base/assert.h"
 #include "engine/base/log.h"
 
 #include <stdio.h>
@@ -89,6 +90,8 @@ trib_status trib_codec_auto_format(const trib_codec_choices *choices, char text[
 double trib_codec_step_ns(const trib_codec_step *step, const trib_codec_config *config, const trib_codec_speed *speed)
 {
     /* A member that sums does so for its share of the bytes, once for each worker. */
+    trib_assert(step->summing > 0 && step->reactors > 0 && step->workers > 0);
+    trib_assert((config == NULL) == (speed == NULL));
     const double share = 1.0 / step->summing, gathered = step->workers * share;
     double carried = 1, worker_ns = 0, summing_ns = step->sum_ns * gathered;
     if (config != NULL) {
@@ -106,6 +109,7 @@ double trib_codec_step_ns(const trib_codec_step *step, const trib_codec_config *
 uint32_t trib_codec_auto_choose(const trib_codec_step *step, const trib_codec_choices *choices,
                                 const trib_codec_speed speeds[TRIB_CODEC_CHOICES_MAX])
 {
+    trib_assert(choices->count <= TRIB_CODEC_CHOICES_MAX);
     uint32_t chosen = 0;
     double best_ns = trib_codec_step_ns(step, NULL, NULL);
     for (uint32_t i = 0; i < choices->count; i++) {

@@ -3,6 +3,8 @@
 
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
+
 #define COUNT TRIB_CODEC_SAMPLE_COUNT
 #define BYTES (COUNT * sizeof(float))
 
@@ -46,6 +48,7 @@ static bool measure(const trib_codec_clock *clock, const trib_codec_config *conf
     }
     speed->encode_ns = (double)encode_ns / (double)BYTES;
     speed->decode_ns = (double)decode_ns / (double)BYTES;
+    trib_assert(encode_ns >= 0 && decode_ns >= 0); /* the clock is monotonic */
     speed->ratio = (double)bytes;
     return true;
 }

@@ -11,6 +11,7 @@
 #define TRAILER_BYTES 8u
 #define LINEAR_LEVELS_MAX (1u << 20)
 #define NATURAL_LEVELS_MAX 21u /* powers of two */
+_Static_assert(1u << (NATURAL_LEVELS_MAX - 1) == LINEAR_LEVELS_MAX, "both kinds have the same largest level");
 
 static trib_status check_dithering(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
@@ -186,6 +187,8 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
     if (writer.used > 0) {
         put_bits(&writer, 0, 32 - writer.used);
     }
+    trib_assert(writer.used == 0); /* the trailer stands behind whole words */
+    trib_assert((uint64_t)(writer.at - encoded) + TRAILER_BYTES <= bound_dithering(params, dtype, count));
     codec_store_u32(writer.at, bits);
     codec_store_f32(writer.at + 4, (float)scale);
     return (uint32_t)(writer.at - encoded) + TRAILER_BYTES;

@@ -54,6 +54,7 @@ static void pack_signs(const codec_kernels *kernels, trib_dtype dtype, void *to,
     } else if (dtype == TRIB_FLOAT64) {
         kernels->signs_64(to, from, words, 0x7ff0000000000000u);
     } else {
+        trib_assert(dtype == TRIB_FLOAT16 || dtype == TRIB_BFLOAT16);
         kernels->signs_16(to, from, words, dtype == TRIB_FLOAT16 ? 0x7c00 : 0x7f80);
     }
 }
@@ -73,6 +74,8 @@ static uint32_t encode_onebit(const trib_codec_params *params, const trib_codec_
         pack_signs(kernels, dtype, encoded + words * size, padded, 1);
     }
     const uint64_t bytes = words_bytes(dtype, count);
+    trib_assert(bytes == (words + (rest > 0 ? 1 : 0)) * size); /* the scale stands behind the last word */
+    trib_assert(bytes + SCALE_BYTES <= bound_onebit(params, dtype, count));
     codec_store_f32(encoded + bytes, scale);
     return (uint32_t)bytes + SCALE_BYTES;
 }
@@ -96,6 +99,7 @@ static void spread_signs(const codec_kernels *kernels, trib_dtype dtype, void *t
         kernels->spread_16(to, from, words, half);
         break;
     default:
+        trib_assert(dtype == TRIB_BFLOAT16);
         kernels->f32_to_bf16(&half, &scale, 1);
         kernels->spread_16(to, from, words, half);
         break;

@@ -39,6 +39,7 @@ static float power_of_two_scale(float largest, float limit)
 {
     const uint32_t bits = codec_bits_of(largest), most = codec_bits_of(limit);
     const int power = (int)(bits >> 23) - (int)(most >> 23) + ((bits & 0x7fffff) > (most & 0x7fffff) ? 1 : 0);
+    trib_assert(power < 128); /* the scale is finite, as the largest number and the limit are */
     return codec_f32_of((uint32_t)((power < -126 ? -126 : power) + 127) << 23);
 }
 
@@ -50,6 +51,7 @@ static uint32_t encode_fp8(narrow_bytes *narrow, float scale, trib_dtype dtype, 
 {
     const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
+    trib_assert(codec_is_finite(scale) && scale > 0); /* what read_codes accepts */
     codec_store_f32(encoded, scale);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
@@ -99,6 +101,7 @@ static uint32_t encode_at_random(const trib_codec_params *params, const trib_cod
                              &draws);
         draws.first += CODEC_BLOCK;
     }
+    trib_assert(codec_is_finite(scale) && scale > 0); /* what read_codes accepts */
     return SCALE_BYTES + count;
 }
 
@@ -121,6 +124,7 @@ static uint32_t encode_sum(trib_dtype dtype, const void *source, uint32_t count,
     const codec_kernels *kernels = trib_codec_kernels_best();
     const float step = power_of_two_scale(trib_codec_largest_finite(kernels, dtype, source, count), INT16_LARGEST);
     float room[CODEC_BLOCK];
+    trib_assert(codec_is_finite(step) && (codec_bits_of(step) & 0x7fffff) == 0); /* what read_codes accepts */
     codec_store_f32(encoded, step);
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
         const size_t length = codec_block_at(first, count);
@@ -159,6 +163,8 @@ static widen_bytes *widening(const trib_codec *codec, const codec_kernels *kerne
     case TRIB_CODEC_FP8_E5M2:
         return kernels->e5m2_to_f32;
     default:
+        trib_assert(codec->id == TRIB_CODEC_INT8 || codec->id == TRIB_CODEC_UNIFORM);
+        trib_assert(!is_wide || codec->id == TRIB_CODEC_UNIFORM); /* sums alone are wide */
         return is_wide ? kernels->int16_to_f32 : kernels->int8_to_f32;
     }
 }

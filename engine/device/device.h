@@ -73,8 +73,8 @@ typedef struct trib_device_job {
     uint32_t end_jobs;
     trib_status status;
     char text[TRIB_DEVICE_TEXT_SIZE];
-    struct trib_device_job *next; /* for the device */
-    void *slot;                   /* for the device */
+    struct trib_device_job *next; /* the device's own: its lists of jobs */
+    void *slot;                   /* the device's own: what a job in progress uses; NULL before it begins */
 } trib_device_job;
 
 /* How a network device reaches a piece of memory. */

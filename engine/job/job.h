@@ -131,7 +131,7 @@ typedef struct trib_callback_site {
 typedef struct trib_job_hooks {
     /* Any core: a core has closed. Called before the engine counts it as closed. */
     void (*core_closed)(trib_engine *engine);
-    /* Data begins to move on the core. Called only while a trace is recorded. */
+    /* The core begins to send or receive payloads. Called only while a trace is recorded. */
     void (*data_began)(struct trib_core *core, int64_t at_ns);
     /* Runs a tensor's declare_post on core 0: declares the tensor now, or when the job has formed. */
     void (*declare)(trib_reactor *reactor, trib_post *post);
@@ -259,8 +259,8 @@ struct trib_engine {
     struct trib_tensor *tensors_by_name; /* uthash */
     struct trib_tensor *barrier_tensor;
     atomic_uint moves_unsettled;  /* tensors whose move some core has not carried out yet (tensor_move.c) */
-    uint32_t tensor_count;        /* tags in use, or free for the next tensor */
-    struct trib_tensor **tensors; /* by tag; what is free for the next tensor is there, too */
+    uint32_t tensor_count;        /* entries of `tensors`, with those free for the next tensor */
+    struct trib_tensor **tensors; /* by tag; with the free ones, which are in the list below too */
     struct trib_tensor *free_tensors;
     /* Operations so far whose tensor the engine named (op_submit.c). The mutex is held while one is submitted, so that
      * their numbers have their order; `mutex` is taken inside it. */
@@ -321,9 +321,9 @@ static inline bool trib_status_is_orderly(trib_status status)
 }
 /* Core 0: publishes the roster to the cores and takes ownership of it. */
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
-/* A core has all its links. */
+/* Notes that a core has all its links. */
 void trib_engine_core_joined(trib_engine *engine);
-/* A core has closed its last link after the job's end. */
+/* Notes that a core has closed its last link after the job's end. */
 void trib_engine_core_closed(trib_engine *engine);
 /* Any thread: begins to close the engine. Only the first call counts. */
 void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);

@@ -79,7 +79,7 @@ void trib_session_release(struct trib_link *link);
 /* Takes the peer's count from a frame's header; `done` is called for what it acknowledges. TRIB_PROTOCOL: the peer
  * counts frames that were not sent. */
 TRIB_CHECKED trib_status trib_session_take_count(struct trib_link *link, const trib_frame *frame, trib_error *error);
-/* Arms the timer of an ACK. */
+/* Arms the timer that sends an ACK if no other frame carries the count before. */
 void trib_session_await_ack(struct trib_link *link);
 /* Sends ACKs about the link's other connections over this one, before a frame that the peer may take for their
  * acknowledgement. */

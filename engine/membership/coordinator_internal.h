@@ -106,8 +106,8 @@ struct trib_codec_chooser;
 
 /* Workers that have no more data (uneven.h). */
 typedef struct trib_uneven_state {
-    uint32_t count, last; /* of them; the rank that joined last */
-    bool is_ending;       /* members hear that nobody has joined any more */
+    uint32_t count, last; /* their number; the rank that joined last */
+    bool is_ending;       /* the coordinator is telling members that the joins are over */
     uint32_t left;        /* a rank that left without joining, plus one; 0: none */
     uint32_t once, bytes[TRIB_GROUPS_MAX];
 } trib_uneven_state;

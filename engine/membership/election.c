@@ -222,7 +222,7 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
         trib_link_close(link, true, TRIB_CLOSED, "the vote is about another epoch now");
         return status;
     }
-    if (frame->type == TRIB_FRAME_ROSTER_TAKEN) { /* that is all that the candidate has */
+    if (frame->type == TRIB_FRAME_ROSTER_TAKEN) { /* the candidate has sent all that it knows */
         if (trib_election_pass_on(self, link, frame->tensor, frame->aux)) {
             vote(link);
         }

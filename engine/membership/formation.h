@@ -11,11 +11,11 @@
 
 #include "engine/membership/coordinator_internal.h"
 
-/* True if the job goes on when that happens: it is the loss of a member, and not of this process. */
+/* True if the job goes on after this cause: a member other than this process was lost. */
 bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cause);
-/* The epoch is over for that cause. Its subject, if it is a member, is lost. */
+/* Ends the epoch for that cause. The cause's subject, if it is a member, counts as lost. */
 void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause);
-/* A worker wants to go on. */
+/* Notes that the worker has asked for the next epoch (ADVANCE). */
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
 /* The member has left, or is lost, between two epochs. */
 void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why);
@@ -25,7 +25,7 @@ bool trib_formation_goes_on_without(trib_coordinator *self, uint32_t member, con
  * true if the member cannot go on, which has ended the epoch. */
 bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_frame *frame, trib_cause *cause);
 
-/* The coordinator has been opened: places for those that are expected. Returns false for the first epoch. */
+/* Makes places for the expected members when the coordinator opens. Returns false for the first epoch. */
 bool trib_formation_begin(trib_coordinator *self);
 /* The member has taken the roster. */
 void trib_formation_take_taken(trib_coordinator *self, uint32_t member);
@@ -40,11 +40,11 @@ void trib_formation_check(trib_coordinator *self);
 /* Returns true if the process that says JOIN has to wait. While the epoch runs a worker without a place waits on its
  * link; at other times whoever comes too early has to come again. */
 bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks_place);
-/* Between epochs: its place. NULL: there is none now. */
+/* Between epochs: returns a place for a new worker, or NULL if there is none now. */
 trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self);
-/* Takes what a worker that waits sends. */
+/* Takes a frame of a worker that waits on its link (trib_formation_puts_off). */
 TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
-/* Members that have not come back are lost. */
+/* Declares the members lost that have not come back in time. */
 void trib_formation_deadline_passed(trib_coordinator *self);
 /* The number of the roster that is being made. */
 uint32_t trib_formation_next_epoch(const trib_coordinator *self);

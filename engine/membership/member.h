@@ -36,7 +36,7 @@ const char *trib_member_awaited(const trib_engine *engine, char *text, size_t si
 void trib_member_note_awaited(trib_engine *engine);
 /* Core 0: tells the coordinator that this member's job has ended, in good order or for that cause. */
 void trib_member_leave(trib_member *member, const trib_cause *cause);
-/* True if the member has told so, or if there is no membership (member is NULL). */
+/* True after trib_member_leave, or if there is no membership (member is NULL). */
 bool trib_member_is_leaving(const trib_member *member);
 /* Declares the tensor of that post, or leaves it to the arrival of the roster. */
 void trib_member_declare(trib_reactor *reactor, trib_post *post);

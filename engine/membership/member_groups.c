@@ -98,7 +98,7 @@ static void release_waiting(trib_engine *engine, trib_group *group)
         } else {
             trib_member_send_declare(engine, tensor);
         }
-        if (tensor->state == TRIB_TENSOR_ENDED) { /* while it waited */
+        if (tensor->state == TRIB_TENSOR_ENDED) { /* released while it waited for the group */
             trib_member_tensor_ended(tensor);
         }
         tensor = next;

@@ -187,9 +187,9 @@ static inline void trib_timer_arm(trib_reactor *reactor, trib_timer *timer, int6
     reactor->ops->timer_arm(reactor, timer, at_ns);
 }
 
-/* Asked when a timer has fired that looks for silent peers: was this reactor itself away for longer than that? Then
- * messages may lie unread, and the caller has to wait for the next time before it judges. It then judges late or not: a
- * loop that is late each time would never judge. */
+/* True if a timer that looks for silent peers fired late by more than the tolerance: this reactor itself was away, and
+ * messages may lie unread. The caller then judges peers the next time the timer fires, late or not; otherwise a loop
+ * that is always late would never judge. */
 static inline bool trib_timer_stalled_locally(trib_reactor *reactor, const trib_timer *timer, int64_t tolerance_ns)
 {
     return trib_now(reactor) - timer->due_ns > tolerance_ns;

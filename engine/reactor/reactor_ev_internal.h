@@ -40,7 +40,7 @@ typedef struct reactor_ev {
     int64_t horizon_ns;          /* the time for which it is armed */
     struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
     trib_poll_window poll_window;
-    int64_t turn_ns; /* when it was over that the loop waited */
+    int64_t turn_ns; /* when the loop last stopped waiting */
     trib_tsc_clock tsc_clock;
     bool worked;             /* in this turn */
     bool posted;             /* some of it came by post */

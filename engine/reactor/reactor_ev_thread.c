@@ -49,7 +49,7 @@ static void *thread_main(void *argument)
     snprintf(name, sizeof name, "trib-%u", self->base.index);
     pthread_setname_np(pthread_self(), name);
     if (pthread_getaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) != 0) {
-        CPU_ZERO(&self->anywhere); /* more cores than a set has: once pinned it stays so */
+        CPU_ZERO(&self->anywhere); /* the machine has more cores than a set can name: a pinned thread stays pinned */
     }
     if (self->first_core >= 0) {
         pin_thread(self, self->first_core);

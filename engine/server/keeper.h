@@ -18,19 +18,19 @@
 
 #include "engine/server/server_sum.h"
 
-/* A checked PUSH has come, which may be the keeper's. */
+/* Notes a checked PUSH: if it is the keeper's and asks for that, the round's sum waits for the keeper. */
 void trib_keeper_pushes(trib_server_sum *sum, const trib_link *link, const trib_frame *frame);
 /* Takes the sum if it has to wait for the keeper. */
 TRIB_CHECKED bool trib_keeper_awaits(trib_core *core, trib_sum_entry *entry);
-/* Takes a KEPT. */
+/* Takes a KEPT frame, by which the keeper says that it has the sum. */
 TRIB_CHECKED trib_status trib_keeper_has(const trib_link *link, const trib_frame *frame, trib_error *error);
-/* Lets the sums go that have waited since the last check. */
+/* Sends the sums on that have waited since the last check. */
 void trib_keepers_check(trib_core *core);
-/* Lets all sums go. */
+/* Sends all waiting sums on. */
 void trib_keepers_release(trib_core *core);
-/* The tensor has ended. */
+/* Frees what is kept about a tensor that has ended, and sends its waiting sums on. */
 void trib_keepers_forget(trib_core *core, uint32_t tensor);
-/* No sum may wait any more. */
+/* Sends all waiting sums on, and frees everything. */
 void trib_keepers_close(trib_core *core);
 
 #endif

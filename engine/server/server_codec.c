@@ -11,7 +11,7 @@
 #include "engine/codec/encoding.h"
 #include "engine/server/server_sum.h"
 
-#define ENCODINGS_MAX 1024u /* a peer may not fill the memory with descriptions */
+#define ENCODINGS_MAX 1024u /* bounds the memory that a peer can take with descriptions */
 
 typedef struct known_encoding {
     struct known_encoding *next;

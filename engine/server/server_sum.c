@@ -102,7 +102,9 @@ static void round_stalled(void *user, uint32_t receiver, const trib_contribution
     extra.root = sum->level == TRIB_SUM_HOST;
     extra.size = sum->level == TRIB_SUM_RANK ? missing_count : 0;
     extra.chunk = trib_server_stall_chunk(sum->core, missing_rank);
-    trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
+    if (!trib_server_has_joined(sum, receiver, what)) {
+        trib_server_notice(sum->core, &extra, trib_server_sum_rank(sum, receiver, what), what, NULL);
+    }
     if (trib_server_sum_is_near(sum)) {
         trib_relay_stalled(sum->core, what, &extra);
     }
@@ -199,7 +201,7 @@ static void pass_on_stall(void *user, uint32_t machine, const trib_contribution 
     const stall_note *note = user;
     trib_frame extra = notice_of(note->sum, TRIB_FRAME_STALL, note->missing_rank);
     extra.chunk = note->chunk;
-    if (machine != note->missing_rank / note->sum->rank_step) {
+    if (machine != note->missing_rank / note->sum->rank_step && !trib_server_has_joined(note->sum, machine, what)) {
         trib_server_notice(note->sum->core, &extra, trib_server_sum_rank(note->sum, machine, what), what, NULL);
     }
 }
@@ -234,7 +236,7 @@ static trib_status open_sum(trib_server_sum *sum)
         .user = sum,
         .takes_partials = is_host,
     };
-    if (is_near || is_host) { /* here roots are ranks of the job; for shards they are machines */
+    if (is_near || is_host) { /* a root is a rank of the job at this level, and a machine at the level of shards */
         config.rank_first = sum->rank_first;
         config.rank_step = sum->rank_step;
         config.rank_limit = roster->worker_count;

@@ -119,8 +119,8 @@ void trib_server_sums_fill(const trib_core *core);
 TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, trib_error *error);
 
 /* ---- server_forget.c ---- */
-/* Core 0: all workers have released the tensor of that FORGET. The cores drop what they know of its partitions, and
- * frames about its rounds that are still on their way. Then `done` is called on core 0. */
+/* Core 0: takes FORGET, after all workers have released the tensor. The cores drop their state of its partitions, and
+ * late frames about its rounds. Then `done` is called on core 0. */
 TRIB_CHECKED trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
                                             void (*done)(trib_engine *engine));
 /* Returns the last round of tensors with that id that have ended; 0: there was none. */

@@ -162,7 +162,7 @@ uint64_t trib_sim_draw(trib_sim_stream *stream)
 uint64_t trib_sim_draw_below(trib_sim_stream *stream, uint64_t below)
 {
     trib_assert(below > 0);
-    return trib_sim_draw(stream) % below; /* the bias is far below anything these numbers decide */
+    return trib_sim_draw(stream) % below; /* the bias towards small numbers is negligible here */
 }
 
 bool trib_sim_draw_one_in(trib_sim_stream *stream, uint64_t of)

@@ -6,6 +6,8 @@
 #include "engine/base/assert.h"
 
 #define RECORDS_MIN 256u
+_Static_assert((RECORDS_MIN & (RECORDS_MIN - 1)) == 0, "a ring's capacity is a power of two");
+_Static_assert(sizeof(trib_trace_record) == TRIB_TRACE_WORDS * sizeof(uint64_t), "records are copied as words");
 
 bool trib_trace_ring_open(trib_trace_ring *ring, uint64_t bytes)
 {
@@ -17,6 +19,7 @@ bool trib_trace_ring_open(trib_trace_ring *ring, uint64_t bytes)
     /* Zeroed by the kernel as it is touched: what is never recorded costs nothing. */
     ring->slots = calloc(capacity, TRIB_TRACE_RECORD_BYTES);
     ring->capacity = ring->slots != NULL ? capacity : 0;
+    trib_assert((ring->capacity & (ring->capacity - 1)) == 0); /* positions are found by a mask */
     return ring->slots != NULL;
 }
 
@@ -48,6 +51,7 @@ uint64_t trib_trace_ring_copy(trib_trace_ring *ring, trib_trace_record *records,
         memmove(records, records + dropped, (end - first - dropped) * sizeof *records);
         first += dropped;
     }
+    trib_assert(first >= base && end - first <= ring->capacity);
     *lost_out = first - base;
     return end - first;
 }

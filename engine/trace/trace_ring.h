@@ -22,7 +22,7 @@ typedef struct trib_trace_ring {
     uint64_t capacity;        /* records, a power of two */
     _Atomic uint64_t begun;   /* records that the core has begun to write */
     _Atomic uint64_t written; /* records that are whole; begun - 1 or begun */
-    _Atomic uint64_t base;    /* records before this belong to an earlier recording */
+    _Atomic uint64_t base;    /* index of the first record of this recording */
 } trib_trace_ring;
 
 /* Makes room for that many bytes, rounded down to a power of two of records. False: out of memory. */
@@ -55,7 +55,8 @@ static inline void trib_trace_ring_put(trib_trace_ring *ring, const trib_trace_r
     atomic_store_explicit(&ring->written, index + 1, memory_order_release);
 }
 
-/* Any thread: at most `capacity` records, the oldest first; how many, and in *lost_out how many were overwritten. */
+/* Any thread: copies at most `capacity` records, the oldest first. Returns their number, and in *lost_out the number of
+ * records that were overwritten. */
 uint64_t trib_trace_ring_copy(trib_trace_ring *ring, trib_trace_record *records, uint64_t *lost_out);
 
 #endif

@@ -51,7 +51,7 @@ static void ask_for_time(trib_reactor *reactor, trib_timer *timer)
     trib_tracer *tracer = timer->user;
     const int64_t now_ns = trib_now(reactor);
     if (ask(tracer, now_ns)) {
-        /* If the question fails, the next recording or the roster starts the timer again. */
+        /* After a question that could not be sent, the next recording or the roster starts the timer again. */
         trib_timer_arm(reactor, timer, now_ns + (tracer->questions < CLOCK_BURST ? CLOCK_BURST_NS : CLOCK_PERIOD_NS));
     }
 }
@@ -117,6 +117,7 @@ static trib_status open_rings(trib_tracer *tracer, uint64_t bytes, trib_error *e
                                   (unsigned long long)bytes);
         }
     }
+    trib_assert(bytes > 0); /* 0 would choose the default at the next start */
     tracer->opened = true;
     tracer->bytes = bytes;
     return TRIB_OK;
@@ -217,7 +218,9 @@ static void write_at_end(trib_engine *engine)
 
 void trib_tracer_core_closed(trib_engine *engine)
 {
-    if (atomic_fetch_sub(&engine->tracer->cores_left, 1) == 1 && engine->tracer->path != NULL) {
+    const uint32_t left = atomic_fetch_sub(&engine->tracer->cores_left, 1);
+    trib_assert(left > 0); /* a core closes once */
+    if (left == 1 && engine->tracer->path != NULL) {
         write_at_end(engine);
     }
 }

@@ -22,7 +22,7 @@
 #include "engine/worker/rank_group.h"
 #include "engine/worker/task.h"
 
-#define TRIB_TENSOR_TEXT_SIZE 96 /* of a tensor's type and shape in words; longer ones are cut */
+#define TRIB_TENSOR_TEXT_SIZE 96 /* bytes of a tensor's type and shape in words; longer texts are cut */
 
 typedef struct trib_op_core trib_op_core;
 
@@ -116,7 +116,7 @@ typedef struct trib_tensor {
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
     bool is_declared; /* core 0: DECLARE was sent */
-    bool is_stale; /* it was released in an epoch that is over, whose coordinator knew it; nobody is told of its end */
+    bool is_stale;    /* only the coordinator of an earlier epoch knew it, so its end is not sent */
     trib_post end_post;
     atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round

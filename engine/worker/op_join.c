@@ -87,6 +87,22 @@ static void complete(trib_engine *engine)
     trib_op_unbook_cores(op, 1);
 }
 
+static void step(trib_reactor *reactor, trib_post *post);
+
+static bool has_ending_tensor(trib_engine *engine)
+{
+    bool has = false;
+    pthread_mutex_lock(&engine->mutex);
+    for (uint32_t tag = 0; tag < engine->tensor_count && !has; tag++) {
+        has = engine->tensors[tag]->state == TRIB_TENSOR_ENDING;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return has;
+}
+
+/* The coordinator hears of tensors that were released before it hears that this worker has joined. Otherwise they would
+ * seem to be there still when all have joined, and the next tensor of their name would be taken for them. What makes
+ * the cores forget a tensor is on its way when it is ENDING, so one more way through the cores comes behind it. */
 static void settled_everywhere(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
@@ -97,6 +113,8 @@ static void settled_everywhere(trib_reactor *reactor, trib_post *post)
     }
     if (engine->join.is_over) {
         complete(engine);
+    } else if (has_ending_tensor(engine)) {
+        post_to(&engine->join, core, step);
     } else {
         tell(engine);
     }
@@ -148,8 +166,8 @@ void trib_op_join_continue(trib_core *core)
     }
 }
 
-/* The caller holds the mutex. The collectives of devices need every local rank, and a new membership needs to know
- * what each worker has done. */
+/* Rejects a join beside tensors on devices, whose collectives need every local rank, and in a membership that changes,
+ * which needs to know what each worker has done. The caller holds the mutex. */
 static trib_status check_kind(const trib_engine *engine, trib_error *error)
 {
     const trib_roster *roster = engine->roster;

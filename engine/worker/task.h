@@ -102,7 +102,7 @@ typedef struct trib_task {
     trib_status gave_up_as; /* what the owner was told then */
     bool has_weight;        /* its bytes count in the weight of the link that pushes it (egress.h) */
     bool in_order;          /* this round uses the same connection as the messages of the round before it */
-    bool next_in_order;     /* so does the next one, whether or not this one is given up */
+    bool next_in_order;     /* the next round does so too, whether or not this one is given up */
     bool refused;           /* the owner refused this round and need not be told that it is given up */
     bool held_back;         /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];

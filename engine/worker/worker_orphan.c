@@ -12,12 +12,12 @@
 #include "engine/worker/pipeline.h"
 
 typedef struct trib_orphan {
-    trib_send_request request; /* of the copy that is given away */
-    trib_post post;            /* all of it has been sent */
+    trib_send_request request; /* sends the copy that is given away */
+    trib_post post;            /* runs when all of the copy has been sent */
     trib_core *core;
     trib_task *task;
     trib_frame report;
-    trib_cause cause; /* why the round was given up meanwhile */
+    trib_cause cause; /* the reason, if the round was given up meanwhile */
     bool was_open;    /* the report said that the round is open here */
     bool is_resumed;  /* RESUME has come */
     bool is_over;     /* the task goes on; the orphan waits for its last sends */

@@ -68,7 +68,7 @@ void cuda_exit_watch(cuda_exit_moment moment)
 {
     if (!atomic_exchange(&registered[moment], true)) {
         atomic_store(&process, (int)getpid());
-        (void)atexit(handle_process_end); /* fails only without memory: then exit does not wait */
+        (void)atexit(handle_process_end); /* if memory runs out exit does not wait */
     }
 }
 

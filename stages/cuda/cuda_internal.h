@@ -271,7 +271,7 @@ void cuda_ends_free(trib_device *device);
 /* ---- cuda_comm.c ---- */
 /* Starts to join the group of that name. False: out of memory or threads. */
 bool cuda_comm_join(trib_device *device, const void *id);
-/* True: joining is over, with *result. */
+/* Returns true when joining is over; *result is NCCL's answer. */
 bool cuda_comm_joined(const trib_device *device, ncclResult_t *result);
 /* The device thread, around calls of NCCL's on a READY communicator, and calls that may wait for its kernels. False:
  * the call must not be made, as the communicator is given up. */
@@ -296,8 +296,8 @@ typedef enum cuda_exit_moment {
     CUDA_EXIT_JOINED,
     CUDA_EXIT_MOMENTS
 } cuda_exit_moment;
-/* From now on exit() waits for the holding threads before it runs the handlers that were registered until this
- * moment. */
+/* Registers a handler: from now on exit() waits for the holding threads before it runs the handlers that were
+ * registered until this moment. */
 void cuda_exit_watch(cuda_exit_moment moment);
 /* Around calls of NCCL's by the device thread, and by threads that it starts. False: the process ends, and the call
  * must not be made. The second is for ending a communicator, which is allowed for longer. */

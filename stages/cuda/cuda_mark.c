@@ -38,6 +38,7 @@ static bool is_known_late(const cuda_late *late, const cuda_stream_marker *marke
 static void note_late_stream(cuda_late *late, const cuda_stream_marker *marker)
 {
     const uint32_t at = find_stream(late, marker->stream);
+    trib_assert(marker->began < marker->ended); /* recording counts itself */
     if (at == LATE_MAX || marker->stream == cudaStreamPerThread) {
         return;
     }
@@ -46,6 +47,7 @@ static void note_late_stream(cuda_late *late, const cuda_stream_marker *marker)
         late->streams[at].ended = marker->ended;
     }
     late->count += at == late->count;
+    trib_assert(late->count <= LATE_MAX);
 }
 
 void cuda_marker_release(trib_device *device, cuda_stream_marker *marker)
@@ -59,6 +61,7 @@ void cuda_marker_release(trib_device *device, cuda_stream_marker *marker)
 void cuda_marker_await(trib_device *device, trib_device_job *job)
 {
     trib_assert(job->kind == TRIB_DEVICE_WAIT && job->marker != NULL);
+    trib_assert((device->waits == NULL) == (device->waits_tail == NULL));
     job->next = NULL;
     *(device->waits_tail == NULL ? &device->waits : &device->waits_tail->next) = job;
     device->waits_tail = job;

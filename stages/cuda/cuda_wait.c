@@ -40,6 +40,7 @@ static bool is_launched(trib_device *device, const trib_device_end *end)
     const bool launched = atomic_load(&end->is_launched);
     device->rejected = device->rejected || !launched;
     pthread_mutex_unlock(&device->mutex);
+    trib_assert(!launched || end->event != NULL); /* the event is recorded before the launch shows */
     return launched;
 }
 

@@ -8,6 +8,7 @@
 #include <emmintrin.h>
 
 #define LINE 64u
+_Static_assert(LINE == 4 * sizeof(__m128i), "a turn of the loop writes a whole line");
 
 void *trib_copy_nontemporal(void *restrict dst, const void *restrict src, size_t size)
 {

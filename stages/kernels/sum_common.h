@@ -55,6 +55,7 @@ static const sum_float8 sum_e4m3 __attribute__((unused)) = {.shift = 20,
                                                             .nan_above = 0x43e80000u,
                                                             .infinity = SUM_E4M3_NAN,
                                                             .nan = SUM_E4M3_NAN};
+_Static_assert(SUM_F16_INFINITY < SUM_F16_NAN && SUM_BF16_INFINITY < SUM_BF16_NAN, "a NaN lies above infinity");
 _Static_assert(SUM_E4M3_LARGEST + 1 == SUM_E4M3_NAN, "E4M3 has one NaN, above its largest number");
 _Static_assert(SUM_E5M2_INFINITY < SUM_E5M2_NAN, "a NaN has a larger magnitude than infinity");
 _Static_assert(SUM_BF16_NAN == SUM_F32_NAN >> 16, "bfloat16 is the upper half of a float32");

@@ -31,6 +31,18 @@ def stand_in(folder):
     return path
 
 
+def open_gate(gate):
+    """Lets the workers end, after the epoch that they are in."""
+    with open(gate, 'x', encoding='ascii'):
+        pass
+
+
+def all_have_trained(output, count):
+    """Asserts that so many workers came to the end, all after the same number of epochs."""
+    epochs = re.findall(r'trained (\d+) epochs', output)
+    assert len(epochs) == count and len(set(epochs)) == 1, (epochs, output[-2500:])
+
+
 class Job:
     """`tributary run` with options and a program. Its lines are read by a thread; workers() are those that have shown a
     step."""
@@ -75,9 +87,11 @@ class Job:
             assert time.monotonic() < deadline, '%s did not come to be: %s' % (what, self.text()[-2500:])
             time.sleep(0.02)
 
-    def has_size(self, size):
+    def has_size(self, size, seconds=60):
         """Waits until so many workers have shown a step of a job of that size."""
-        self.comes_to(lambda steps: sum(each[2] == size for each in steps.values()) == size, '%d workers' % size)
+        self.comes_to(
+            lambda steps: sum(each[2] == size for each in steps.values()) == size, '%d workers' % size, seconds
+        )
 
     def kill(self, pid):
         os.kill(pid, signal.SIGKILL)

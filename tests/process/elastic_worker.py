@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job, for tests: elastic_worker.py STEPS PAUSE. It checks every sum, and that no step is lost
-or counted twice.
+"""A worker of an elastic job, for tests: elastic_worker.py STEPS PAUSE [GATE]. It checks every sum, and that no step is
+lost or counted twice. With GATE it goes on after STEPS until there is a file of that name.
 
 Prints a line for each step and one at the end. Its state is the number of steps and a total that any error would
 change."""
@@ -13,13 +13,20 @@ import time
 import tributary
 import tributary.elastic
 
-STEPS, PAUSE = int(sys.argv[1]), float(sys.argv[2])
+STEPS, PAUSE, GATE = int(sys.argv[1]), float(sys.argv[2]), sys.argv[3] if len(sys.argv) > 3 else None
+
+
+def is_over(state):
+    """True on all workers alike: rank 0 looks for the file."""
+    if state.step < STEPS:
+        return False
+    return GATE is None or tributary.elastic.broadcast_object(os.path.exists(GATE))
 
 
 @tributary.elastic.run
 def train(state):
     rank, size = tributary.rank(), tributary.size()
-    while state.step < STEPS:
+    while not is_over(state):
         step = state.step + 1
         values = array.array('q', [step * (rank + 1), rank * rank, step] + [7] * 5000)
         tensor = tributary.engine().declare_like('values', values)
@@ -44,7 +51,7 @@ state = tributary.elastic.ObjectState(step=0, total=0)
 resets = []
 state.register_reset_callbacks([lambda: resets.append(tributary.size())])
 train(state)
-if state.total != STEPS * (STEPS + 1) // 2:
+if state.step < STEPS or state.total != state.step * (state.step + 1) // 2:
     print('WRONG: total %d' % state.total, flush=True)
     sys.exit(3)
 print('finished after %d resets with total %d' % (len(resets), state.total), flush=True)

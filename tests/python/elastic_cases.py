@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job with PyTorch, for test_elastic_torch.py: elastic_cases.py EPOCHS. Each epoch every sample
-counts once, also over changes of hosts. Prints a line for each step, as elastic_worker.py does."""
+"""A worker of an elastic job with PyTorch, for test_elastic_torch.py: elastic_cases.py GATE. It trains until there is a
+file GATE, which the test makes when it has seen all changes. Each epoch every sample counts once, also over changes of
+hosts. Prints a line for each step, as elastic_worker.py does."""
 
 import os
 import sys
@@ -10,7 +11,7 @@ import torch
 
 import tributary.torch as hvd
 
-EPOCHS, SAMPLES, BATCH = int(sys.argv[1]), 60, 2
+GATE, SAMPLES, BATCH = sys.argv[1], 60, 2
 
 
 def main():
@@ -21,12 +22,14 @@ def main():
         torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9), named_parameters=model.named_parameters()
     )
     sampler = hvd.elastic.ElasticSampler(range(SAMPLES))
-    state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0, steps=0)
+    state = hvd.elastic.TorchState(
+        model=model, optimizer=optimizer, sampler=sampler, epoch=0, batch=0, steps=0, over=False
+    )
     state.register_reset_callbacks([lambda: setattr(state, 'batch', 0)])
 
     @hvd.elastic.run
     def train(state):
-        while state.epoch < EPOCHS:
+        while not state.over:
             for index in range(state.batch, -(-len(sampler) // BATCH)):
                 chosen = sampler.get_indices(index, BATCH)
                 data = torch.tensor([[float(i), 1, 2, 3] for i in chosen]) / SAMPLES
@@ -43,7 +46,8 @@ def main():
             assert sampler.processed_indices == set(range(SAMPLES)), sampler.processed_indices
             state.epoch, state.batch = state.epoch + 1, 0
             sampler.set_epoch(state.epoch)
-            if state.epoch < EPOCHS:
+            state.over = hvd.broadcast_object(os.path.exists(GATE))
+            if not state.over:
                 state.save()
                 state.admit()
         weights = hvd.allgather(torch.cat([p.detach().flatten() for p in model.parameters()])[None])

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""A worker of an elastic job with Keras, for test_elastic_tensorflow.py: elastic_keras_cases.py EPOCHS. Prints a line
-for each step, as elastic_worker.py does."""
+"""A worker of an elastic job with Keras, for test_elastic_tensorflow.py: elastic_keras_cases.py GATE. It trains until
+there is a file GATE, which the test makes when it has seen all changes. Prints a line for each step, as
+elastic_worker.py does."""
 
 import os
 import sys
@@ -11,7 +12,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tributary.keras as hvd  # noqa: E402
 
-EPOCHS, BATCHES = int(sys.argv[1]), 8
+GATE, BATCHES, MANY = sys.argv[1], 8, 1000000
 
 
 class Steps(keras.callbacks.Callback):
@@ -21,6 +22,9 @@ class Steps(keras.callbacks.Callback):
         Steps.count += 1
         print('step %d rank %d of %d pid %d' % (Steps.count, hvd.rank(), hvd.size(), os.getpid()), flush=True)
         time.sleep(0.1)
+
+    def on_epoch_end(self, epoch, logs=None):
+        self.model.stop_training = hvd.broadcast_object(os.path.exists(GATE))
 
 
 def main():
@@ -39,7 +43,7 @@ def main():
             batch_size=4,
             shuffle=False,
             verbose=0,
-            epochs=EPOCHS - state.epoch,
+            epochs=MANY,
             callbacks=[
                 hvd.elastic.UpdateBatchStateCallback(state),
                 hvd.elastic.UpdateEpochStateCallback(state),
@@ -49,7 +53,6 @@ def main():
         )
 
     train(state)
-    assert state.epoch == EPOCHS, state.epoch
     for index, weights in enumerate(model.get_weights()):
         root = hvd.broadcast(weights, 0, "last.%d" % index)
         assert np.array_equal(root, weights), np.abs(root - weights).max()

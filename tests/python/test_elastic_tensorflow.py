@@ -5,6 +5,7 @@ or one `skip NAME: why` and exits with 77.
 
 import os
 import sys
+import tempfile
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
@@ -12,22 +13,22 @@ sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
-from elastic_bed import Job  # noqa: E402
+from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
 
 
 def worker_is_lost(python):
-    program = HERE + '/elastic_keras_cases.py'
-    job = Job('--elastic', '1:2', '--', python, program, '20', KERAS_BACKEND='tensorflow')
-    job.comes_to(lambda steps: sum(each[2] == 2 for each in steps.values()) == 2, 'two workers', seconds=120)
-    victim = next(pid for pid, each in job.steps().items() if each[1] == 0)
-    job.kill(victim)
-    job.comes_to(
-        lambda steps: victim not in steps and sum(each[2] == 2 for each in steps.values()) == 2,
-        'two again',
-        seconds=120,
-    )
-    output = job.end(seconds=180)
-    assert output.count('trained 20 epochs') == 2, output[-2500:]
+    with tempfile.TemporaryDirectory() as folder:
+        gate = folder + '/gate'
+        job = Job('--elastic', '1:2', '--', python, HERE + '/elastic_keras_cases.py', gate, KERAS_BACKEND='tensorflow')
+        job.has_size(2, seconds=120)
+        victim = next(pid for pid, each in job.steps().items() if each[1] == 0)
+        job.kill(victim)
+        job.comes_to(lambda steps: victim not in steps, 'the end of the worker that was killed')
+        job.has_size(2, seconds=120)
+        open_gate(gate)
+        output = job.end(seconds=180)
+    assert output.count('was ended by signal 9') == 1, output[-2500:]
+    all_have_trained(output, 2)
 
 
 def main():

@@ -16,23 +16,33 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import elastic_bed  # noqa: E402
 import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
-from elastic_bed import Job  # noqa: E402
+from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
 from ports import free_port  # noqa: E402
 
 
 def worker_is_lost(python):
-    job = Job('--elastic', '1:3', '--', python, HERE + '/elastic_cases.py', '6')
-    for rank in 1, 0:  # rank 0 has the state; another one has it, too
+    with tempfile.TemporaryDirectory() as folder:
+        gate = folder + '/gate'
+        job = Job('--elastic', '1:3', '--', python, HERE + '/elastic_cases.py', gate)
+        for rank in 1, 0:  # rank 0 has the state; another one has it, too
+            job.has_size(3)
+            victim = next(pid for pid, each in job.steps().items() if each[1] == rank)
+            job.kill(victim)
+            job.comes_to(lambda steps, victim=victim: victim not in steps, 'the end of the worker that was killed')
         job.has_size(3)
-        job.kill(next(pid for pid, each in job.steps().items() if each[1] == rank))
-        job.comes_to(lambda steps: len(steps) == 2 or any(each[2] == 2 for each in steps.values()), 'a job of two')
-    output = job.end(seconds=120)
-    # The worker that was started in the last one's place may come when the training is over.
-    assert output.count('trained 6 epochs') >= 2, output[-2500:]
+        open_gate(gate)
+        output = job.end(seconds=120)
+    assert output.count('was ended by signal 9') == 2, output[-2500:]
+    all_have_trained(output, 3)
 
 
 def goes_on_in_the_process(python):
     """Without a launcher: a worker is killed, another one joins, and no process that is left is started again."""
+    with tempfile.TemporaryDirectory() as folder:
+        survive_and_join(python, folder + '/gate')
+
+
+def survive_and_join(python, gate):
     env = python_bed.environment(
         TRIB_WORKERS='3',
         TRIB_SERVERS='0',
@@ -44,7 +54,7 @@ def goes_on_in_the_process(python):
     pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
 
     def start(rank):
-        command = [python, HERE + '/elastic_cases.py', '8']
+        command = [python, HERE + '/elastic_cases.py', gate]
         return subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **pipes)
 
     def reads(worker, text):
@@ -62,9 +72,12 @@ def goes_on_in_the_process(python):
         reads(workers[0], 'rank 0 of 2')
         workers.append(start(-1))
         reads(workers[3], 'rank 2 of 3')
+        open_gate(gate)
+        outputs = []
         for worker in workers[0], workers[2], workers[3]:
-            output = worker.communicate(timeout=python_bed.TIMEOUT)[0]
-            assert worker.returncode == 0 and output.endswith('trained 8 epochs\n'), output[-2500:]
+            outputs.append(worker.communicate(timeout=python_bed.TIMEOUT)[0])
+            assert worker.returncode == 0, outputs[-1][-2500:]
+        all_have_trained(''.join(outputs), 3)
     finally:
         for worker in workers:
             worker.kill()
@@ -84,14 +97,16 @@ def hosts_change(python):
         os.chmod(folder + '/discover', 0o755)
         show('a:1\nb:1\n')
         options = ('--discover', folder + '/discover', '--host', '127.0.0.1', '--rsh', elastic_bed.stand_in(folder))
-        job = Job('--elastic', '1:3', *options, '--', python, HERE + '/elastic_cases.py', '12')
+        job = Job('--elastic', '1:3', *options, '--', python, HERE + '/elastic_cases.py', folder + '/gate')
         job.has_size(2)
         show('a:1\nb:2\n')
         job.has_size(3)
         show('b:2\n')
         job.has_size(2)
+        open_gate(folder + '/gate')
         output = job.end(seconds=120)
-    assert output.count('trained 12 epochs') == 2 and 'Traceback' not in output, output[-2500:]
+    all_have_trained(output, 2)
+    assert 'Traceback' not in output, output[-2500:]
 
 
 def digits_with_chaos(python):

@@ -29,7 +29,7 @@ CASES = (
     'parallel_module',
     'sets',
     'codecs',
-    'collectives_have_type_hints',
+    'functions_have_type_hints',
     'begins_anew',
     'suspended_and_resumed',
 )

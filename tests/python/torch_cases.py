@@ -1,10 +1,10 @@
 """Cases that every worker of a job runs: `torch_cases.py NAME`. A case compares with what a worker computes by itself,
 from the inputs of all ranks, which are made from seeds."""
 
-import inspect
 import os
 import sys
 
+import python_bed
 import torch
 import tributary
 import tributary.torch as trib
@@ -211,6 +211,7 @@ def train(wrap, make_optimizer, steps=12):
     optimizer = make_optimizer(model)
     trib.broadcast_parameters(model.state_dict(), root_rank=0)
     trib.broadcast_optimizer_state(optimizer, root_rank=0)
+    assert not any(parameter.grad.any() for parameter in model.parameters())  # they are there, and 0
     optimizer = wrap(model, optimizer)
     for step in batches(steps):
         optimizer.zero_grad()
@@ -388,21 +389,10 @@ def suspended_and_resumed():
             assert torch.equal(total, torch.full((3,), float(workers))), total
 
 
-def collectives_have_type_hints():
-    """Editors and type checkers know the arguments and results of what moves data."""
-    kinds = 'allreduce', 'broadcast', 'allgather', 'alltoall', 'reducescatter', 'push_pull'
-    functions = [
-        function
-        for name, function in vars(trib).items()
-        if any(kind in name for kind in kinds)
-        and inspect.isfunction(function)
-        and name not in ('push_pull_group_sync_inplace', 'sparse_allreduce_async')
-    ]
-    assert len(functions) > 25, functions
-    for function in functions:
-        signature = inspect.signature(function)
-        untyped = [name for name, each in signature.parameters.items() if each.annotation is each.empty]
-        assert not untyped and signature.return_annotation is not signature.empty, (function, untyped)
+def functions_have_type_hints():
+    """Editors and type checkers know the arguments and results of all public functions."""
+    count, untyped = python_bed.untyped(trib)
+    assert count > 60 and not untyped, (count, untyped)
 
 
 CASES = [
@@ -422,7 +412,7 @@ CASES = [
     parallel_module,
     sets,
     codecs,
-    collectives_have_type_hints,
+    functions_have_type_hints,
     begins_anew,
     suspended_and_resumed,
 ]

@@ -18,4 +18,10 @@ bool __wrap_trib_link_damaged(trib_link *link)
     return !strikes(BUG_DAMAGE_ENDS, 1) && __real_trib_link_damaged(link);
 }
 
+__typeof__(trib_frame_check_epoch) __real_trib_frame_check_epoch, __wrap_trib_frame_check_epoch;
+trib_status __wrap_trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
+{
+    return strikes(BUG_ANY_EPOCH, 1) ? TRIB_OK : __real_trib_frame_check_epoch(frame, epoch, error);
+}
+
 #endif

@@ -71,6 +71,7 @@ typedef enum bug {
     BUG_CHECKSUM_IGNORED,
     BUG_DAMAGE_ENDS,
     BUG_PROOF_IGNORED,
+    BUG_ROUNDS_NOT_RAISED,
     LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
     BUG_COUNT
 } bug;
@@ -111,6 +112,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_CHECKSUM_IGNORED] = "the checksum of payloads is not compared",
     [BUG_DAMAGE_ENDS] = "a damaged message ends the link",
     [BUG_PROOF_IGNORED] = "the connector's proof is not checked",
+    [BUG_ROUNDS_NOT_RAISED] = "a worker that joins does not take the rounds of the others",
     LOSS_BUG_LIST(LOSS_BUG_NAME)};
 
 static bug planted;
@@ -240,12 +242,6 @@ bool __wrap_trib_link_is_receiving(const trib_link *link, const void *what, uint
     trib_task *task = (trib_task *)(uintptr_t)what;
     task->received[chunk / 64] &= ~(UINT64_C(1) << chunk % 64);
     return false;
-}
-
-__typeof__(trib_frame_check_epoch) __real_trib_frame_check_epoch, __wrap_trib_frame_check_epoch;
-trib_status __wrap_trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error)
-{
-    return strikes(BUG_ANY_EPOCH, 1) ? TRIB_OK : __real_trib_frame_check_epoch(frame, epoch, error);
 }
 
 __typeof__(trib_auth_verify) __real_trib_auth_verify, __wrap_trib_auth_verify;
@@ -416,6 +412,7 @@ uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t
 }
 
 #include "tests/sim/damage_mutants_wrap.h"
+#include "tests/sim/join_mutants_wrap.h"
 #include "tests/sim/loss_mutants_wrap.h"
 
 /* ---- The search ---- */

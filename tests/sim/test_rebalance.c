@@ -104,6 +104,44 @@ static void shares_follow_a_slow_link(void **state)
     }
 }
 
+/* ---- Equal links ---- */
+
+/* A dedicated server beside workers that sum has another share than they have, and is busy in another pattern: with one
+ * operation at a time all workers wait for it at the end of a round. It may get a smaller share although all links are
+ * equal. That has to pay: no round is longer than the first one. */
+static void equal_links_lose_nothing(void **state)
+{
+    (void)state;
+    enum { WORKERS = 3, ROUNDS = 16, COUNT = 4 << 20 };
+    for (uint32_t which = 0; which < 4; which++) {
+        sim_job_config config = sim_job_config_default(WORKERS, 1);
+        config.link.egress_bits = config.link.ingress_bits = UINT64_C(400000000);
+        config.engine.shares = TRIB_SHARES_FOLLOW;
+        config.engine.reactors = 1 + which % 2;
+        sim_job *job = sim_bed_open(&config);
+        if (which >= 2) {
+            sim_bed_find_slow(job, true);
+        }
+        exchange exchanges[WORKERS] = {{0}};
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
+        }
+        int64_t first_ns = 0, last_ns = 0;
+        for (uint32_t round = 0; round < ROUNDS; round++) {
+            last_ns = one_round(job, exchanges, WORKERS, COUNT);
+            first_ns = round == 0 ? last_ns : first_ns;
+        }
+        print_message("# %u reactors, %s: the last round takes %.3f of the first one\n", config.engine.reactors,
+                      which >= 2 ? "slow network" : "queues", (double)last_ns / (double)first_ns);
+        assert_true((double)last_ns < 1.01 * (double)first_ns);
+        assert_true(sim_job_close(job, 20 * SECOND));
+        sim_job_free(job);
+        for (uint32_t rank = 0; rank < WORKERS; rank++) {
+            free(exchanges[rank].buffer);
+        }
+    }
+}
+
 /* ---- A share that comes back ---- */
 
 typedef struct dealing {
@@ -306,6 +344,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shares_follow_a_slow_link),
+        cmocka_unit_test(equal_links_lose_nothing),
         cmocka_unit_test(a_share_comes_back),
         cmocka_unit_test(the_way_out_follows),
         cmocka_unit_test(many_small_rounds_leave_nothing_behind),

@@ -71,6 +71,7 @@ typedef enum torture_attack {
     X(BLAME, "losses whose subject is known")                                                                          \
     X(TOLD, "members told of a death")                                                                                 \
     X(LOSE, "servers lost for nothing")                                                                                \
+    X(JOIN, "joins told to a worker")                                                                                  \
     X(DRAIN, "servers drained")                                                                                        \
     X(SILENCE, "members that saw another stand still")                                                                 \
     X(FLIP, "damaged payloads found")                                                                                  \
@@ -117,6 +118,7 @@ typedef struct torture_tensor {
     bool on_device;
     uint32_t stays; /* on a device: a bit for each worker that has the same buffers in all rounds */
     bool inexact;   /* sums are rounded, so their bits show along which tree they were made */
+    uint32_t absent; /* of one round: a bit for each worker that had joined, and brought neutral elements */
 } torture_tensor;
 
 /* Everything that a seed decides. */
@@ -160,6 +162,8 @@ typedef struct torture_plan {
     int32_t odd_round;   /* the round of the dispute; -1: the tensor itself */
     bool odd_exchange;   /* the odd worker broadcasts where the others sum, or sums where they broadcast */
     uint32_t lives;      /* rounds after which every worker releases a tensor and declares it anew; 0: it stays */
+    uint32_t lap;        /* rounds of each tensor after which all workers have joined once more; 0: nobody joins */
+    uint32_t stops[TORTURE_WORKERS_MAX]; /* of each lap, the rounds that the worker does before it joins */
     int64_t restless_ns; /* mean time between moves of all partitions to other members; 0: no moves */
     torture_attack attack;
     uint64_t flip_one_in;   /* of messages, for FLIPS; once all have joined, if the job may not end for it */
@@ -186,6 +190,10 @@ void torture_draw_attack(torture_plan *plan);
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
+/* torture_join.c: draws workers with different amounts of data; and a bit for each worker that has joined before that
+ * round. */
+void torture_draw_joins(torture_plan *plan);
+uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round);
 /* Draws a dispute about a tensor on devices. */
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */

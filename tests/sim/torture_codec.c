@@ -99,6 +99,9 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
         decoded[k] = malloc((size_t)count * element);
         memcpy(decoded[k], all[k] + (size_t)first * element, (size_t)count * element);
         through_codec(tensor, &place, decoded[k], count);
+        for (uint32_t i = 0; i < count && (what->absent >> k & 1) != 0; i++) {
+            values_store(what->dtype, decoded[k], i, -0.0);
+        }
     }
     for (uint32_t i = 0; i < count; i++) {
         double value = tree_sum(decoded, what->dtype, 0, 8, workers, i);

@@ -1,4 +1,5 @@
 /* torture_data.c - what workers contribute and the results they must get, computed without any of the engine's code. */
+#include <math.h>
 #include <string.h>
 
 #include "tests/sim/torture.h"
@@ -87,13 +88,33 @@ static double of_integers(trib_reduce reduce, const double *values, uint32_t wor
     return (double)all;
 }
 
+/* The contribution of a worker that has joined: what changes no result. */
+static double neutral(const torture_tensor *what)
+{
+    const bool is_bool = what->dtype == TRIB_BOOL;
+    switch (what->reduce) {
+    case TRIB_PRODUCT:
+        return 1;
+    case TRIB_MIN:
+        return is_bool ? 1 : INFINITY;
+    case TRIB_MAX:
+        return is_bool ? 0 : -INFINITY;
+    case TRIB_BIT_AND:
+        return is_bool ? 1 : -1;
+    default:
+        return -0.0;
+    }
+}
+
 /* The reduction of element i over all that share the tensor. */
 static double reduced(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t all, uint32_t i)
 {
     const uint32_t workers = torture_members(what, all);
     double values[TORTURE_WORKERS_MAX] = {0}, least = 0, most = 0;
     for (uint32_t k = 0; k < workers; k++) {
-        values[k] = value_for(what, tensor, round, torture_rank_at(what, all, k), i);
+        const uint32_t rank = torture_rank_at(what, all, k);
+        const bool is_absent = (what->absent >> rank & 1) != 0;
+        values[k] = is_absent ? neutral(what) : value_for(what, tensor, round, rank, i);
         least = k == 0 || values[k] < least ? values[k] : least;
         most = k == 0 || values[k] > most ? values[k] : most;
     }

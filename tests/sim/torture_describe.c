@@ -144,6 +144,12 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
     if (plan->lives > 0) {
         say(&out, "; tensors released after every %u rounds", plan->lives);
     }
+    if (plan->lap > 0) {
+        say(&out, "; all join after every %u rounds, workers after", plan->lap);
+        for (uint32_t i = 0; i < job->workers; i++) {
+            say(&out, " %u", plan->stops[i]);
+        }
+    }
     static const char *const attacks[] = {
         [TORTURE_NO_ATTACK] = "",
         [TORTURE_FLIPS] = "; bits flip",

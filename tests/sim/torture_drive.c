@@ -4,8 +4,6 @@
 
 #include "tests/sim/torture_internal.h"
 
-static void submit_more(driver *self);
-
 attempt *torture_attempt(driver *self, uint32_t index, uint32_t round)
 {
     const torture_plan *plan = self->run->plan;
@@ -30,7 +28,7 @@ static void on_done(const trib_result *result, void *user)
     what->busy = false;
     what->done_ns = trib_sim_now(self->job->sim);
     *(what->tensor < self->plan->tensor_count ? &mine->in_flight : &mine->crowd_in_flight) -= 1;
-    submit_more(mine);
+    torture_submit_more(mine);
 }
 
 static void cancel_fired(trib_sim *sim, trib_sim_event *event)
@@ -104,7 +102,7 @@ static bool is_reborn(const driver *self, uint32_t index)
     return plan->lives > 0 && index < plan->tensor_count && round > 0 && round % plan->lives == 0;
 }
 
-static void release_last(driver *self, uint32_t index)
+void torture_release_last(driver *self, uint32_t index)
 {
     trib_error error = {.text = ""};
     if (self->declared[index] != NULL && trib_tensor_release(self->declared[index], &error) != TRIB_OK) {
@@ -130,7 +128,7 @@ static void begin(driver *self, uint32_t index)
     what->busy = true;
     torture_buffers_begin(what);
     if (is_reborn(self, index)) {
-        release_last(self, index);
+        torture_release_last(self, index);
     }
     if (!declare(self, index, &params.tensor)) {
         self->refused = true;
@@ -177,7 +175,7 @@ static void begin(driver *self, uint32_t index)
 static uint32_t rounds_of(const driver *self, uint32_t index)
 {
     const torture_plan *plan = self->run->plan;
-    const uint32_t rounds = torture_is_member(&plan->tensors[index], self->rank) ? plan->tensors[index].rounds : 0;
+    const uint32_t rounds = torture_is_member(&plan->tensors[index], self->rank) ? torture_lap_ends(self, index) : 0;
     return plan->early_leaver == self->rank && plan->early_leaver_rounds < rounds ? plan->early_leaver_rounds : rounds;
 }
 
@@ -257,7 +255,7 @@ static void leave_if_done(driver *self)
     const bool leaves = plan->leaves || plan->early_leaver == self->rank;
     sim_job *job = self->run->job;
     const bool is_busy = self->in_flight + self->crowd_in_flight > 0;
-    if (!leaves || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {
+    if (!leaves || torture_has_laps(self) || (is_busy && !is_in_haste(self)) || job->members[self->rank].ended_told) {
         return;
     }
     if (plan->prompt ? !job->members[self->rank].ready_told : !sim_job_all_ready(job, NULL)) {
@@ -277,13 +275,14 @@ static void leave_fired(trib_sim *sim, trib_sim_event *event)
     }
 }
 
-static void submit_more(driver *self)
+void torture_submit_more(driver *self)
 {
     const uint32_t window = self->run->plan->window;
-    bool began = !self->run->is_last;
+    bool began = !self->run->is_last && !self->joins;
     while (began && !self->refused && (window == 0 || self->in_flight < window)) {
         began = window == 0 ? begin_any(self) : begin_next(self);
     }
+    torture_join_if_done(self);
     leave_if_done(self);
 }
 
@@ -301,7 +300,7 @@ static void late_fired(trib_sim *sim, trib_sim_event *event)
     driver *mine = (driver *)((char *)event - offsetof(driver, begin));
     if (!mine->run->job->members[mine->rank].killed) {
         begin_crowd(mine);
-        submit_more(mine);
+        torture_submit_more(mine);
     }
 }
 

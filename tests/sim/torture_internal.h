@@ -43,6 +43,9 @@ typedef struct driver {
     trib_sim_event leave; /* checks again whether the worker may leave */
     int64_t leaves_at_ns; /* when it leaves with operations in flight; 0: not known yet */
     bool refused;         /* the engine rejects new operations */
+    bool joins;           /* it has joined, and not all others have */
+    uint32_t lap;         /* how often all have joined */
+    int32_t joined_last;
     trib_sim_stream stream;
 } driver;
 
@@ -91,6 +94,8 @@ typedef struct run {
     torture_miss miss;
     trib_sim_stream alloc_failures;
     trib_sim_stream pace;
+    uint32_t laps_over;                /* how often all workers have joined, as the first of them heard of it */
+    int32_t joined_last;               /* who was last then */
     bool lost_one;                     /* a member was killed after the job had formed */
     struct torture_attacker *attacker; /* NULL: none */
     bool is_last;                      /* all workers sum every tensor once more, and nothing may fail */
@@ -153,9 +158,22 @@ unsigned char *torture_input(const attempt *what);
 unsigned char *torture_output(const attempt *what);
 /* Makes all workers sum every tensor once more. */
 void torture_drive_last(run *self);
+/* Begins what the worker can begin. */
+void torture_submit_more(driver *self);
+/* Releases the tensor, if the worker has it. */
+void torture_release_last(driver *self, uint32_t index);
 /* Returns how many operations the worker still has handles of. */
 uint32_t torture_drive_handles(const driver *self);
 void torture_drive_close(run *self);
+
+/* ---- torture_join.c ---- */
+
+/* The worker joins if it has no more data in this lap. */
+void torture_join_if_done(driver *self);
+/* The round of that tensor before which the worker joins. */
+uint32_t torture_lap_ends(const driver *self, uint32_t index);
+/* True if the worker has to join once more. */
+bool torture_has_laps(const driver *self);
 
 /* ---- torture_buffers.c ---- */
 

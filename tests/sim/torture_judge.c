@@ -117,7 +117,8 @@ static bool grace_extended(const run *self, trib_status status)
 static void check_result(attempt *what, const trib_result *result)
 {
     run *self = what->run;
-    const torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
+    torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
+    tensor.absent = torture_absent(self->plan, what->tensor, what->round);
     const uint32_t workers = self->plan->job.workers;
     const bool disputed = torture_is_disputed(self->plan, what->tensor, what->round);
     if (result->status != TRIB_OK) {

@@ -14,10 +14,8 @@ static uint32_t between(trib_sim_stream *stream, uint32_t low, uint32_t high)
 /* Draws every order of magnitude with the same probability. */
 static int64_t spread(trib_sim_stream *stream, int64_t low, int64_t high)
 {
-    int64_t top = low;
     uint32_t doublings = 0;
-    while (top < high) {
-        top *= 2;
+    for (int64_t top = low; top < high; top *= 2) {
         doublings++;
     }
     const int64_t base = low << trib_sim_draw_below(stream, doublings + 1);
@@ -397,7 +395,7 @@ static void even_machines(torture_plan *plan)
     }
 }
 
-/* Draws further links for all members, each in a network of its own, with other rates. */
+/* Draws further links for all members, each in a network of its own. */
 static void draw_networks(torture_plan *plan)
 {
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd1342543de82ef95) + 23};
@@ -497,4 +495,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
     torture_draw_codec(plan);
+    torture_draw_joins(plan);
 }

@@ -236,7 +236,8 @@ static bool is_settled(sim_job *job, void *argument)
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
         const driver *mine = &self->drivers[rank];
-        const bool is_busy = mine->in_flight + mine->crowd_in_flight > 0 || trib_sim_event_is_set(&mine->begin);
+        const bool is_busy =
+            mine->in_flight + mine->crowd_in_flight > 0 || mine->joins || trib_sim_event_is_set(&mine->begin);
         if ((is_busy || torture_will_leave(self, rank)) && !job->members[rank].killed) {
             return false;
         }
@@ -424,7 +425,7 @@ static void finish(run *self)
         return; /* the memory is leaked, because what still runs cannot be freed */
     }
     for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
-        if (self->drivers[rank].in_flight + self->drivers[rank].crowd_in_flight > 0) {
+        if (self->drivers[rank].in_flight + self->drivers[rank].crowd_in_flight > 0 || self->drivers[rank].joins) {
             torture_broken(self, "rank %u was closed, but an operation's callback has not run", rank);
         }
     }

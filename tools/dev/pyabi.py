@@ -5,7 +5,8 @@ The header is the truth; nothing is written by hand. tests/process/test_python.p
 compiler computes.
 
   tools/dev/pyabi.py           writes the file
-  tools/dev/pyabi.py --check   writes nothing; fails if the file is not what would be written
+  tools/dev/pyabi.py --check   writes nothing; fails if the file is not what would be written, or if the shared library
+                               does not export what the header declares (api/tributary.map)
 """
 
 import argparse
@@ -15,6 +16,7 @@ import sys
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
 HEADER = ROOT / 'api' / 'tributary.h'
+EXPORTS = ROOT / 'api' / 'tributary.map'
 TARGET = ROOT / 'api' / 'python' / 'tributary' / '_abi.py'
 SCALARS = {
     'bool': 'c_bool',
@@ -161,13 +163,18 @@ def main():
     parser.add_argument('--check', action='store_true', help='fail if the file is not what would be written')
     arguments = parser.parse_args()
     try:
-        text = render(Header(HEADER.read_text(encoding='ascii')))
+        header = Header(HEADER.read_text(encoding='ascii'))
+        text = render(header)
     except HeaderError as problem:
         sys.exit('tools/dev/pyabi.py: %s: %s' % (HEADER.name, problem))
     if not arguments.check:
         TARGET.write_text(text, encoding='ascii')
     elif not TARGET.exists() or TARGET.read_text(encoding='ascii') != text:
         sys.exit('%s is not what the header says: run tools/dev/pyabi.py' % TARGET.relative_to(ROOT))
+    exported = set(re.findall(r'trib_\w+', EXPORTS.read_text(encoding='ascii')))
+    if exported != set(header.functions):
+        differing = ', '.join(sorted(exported ^ set(header.functions)))
+        sys.exit('%s and %s do not name the same functions: %s' % (EXPORTS.name, HEADER.name, differing))
 
 
 if __name__ == '__main__':

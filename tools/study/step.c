@@ -10,7 +10,7 @@
 
 #define JOIN_LIMIT_NS INT64_C(3600000000000)
 #define ITERATIONS_MAX 256u
-/* Cost of a byte beside the cost of a message; with this value 4 + 4 hosts on 2 cores were replayed best. */
+/* A byte's share of the cost of a message. This value replays 4 + 4 hosts on 2 cores best. */
 #define NAMESPACE_BYTE_NS 0.25
 #define SECOND INT64_C(1000000000)
 #define LOOK_EVENTS 4096u

@@ -94,7 +94,8 @@ static const struct backlog_tuning {
     .fast_for_ns_max = 64000 * INT64_C(1000000),
 };
 
-/* The kernel doubles the size that it is told, and counts a packet's bookkeeping against it. */
+/* Returns the largest send buffer that the kernel gives, in its own count: it doubles the size that a program asks for,
+ * and counts the bookkeeping of packets against it. */
 static uint32_t find_size_max(void)
 {
     unsigned long bytes = WMEM_MAX_USUAL;

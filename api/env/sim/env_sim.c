@@ -110,7 +110,7 @@ static trib_status reactor_open(trib_engine *engine, uint32_t index, trib_reacto
 static trib_status reactor_start(trib_engine *engine, trib_reactor *reactor)
 {
     (void)engine;
-    (void)reactor; /* it runs with the world */
+    (void)reactor; /* the world runs its reactors, so there is nothing to start */
     return TRIB_OK;
 }
 

@@ -83,7 +83,7 @@ def _join(settings, deadline):
             if rendezvous is None:
                 if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
                     raise
-                time.sleep(0.05)
+                time.sleep(0.05)  # no event tells: the workers that still leave the last job know nothing of this one
         except BaseException:
             made.close()
             raise
@@ -220,7 +220,7 @@ def stop_timeline() -> None:
 _timeline = None
 
 
-# Horovod's questions about what it was built with. Scripts ask them to find out what works.
+# Horovod's functions that tell what the library was built with. Scripts choose their way by them.
 
 
 def gloo_built() -> bool:

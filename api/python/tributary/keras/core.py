@@ -33,6 +33,8 @@ elif _backend == 'jax':
             raise UnsupportedError('%r: on JAX there are no operations of a part of the workers' % (process_set,))
         return _jax.allreduce(gradients, op, 'gradient', compression)
 else:
+    import torch
+
     from ..torch import Compression, init, shutdown  # noqa: F401
     from ..torch import ops as _torch_ops
 
@@ -43,7 +45,7 @@ else:
         handles = [
             _torch_ops.submit_allreduce(
                 tensor,
-                tensor.detach(),
+                torch.empty_like(tensor, memory_format=torch.contiguous_format),  # the gradients are the caller's
                 'gradient.%d' % index,
                 op,
                 priority=-index,

@@ -161,7 +161,7 @@ class Agent:
 
 def _end_all():
     """Ends all descendants, with time to end by themselves. Processes that start meanwhile are found by the next
-    look."""
+    look. Only children report their end to this process, so the end of others is seen in /proc alone."""
     deadline = time.monotonic() + _KILL_SECONDS
     _signal_all(_descendants(), signal.SIGTERM)
     while _descendants() and time.monotonic() < deadline:

@@ -255,7 +255,7 @@ class Elastic(Driver):
                 % (len(self.workers), max(places, 0), self.options.least)
             )
 
-    # Messages and ends of workers.
+    # Handlers of messages from workers, and of their ends.
 
     def _take_message(self, number, message):
         if number not in self.workers:

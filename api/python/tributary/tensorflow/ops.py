@@ -37,7 +37,7 @@ def _closing():
     """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
     _native.trib_tensorflow_set_engine(None)
     while _native.trib_tensorflow_pending():
-        time.sleep(0.001)
+        time.sleep(0.001)  # threads of TensorFlow's take the results, and none of them reports that here
     _counters.clear()
 
 

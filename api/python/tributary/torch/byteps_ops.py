@@ -60,13 +60,15 @@ def push_pull_inplace(
 _group = {'expected': 0, 'done': 0}
 
 
-def byteps_torch_set_num_grads(num_grads):
+def byteps_torch_set_num_grads(num_grads: int) -> int:
     """How many gradients a step has, for push_pull_group_sync_inplace()."""
     _group['expected'], _group['done'] = num_grads, 0
     return 0
 
 
-def push_pull_group_sync_inplace(tensor, average=True, name=None, version=0, priority=0):
+def push_pull_group_sync_inplace(
+    tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
+) -> tuple[Handle, int]:
     """Begins a mean in place; returns its handle and how many gradients of the step have been given."""
     handle = push_pull_async_inplace(tensor, average, name, version, priority)
     _group['done'] += 1
@@ -76,13 +78,13 @@ def push_pull_group_sync_inplace(tensor, average=True, name=None, version=0, pri
     return handle, count
 
 
-def declare(name):
+def declare(name: str) -> None:
     """Does nothing: a tensor is declared at its first operation, which knows its size."""
     if not name:
         raise ArgumentError('declare() needs a name')
 
 
-def get_pushpull_speed():
+def get_pushpull_speed() -> tuple[float, float]:
     """Returns the time in seconds and the MB pushed and pulled for each second since the last call, as BytePS does."""
     import time
 
@@ -95,12 +97,12 @@ def get_pushpull_speed():
 _speed = {}
 
 
-def suspend():
+def suspend() -> None:
     """Leaves the job; resume() joins it again, with other counts if need be."""
     job.shutdown()
 
 
-def resume(num_workers, num_servers, global_rank, context=None):
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
     """Joins the job again as rank global_rank of num_workers, with num_servers servers. All workers that go on call it;
     the coordinator stays at its address, so rank 0 has to be on the same machine as before. Under `tributary run
     --elastic` the launcher says ranks and counts, and these arguments have no meaning."""

@@ -1,8 +1,11 @@
 """The GPU of a process. A script of Horovod's names none before init(), so init() takes the GPU of the process's local
 rank, as such scripts do afterwards themselves."""
 
+from __future__ import annotations
+
 import ctypes
 import os
+from typing import Any
 
 import torch
 
@@ -10,7 +13,7 @@ from .. import _abi, job
 from .._library import beside, call, initialised, lib
 
 
-def init(comm=None, process_sets=None, **settings):
+def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
     A second call does nothing until shutdown() was called. comm: as tributary.init's. process_sets: a list of
     ProcessSet to be added, or "dynamic"; settings are fields of trib_config. Where PyTorch sees GPUs the engine sums in

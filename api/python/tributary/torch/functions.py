@@ -62,7 +62,8 @@ def broadcast_optimizer_state(
     optimizer: torch.optim.Optimizer, root_rank: int, model: torch.nn.Module | None = None, prefix: str = ''
 ) -> None:
     """Gives all workers the root's optimizer state: hyperparameters and the state of each parameter. A worker whose
-    optimizer has no state yet gets the root's, whatever it holds."""
+    optimizer has no state yet gets the root's, whatever it holds. If the root's has none, gradients that are not there
+    become 0, as in Horovod, whose scripts may read them before the first step."""
     if isinstance(optimizer, torch.optim.LBFGS):
         raise ArgumentError('LBFGS keeps state that depends on its closure: it cannot be broadcast')
     state = optimizer.state_dict()
@@ -85,7 +86,10 @@ def broadcast_optimizer_state(
         shape_of = None
     # The object's name is not counted by prefix alone: optimizers may be broadcast several times, always in the same order.
     shape_of = broadcast_object(shape_of, root_rank)
-    devices = [parameter.device for group in optimizer.param_groups for parameter in group['params']]
+    parameters = [parameter for group in optimizer.param_groups for parameter in group['params']]
+    if not shape_of['state']:
+        _make_gradients(parameters)
+    devices = [parameter.device for parameter in parameters]
     filled, handles = {}, []
     for key, entries in shape_of['state'].items():
         mine = state['state'].get(key, {})
@@ -108,6 +112,12 @@ def broadcast_optimizer_state(
         handle.wait()
     if job.rank() != root_rank:
         optimizer.load_state_dict({'param_groups': shape_of['param_groups'], 'state': filled})
+
+
+def _make_gradients(parameters):
+    for parameter in parameters:
+        if parameter.requires_grad and parameter.grad is None:
+            parameter.grad = torch.zeros_like(parameter)
 
 
 def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet = global_process_set) -> list[Any]:

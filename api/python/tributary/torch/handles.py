@@ -1,5 +1,9 @@
 """Handles of operations under way, as poll() and synchronize() take them."""
 
+from __future__ import annotations
+
+from typing import Any
+
 import torch
 
 # Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
@@ -45,11 +49,11 @@ def raise_unseen():
         operation.wait()
 
 
-def poll(handle):
+def poll(handle: Any) -> bool:
     """True if the operation of a handle is complete: synchronize() would not wait."""
     return handle.done()
 
 
-def synchronize(handle):
+def synchronize(handle: Any) -> Any:
     """Waits until the operation of a handle is complete and returns its output. Raises the operation's error."""
     return handle.wait()

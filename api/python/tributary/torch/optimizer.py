@@ -1,13 +1,17 @@
 """DistributedOptimizer: sums each gradient while the backward pass computes the next ones (Horovod's and BytePS's)."""
 
+from __future__ import annotations
+
 import contextlib
 import warnings
+from collections.abc import Iterable
+from typing import Any
 
 import torch
 
 from .. import job
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from .compression import Compression, codec_for
 from .ops import submit_allreduce
@@ -261,17 +265,17 @@ def _checked_groups(named, num_groups, groups):
 
 
 def DistributedOptimizer(
-    optimizer,
-    named_parameters=None,
-    compression=Compression.none,
-    backward_passes_per_step=1,
-    op=Average,
-    gradient_predivide_factor=1.0,
-    num_groups=0,
-    groups=None,
-    sparse_as_dense=False,
-    process_set=global_process_set,
-):
+    optimizer: torch.optim.Optimizer,
+    named_parameters: Iterable[tuple[str, torch.nn.Parameter]] | None = None,
+    compression: Any = Compression.none,
+    backward_passes_per_step: int = 1,
+    op: str = Average,
+    gradient_predivide_factor: float = 1.0,
+    num_groups: int = 0,
+    groups: int | list[list[torch.nn.Parameter]] | None = None,
+    sparse_as_dense: bool = False,
+    process_set: ProcessSet = global_process_set,
+) -> Any:
     """Returns an optimizer that updates parameters with the reduction of all workers' gradients.
 
     optimizer                 any optimizer of PyTorch; the result is of a class derived from its class

@@ -1,16 +1,20 @@
 """Sums of sparse tensors: every worker's indices and values are gathered, and added where indices meet."""
 
+from __future__ import annotations
+
 import torch
 
 from ..errors import ArgumentError
-from ..process_sets import global_process_set
+from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from . import exchange
 from .gather_ops import allgather_async
 from .ops import counted_name
 
 
-def sparse_allreduce_async(tensor, name=None, op=Average, process_set=global_process_set):
+def sparse_allreduce_async(
+    tensor: torch.Tensor, name: str | None = None, op: str = Average, process_set: ProcessSet = global_process_set
+) -> SparseHandle:
     """Begins the sum or mean of a sparse (COO) tensor and returns its handle. Workers may have different indices."""
     op = reduction_of(op)
     if op not in (Average, Sum):
