@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Runs the tests of another library against this package, from a checkout of that library.
 
-  tests/python/peer_suites.py horovod FOLDER [-n WORKERS] [--tests test_torch.py] [-k EXPRESSION]
+  tests/python/peer_suites.py horovod FOLDER [-n WORKERS] [--tests test_torch.py] [-k EXPRESSION] [--timeout SECONDS]
 
 Each worker runs pytest with the same tests, and `import horovod` gets tributary (`tributary run --as horovod`). The counts of
 the first worker are printed, and the names of what failed; the exit status is 1 if anything failed. Nothing of the other
@@ -20,7 +20,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 import python_bed  # noqa: E402
 
 NEEDED = ['pytest', 'pytest-timeout', 'mock', 'parameterized', 'packaging', 'psutil', 'cloudpickle']
-TEST_TIMEOUT = 60  # seconds; a test that waits for a worker that has failed
+TEST_TIMEOUT = 60  # seconds; ends a test that waits for a worker that has failed
 # Tests that say nothing about this package, and would leave workers out of step for all that follow.
 NOT_APPLICABLE = {
     'test_horovod_allreduce_duplicate_name_error': 'it wants the first of two operations to take a millisecond',
@@ -112,6 +112,7 @@ def main():
     parser.add_argument('--framework', default='torch', help='torch (default), tensorflow')
     parser.add_argument('--tests', default='test_torch.py', help='a file of test/parallel')
     parser.add_argument('-k', metavar='EXPRESSION', default='', help='only tests that it selects, as pytest has it')
+    parser.add_argument('--timeout', type=int, default=TEST_TIMEOUT, metavar='SECONDS', help='for one test')
     arguments = parser.parse_args()
     python, reason = python_bed.interpreter(arguments.framework)
     if python is None:
@@ -133,7 +134,7 @@ def main():
             '-c',
             WORKER,
             folder,
-            str(TEST_TIMEOUT),
+            str(arguments.timeout),
             os.path.join(arguments.folder, 'test', 'parallel', arguments.tests),
             '-k',
             ' and '.join(['not ' + name for name in NOT_APPLICABLE] + ['(%s)' % arguments.k] * bool(arguments.k)),

@@ -240,12 +240,13 @@ def sets(rank, size):
             value = weight * float(rank)
         assert float(tape.gradient(value, [weight])[0]) == sum(ranks)
     else:
-        try:
-            trib.allgather(tf.ones(2), process_set=members)
-        except tributary.ArgumentError as problem:
-            assert 'does not belong' in str(problem)
-        else:
-            raise AssertionError('a worker outside the set was not refused')
+        for function in trib.allgather, tf.function(trib.allgather), trib.allreduce:
+            try:
+                function(tf.ones(2), process_set=members)
+            except tf.errors.InvalidArgumentError as problem:
+                assert isinstance(problem, tributary.ArgumentError) and 'does not belong' in str(problem), problem
+            else:
+                raise AssertionError('a worker outside the set was not refused')
     trib.remove_process_set(members)
 
 
@@ -277,6 +278,12 @@ def local_layers(rank, size):
 
 
 def errors(rank, size):
+    try:
+        trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+    except tributary.UnsupportedError as problem:
+        assert 'GradientDescentOptimizer' in str(problem), problem
+    else:
+        raise AssertionError("an optimizer of TensorFlow 1's was taken")
     if size > 1:
         try:
             trib.allreduce(tf.ones(3 + rank), name='differs')

@@ -7,7 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from ..errors import ArgumentError
+from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import Average, Sum
 from .compression import Compression
@@ -171,6 +171,11 @@ def DistributedOptimizer(
         raise ArgumentError("backward_passes_per_step: use the optimizer's own gradient_accumulation_steps")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
+    if not hasattr(optimizer, 'get_config'):
+        raise UnsupportedError(
+            "DistributedOptimizer: %s is not one of Keras's optimizers; those of tf.compat.v1.train are not supported: "
+            'use one of tf.keras.optimizers, or DistributedGradientTape' % type(optimizer).__name__
+        )
     from ..keras.optimizer import distributed
 
     options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from .. import _abi, job
 from .._library import beside
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
@@ -52,8 +52,18 @@ def name_of(name, kind, process_set=global_process_set):
     return '%s.%s' % (kind, name.replace(':', '_'))
 
 
+class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
+    """A worker called an operation of a process set to which it does not belong. It is an error of TensorFlow's, too."""
+
+    def __init__(self, node_def, op, message, *payloads):  # as TensorFlow has it, which makes it anew while it traces
+        tf.errors.InvalidArgumentError.__init__(self, node_def, op, message, *payloads)
+        ArgumentError.__init__(self, message)
+
+
 def set_number(process_set):
-    """Returns the number by which kernels know a set; ArgumentError on a worker that does not belong to it."""
+    """Returns the number by which kernels know a set; NotAMemberError on a worker that does not belong to it."""
+    if process_set.included() is False:
+        raise NotAMemberError(None, None, '%r: rank %d does not belong to it' % (process_set, job.rank()))
     if process_set is not global_process_set:
         _native.trib_tensorflow_set_group(process_set.process_set_id or 0, process_set.engine()._group)
     job.engine()  # raises before init()
