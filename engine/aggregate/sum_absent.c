@@ -75,10 +75,10 @@ static const void *neutral_bytes(trib_summation *self, const trib_contribution *
         self->neutral_reduce == what->reduce) {
         return self->neutral;
     }
-    if (self->neutral_bytes < bytes) {
+    if (self->neutral == NULL || self->neutral_bytes < bytes) {
         free(self->neutral);
         self->neutral_bytes = 0;
-        self->neutral = malloc(bytes);
+        self->neutral = malloc(bytes > 0 ? bytes : element);
         if (self->neutral == NULL) {
             return NULL;
         }

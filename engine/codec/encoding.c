@@ -32,9 +32,6 @@ void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_E
     const trib_codec_params *params = &encoding->params;
     uint64_t ratio;
     memcpy(&ratio, &params->ratio, sizeof ratio);
-    trib_assert(encoding->partition_count > 0 && params->scaling <= 1); /* what trib_encoding_get accepts */
-    trib_assert(params->partition <= 1 && params->normalize <= 1);
-    trib_assert(!encoding->two_way || trib_codec_may_answer(encoding->codec));
     put(bytes + SEED_AT, params->seed, 8);
     put(bytes + RATIO_AT, ratio, 8);
     put(bytes + K_AT, params->k, 4);

@@ -73,8 +73,8 @@ static void plan(storm *self, uint64_t seed)
         at->kind = kind < 4 ? KILL : kind == 4 ? PAUSE : CUT;
         at->members = 1u << (draw(&state, 3) == 0 ? draw(&state, members_of(self)) : draw(&state, 2));
         if (at->kind == CUT) {
-            at->members |=
-                (uint32_t)draw(&state, 1u << members_of(self)) & (uint32_t)draw(&state, 1u << members_of(self));
+            const uint64_t some = draw(&state, 1u << members_of(self)), others = draw(&state, 1u << members_of(self));
+            at->members |= (uint32_t)(some & others);
         }
         at->at_ns = at_ns;
         at->lasts_ns = at->kind != KILL && draw(&state, 2) == 0 ? (int64_t)draw(&state, 12 * SECOND) : 0;

@@ -73,6 +73,26 @@ static void say_pace(const torture_plan *plan, line *out)
     }
 }
 
+static void describe_tensors(const torture_plan *plan, line *out)
+{
+    static const char *const exchanges[TORTURE_EXCHANGES] = {"whole", "reduce", "gather", "scatter", "pairs"};
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const torture_tensor *what = &plan->tensors[i];
+        say(out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
+            what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
+            what->inexact ? " rounded" : "");
+        if (what->exchange != TORTURE_WHOLE) {
+            say(out, " (%s, shape %u)", exchanges[what->exchange], what->shape);
+        }
+        if (what->group != 0) {
+            say(out, " (group 0x%x%s)", what->group, what->backwards ? " backwards" : "");
+        }
+        if (what->stays != 0) {
+            say(out, " (buffers stay on 0x%x)", what->stays);
+        }
+    }
+}
+
 void torture_describe(const torture_plan *plan, char *text, size_t size)
 {
     static const char *const kinds[TORTURE_MISS + 1] = {"freeze",
@@ -88,7 +108,6 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
                                                         "break the device of",
                                                         "lose",
                                                         "one allocation fails at"};
-    static const char *const exchanges[TORTURE_EXCHANGES] = {"whole", "reduce", "gather", "scatter", "pairs"};
     line out = {.text = text, .size = size};
     const sim_job_config *job = &plan->job;
     say(&out, "seed %llu: %u workers, %u servers%s, %u cores%s, %.1f/%.1f Gbit/s, latency %.3f ms",
@@ -97,21 +116,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         (double)job->link.egress_bits / 1e9, (double)job->link.ingress_bits / 1e9, (double)job->link.latency_ns / 1e6);
     say(&out, "; chunk %u, partition %u, %s order; window %u; tensors", job->engine.chunk_bytes,
         job->engine.partition_bytes, job->engine.sum_order == TRIB_ORDER_RANK ? "rank" : "arrival", plan->window);
-    for (uint32_t i = 0; i < plan->tensor_count; i++) {
-        const torture_tensor *what = &plan->tensors[i];
-        say(&out, " %s %s[%u]x%u%s%s%s", trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), what->count,
-            what->rounds, what->root >= 0 ? " broadcast" : "", what->on_device ? " on devices" : "",
-            what->inexact ? " rounded" : "");
-        if (what->exchange != TORTURE_WHOLE) {
-            say(&out, " (%s, shape %u)", exchanges[what->exchange], what->shape);
-        }
-        if (what->group != 0) {
-            say(&out, " (group 0x%x%s)", what->group, what->backwards ? " backwards" : "");
-        }
-        if (what->stays != 0) {
-            say(&out, " (buffers stay on 0x%x)", what->stays);
-        }
-    }
+    describe_tensors(plan, &out);
     describe_more(plan, &out);
     if (job->per_machine > 0) {
         say(&out, "; %u workers a machine, which sum first%s", job->per_machine,

@@ -442,9 +442,12 @@ static bool run_search(tuning *self)
     search_settings(self, &before, &best, &best_ns);
     const uint32_t count = self->failed ? 0 : list_what_ifs(self, &best, list);
     try_codecs(self, &best, trials);
-    return !self->failed &&
-           (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count) &&
-           !self->failed; /* the output needs some more runs */
+    const bool is_out =
+        !self->failed &&
+        (self->options->json ? print_json : print_text)(self, &before, &best, before_ns, best_ns, list, count) &&
+        !self->failed; /* the output needs some more runs */
+    self->trials = NULL;
+    return is_out;
 }
 
 int tune_command(int argc, char **argv)

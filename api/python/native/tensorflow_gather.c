@@ -174,7 +174,7 @@ static trib_status read_splits(struct gather *gather, uint64_t rows, trib_error 
                        gather->kernel->name, (int)count, gather->size);
         return TRIB_INVALID;
     }
-    if (count == 0 && rows % (uint64_t)gather->size != 0) {
+    if (count == 0 && (gather->size < 1 || rows % (uint64_t)gather->size != 0)) {
         (void)snprintf(error->text, sizeof error->text,
                        "%s: %llu rows cannot be split evenly among %d workers: give splits", gather->kernel->name,
                        (unsigned long long)rows, gather->size);
