@@ -90,12 +90,19 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
     char name[40];
     trib_group *group = params->group;
     pthread_mutex_lock(&engine->once_mutex);
+    pthread_mutex_lock(&engine->mutex);
+    trib_status status = trib_op_join_check(engine, error); /* an answer to a join raises the numbers */
+    pthread_mutex_unlock(&engine->mutex);
+    if (status != TRIB_OK) {
+        pthread_mutex_unlock(&engine->once_mutex);
+        return status;
+    }
     uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
     snprintf(name, sizeof name, "__bytes.%u", *calls + 1);
     const trib_tensor_desc desc = {
         .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
     trib_request request = {.params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .handle_out = op_out};
-    trib_status status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
+    status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
     status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
     if (status == TRIB_OK) {
         ++*calls;

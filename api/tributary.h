@@ -608,7 +608,8 @@ typedef struct trib_codec_desc {
     trib_codec_bound_cb bound;
     trib_codec_encode_cb encode;
     trib_codec_decode_cb decode;
-    /* May be NULL. Must give the bits that decode and an addition give. Servers do not call it yet: they decode, and add. */
+    /* May be NULL. Gives the bits of decode and an addition; only elements that were not sent keep their bits (-0).
+     * Nothing calls it yet: servers decode, and add. */
     trib_codec_decode_cb add_encoded;
     uint64_t reserved; /* must be 0 */
 } trib_codec_desc;
@@ -831,17 +832,17 @@ TRIB_API TRIB_CHECKED trib_status trib_op_counts(const trib_op *op, uint64_t *co
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
-/* This worker has no more data, and others may have: from here on it counts in their all-reduces among all workers, of
- * tensors in host memory, with elements that change nothing (0 in a SUM, 1 in a PRODUCT, the largest number in a MIN),
- * also for tensors that it has never declared. AVG goes on dividing by the number of all workers, as in Horovod, and
- * trib_result.contributors counts them. In barriers it counts as come. Other operations of the others (broadcast,
- * reduce, all_gather ..., on all workers or on a group that it is in) end with TRIB_UNSUPPORTED on all that take part.
- * The worker goes on summing for others. What it has submitted before comes first; until the operation is complete it
- * submits nothing more (TRIB_STATE). It completes when all workers have joined, and *(int32_t *)output, if output is
- * not NULL, is the rank that joined last; then everything is as before. A worker that leaves instead ends it with
- * TRIB_PEER_LEFT. It has no deadline and cannot be cancelled. Of params only output, done_cb and user count; params may
- * be NULL. TRIB_UNSUPPORTED where this worker has tensors on devices, or TRIB_SURVIVE is set. Else as
- * trib_all_reduce. */
+/* This worker has no more data, and others may have: from here on it counts in their all-reduces among all workers,
+ * of tensors in host memory, with elements that change nothing (0 in a SUM, 1 in a PRODUCT, the largest number in a
+ * MIN), also for tensors that it has never declared. AVG goes on dividing by the number of all workers, as in
+ * Horovod, and trib_result.contributors counts them. In barriers it counts as come. Other operations of the others
+ * (broadcast, reduce, all_gather ..., on all workers or on a group that it is in) end with TRIB_UNSUPPORTED on all
+ * that take part. The worker goes on summing for others. What it has submitted before comes first; until the
+ * operation is complete it submits nothing more (TRIB_STATE). It completes when all workers have joined, and
+ * *(int32_t *)output, if output is not NULL, is the rank that joined last; then everything is as before. If a worker
+ * leaves instead, it ends with TRIB_PEER_LEFT, and this worker submits nothing any more. It has no deadline and
+ * cannot be cancelled. Of params only output, done_cb and user count; params may be NULL. TRIB_UNSUPPORTED where this
+ * worker has tensors on devices, or TRIB_SURVIVE is set. Else as trib_all_reduce. */
 TRIB_API TRIB_CHECKED trib_status trib_join(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                             trib_error *error);
 

@@ -33,7 +33,7 @@ typedef struct trib_codec_speed {
     double ratio; /* encoded bytes for each byte */
 } trib_codec_speed;
 
-/* What a step consists of. The nanoseconds are for each byte of elements. */
+/* The parts of a step that a codec changes. The nanoseconds are for each byte of elements. */
 typedef struct trib_codec_step {
     double link_ns; /* all that a link carries each way in a step, as it is; 0: there is no link */
     double sum_ns;  /* adding a contribution */

@@ -56,6 +56,9 @@ static bool measure(const trib_codec_clock *clock, const trib_codec_config *conf
 bool trib_codec_measure(const trib_codec_clock *clock, const trib_codec_config *config, trib_dtype dtype,
                         trib_codec_speed *speed)
 {
+    if (config->codec->check(&config->params, TRIB_FLOAT32, NULL) != TRIB_OK) {
+        return false; /* the measurement has no others */
+    }
     /* The elements, what is decoded, a residual, a momentum, a scratch; then the state and the encoded bytes. */
     const uint64_t room = config->codec->bound(&config->params, TRIB_FLOAT32, COUNT);
     const size_t state_bytes = (config->codec->state_bytes + 63u) / 64 * 64;

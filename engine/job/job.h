@@ -172,20 +172,17 @@ typedef struct trib_join_target {
 
 /* Workers that have no more data (trib_join). */
 typedef struct trib_uneven {
-    bool is_active;     /* this worker has joined, and not all have: it submits nothing; guarded by the mutex */
+    bool is_active; /* this worker has joined, and submits nothing; guarded by the mutex, set under once_mutex too */
     struct trib_op *op; /* core 0; set under the mutex before the first post */
     trib_post post;     /* goes from core to core, and has what follows with it */
     bool is_over;
     int32_t last;  /* the rank that joined last */
-    uint32_t left; /* a rank that will never join, plus one; 0: all have joined */
+    uint32_t left; /* a rank that will never join, plus one: this worker stays without work; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
     atomic_uint ranks_joined; /* set after has_joined */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven;
-
-#define TRIB_JOIN_IS_ACTIVE                                                                                            \
-    "this worker has joined (trib_join): it submits nothing until all workers have joined, when that operation ends"
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 

@@ -27,8 +27,8 @@ static const struct {
     [TRIB_LINK_AWAIT_PROOF] = {TRIB_FRAME_PROOF, TRIB_PROOF_SIZE},
 };
 
-/* A process that was suspended finds the peer's answer unread when it goes on. So the limit is counted in parts, and one
- * late part does not count. A second one in a row does, so that a loop that is always late does not wait for ever. */
+/* A process that was suspended finds the peer's answer unread when it goes on. So the limit is counted in parts, and
+ * one late part does not count. A second one in a row does: a loop that is always late must not wait for ever. */
 #define PARTS 8
 #define PART_NS (TRIB_HANDSHAKE_TIMEOUT_NS / PARTS)
 

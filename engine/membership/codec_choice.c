@@ -225,7 +225,8 @@ static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *
     }
     if (!is_measured) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
-                 "tensor \"%s\" and its like: auto chose none: no memory to measure codecs, or one of them failed",
+                 "tensor \"%s\" and its like: auto chose none: a codec failed, or takes no float32, by which they "
+                 "are measured, or there was no memory for that",
                  entry->name);
         return 0;
     }

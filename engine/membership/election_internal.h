@@ -44,7 +44,7 @@ TRIB_CHECKED trib_status trib_election_get_rounds(trib_paper *paper, const trib_
                                                   trib_error *error);
 /* This member's vote. Its rounds belong to the formation. */
 trib_paper trib_election_own_paper(const trib_election *self);
-/* That has succeeded, and nothing else, here too. */
+/* Takes over the candidate's decision: the rounds of that paper have succeeded here too, and no others. */
 void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);

@@ -326,7 +326,7 @@ void trib_formation_deadline_passed(trib_coordinator *self)
     trib_formation_check(self);
 }
 
-/* Those that are there and are new, or are not. */
+/* Counts the members that are there: joiners, or those of the last epoch. */
 static uint32_t count_joined(const trib_coordinator *self, bool is_new)
 {
     uint32_t count = 0;

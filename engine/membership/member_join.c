@@ -201,7 +201,7 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
     pthread_mutex_unlock(&engine->mutex);
 }
 
-/* What an election asks for begins anew. Returns false if memory runs out. */
+/* Forgets the election that led to this epoch, and makes room for the next one. Returns false if memory runs out. */
 static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
 {
     trib_formation *formation = &engine->formation;

@@ -133,6 +133,9 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     if (has_ended(tensor)) {
         return TRIB_OK;
     }
+    if (!tensor->is_declared) {
+        return trib_error_set(error, TRIB_PROTOCOL, "DECLARED for tensor \"%s\" before it was declared", tensor->name);
+    }
     trib_core *core = &engine->cores[0];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     const uint32_t partition_bytes = trib_get_u32(&reader), count = trib_get_u32(&reader);
@@ -165,7 +168,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         free(cut);
         return choice;
     }
-    trib_assert(tensor->is_declared && cut->partition_bytes == partition_bytes);
+    trib_assert(cut->partition_bytes == partition_bytes);
     trib_tensor_placed(tensor, id, frame->round, owners, cut);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
         /* The number of the tensor is taken from here on. */

@@ -343,7 +343,9 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
     entry->rounds = frame->round > entry->rounds ? frame->round : entry->rounds;
     const uint32_t base = entry->serve == 0 ? 0 : self->numbers[entry->id].round_base;
     if (entry->join_round > base && entry->rounds < entry->join_round - base + frame->round) {
-        entry->rounds = entry->join_round - base + frame->round; /* a late declarer counts from there */
+        entry->rounds =
+            entry->join_round - base +
+            frame->round; /* a late declarer counts from there; for others it is too high, which does no harm */
     }
     trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_RELEASED, .tensor = frame->tensor}, NULL, 0);
     trib_rebalance_released(self, entry, rank);

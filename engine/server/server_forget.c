@@ -62,8 +62,9 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
     if (core->sums != NULL && !reserve(core, self->what.tensor)) {
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
     } else if (core->sums != NULL) {
-        trib_assert(self->what.round >= core->sums_over[self->what.tensor]); /* rounds of a number never restart */
-        core->sums_over[self->what.tensor] = self->what.round;
+        if (self->what.round > core->sums_over[self->what.tensor]) { /* rounds of a number never restart */
+            core->sums_over[self->what.tensor] = self->what.round;
+        }
         trib_takeovers_forget(core, self->what.tensor);
         trib_keepers_forget(core, self->what.tensor);
         trib_server_forget_tensor(core, self->what.tensor);

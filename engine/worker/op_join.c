@@ -64,17 +64,26 @@ static void post_to(trib_uneven *join, trib_core *core, void (*run)(trib_reactor
     trib_reactor_post(core->reactor, &join->post);
 }
 
+/* Each target has a reference to its tensor. */
+static void drop_targets(trib_uneven *join)
+{
+    while (join->target_count > 0) {
+        trib_tensor_unref(join->targets[--join->target_count].tensor);
+    }
+    free(join->targets);
+    join->targets = NULL;
+    join->target_capacity = 0;
+}
+
 static void complete(trib_engine *engine)
 {
     trib_uneven *join = &engine->join;
     trib_op *op = join->op;
     join->op = NULL;
     join->is_over = false;
-    free(join->targets);
-    join->targets = NULL;
-    join->target_count = join->target_capacity = 0;
+    drop_targets(join);
     pthread_mutex_lock(&engine->mutex);
-    join->is_active = false;
+    join->is_active = join->left != 0; /* nobody knows how far the others were: this worker's rounds would be others' */
     pthread_mutex_unlock(&engine->mutex);
     if (join->left != 0) {
         trib_op_fail(op, TRIB_PEER_LEFT, "%s left the job without joining",
@@ -82,7 +91,6 @@ static void complete(trib_engine *engine)
     } else if (op->output != NULL) {
         memcpy(op->output, &join->last, sizeof join->last);
     }
-    join->left = 0;
     trib_op_core_done(op, &engine->cores[0]);
     trib_op_unbook_cores(op, 1);
 }
@@ -124,11 +132,7 @@ static void settled_everywhere(trib_reactor *reactor, trib_post *post)
 static void take_targets(const trib_core *core, const trib_uneven *join)
 {
     for (uint32_t i = 0; i < join->target_count; i++) {
-        trib_tensor *tensor = join->targets[i].tensor;
-        if (tensor->state == TRIB_TENSOR_ENDING || tensor->state == TRIB_TENSOR_ENDED) {
-            continue;
-        }
-        trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
+        trib_tensor_core *mine = trib_tensor_core_of(core, join->targets[i].tensor);
         trib_assert(mine->active == NULL && mine->pending == NULL);
         if (mine->round_next <= join->targets[i].round) {
             mine->round_next = join->targets[i].round + 1;
@@ -175,7 +179,9 @@ static trib_status check_kind(const trib_engine *engine, trib_error *error)
         return trib_error_set(error, TRIB_UNSUPPORTED, "trib_join does not go together with TRIB_SURVIVE");
     }
     for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
-        if (engine->tensors[tag]->state != TRIB_TENSOR_UNUSED && engine->tensors[tag]->on_device) {
+        const trib_tensor_state state = engine->tensors[tag]->state;
+        const bool is_there = state == TRIB_TENSOR_DECLARED || state == TRIB_TENSOR_RELEASED;
+        if (is_there && engine->tensors[tag]->on_device) {
             return trib_error_set(error, TRIB_UNSUPPORTED,
                                   "tensor \"%s\" is on a device: a worker with such tensors cannot join (trib_join)",
                                   engine->tensors[tag]->name);
@@ -184,15 +190,31 @@ static trib_status check_kind(const trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
+trib_status trib_op_join_check(const trib_engine *engine, trib_error *error)
+{
+    const trib_uneven *join = &engine->join;
+    if (!join->is_active) {
+        return TRIB_OK;
+    }
+    if (join->op == NULL && join->left != 0) {
+        return trib_error_set(error, TRIB_PEER_LEFT,
+                              "%s left the job while this worker had joined (trib_join): it submits nothing any more",
+                              trib_roster_name(engine->roster, join->left - 1));
+    }
+    return trib_error_set(error, TRIB_STATE,
+                          "this worker has joined (trib_join): it submits nothing until all workers have joined, when "
+                          "that operation ends");
+}
+
+/* Operations whose number is taken under once_mutex are there before, or are refused. */
 trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error *error)
 {
     trib_uneven *join = &engine->join;
+    pthread_mutex_lock(&engine->once_mutex);
     pthread_mutex_lock(&engine->mutex);
     trib_status status = trib_engine_check_open_locked(engine, error);
     status = status == TRIB_OK ? check_kind(engine, error) : status;
-    if (status == TRIB_OK && join->is_active) {
-        status = trib_error_set(error, TRIB_STATE, TRIB_JOIN_IS_ACTIVE);
-    }
+    status = status == TRIB_OK ? trib_op_join_check(engine, error) : status;
     if (status == TRIB_OK) {
         status = trib_op_take(engine, &request->op, error);
     }
@@ -203,6 +225,7 @@ trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error 
         post_to(join, &engine->cores[0], step);
     }
     pthread_mutex_unlock(&engine->mutex);
+    pthread_mutex_unlock(&engine->once_mutex);
     return status;
 }
 
@@ -243,11 +266,15 @@ static trib_status take_entry(trib_engine *engine, trib_join_entry kind, uint32_
         }
     } else if (kind == TRIB_JOIN_TENSOR && count <= TRIB_ROUNDS_MAX) {
         trib_tensor *tensor = number < engine->tensor_count ? engine->tensors[number] : NULL;
-        if (tensor == NULL || tensor->state == TRIB_TENSOR_UNUSED || !atomic_load(&tensor->placed)) {
+        if (tensor == NULL || !trib_tensor_ref_placed(tensor)) {
             return TRIB_OK; /* it ends here */
         }
         raise_count(&tensor->rounds, count);
-        return add_target(&engine->join, tensor, count);
+        const trib_status status = add_target(&engine->join, tensor, count);
+        if (status != TRIB_OK) {
+            trib_tensor_unref(tensor);
+        }
+        return status;
     } else {
         return TRIB_PROTOCOL;
     }

@@ -11,6 +11,9 @@
 
 #include "engine/worker/worker.h"
 
+/* The caller holds the mutex. TRIB_STATE: this worker has joined, and submits nothing until all have. TRIB_PEER_LEFT: a
+ * worker left meanwhile, so that never comes. */
+TRIB_CHECKED trib_status trib_op_join_check(const trib_engine *engine, trib_error *error);
 /* Any thread. request->params->output, if it is not NULL, gets the rank that joined last. */
 TRIB_CHECKED trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error *error);
 /* The core may have settled its last operation, or has its links now. */

@@ -15,6 +15,7 @@
 #include "engine/base/scale.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/op_join.h"
 
 /* Operations that are posted together. A core begins with the first ones while the next are filled in. */
 #define POSTED_TOGETHER 128u
@@ -174,9 +175,7 @@ static trib_status claim(trib_request *request, trib_error *error)
 static trib_status check_all(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
 {
     trib_status status = trib_engine_check_open_locked(engine, error);
-    if (status == TRIB_OK && engine->join.is_active) {
-        status = trib_error_set(error, TRIB_STATE, TRIB_JOIN_IS_ACTIVE);
-    }
+    status = status == TRIB_OK ? trib_op_join_check(engine, error) : status;
     size_t booked = 0, claimed = 0;
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
         status = check_tensor(&requests[i], error);
@@ -351,7 +350,12 @@ trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t 
     }
     /* The numbers are taken when the operations are. After a failure the next attempt finds the same tensors. */
     pthread_mutex_lock(&engine->once_mutex);
-    trib_status status = declare_once(engine, requests, count, error);
+    pthread_mutex_lock(&engine->mutex);
+    trib_status status = trib_op_join_check(engine, error); /* an answer to a join raises the numbers */
+    pthread_mutex_unlock(&engine->mutex);
+    if (status == TRIB_OK) {
+        status = declare_once(engine, requests, count, error);
+    }
     if (status == TRIB_OK) {
         status = submit_all(engine, requests, count, error);
     }

@@ -152,11 +152,17 @@ bool trib_task_encode_prepare(trib_task *task)
     return self->is_used;
 }
 
-static void fail_encoding(trib_task *task, trib_status status, const char *why)
+/* The last chunk is done, or one of them has failed. */
+static void end_turns(trib_core *core, trib_task *task, trib_status status, const char *why)
 {
-    trib_op *op = task->op_core->op;
-    trib_op_fail(op, status, "chunk %u of partition %u: %.300s", task->codec->chunks_encoded - 1, task->partition, why);
-    trib_op_give_up(op);
+    if (status != TRIB_OK) {
+        trib_op_fail(task->op_core->op, status, "%s", why);
+        trib_op_give_up(task->op_core->op);
+    }
+    trib_task_release(core, task, TRIB_HOLD_ENCODE);
+    if (status == TRIB_OK) {
+        trib_pipeline_resume(core, task);
+    }
 }
 
 /* A reactor does other things between two chunks. */
@@ -165,7 +171,7 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_task_codec *self = trib_container_of(post, trib_task_codec, post);
     trib_task *task = self->task;
-    trib_error error;
+    trib_error error, why;
     if (!trib_task_is_open(task)) {
         trib_task_release(core, task, TRIB_HOLD_ENCODE); /* it was given up */
         return;
@@ -173,19 +179,15 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
     const trib_encoding encoding = encoding_of(task);
     trib_assert(self->chunks_encoded < task->chunk_count && task->held[TRIB_HOLD_ENCODE] == 1);
     const uint32_t chunk = self->chunks_encoded++;
-    const trib_status status = encode_chunk(task, &encoding, chunk, &error);
+    const trib_status status = encode_chunk(task, &encoding, chunk, &why);
     trib_charge(core->reactor, TRIB_COST_ENCODE, trib_view_chunk_size(&task->io.source, chunk));
     if (status == TRIB_OK && self->chunks_encoded < task->chunk_count) {
         trib_reactor_defer(reactor, post);
         return;
     }
-    if (status != TRIB_OK) {
-        fail_encoding(task, status, error.text);
-    }
-    trib_task_release(core, task, TRIB_HOLD_ENCODE);
-    if (status == TRIB_OK) {
-        trib_pipeline_resume(core, task);
-    }
+    (void)trib_error_set(&error, status, "chunk %u of partition %u: %.300s", chunk, task->partition,
+                         status != TRIB_OK ? why.text : "");
+    end_turns(core, task, status, error.text);
 }
 
 void trib_task_encode_begin(trib_core *core, trib_task *task)
@@ -276,15 +278,7 @@ static void decode_next(trib_reactor *reactor, trib_post *post)
         trib_reactor_defer(reactor, post);
         return;
     }
-    if (status != TRIB_OK) {
-        trib_op *op = task->op_core->op;
-        trib_op_fail(op, status, "%s", error.text);
-        trib_op_give_up(op);
-    }
-    trib_task_release(core, task, TRIB_HOLD_ENCODE);
-    if (status == TRIB_OK) {
-        trib_pipeline_resume(core, task);
-    }
+    end_turns(core, task, status, error.text);
 }
 
 bool trib_task_decode_prepare(const trib_task *task)

@@ -34,8 +34,10 @@ TRIB_CHECKED trib_status trib_codec_choose(const trib_engine *engine, const trib
 /* TRIB_MISMATCH: the tensor was declared before with another codec. */
 TRIB_CHECKED trib_status trib_codec_check_same(const trib_tensor *tensor, const trib_tensor_desc *desc,
                                                const trib_codec_config *config, trib_error *error);
-/* The coordinator has chosen for a tensor whose codec is "auto": the number of its choice, 0: none. TRIB_PROTOCOL: there
- * is no such choice. */
+/* Between two epochs: the tensor has the codec again that it was declared with. */
+void trib_codec_reset(trib_tensor *tensor);
+/* The coordinator has chosen for a tensor whose codec is "auto": the number of its choice, 0: none. TRIB_PROTOCOL:
+ * there is no such choice. */
 TRIB_CHECKED trib_status trib_codec_take_choice(trib_tensor *tensor, uint32_t choice, trib_error *error);
 /* At placement: gives up a codec that chunks of this size, or a job with relays, cannot have. Returns false, with the
  * reason in `text`, if the tensor names it. */

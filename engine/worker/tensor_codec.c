@@ -95,9 +95,16 @@ trib_status trib_codec_take_choice(trib_tensor *tensor, uint32_t choice, trib_er
     }
     if (choices.count > 0) {
         tensor->codec = choice == 0 ? (trib_codec_config){.codec = NULL} : choices.items[choice - 1];
-        tensor->names_codec = false; /* what cannot be there goes without */
     }
     return TRIB_OK;
+}
+
+void trib_codec_reset(trib_tensor *tensor)
+{
+    trib_error error;
+    const trib_status status =
+        trib_codec_parse_with(&tensor->engine->codecs, tensor->codec_text, &tensor->codec, &error);
+    trib_assert(status == TRIB_OK); /* it is the one form of what was read before */
 }
 
 bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
@@ -121,5 +128,5 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
     char codec[TRIB_CODEC_TEXT_SIZE];
     snprintf(text, size, "codec \"%s\": %s", trib_codec_format(&tensor->codec, codec), why);
     tensor->codec.codec = NULL;
-    return !tensor->names_codec;
+    return !tensor->names_codec || trib_codec_is_auto(tensor->codec_text); /* what is chosen may be none */
 }

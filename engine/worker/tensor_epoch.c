@@ -8,6 +8,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/worker/op.h"
+#include "engine/worker/task_codec.h"
 
 static void reset(trib_tensor *tensor)
 {
@@ -25,6 +26,7 @@ static void reset(trib_tensor *tensor)
     tensor->rounds = tensor->round_base = tensor->cores_used = tensor->moved_from = 0;
     tensor->partition_count = tensor->partition_bytes = tensor->chunk_bytes = tensor->id = 0;
     tensor->plan = NULL;
+    trib_codec_reset(tensor);
     tensor->is_declared = tensor->is_covered = false;
 }
 

@@ -124,7 +124,8 @@ def launcher_is_named():
     refuses([HELLO], clean_env(RANK=1, WORLD_SIZE=2, MASTER_ADDR='127.0.0.1', MASTER_PORT=port, **short), '; MASTER_ADDR and MASTER_PORT must say')
     refuses([HELLO], clean_env(OMPI_COMM_WORLD_RANK=0, OMPI_COMM_WORLD_SIZE=4, OMPI_COMM_WORLD_LOCAL_SIZE=2),
             'the same on all members (OMPI_COMM_WORLD_LOCAL_SIZE counts one machine of several)')
-    refuses([HELLO], clean_env(PMI_RANK=1, PMI_SIZE=2, MPI_LOCALNRANKS=2, **short), '(now loopback, as MPI_LOCALNRANKS is that of one machine)')
+    refuses([HELLO], clean_env(PMI_RANK=1, PMI_SIZE=2, MPI_LOCALNRANKS=2, **short),
+            '(now loopback, as MPI_LOCALNRANKS is that of one machine)')
     refuses([HELLO], clean_env(RANK=1, WORLD_SIZE=2, MASTER_ADDR='nobody.invalid', MASTER_PORT=port, **short), '(MASTER_ADDR and MASTER_PORT)')
 
 

@@ -308,8 +308,10 @@ def settings_are_listed():
     output = tool('info', '--json', env=env).stdout
     settings = json.loads(output)['settings']
     assert settings['TRIB_RANK'] == {'value': '1', 'number': 1, 'from': 'launcher'}, settings['TRIB_RANK']
-    for name, value, number, unit in (('TRIB_CHUNK_BYTES', '256K', 1 << 18, 'bytes'), ('TRIB_CODEC_MIN_BYTES', '64K', 1 << 16, 'bytes'),
-                                      ('TRIB_PEER_TIMEOUT', '10s', 10 ** 10, 'ns'), ('TRIB_BANDWIDTH', '0bit', 0, 'bit/s')):
+    for name, value, number, unit in (('TRIB_CHUNK_BYTES', '256K', 1 << 18, 'bytes'),
+                                      ('TRIB_CODEC_MIN_BYTES', '64K', 1 << 16, 'bytes'),
+                                      ('TRIB_PEER_TIMEOUT', '10s', 10 ** 10, 'ns'),
+                                      ('TRIB_BANDWIDTH', '0bit', 0, 'bit/s')):
         assert settings[name] == {'value': value, 'number': number, 'unit': unit, 'from': 'default'}, settings[name]
     assert settings['TRIB_TRACE'] == {'value': '/a"b\\c\n??', 'from': 'environment'}, settings['TRIB_TRACE']
     assert settings['TRIB_TOKEN']['value'] == 'set' and 'secret' not in output, output

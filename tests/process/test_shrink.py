@@ -152,6 +152,9 @@ import tributary
 engine = tributary.Engine()
 engine.wait_ready()
 tensor = engine.declare("x", tributary._abi.TRIB_INT32, 3)
+coded = engine.declare("coded", tributary._abi.TRIB_FLOAT32, 100000, codec="auto")
+ones = array.array("f", [1] * 100000)
+coded.push_pull(ones, reduce=tributary.AVG).wait()
 print("there", flush=True)
 for step in range(10**9):
     data = array.array("i", [1, engine.rank, step])
@@ -162,6 +165,8 @@ for step in range(10**9):
         print("epoch", now.epoch, "rank", engine.rank, "of", engine.size, flush=True)
         tensor.push_pull(array.array("i", [1, 1, 1]), reduce=tributary.SUM).wait()
         break
+coded.push_pull(ones, reduce=tributary.AVG).wait()
+assert max(abs(each - 1) for each in ones) < 0.02
 data = array.array("i", [1, engine.rank, 7])
 tensor.push_pull(data, reduce=tributary.SUM).wait()
 print("sum", list(data), flush=True)
@@ -170,10 +175,11 @@ engine.close()
 
 
 def from_python(killed_rank):
-    """Engine.advance(): three workers, of which one is killed."""
+    """Engine.advance(): three workers, of which one is killed. The codec of a tensor is chosen in each epoch."""
     source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
     with Job(3, 0, 'tcp') as job:
         job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        job.env.update(TRIB_BANDWIDTH='100mbit', TRIB_LOG='info')
         for rank in range(3):
             job.workers.append(
                 subprocess.Popen([sys.executable, '-c', PYTHON], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES)

@@ -330,7 +330,8 @@ def functions_have_type_hints(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred, functions_have_type_hints, errors):
+    cases = reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred
+    for case in (*cases, functions_have_type_hints, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -81,8 +81,8 @@ import os, subprocess, sys
 env = dict(os.environ, HOROVOD_RANK=os.environ['TRIB_RANK'], HOROVOD_SIZE=os.environ['TRIB_WORKERS'],
            HOROVOD_LOCAL_RANK=os.environ['TRIB_LOCAL_RANK'], HOROVOD_LOCAL_SIZE=os.environ['TRIB_LOCAL_COUNT'])
 with open('%s/%s.log' % (sys.argv[1], os.environ['TRIB_RANK']), 'w') as log:
-    sys.exit(subprocess.call([sys.executable, '-m', 'pytest', '-p', 'peer_plugin', '-p', 'no:cacheprovider', '-q', '--tb=short',
-                              '--junitxml', '%s/%s.xml' % (sys.argv[1], os.environ['TRIB_RANK']),
+    sys.exit(subprocess.call([sys.executable, '-m', 'pytest', '-p', 'peer_plugin', '-p', 'no:cacheprovider', '-q',
+                              '--tb=short', '--junitxml', '%s/%s.xml' % (sys.argv[1], os.environ['TRIB_RANK']),
                               '--timeout', sys.argv[2], *sys.argv[3:]], env=env, stdout=log, stderr=subprocess.STDOUT))
 '''
 

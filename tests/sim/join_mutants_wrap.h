@@ -1,5 +1,5 @@
-/* join_mutants_wrap.h - the bugs of test_mutants.c that show where workers join. Included there, behind the variable that
- * tells which bug is planted. */
+/* join_mutants_wrap.h - the bugs of test_mutants.c that show where workers join. Included there, behind the variable
+ * that tells which bug is planted. */
 #ifndef TRIB_TESTS_SIM_JOIN_MUTANTS_WRAP_H
 #define TRIB_TESTS_SIM_JOIN_MUTANTS_WRAP_H
 

@@ -1,10 +1,10 @@
 /*
- * test_coordinator_loss.c - members die, stand still and are cut off at random, the coordinator's process among them, in a
- * job that goes on without them (TRIB_SURVIVE=workers). Each seed draws a job and its faults.
+ * test_coordinator_loss.c - members die, stand still and are cut off at random, the coordinator's process among them,
+ * in a job that goes on without them (TRIB_SURVIVE=workers). Each seed draws a job and its faults.
  *
  * Checked are: every sum; that an operation succeeds on all that go on or on none; that no epoch has two coordinators
- * and no rank two workers; that one side of a cut goes on at most; that nobody waits for ever; and that the majority goes
- * on where faults leave one.
+ * and no rank two workers; that one side of a cut goes on at most; that nobody waits for ever; and that the majority
+ * goes on where faults leave one.
  *
  *     test_coordinator_loss [FIRST LAST]     runs those seeds
  */

@@ -20,7 +20,7 @@ TRIB_CHECKED trib_status study_codec_read(const char *text, study_codec *codec, 
 TRIB_CHECKED trib_status study_codec_option(const char *text, study_codec *codec, double *ratio_out, trib_error *error);
 /* Bytes on the wire for each byte of gradients, mean of both ways. */
 double study_codec_ratio(const study_codec *codec);
-/* "8.0 bits an element each way"; what is lost beside 32. */
+/* Writes "8.0 bits an element in place of 32, sums too". */
 void study_codec_bits(const study_codec *codec, char *text, size_t size);
 /* Gives the job's engines the codec. *codec and *desc must stay as they are while the job is open. Does nothing
  * without one. */

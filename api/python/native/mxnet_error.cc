@@ -1,4 +1,4 @@
-// mxnet_error.cc - errors as MXNet wants them: it copies a dmlc::Error, which is a std::runtime_error and has nothing else.
+// mxnet_error.cc - errors as MXNet wants them: it copies a dmlc::Error, which is a std::runtime_error and no more.
 #include <stdexcept>
 
 extern "C" {

@@ -7,13 +7,14 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { KIND_PUSH_PULL = 0, KIND_BROADCAST = 1, KIND_REDUCE = 2, SHAPES_MAX = 100 };
 
 /* The numbers of process sets are counted in a job; a graph may hold any. */
 enum { PROCESS_SETS_MAX = 1 << 20 };
 
-struct job trib_tf_job = {.lock = PTHREAD_MUTEX_INITIALIZER};
+struct job trib_tf_job = {.lock = PTHREAD_MUTEX_INITIALIZER, .taken = PTHREAD_COND_INITIALIZER};
 
 struct operation {
     struct completion completion; /* first */
@@ -28,7 +29,7 @@ struct operation {
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
 TRIB_API void trib_tensorflow_set_group(uint64_t number, trib_group *group);
 TRIB_API uint64_t trib_tensorflow_calls(bool in_place);
-TRIB_API uint64_t trib_tensorflow_pending(void);
+TRIB_API uint64_t trib_tensorflow_wait(int64_t milliseconds);
 
 /* NULL before the engine is destroyed. */
 void trib_tensorflow_set_engine(trib_engine *engine)
@@ -104,10 +105,17 @@ int trib_tf_size(const trib_group *group)
                          : (trib_engine_get_info(trib_tf_job.engine, &info) == TRIB_OK ? info.worker_count : 0);
 }
 
-/* How many gathers are under way, whose results must be taken before the engine is destroyed. */
-uint64_t trib_tensorflow_pending(void)
+/* Waits until no gather is under way, as their results must be taken before the engine is destroyed. Returns how many
+ * are when that time has passed. */
+uint64_t trib_tensorflow_wait(int64_t milliseconds)
 {
+    struct timespec at;
+    clock_gettime(CLOCK_REALTIME, &at);
+    at.tv_nsec += milliseconds % 1000 * 1000000;
+    at.tv_sec += milliseconds / 1000 + at.tv_nsec / 1000000000;
+    at.tv_nsec %= 1000000000;
     pthread_mutex_lock(&trib_tf_job.lock);
+    while (trib_tf_job.pending > 0 && pthread_cond_timedwait(&trib_tf_job.taken, &trib_tf_job.lock, &at) == 0) {}
     uint64_t pending = trib_tf_job.pending;
     pthread_mutex_unlock(&trib_tf_job.lock);
     return pending;
@@ -282,8 +290,8 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_g
     return status;
 }
 
-/* The job is locked. A reduction is for its root alone: the result of the others is 0 (the gradient of a broadcast, which
- * must be one operation, as TensorFlow leaves out those whose results nobody uses). */
+/* The job is locked. A reduction is for its root alone: the result of the others is 0 (the gradient of a broadcast,
+ * which must be one operation, as TensorFlow leaves out those whose results nobody uses). */
 static trib_status begin(struct kernel *kernel, struct operation *operation, const trib_group *group,
                          const trib_op_params *params, trib_error *error)
 {

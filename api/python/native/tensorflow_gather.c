@@ -1,5 +1,5 @@
-/* tensorflow_gather.c - TensorFlow's second operation, TributaryGather: all-gather, reduce-scatter and all-to-all, whose
- * outputs differ from their inputs in the first dimension. How long a gathered output is, only its end tells: the
+/* tensorflow_gather.c - TensorFlow's second operation, TributaryGather: all-gather, reduce-scatter and all-to-all,
+ * whose outputs differ from their inputs in the first dimension. How long a gathered output is, only its end tells: the
  * engine takes memory for it, and the completion thread copies it into a tensor of TensorFlow's.
  *
  * Every operation declares a tensor and releases it, so that lengths may differ each time. */
@@ -144,6 +144,7 @@ static void finish_completion(struct completion *completion)
     release(gather);
     pthread_mutex_lock(&trib_tf_job.lock);
     trib_tf_job.pending--;
+    pthread_cond_broadcast(&trib_tf_job.taken);
     pthread_mutex_unlock(&trib_tf_job.lock);
     const char *text = gather->status != TRIB_OK ? (gather->failure != NULL ? gather->failure : "the operation failed")
                                                  : (TF_GetCode(status) != 0 ? TF_Message(status) : NULL);
@@ -193,7 +194,7 @@ static trib_status read_splits(struct gather *gather, uint64_t rows, trib_error 
     return TRIB_OK;
 }
 
-/* Lets the workers' shapes be compared, as far as they are to agree. `shape` has room for TRIB_TENSOR_DIMS_MAX sizes. */
+/* Lets the workers' shapes be compared, as far as they are to agree. `shape` has TRIB_TENSOR_DIMS_MAX sizes. */
 static void set_shape(const struct gather *gather, uint64_t rows, uint64_t *shape, trib_tensor_desc *desc)
 {
     const int dims = TF_NumDims(gather->input);

@@ -20,6 +20,7 @@ struct job {
     uint64_t generation;
     uint64_t calls, in_place; /* for tests */
     uint64_t pending;         /* gathers whose results the engine holds */
+    pthread_cond_t taken;     /* one of them less */
     trib_group **groups;      /* by the number of a process set; NULL where this worker is no member */
     uint64_t group_count;
 };

@@ -76,8 +76,8 @@ class State:
 
     def admit(self):
         """Takes in workers that wait to join, in a job with TRIB_SURVIVE=workers: raises HostsUpdatedInterrupt on all
-        workers, which must call it at the same place, such as the end of an epoch. Nobody can tell whether some wait, so
-        a change takes place in any case. Does nothing where a launcher says when workers come."""
+        workers, which must call it at the same place, such as the end of an epoch. Nobody can tell whether some wait,
+        so a change takes place in any case. Does nothing where a launcher says when workers come."""
         if job.goes_on():
             self.before_change()
             raise HostsUpdatedInterrupt(skip_sync=True)

@@ -341,7 +341,7 @@ static void gather_in_place(void **state)
     close_job(&jobs);
 }
 
-/* What one rank cannot copy fails on it with the device's text, and on the others, whose buffers come back. */
+/* An operation whose copy fails on one rank fails there with the device's text, and on the others; buffers come back. */
 static void a_device_fails(void **state)
 {
     (void)state;

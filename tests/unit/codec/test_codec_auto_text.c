@@ -80,7 +80,7 @@ static void the_choice_is_arithmetic(void **state)
     assert_int_equal(choose(both, 10, true, 0.1), 2);
     assert_int_equal(choose(both, 0.3, true, 0.1), 0);
     assert_int_equal(choose(both, 10, true, 10), 0);
-    /* One way, where servers sum: the sums' way is as full as before. Where workers sum, half of what leaves is less. */
+    /* One way, where servers sum: the sums' way is as full as before. Where workers sum, half of the bytes are less. */
     assert_int_equal(choose("auto:fp16", 10, false, 0.1), 0);
     assert_int_equal(choose("auto:fp16", 10, true, 0.1), 1);
     assert_int_equal(choose("auto:int8,two_way,fp16,two_way", 10, true, 0.1), 1);

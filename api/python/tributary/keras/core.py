@@ -111,8 +111,8 @@ def PartialDistributedOptimizer(
     local_layers: Any = None,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """DistributedOptimizer, but for the variables of local_layers (a layer, or a list of them): their gradients are each
-    worker's own."""
+    """DistributedOptimizer, but for the variables of local_layers (a layer, or a list of them): their gradients are
+    each worker's own."""
     op, process_set = reduction_of(op), resolve(process_set)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')

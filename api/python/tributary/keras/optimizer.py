@@ -14,9 +14,9 @@ def distributed(
     local: Iterable[Any] = (),
     local_factor: float = 1.0,
 ) -> Any:
-    """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first. passes:
-    so many gradients are averaged before a step; factor: multiplies the others' gradients then. Gradients of the
-    variables in `local` are multiplied by local_factor alone."""
+    """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first.
+    passes: so many gradients are averaged before a step; factor: multiplies the others' gradients then. Gradients of
+    the variables in `local` are multiplied by local_factor alone."""
     kind = type(optimizer)
     if hasattr(kind, '_reduces_gradients'):
         return optimizer

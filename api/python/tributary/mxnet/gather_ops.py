@@ -1,5 +1,6 @@
 """Collectives of MXNet's arrays whose results differ from them in the first dimension: allgather, alltoall and
-reducescatter, with Horovod's names. MXNet must know an array's shape when it is made, so a call waits for its result."""
+reducescatter, with Horovod's names. MXNet must know an array's shape when it is made, so a call waits for its
+result."""
 
 from __future__ import annotations
 
@@ -63,7 +64,9 @@ def _begin_scatter(tensor, name, process_set, op, prescale, postscale):
     each, more = divmod(host.shape[0], engine.size)
     result = np.empty([each + (engine.rank < more), *host.shape[1:]], host.dtype)
     source, target = buffer_of(host), buffer_of(result)
-    declared = engine.declare_once(name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=row, shape=result.shape)
+    declared = engine.declare_once(
+        name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=row, shape=result.shape
+    )
     operation = declared.submit(
         lib.trib_reduce_scatter,
         source.address,
@@ -128,8 +131,8 @@ def alltoall(
     priority: int = 0,
     process_set: ProcessSet | None = global_process_set,
 ) -> Any:
-    """Returns what the workers of a set have for this one. splits: how many rows each worker gets, in order of rank; then
-    the result is a pair of the output and the rows received. None: equal parts."""
+    """Returns what the workers of a set have for this one. splits: how many rows each worker gets, in order of rank;
+    then the result is a pair of the output and the rows received. None: equal parts."""
     process_set = resolve(process_set)
     name = name_of(name, 'alltoall', process_set)
     lengths = _lengths(tensor, splits, process_set.engine().size, name)

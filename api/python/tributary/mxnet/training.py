@@ -17,8 +17,8 @@ from .ops import broadcast_, exchange, scale
 
 
 class DistributedOptimizer(mx.optimizer.Optimizer):
-    """Averages each gradient over the workers of a set (None: all) before the optimizer's own update. As with Horovod, a
-    worker outside the set updates by its own gradients."""
+    """Averages each gradient over the workers of a set (None: all) before the optimizer's own update. As with Horovod,
+    a worker outside the set updates by its own gradients."""
 
     def __init__(
         self,
@@ -83,8 +83,8 @@ def _compression(params, optimizer_params):
 
 class DistributedTrainer(mx.gluon.Trainer):
     """A gluon Trainer that sums gradients over the workers of a set (None: all), first layers first, and begins with
-    the root's parameters. As with Horovod, a worker outside the set trains by its own gradients. root_rank: a rank of the
-    job; None for the first of the set. compression: Horovod's argument; compression_params: BytePS's."""
+    the root's parameters. As with Horovod, a worker outside the set trains by its own gradients. root_rank: a rank of
+    the job; None for the first of the set. compression: Horovod's argument; compression_params: BytePS's."""
 
     def __init__(
         self,

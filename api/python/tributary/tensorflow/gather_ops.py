@@ -94,7 +94,9 @@ def alltoall(
     if not splits.dtype.is_integer or splits.shape.rank not in (1, None):
         raise ArgumentError('%s: splits must be integers in one dimension' % name)
     if splits.shape.rank == 1 and splits.shape[0] not in (process_set.size(), None):
-        raise ArgumentError('%s: splits has %d numbers; there are %d workers' % (name, *splits.shape, process_set.size()))
+        raise ArgumentError(
+            '%s: splits has %d numbers; there are %d workers' % (name, *splits.shape, process_set.size())
+        )
     output, counts = _gather(tensor, name, _ALL_TO_ALL, process_set, splits=tf.cast(splits, tf.int64))
     return output, tf.cast(counts, splits.dtype)
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ctypes
 import itertools
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -29,15 +28,15 @@ _native = ctypes.CDLL(_path)
 _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.restype = [ctypes.c_void_p], None
 _native.trib_tensorflow_set_group.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
 _native.trib_tensorflow_set_group.restype = None
-_native.trib_tensorflow_pending.argtypes, _native.trib_tensorflow_pending.restype = [], ctypes.c_uint64
+_native.trib_tensorflow_wait.argtypes, _native.trib_tensorflow_wait.restype = [ctypes.c_int64], ctypes.c_uint64
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
 
 def _closing():
     """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
     _native.trib_tensorflow_set_engine(None)
-    while _native.trib_tensorflow_pending():
-        time.sleep(0.001)  # threads of TensorFlow's take the results, and none of them reports that here
+    while _native.trib_tensorflow_wait(200):
+        pass  # handlers of signals run; each operation ends at its own deadline, or with the job
     _counters.clear()
 
 
@@ -53,7 +52,7 @@ def name_of(name, kind, process_set=global_process_set):
 
 
 class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
-    """A worker called an operation of a process set to which it does not belong. It is an error of TensorFlow's, too."""
+    """A worker called an operation of a process set to which it does not belong. TensorFlow's error, too."""
 
     def __init__(self, node_def, op, message, *payloads):  # as TensorFlow has it, which makes it anew while it traces
         tf.errors.InvalidArgumentError.__init__(self, node_def, op, message, *payloads)
@@ -137,8 +136,8 @@ def allreduce(
     ignore_name_scope: bool = False,
     priority: int = 0,
 ) -> Any:
-    """Returns the reduction of the tensors of a set's workers; differentiable. Of IndexedSlices it is IndexedSlices. The
-    arguments named device are taken and have no meaning: a tensor is summed where it is."""
+    """Returns the reduction of the tensors of a set's workers; differentiable. Of IndexedSlices it is IndexedSlices.
+    The arguments named device are taken and have no meaning: a tensor is summed where it is."""
     process_set, op = resolve(process_set), reduction_of(op, average)
     name = name_of(name, 'allreduce', process_set)
     if isinstance(tensor, tf.IndexedSlices):
@@ -216,7 +215,8 @@ def broadcast(
     ignore_name_scope: bool = False,
     process_set: ProcessSet | None = global_process_set,
 ) -> Any:
-    """Returns the root's tensor on every worker of a set; differentiable. root_rank: a rank of the job, also in a set."""
+    """Returns the root's tensor on every worker of a set; differentiable. root_rank: a rank of the job, also in a
+    set."""
     process_set = resolve(process_set)
     root = process_set.root(root_rank)
     tensor = tf.convert_to_tensor(tensor)
