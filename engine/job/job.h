@@ -173,10 +173,10 @@ typedef struct trib_join_target {
 /* Workers that have no more data (trib_join). */
 typedef struct trib_uneven {
     bool is_active; /* this worker has joined, and submits nothing; guarded by the mutex, set under once_mutex too */
-    struct trib_op *op; /* core 0; set under the mutex before the first post */
-    trib_post post;     /* goes from core to core, and has what follows with it */
-    bool is_over;
-    int32_t last;  /* the rank that joined last */
+    struct trib_op *op;    /* core 0; set under the mutex before the first post */
+    trib_post post;        /* goes from core to core, and has what follows with it */
+    bool is_told, is_over; /* the coordinator knows that this worker has joined; it has answered */
+    int32_t last;          /* the rank that joined last */
     uint32_t left; /* a rank that will never join, plus one: this worker stays without work; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;

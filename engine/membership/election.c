@@ -108,6 +108,9 @@ trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame,
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     while (reader.left > 0 && !reader.failed) {
         const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
+        if (!reader.failed && tensor >= TRIB_TENSORS_MAX) {
+            return trib_error_set(error, TRIB_PROTOCOL, "%s about tensor %u", trib_frame_name(frame->type), tensor);
+        }
         if (!reader.failed && !trib_paper_note(paper, tensor, round)) {
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a vote");
         }
@@ -179,8 +182,8 @@ trib_status trib_election_take_roster(trib_election *self, const trib_frame *fra
         return TRIB_OK;
     }
     const trib_status status = trib_member_take_roster(engine->member, frame, payload, error);
-    if (status == TRIB_OK) {
-        (void)trib_election_begin(engine, &cause);
+    if (status == TRIB_NO_MEMORY || (status == TRIB_OK && !trib_election_begin(engine, &cause))) {
+        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the election of another coordinator");
     }
     return status;
 }
@@ -323,6 +326,18 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
+/* The lost coordinator is none, nor are those that an election in this epoch has passed over. */
+static uint32_t first_candidate(const trib_election *self)
+{
+    const uint32_t settled = trib_election_formation(self)->settled_ballot, least = settled > 0 ? settled : 1;
+    uint32_t candidate = 0;
+    while (candidate < self->roster->worker_count &&
+           (trib_election_ballot(self, candidate) < least || !trib_election_counts(self, candidate))) {
+        candidate++;
+    }
+    return candidate;
+}
+
 bool trib_election_begin(trib_engine *engine, const trib_cause *cause)
 {
     trib_election *self = engine->coordinator == NULL ? trib_election_get(engine) : NULL;
@@ -334,10 +349,7 @@ bool trib_election_begin(trib_engine *engine, const trib_cause *cause)
         self->is_open = true;
         self->cause = *cause;
         self->began_ns = self->turn_began_ns = trib_now(core->reactor);
-        self->candidate = 0;
-        if (trib_election_ballot(self, 0) == 0 || !trib_election_counts(self, 0)) {
-            next_candidate(self);
-        }
+        self->candidate = first_candidate(self);
         trib_log(core->reactor->logger, TRIB_LOG_WARN, "the coordinator is lost: the members elect another one");
         self->timer.fired = turn;
         self->timer.user = self;

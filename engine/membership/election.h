@@ -4,8 +4,8 @@
  * The candidate is the worker of the lowest rank; each member votes for it on a connection to its first reactor. A vote
  * says which operations have succeeded on the voter, and whether others still can. With the votes of a majority of the
  * last epoch's members, dedicated servers among them, the candidate decides which operations have succeeded for all:
- * those that have on some voter. It tells the voters (ELECTED), and coordinates the next epoch (formation.h). Who does
- * not reach the candidate turns to the next one. There is no second coordinator:
+ * those that have on some voter. It tells the voters (ELECTED), and coordinates the next epoch (formation.h). A
+ * member that does not reach the candidate turns to the next one. There is no second coordinator:
  *
  * - A member votes for a higher rank than before only, and takes nothing from those that it has given up: it has closed
  *   its connections to them.

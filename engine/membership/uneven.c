@@ -154,7 +154,8 @@ static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_f
 trib_status trib_uneven_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
-    if (frame->type == TRIB_FRAME_JOIN_DONE && self->running && member < self->worker_count) {
+    const bool may_join = self->running && !self->roster->survives && !self->roster->shrinks;
+    if (frame->type == TRIB_FRAME_JOIN_DONE && may_join && member < self->worker_count) {
         return take_done(self, member, frame, payload, error);
     }
     if (frame->type == TRIB_FRAME_JOIN_HEARD) {

@@ -234,7 +234,7 @@ trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib
     const uint32_t number = trib_epoch_number(frame->epoch), expected = trib_epoch_number(epoch);
     if (expected == 0 || number == expected || frame->type == TRIB_FRAME_VOTE ||
         (number == 0 && may_precede_roster(frame->type))) {
-        return TRIB_OK; /* a VOTE says in its payload which roster it is about */
+        return TRIB_OK; /* a VOTE has the epoch of its roster in `tensor` */
     }
     return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
                           trib_frame_name(frame->type), number, expected);

@@ -138,18 +138,6 @@ static void commit(trib_core *core, uint32_t tensor, uint32_t round)
     }
 }
 
-void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
-{
-    trib_op **at = &core->held;
-    while (*at != NULL) {
-        if ((*at)->tensor->id == tensor && (*at)->round <= round) {
-            finish(core, take_held(core, at));
-        } else {
-            at = &(*at)->next;
-        }
-    }
-}
-
 /* A worker is through with a tensor's rounds in their order, so the last one that succeeded tells of all. */
 static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
 {
@@ -168,6 +156,22 @@ static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
         formation->committed[tensor] = round;
     }
     return true;
+}
+
+void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
+{
+    if (!note(&core->engine->formation, tensor, round)) { /* a later election in this epoch asks for it */
+        trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the operations that an election has decided");
+        return;
+    }
+    trib_op **at = &core->held;
+    while (*at != NULL) {
+        if ((*at)->tensor->id == tensor && (*at)->round <= round) {
+            finish(core, take_held(core, at));
+        } else {
+            at = &(*at)->next;
+        }
+    }
 }
 
 trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload, trib_error *error)

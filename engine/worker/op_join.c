@@ -8,6 +8,8 @@
 #include "engine/base/container_of.h"
 #include "engine/worker/rank_group.h"
 
+#define NOT_IF_IT_SURVIVES "trib_join does not go together with TRIB_SURVIVE"
+
 /* ---- What the coordinator is told ---- */
 
 typedef struct outgoing {
@@ -53,6 +55,7 @@ static void tell(trib_engine *engine)
         }
     }
     pthread_mutex_unlock(&engine->mutex);
+    engine->join.is_told = true;
     flush(&out, TRIB_JOIN_LAST);
 }
 
@@ -79,8 +82,9 @@ static void complete(trib_engine *engine)
 {
     trib_uneven *join = &engine->join;
     trib_op *op = join->op;
+    const bool is_over = join->is_over;
     join->op = NULL;
-    join->is_over = false;
+    join->is_over = join->is_told = false;
     drop_targets(join);
     pthread_mutex_lock(&engine->mutex);
     join->is_active = join->left != 0; /* nobody knows how far the others were: this worker's rounds would be others' */
@@ -88,7 +92,7 @@ static void complete(trib_engine *engine)
     if (join->left != 0) {
         trib_op_fail(op, TRIB_PEER_LEFT, "%s left the job without joining",
                      trib_roster_name(engine->roster, join->left - 1));
-    } else if (op->output != NULL) {
+    } else if (is_over && op->output != NULL) {
         memcpy(op->output, &join->last, sizeof join->last);
     }
     trib_op_core_done(op, &engine->cores[0]);
@@ -120,6 +124,9 @@ static void settled_everywhere(trib_reactor *reactor, trib_post *post)
         return; /* the end of the job has failed the operation, or will */
     }
     if (engine->join.is_over) {
+        complete(engine);
+    } else if (engine->roster->survives || engine->roster->shrinks) { /* the job's setting was not known before */
+        trib_op_fail(engine->join.op, TRIB_UNSUPPORTED, "%s", NOT_IF_IT_SURVIVES);
         complete(engine);
     } else if (has_ending_tensor(engine)) {
         post_to(&engine->join, core, step);
@@ -176,7 +183,7 @@ static trib_status check_kind(const trib_engine *engine, trib_error *error)
 {
     const trib_roster *roster = engine->roster;
     if (roster != NULL ? roster->survives || roster->shrinks : engine->config.survive != TRIB_SURVIVE_NOTHING) {
-        return trib_error_set(error, TRIB_UNSUPPORTED, "trib_join does not go together with TRIB_SURVIVE");
+        return trib_error_set(error, TRIB_UNSUPPORTED, "%s", NOT_IF_IT_SURVIVES);
     }
     for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
         const trib_tensor_state state = engine->tensors[tag]->state;
@@ -285,7 +292,7 @@ trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame,
 {
     trib_uneven *join = &engine->join;
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    if (join->op == NULL || join->is_over || frame->payload_size % TRIB_JOIN_ENTRY_BYTES != 0 ||
+    if (!join->is_told || join->op == NULL || join->is_over || frame->payload_size % TRIB_JOIN_ENTRY_BYTES != 0 ||
         frame->aux >= engine->roster->worker_count || frame->root > engine->roster->worker_count) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed JOIN_OVER, or nobody waits for it");
     }
