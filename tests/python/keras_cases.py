@@ -42,6 +42,14 @@ def accumulates_and_leaves_local(rank, size):
     optimizer.apply([keras.ops.convert_to_tensor(np.full((1, 2), rank + 1, 'float32'))] * 2, [local, shared])
     assert np.allclose(keras.ops.convert_to_numpy(local), begin - (rank + 1) / size)
     assert np.allclose(keras.ops.convert_to_numpy(shared), -mean)
+    try:
+        optimizer.apply([keras.ops.convert_to_tensor(np.ones((1, 2), 'float32'))], [local, shared])
+    except ValueError as problem:
+        assert '1 gradients for 2 variables' in str(problem), problem
+    else:
+        raise AssertionError('a gradient was missing, and nothing was said')
+    halves = trib.allreduce(np.array([3, 5]), prescale_factor=0.5, op=trib.Sum)  # integers are truncated
+    assert halves.tolist() == [1 * size, 2 * size], halves
     rows = trib.allgather(np.full((rank + 1, 2), rank))
     assert np.array_equal(rows, np.repeat(np.repeat([range(size)], 2, 0).T, range(1, size + 1), 0))
     part = trib.reducescatter(np.arange(2.0 * size) * (rank + 1), op=trib.Sum)

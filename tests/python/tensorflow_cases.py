@@ -239,6 +239,8 @@ def sets(rank, size):
         with trib.DistributedGradientTape(tf.GradientTape(), op=trib.Sum, process_set=members) as tape:
             value = weight * float(rank)
         assert float(tape.gradient(value, [weight])[0]) == sum(ranks)
+        traced = tf.function(lambda value: trib.allreduce(value, process_set=members))
+        traced(tf.ones(2))
     else:
         for function in trib.allgather, tf.function(trib.allgather), trib.allreduce:
             try:
@@ -248,6 +250,13 @@ def sets(rank, size):
             else:
                 raise AssertionError('a worker outside the set was not refused')
     trib.remove_process_set(members)
+    if inside:
+        try:
+            traced(tf.ones(2))
+        except tf.errors.OpError as problem:
+            assert 'process set' in str(problem), problem
+        else:
+            raise AssertionError('a graph went on in a set that has ended')
 
 
 def batch_norm_over_all(rank, size):

@@ -207,7 +207,9 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
-    finish(operation, operation->failure);
+    finish(operation, operation->status == TRIB_OK ? NULL
+                      : operation->failure != NULL ? operation->failure
+                                                   : "the operation failed");
 }
 
 /* Runs on an engine's thread. */
@@ -334,8 +336,11 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     }
     pthread_mutex_unlock(&kernel->lock);
     pthread_mutex_unlock(&trib_tf_job.lock);
+    if (status == TRIB_OK) {
+        return NULL; /* the completion's thread may have freed the operation already */
+    }
     operation->status = status;
-    return status == TRIB_OK ? NULL : error->text;
+    return error->text;
 }
 
 static void compute(void *kernel, TF_OpKernelContext *context, TF_AsyncOpKernelDoneCallback *done)

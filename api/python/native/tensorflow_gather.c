@@ -23,7 +23,7 @@ struct gather {
     char *failure;
     int rank, size;     /* of this worker in the process set */
     uint64_t row;       /* elements that an index of the first dimension stands for; at least 1 */
-    uint64_t lengths[]; /* room for the rows of each pair of members */
+    uint64_t lengths[]; /* room for the rows of each member, or pair of members */
 };
 
 /* Ends an operation: text is NULL, or says why it failed. TensorFlow may go on computing in here. */
@@ -74,11 +74,17 @@ static void write_counts(struct gather *gather, TF_Status *status)
     }
 }
 
+/* One for each member, or for each pair of members. */
+static size_t length_count(const struct kernel *kernel, int size)
+{
+    return (size_t)size * (kernel->kind == KIND_ALL_TO_ALL ? (size_t)size : 1);
+}
+
 /* Leaves in gather->lengths how many rows came from each member; *rows_out is their sum. */
 static trib_status read_lengths(struct gather *gather, uint64_t *rows_out, trib_error *error)
 {
     size_t count = 0;
-    const size_t capacity = (size_t)gather->size * (size_t)gather->size;
+    const size_t capacity = length_count(gather->kernel, gather->size);
     const trib_status result = trib_op_counts(gather->op, gather->lengths, capacity, &count, error);
     if (result != TRIB_OK) {
         return result;
@@ -112,7 +118,9 @@ static void take_result(struct gather *gather, TF_Status *status)
     }
     TF_Tensor *output = allocate(gather, rows, status);
     if (TF_GetCode(status) == 0) {
-        if (bytes > 0 && bytes == TF_TensorByteSize(output)) {
+        if (bytes != TF_TensorByteSize(output)) {
+            TF_SetStatus(status, TF_CODE_INTERNAL, "the workers' rows do not fit together");
+        } else if (bytes > 0) {
             memcpy(TF_TensorData(output), data, bytes);
         }
         TF_DeleteTensor(output);
@@ -302,7 +310,7 @@ static struct gather *record(struct kernel *kernel, TF_OpKernelContext *context,
     if (size <= 0) {
         return NULL; /* the engine does not tell: it is gone */
     }
-    const size_t lengths = (size_t)size * (size_t)size;
+    const size_t lengths = length_count(kernel, size);
     struct gather *gather = calloc(1, sizeof *gather + lengths * sizeof gather->lengths[0]);
     if (gather != NULL) {
         gather->kernel = kernel;

@@ -481,6 +481,7 @@ class Engine:
         operation = Operation(self, handle, None, last)
         self._live.add(operation)
         operation.wait()
+        self.turns.clear()  # workers that joined before have counted less
         return last.value
 
     def trace_start(self):

@@ -84,6 +84,7 @@ class _GlobalProcessSet(ProcessSet):
 global_process_set = _GlobalProcessSet()
 _added = {}
 _next_id = 1
+_followers = []
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
@@ -106,11 +107,19 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     return process_set
 
 
+def follow_removal(removed):
+    """For bindings with native parts: `removed` is called with the number of each set that ends."""
+    _followers.append(removed)
+
+
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a set. All workers call it. Returns False for one that was not added, and for the global one."""
     if process_set.process_set_id not in _added:
         return False
-    del _added[process_set.process_set_id]
+    number = process_set.process_set_id
+    del _added[number]
+    for removed in _followers:
+        removed(number)
     process_set.process_set_id = None
     process_set._engine = None
     job.engine().barrier()

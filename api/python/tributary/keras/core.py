@@ -127,13 +127,21 @@ def PartialDistributedOptimizer(
         backward_passes_per_step,
         1.0 if average_aggregated_gradients else float(backward_passes_per_step),
         [variable for layer in layers for variable in layer.trainable_weights],
-        1.0 / process_set.size() if scale_local_gradients and op == Average else 1.0,
+        lambda: 1.0 / process_set.size() if scale_local_gradients and op == Average else 1.0,
     )
 
 
 def _array(value):
     is_known = keras.ops.is_tensor(value) or isinstance(value, keras.Variable)
     return np.array(keras.ops.convert_to_numpy(value) if is_known else value, order='C')
+
+
+def _scaled(array, factor):
+    """Returns the product, computed wider and rounded once; integers are truncated."""
+    if factor == 1.0:
+        return array
+    wide = np.float32 if array.dtype in (np.float16, np.float32) else np.float64
+    return np.array((array.astype(wide) * factor).astype(array.dtype), order='C')
 
 
 def _declared(kind, name, array, process_set):
@@ -154,10 +162,9 @@ def allreduce(
 ) -> np.ndarray:
     """Returns the mean (or sum) of all workers' values, a numpy array. compression is taken and has no meaning here."""
     reduce = REDUCTIONS[reduction_of(op, average)]
-    array = _array(value)
-    array = np.array(array * array.dtype.type(prescale_factor), order='C') if prescale_factor != 1.0 else array
+    array = _scaled(_array(value), prescale_factor)
     result = _declared('allreduce', name, array, process_set).push_pull(array, reduce=reduce).wait()
-    return result * result.dtype.type(postscale_factor) if postscale_factor != 1.0 else result
+    return _scaled(result, postscale_factor)
 
 
 def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.ndarray:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from ..errors import ArgumentError
+
 
 def distributed(
     optimizer: Any,
@@ -12,11 +14,11 @@ def distributed(
     passes: int = 1,
     factor: float = 1.0,
     local: Iterable[Any] = (),
-    local_factor: float = 1.0,
+    local_factor: Callable[[], float] = lambda: 1.0,
 ) -> Any:
     """Returns an optimizer of a class derived from the optimizer's own, whose gradients go through reduce() first.
-    passes: so many gradients are averaged before a step; factor: multiplies the others' gradients then. Gradients of
-    the variables in `local` are multiplied by local_factor alone."""
+    passes: so many gradients are averaged before a step; factor: multiplies all gradients then. Those of the variables
+    in `local` are multiplied by local_factor() instead of reduced."""
     kind = type(optimizer)
     if hasattr(kind, '_reduces_gradients'):
         return optimizer
@@ -27,9 +29,14 @@ def distributed(
         variables = list(self._trainable_variables if trainable_variables is None else trainable_variables)
         if trainable_variables is not None:
             trainable_variables = variables
+            if len(grads) != len(variables):
+                raise ArgumentError('apply: there are %d gradients for %d variables' % (len(grads), len(variables)))
+        if len(grads) != len(variables):
+            return kind.apply(self, grads, None)  # it has not been built, or says what is wrong
+        alone_factor = local_factor()
         is_local = [id(variable) in locals_of for variable in variables]
         shared = iter(reduce([grad for grad, alone in zip(grads, is_local) if not alone]))
-        grads = [_times(grad, local_factor) if alone else next(shared) for grad, alone in zip(grads, is_local)]
+        grads = [_times(grad, alone_factor) if alone else next(shared) for grad, alone in zip(grads, is_local)]
         return kind.apply(self, [_times(grad, factor) for grad in grads], trainable_variables)
 
     def register_local_var(self, variable):

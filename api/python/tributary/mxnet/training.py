@@ -40,7 +40,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         return self._optimizer.create_state_multi_precision(index, weight)
 
     def _average(self, index, gradient):
-        if not self._process_set.included():
+        if self._process_set.included() is False:
             return
         for i, grad in zip(index, gradient) if isinstance(index, (tuple, list)) else [(index, gradient)]:
             scale(grad, 1.0 / self._predivide)
@@ -120,7 +120,7 @@ class DistributedTrainer(mx.gluon.Trainer):
             self._has_broadcast = True
 
     def _allreduce_grads(self):
-        if not self._process_set.included():
+        if self._process_set.included() is False:
             return
         self._broadcast_once()
         for index, parameter in enumerate(self._params):

@@ -15,7 +15,7 @@ import tensorflow as tf
 from .. import _abi, job
 from .._library import beside
 from ..errors import ArgumentError, UnsupportedError
-from ..process_sets import ProcessSet, by_id, global_process_set, resolve
+from ..process_sets import ProcessSet, by_id, follow_removal, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
 
@@ -41,6 +41,7 @@ def _closing():
 
 
 job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _closing)
+follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  # graphs that were traced for it
 init, shutdown = job.init, job.shutdown
 
 
