@@ -608,8 +608,8 @@ typedef struct trib_codec_desc {
     trib_codec_bound_cb bound;
     trib_codec_encode_cb encode;
     trib_codec_decode_cb decode;
-    /* May be NULL. Gives the bits of decode and an addition; only elements that were not sent keep their bits (-0).
-     * Nothing calls it yet: servers decode, and add. */
+    /* May be NULL. A server calls it where a sum waits for the chunk. It gives the bits of decode and an addition, of
+     * elements that were not sent, too: 0 added to -0 is 0. */
     trib_codec_decode_cb add_encoded;
     uint64_t reserved; /* must be 0 */
 } trib_codec_desc;

@@ -123,6 +123,12 @@ typedef struct trib_aggregator_ops {
      */
     trib_status (*recv_target)(trib_aggregator *self, const trib_contribution *what, void **buffer_out,
                                trib_error *error);
+    /*
+     * Answers where the sum lies that waits for this contribution, as accumulators, or NULL: none does. The caller may
+     * add the contribution there, and then calls arrived at once, with that place as payload and without a buffer.
+     * Errors as of recv_target, but for TRIB_AGAIN.
+     */
+    trib_status (*sum_at)(trib_aggregator *self, const trib_contribution *what, void **sum_out, trib_error *error);
     /* TRIB_NO_MEMORY is possible only without a buffer. Nothing has changed then, and the caller may try again. */
     trib_status (*arrived)(trib_aggregator *self, const trib_contribution *what, const trib_arrived *arrived,
                            trib_error *error);

@@ -25,6 +25,11 @@ static trib_status recv_target(trib_aggregator *self, const trib_contribution *w
     return trib_summation_recv_target(trib_sum_aggregator_summation(self), what, buffer_out, error);
 }
 
+static trib_status sum_at(trib_aggregator *self, const trib_contribution *what, void **sum_out, trib_error *error)
+{
+    return trib_summation_sum_at(trib_sum_aggregator_summation(self), what, sum_out, error);
+}
+
 static trib_status take_arrived(trib_aggregator *aggregator, const trib_contribution *what, const trib_arrived *arrived,
                                 trib_error *error)
 {
@@ -96,6 +101,7 @@ static void destroy_summation(trib_aggregator *self)
 const trib_aggregator_ops trib_sum_aggregator_ops = {
     .name = "sum",
     .recv_target = recv_target,
+    .sum_at = sum_at,
     .arrived = take_arrived,
     .abandon = abandon_buffer,
     .sent = give_back_sum,

@@ -1,7 +1,8 @@
 /*
  * sum_operand.c - decides where an operand of the sum lies when its payload is outside the block taken for it.
  *
- * The payload is summed at once where it lies, stays there under a lease until its partner arrives, or is copied.
+ * The payload is summed at once where it lies, stays there under a lease until its partner arrives, or is copied. An
+ * encoded one may be added to its partner without being an operand of its own.
  */
 #include "engine/aggregate/sum_tree.h"
 
@@ -98,4 +99,23 @@ sum_node trib_sum_operand(trib_summation *self, sum_round *round, const trib_con
     copy_in(self, what, what->size, block, payload);
     round->is_torn = lease != NULL && !lease->end(lease);
     return node;
+}
+
+trib_status trib_summation_sum_at(trib_summation *self, const trib_contribution *what, void **sum_out,
+                                  trib_error *error)
+{
+    sum_round *round = NULL;
+    const trib_status status = trib_sum_find_place(self, what, true, &round, error);
+    *sum_out = NULL;
+    if (status != TRIB_OK || round == NULL || round->refused != TRIB_OK || round->is_torn ||
+        self->config.takes_partials || !trib_collective_is_sum(what->collective)) {
+        return status == TRIB_AGAIN ? TRIB_OK : status;
+    }
+    const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);
+    const bool is_sum =
+        partner != NULL && (partner->form == TRIB_FORM_ACC || trib_acc_is_wire(what->dtype, what->reduce));
+    if (is_sum && partner->block != NULL && partner->data == partner->block->data) {
+        *sum_out = partner->block->data;
+    }
+    return TRIB_OK;
 }

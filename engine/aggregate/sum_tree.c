@@ -89,11 +89,25 @@ static sum_block *reusable(const sum_node *node, bool acc_is_wire)
     return acc_is_wire || node->form == TRIB_FORM_ACC ? node->block : NULL;
 }
 
+/* The payload was added to its partner's memory already (trib_summation_sum_at): *left becomes that sum. */
+static void keep_sum(trib_summation *self, const sum_chunk *chunk, sum_node *left, sum_node *right)
+{
+    sum_block *block = left->block != NULL ? left->block : right->block;
+    trib_assert(block != NULL && (left->block == NULL || right->block == NULL) && left->data == block->data);
+    *left = (sum_node){.data = block->data, .block = block, .level = left->level, .form = TRIB_FORM_ACC};
+    *right = (sum_node){.data = NULL};
+    trib_charge(self->config.reactor, TRIB_COST_SUM, chunk->size);
+}
+
 /* Combines both operands into *left, and empties *right. */
 static void combine(trib_summation *self, const sum_chunk *chunk, sum_node *left, sum_node *right, sum_block **spare)
 {
     const trib_contribution *what = &chunk->round->what;
     const bool acc_is_wire = trib_acc_is_wire(what->dtype, what->reduce);
+    if (left->data == right->data) {
+        keep_sum(self, chunk, left, right);
+        return;
+    }
     sum_block *target = reusable(left, acc_is_wire);
     if (target == NULL) {
         target = reusable(right, acc_is_wire);

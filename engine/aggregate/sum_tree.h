@@ -159,6 +159,10 @@ struct trib_summation {
 
 /* ---- sum_aggregator.c ---- */
 
+/* summation.c: finds the round of a contribution that is to be added, or begins it. Refuses the round if the
+ * contribution contradicts the others. *round_out is NULL if the round is over, and the contribution is dropped. */
+TRIB_CHECKED trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
+                                             sum_round **round_out, trib_error *error);
 extern const trib_aggregator_ops trib_sum_aggregator_ops;
 
 /* ---- sum_memory.c: all of these answer NULL when out of memory ---- */

@@ -168,10 +168,8 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
     return TRIB_OK;
 }
 
-/* As find_round, for a contribution that is to be added. Refuses the round if the contribution contradicts the
- * others. */
-static trib_status find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
-                              sum_round **round_out, trib_error *error)
+trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
+                                sum_round **round_out, trib_error *error)
 {
     trib_status status = check_bounds(self, what, with_payload, error);
     if (status == TRIB_OK) {
@@ -219,7 +217,7 @@ trib_status trib_summation_recv_target(trib_summation *self, const trib_contribu
                                        trib_error *error)
 {
     sum_round *round = NULL;
-    trib_status status = find_place(self, what, true, &round, error);
+    trib_status status = trib_sum_find_place(self, what, true, &round, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -300,7 +298,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
 static trib_status empty_arrived(trib_summation *self, const trib_contribution *what, trib_error *error)
 {
     sum_round *round = NULL;
-    trib_status status = find_place(self, what, false, &round, error);
+    trib_status status = trib_sum_find_place(self, what, false, &round, error);
     if (status == TRIB_AGAIN) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for round %u of a key", what->round);
     }
@@ -375,7 +373,7 @@ trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_con
     sum_round *round = NULL;
     sum_node node = {.data = NULL};
     sum_block *spare = NULL;
-    trib_status status = find_place(self, what, true, &round, error);
+    trib_status status = trib_sum_find_place(self, what, true, &round, error);
     if (status == TRIB_OK && round != NULL && round->refused == TRIB_OK &&
         !take_in_place(self, round, what, payload, lender, &node, &spare)) {
         status = TRIB_AGAIN;

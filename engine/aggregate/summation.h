@@ -113,6 +113,10 @@ TRIB_CHECKED trib_status trib_summation_arrived_in_place(trib_summation *self, c
                                                          const void *payload, const trib_lender *lender,
                                                          trib_error *error);
 
+/* As trib_aggregator_ops.sum_at. What was added there arrives in place, with that place as its payload. */
+TRIB_CHECKED trib_status trib_summation_sum_at(trib_summation *self, const trib_contribution *what, void **sum_out,
+                                               trib_error *error);
+
 /* Gives back one reference of a sum, after it was sent or its receiver is gone. */
 void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum);
 

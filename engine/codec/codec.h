@@ -70,9 +70,9 @@ typedef struct trib_codec {
      * elements. Then the destination has any content. Nothing outside of the two buffers is touched. */
     trib_status (*decode)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                           uint32_t encoded_size, void *destination, uint32_t count, trib_error *error);
-    /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), in time that the encoded
-     * bytes take and not the elements. An element that was not sent keeps its bits. TRIB_PROTOCOL leaves the sum
-     * unchanged. */
+    /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), with the bits of an
+     * addition of each element: one that was not sent adds 0. Servers add so where a sum waits for the chunk.
+     * TRIB_PROTOCOL leaves the sum unchanged. */
     trib_status (*add_encoded)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                                uint32_t encoded_size, void *sum, uint32_t count, trib_error *error);
     /* Bytes of a partition's state for encoding; 0: none is needed, and `state` is not looked at. */

@@ -418,73 +418,12 @@ static trib_status decode_randomk(const trib_codec_params *params, trib_dtype dt
     return decode_sparse(&trib_codec_randomk, params, dtype, encoded, encoded_size, destination, count, error);
 }
 
-/* The sum's NaN is always the same, as in stages/kernels/kernels.h. */
-static void add_element(trib_dtype dtype, void *sum, pair added)
-{
-    if (dtype == TRIB_FLOAT64) {
-        double value;
-        memcpy(&value, &added.bits, sizeof value);
-        double *at = (double *)sum + added.index;
-        *at += value;
-        *at = *at != *at ? __builtin_nan("") : *at;
-        return;
-    }
-    const codec_kernels *kernels = trib_codec_kernels_best();
-    const uint16_t half = (uint16_t)added.bits;
-    float value = codec_f32_of((uint32_t)added.bits);
-    if (dtype == TRIB_FLOAT16) {
-        kernels->f16_to_f32(&value, &half, 1);
-    } else if (dtype == TRIB_BFLOAT16) {
-        kernels->bf16_to_f32(&value, &half, 1);
-    }
-    float *at = (float *)sum + added.index;
-    *at += value;
-    *at = *at != *at ? __builtin_nanf("") : *at;
-}
-
-static trib_status add_sparse(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
-                              const unsigned char *encoded, uint32_t encoded_size, void *sum, uint32_t count,
-                              trib_error *error)
-{
-    const size_t width = width_of(dtype, count);
-    uint32_t pairs = 0;
-    const trib_status status = check_pairs(codec, params, dtype, encoded, encoded_size, count, &pairs, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    uint64_t
-        marks[MARKED_ELEMENTS / 64]; /* an index that randomk has drawn twice counts once: the last, as in decoding */
-    for (uint64_t first = 0; first < count; first += MARKED_ELEMENTS) {
-        memset(marks, 0, sizeof marks);
-        for (uint32_t i = pairs; i-- > 0;) {
-            const pair one = load_pair(encoded, i, width);
-            if (one.index - first < MARKED_ELEMENTS && mark(marks, one.index - first)) {
-                add_element(dtype, sum, one);
-            }
-        }
-    }
-    return TRIB_OK;
-}
-
-static trib_status add_topk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
-                            uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
-{
-    return add_sparse(&trib_codec_topk, params, dtype, encoded, encoded_size, sum, count, error);
-}
-
-static trib_status add_randomk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
-                               uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
-{
-    return add_sparse(&trib_codec_randomk, params, dtype, encoded, encoded_size, sum, count, error);
-}
-
 const trib_codec trib_codec_topk = {.name = "topk",
                                     .id = TRIB_CODEC_TOPK,
                                     .check = check_topk,
                                     .bound = bound_sparse,
                                     .encode = encode_topk,
-                                    .decode = decode_topk,
-                                    .add_encoded = add_topk};
+                                    .decode = decode_topk};
 
 const trib_codec trib_codec_randomk = {.name = "randomk",
                                        .id = TRIB_CODEC_RANDOMK,
@@ -492,5 +431,4 @@ const trib_codec trib_codec_randomk = {.name = "randomk",
                                        .bound = bound_sparse,
                                        .encode = encode_randomk,
                                        .decode = decode_randomk,
-                                       .add_encoded = add_randomk,
                                        .state_bytes = sizeof(codec_xorshift)};

@@ -9,6 +9,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/worker/pipeline.h"
+#include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
 #include "numa/arena.h"
 
@@ -118,8 +119,9 @@ static bool may_go_direct(const trib_core *core, const trib_task *task, const un
 bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls)
 {
     trib_engine *engine = core->engine;
-    pushes = pushes && may_go_direct(core, task, task->io.source.data);
-    pulls = pulls && may_go_direct(core, task, task->io.destination.data);
+    const bool encodes = trib_task_will_encode(task); /* a processor reads and writes the bytes */
+    pushes = pushes && !encodes && may_go_direct(core, task, task->io.source.data);
+    pulls = pulls && !encodes && may_go_direct(core, task, task->io.destination.data);
     if (!pulls) {
         task->io.destination.data = task->device->staging;
     }
@@ -266,6 +268,9 @@ bool trib_device_tensor_place(trib_tensor *tensor)
         const uint32_t partition = i * local_size + local_rank, index = mine->task_count++;
         trib_task *task = &mine->tasks[index];
         trib_tensor_make_task(tensor, partition, task, &bits);
+        if (!trib_task_codec_open(task)) {
+            return false;
+        }
         make_task(tensor, i, task, &tensor->device->tasks[i]);
         if (partition < tensor->partition_count) {
             tensor->task_index[partition] = index;

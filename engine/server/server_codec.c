@@ -154,8 +154,40 @@ static const trib_encoding *know(trib_core *core, const trib_frame *frame, const
     return &known->encoding;
 }
 
+/* Adds the chunk to the sum that waits for it, or decodes it into memory of its own. */
+static trib_status take_chunk(const trib_server_sum *sum, const trib_contribution *what, const unsigned char *encoded,
+                              uint32_t size, trib_arrived *arrived, trib_error *why)
+{
+    trib_aggregator *aggregator = sum->aggregator;
+    const trib_codec *codec = what->encoding->codec;
+    const uint32_t count = what->size / (uint32_t)trib_dtype_size(what->dtype);
+    void *place = NULL;
+    trib_status status = TRIB_OK;
+    if (codec->add_encoded != NULL) {
+        status = aggregator->ops->sum_at(aggregator, what, &place, why);
+    }
+    if (status == TRIB_OK && place != NULL) {
+        *arrived = (trib_arrived){.payload = place};
+        return codec->add_encoded(&what->encoding->params, what->dtype, encoded, size, place, count, why);
+    }
+    if (status == TRIB_OK) {
+        status = aggregator->ops->recv_target(aggregator, what, &place, why);
+    }
+    if (status != TRIB_OK) {
+        return status;
+    }
+    status = codec->decode(&what->encoding->params, what->dtype, encoded, size, place, count, why);
+    if (status != TRIB_OK) {
+        aggregator->ops->abandon(aggregator, place);
+        return status;
+    }
+    *arrived = (trib_arrived){.buffer = place, .payload = place};
+    return TRIB_OK;
+}
+
 trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame,
-                                     const void *payload, trib_contribution *what, void **buffer_out, trib_error *error)
+                                     const void *payload, trib_contribution *what, trib_arrived *arrived,
+                                     trib_error *error)
 {
     trib_core *core = sum->core;
     trib_error why;
@@ -166,23 +198,16 @@ trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link
         return trib_error_set(error, why.status, "PUSH from %s: %.300s", name, why.text);
     }
     what->partition_elements = trib_encoding_partition_count(payload);
-    const uint32_t count = what->size / (uint32_t)trib_dtype_size(what->dtype);
-    trib_status status = sum->aggregator->ops->recv_target(sum->aggregator, what, buffer_out, error);
-    if (status != TRIB_OK) {
-        return status == TRIB_AGAIN
-                   ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size)
-                   : status;
-    }
-    status = what->encoding->codec->decode(&what->encoding->params, what->dtype,
-                                           (const unsigned char *)payload + TRIB_ENCODING_BYTES,
-                                           frame->payload_size - TRIB_ENCODING_BYTES, *buffer_out, count, &why);
+    const trib_status status = take_chunk(sum, what, (const unsigned char *)payload + TRIB_ENCODING_BYTES,
+                                          frame->payload_size - TRIB_ENCODING_BYTES, arrived, &why);
     trib_charge(core->reactor, TRIB_COST_DECODE, what->size);
-    if (status != TRIB_OK) {
-        sum->aggregator->ops->abandon(sum->aggregator, *buffer_out);
-        return trib_error_set(error, TRIB_PROTOCOL, "PUSH from %s: chunk %u of partition %u of tensor %u: %.300s", name,
-                              what->chunk, what->partition, what->tensor, why.text);
+    if (status == TRIB_AGAIN) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
     }
-    return TRIB_OK;
+    return status == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_PROTOCOL, "PUSH from %s: chunk %u of partition %u of tensor %u: %.300s",
+                                name, what->chunk, what->partition, what->tensor, why.text);
 }
 
 /* ---- Encoding ---- */

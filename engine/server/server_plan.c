@@ -127,11 +127,9 @@ static trib_status decode_payload(server_chunk *chunk, const void *payload, bool
     const trib_frame *frame = chunk->frame;
     trib_core *core = chunk->link->core;
     if (frame->codec != 0) {
-        void *buffer = NULL;
         const trib_status status =
-            trib_server_codec_decode(chunk->sum, chunk->link, frame, payload, &chunk->what, &buffer, error);
+            trib_server_codec_decode(chunk->sum, chunk->link, frame, payload, &chunk->what, &chunk->arrived, error);
         trib_server_codec_give(core, chunk->link->recv_claim.what);
-        chunk->arrived = (trib_arrived){.buffer = buffer, .payload = buffer};
         return status;
     }
     chunk->lender = trib_conn_lender(in_place ? &core->host.leases.conn : chunk->link->conn);

@@ -132,10 +132,11 @@ static inline uint32_t trib_server_rounds_over(const trib_core *core, uint32_t t
 /* ---- server_codec.c ---- */
 /* Takes memory in which an encoded chunk lands, for the link's claim. TRIB_AGAIN: there is none now. */
 TRIB_CHECKED trib_status trib_server_codec_land(trib_link *link, const trib_frame *frame, trib_recv_target *target);
-/* Decodes an encoded contribution that has arrived into memory of the aggregator, *buffer_out. Completes `what`. */
+/* Decodes an encoded contribution that has arrived into memory of the aggregator, or adds it to a sum that waits for
+ * it. Completes `what`; *arrived is for the aggregator. */
 TRIB_CHECKED trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link *link,
                                                   const trib_frame *frame, const void *payload, trib_contribution *what,
-                                                  void **buffer_out, trib_error *error);
+                                                  trib_arrived *arrived, trib_error *error);
 /* Gives landed memory back; NULL is fine. */
 void trib_server_codec_give(trib_core *core, void *landed);
 /* An upcall of the summation. */

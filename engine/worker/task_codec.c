@@ -26,7 +26,7 @@ bool trib_task_codec_open(trib_task *task)
 {
     const trib_tensor *tensor = task->tensor;
     const trib_codec_config *config = &tensor->codec;
-    if (config->codec == NULL || task->size == 0 || tensor->on_device) {
+    if (config->codec == NULL || task->size == 0) {
         return true;
     }
     const uint32_t element = (uint32_t)trib_dtype_size(tensor->dtype), n = task->chunk_count;
@@ -138,6 +138,11 @@ static trib_status encode_chunk(const trib_task *task, const trib_encoding *enco
     return status;
 }
 
+bool trib_task_will_encode(const trib_task *task)
+{
+    return task->codec != NULL && travels_encoded(task->op_core->op);
+}
+
 bool trib_task_encode_prepare(trib_task *task)
 {
     trib_task_codec *self = task->codec;
@@ -149,6 +154,7 @@ bool trib_task_encode_prepare(trib_task *task)
     }
     trib_assert(!self->is_open);
     self->is_used = travels_encoded(op);
+    self->is_on_host = true;
     return self->is_used;
 }
 
@@ -319,7 +325,7 @@ static void take_back(const trib_task *task)
 static void keep_elements(const trib_task *task, const unsigned char *source, uint32_t first)
 {
     const uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    for (uint32_t chunk = first; chunk < task->chunk_count; chunk++) {
+    for (uint32_t chunk = first; source != NULL && chunk < task->chunk_count; chunk++) {
         const trib_codec_memory memory = chunk_memory(task, chunk);
         trib_codec_keep(&task->tensor->codec, &memory, task->tensor->dtype, source + (size_t)chunk * chunk_bytes,
                         chunk_elements(task, chunk));
@@ -350,9 +356,13 @@ static void keep_encoded(const trib_task *task, uint32_t round)
     self->kept = kept;
 }
 
+/* NULL: the contribution is on a device, and has not come to the host. */
 static const unsigned char *input_of(const trib_task *task, const trib_op *op)
 {
-    return (const unsigned char *)op->input + task->offset;
+    if (task->device == NULL) {
+        return (const unsigned char *)op->input + task->offset;
+    }
+    return task->codec->is_on_host ? task->io.source.data : NULL;
 }
 
 static bool has_feedback(const trib_task *task)
@@ -360,16 +370,10 @@ static bool has_feedback(const trib_task *task)
     return task->codec != NULL && task->tensor->codec.feedback != TRIB_FEEDBACK_NONE;
 }
 
-void trib_task_codec_settled(trib_task *task)
+static void give_back(trib_task *task)
 {
     trib_task_codec *self = task->codec;
-    const bool was_encoded = self != NULL && self->is_open;
-    if (self != NULL) {
-        self->is_open = false;
-    }
-    if (!has_feedback(task) || !task->gave_up) {
-        return;
-    }
+    const bool was_encoded = self->is_open;
     const trib_op *op = task->op_core->op;
     if (!was_encoded) {
         trib_task_codec_skipped(task, op);
@@ -378,6 +382,16 @@ void trib_task_codec_settled(trib_task *task)
         keep_elements(task, input_of(task, op), self->chunks_encoded);
     } else if (trib_worker_awaits_answer(task, op->round)) {
         keep_encoded(task, op->round);
+    }
+}
+
+void trib_task_codec_settled(trib_task *task)
+{
+    if (has_feedback(task) && task->gave_up) {
+        give_back(task);
+    }
+    if (task->codec != NULL) {
+        task->codec->is_open = task->codec->is_on_host = false;
     }
 }
 

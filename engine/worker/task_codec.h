@@ -19,6 +19,7 @@ typedef struct trib_task_codec {
     uint32_t element;         /* bytes of an element */
     bool is_used;             /* this round's contribution travels encoded */
     bool is_open;             /* its encoding has begun, and it has not settled */
+    bool is_on_host;          /* the round's contribution has come to COMPRESS, and lies in host memory */
     uint32_t chunks_encoded;  /* of this round */
     uint32_t chunk_to_decode; /* the next one */
     trib_task *task;
@@ -48,6 +49,8 @@ uint64_t trib_codec_chunk_room(const trib_tensor *tensor);
 TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
 void trib_task_codec_close(trib_task *task);
 
+/* True if the operation's contribution will travel encoded. */
+bool trib_task_will_encode(const trib_task *task);
 /* COMPRESS: sets the views. Returns true if this operation travels encoded. */
 bool trib_task_encode_prepare(trib_task *task);
 /* Encodes the contribution from the event loop, a chunk at a time, and resumes the pipeline. The operation fails with

@@ -12,9 +12,8 @@ static trib_status check_tensor(const trib_engine *engine, const trib_codec_conf
 {
     trib_codec_choices choices = {.items = {*config}, .count = 1};
     trib_status status = TRIB_OK;
-    if (desc->layout != TRIB_WHOLE || (desc->flags & TRIB_TENSOR_DEVICE) != 0) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "codecs are for whole tensors in host memory: give it the codec \"none\"");
+    if (desc->layout != TRIB_WHOLE) {
+        return trib_error_set(error, TRIB_UNSUPPORTED, "codecs are for whole tensors: give it the codec \"none\"");
     }
     if (config->choices[0] != '\0') {
         status = trib_codec_auto_parse(&engine->codecs, config->choices, &choices, error);
@@ -113,9 +112,13 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
     if (tensor->codec.codec == NULL) {
         return true;
     }
+    if (tensor->is_sharded && trib_engine_is_one_machine(tensor->engine)) {
+        tensor->codec.codec = NULL; /* its devices sum among themselves, and nothing travels */
+        return true;
+    }
     const char *why = NULL;
     const uint64_t room = trib_codec_chunk_room(tensor);
-    if (roster->local_size > 0) {
+    if (roster->local_size > 0 && !tensor->is_sharded) {
         why = "the workers of a machine sum first here, and such sums have no codec: set TRIB_LOCAL_SUM=off";
     } else if (roster->survives) {
         why = "this job survives the loss of servers, and such sums have no codec: set TRIB_SURVIVE=nothing";

@@ -107,7 +107,7 @@ static const struct {
     {"stopped", scenario_stopped},   {"leave", scenario_leave},         {"idle", scenario_idle},
     {"speed", scenario_speed},       {"broadcast", scenario_broadcast}, {"exit", scenario_exit},
     {"captured", scenario_captured}, {"streams", scenario_streams},     {"unchosen", scenario_unchosen},
-    {"ahead", scenario_ahead},       {"exchanges", scenario_exchanges},
+    {"ahead", scenario_ahead},       {"exchanges", scenario_exchanges}, {"codecs", scenario_codecs},
 };
 
 typedef struct plan {

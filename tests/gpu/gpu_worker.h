@@ -55,5 +55,6 @@ void capture_hold(int device);
 void scenario_captured(rank *self);
 void scenario_speed(rank *self);
 void scenario_exchanges(rank *self);
+void scenario_codecs(rank *self);
 
 #endif

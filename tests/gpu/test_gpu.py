@@ -51,6 +51,8 @@ CASES = [
     ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
     ('exchanges', 1, 1, 0, ''), ('exchanges', 2, 1, 0, ''), ('exchanges', 2, 1, 1, ''), ('exchanges', 1, 2, 0, ''),
     ('exchanges', 2, 2, 1, ''), ('exchanges', 1, 4, 0, ''),
+    ('codecs', 1, 1, 0, ''), ('codecs', 2, 1, 0, ''), ('codecs', 2, 1, 1, ''), ('codecs', 1, 2, 0, ''),
+    ('codecs', 2, 2, 1, ''),
     ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
     ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
@@ -79,6 +81,8 @@ class Job:
                     TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
                     NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
                     GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
+        if scenario == 'codecs' and local_size == 1:  # tensors in host memory are encoded, too
+            base['TRIB_LOCAL_SUM'] = 'off'
         if argument == 'one_queue':
             base['CUDA_DEVICE_MAX_CONNECTIONS'] = '1'
         if argument == 'many_queues':  # and kernels that are loaded at the start, not at their first use

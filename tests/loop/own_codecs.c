@@ -90,6 +90,30 @@ static int decode_upper(const trib_codec_chunk *chunk, const void *encoded, size
     return 0;
 }
 
+static atomic_ullong added;
+
+static int add_upper(const trib_codec_chunk *chunk, const void *encoded, size_t size, void *sum)
+{
+    float *sums = sum;
+    if (size != (size_t)chunk->count * 2) {
+        return -5;
+    }
+    for (uint32_t i = 0; i < chunk->count; i++) {
+        uint32_t bits = 0;
+        float element;
+        memcpy((unsigned char *)&bits + 2, (const unsigned char *)encoded + (size_t)i * 2, 2);
+        memcpy(&element, &bits, sizeof element);
+        sums[i] += element;
+    }
+    atomic_fetch_add(&added, 1);
+    return 0;
+}
+
+unsigned long long own_codecs_added(void)
+{
+    return atomic_load(&added);
+}
+
 /* ---- counted ---- */
 
 static int64_t encode_counted(const trib_codec_chunk *chunk, void *state, const void *source, void *encoded,
@@ -132,7 +156,8 @@ const trib_codec_desc own_codecs[OWN_CODECS] = {
      .user = &broken,
      .bound = bound_upper,
      .encode = encode_upper,
-     .decode = decode_upper},
+     .decode = decode_upper,
+     .add_encoded = add_upper},
     {.struct_size = sizeof(trib_codec_desc),
      .name = "counted",
      .user = &broken,

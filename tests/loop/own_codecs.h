@@ -24,5 +24,7 @@ enum { STRIDE, UPPER, COUNTED, OWN_CODECS };
 extern const trib_codec_desc own_codecs[OWN_CODECS];
 
 void own_codecs_fail(int kind, uint32_t rank);
+/* How many chunks "upper" has added to sums without decoding them. */
+unsigned long long own_codecs_added(void);
 
 #endif

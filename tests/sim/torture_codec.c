@@ -31,10 +31,15 @@ void torture_draw_codec(torture_plan *plan)
         torture_tensor *what = &plan->tensors[i];
         const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
         const uint32_t count = 1000 + (uint32_t)trib_sim_draw_below(&stream, 29000);
-        if (!what->on_device && !is_disputed && trib_sim_draw_one_in(&stream, 2)) { /* of several chunks */
+        if (!is_disputed && trib_sim_draw_one_in(&stream, 2)) { /* of several chunks */
             const bool inexact = what->inexact;
-            *what = (torture_tensor){
-                .dtype = TRIB_FLOAT32, .count = count, .rounds = what->rounds, .root = -1, .inexact = inexact};
+            *what = (torture_tensor){.dtype = TRIB_FLOAT32,
+                                     .count = count,
+                                     .rounds = what->rounds,
+                                     .root = -1,
+                                     .inexact = inexact,
+                                     .on_device = what->on_device,
+                                     .stays = what->stays};
         }
     }
 }
@@ -82,8 +87,9 @@ static void through_codec(const trib_tensor *tensor, const trib_codec_place *pla
     free(encoded);
 }
 
+/* `shared` contributors make one: the devices of a machine, whose sum is encoded, or a worker alone. */
 static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *what, unsigned char *const all[],
-                            uint32_t workers, uint32_t partition, uint32_t first, uint32_t count,
+                            uint32_t workers, uint32_t shared, uint32_t partition, uint32_t first, uint32_t count,
                             const unsigned char *result)
 {
     const uint32_t element = (uint32_t)trib_dtype_size(what->dtype);
@@ -95,7 +101,7 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
     const trib_codec_place place = {
         .first_element = first, .partition_first = begin, .partition_count = encoding.partition_count};
     unsigned char *decoded[TORTURE_WORKERS_MAX] = {NULL}, *sum = calloc(count, element);
-    for (uint32_t k = 0; k < workers; k++) {
+    for (uint32_t k = 0; k < workers / shared; k++) {
         decoded[k] = malloc((size_t)count * element);
         memcpy(decoded[k], all[k] + (size_t)first * element, (size_t)count * element);
         through_codec(tensor, &place, decoded[k], count);
@@ -104,7 +110,7 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
         }
     }
     for (uint32_t i = 0; i < count; i++) {
-        double value = tree_sum(decoded, what->dtype, 0, 8, workers, i);
+        double value = tree_sum(decoded, what->dtype, 0, 8, workers / shared, i);
         if (what->reduce == TRIB_AVG) {
             value = what->dtype == TRIB_FLOAT64 ? value / workers : (double)((float)value / (float)workers);
         }
@@ -120,11 +126,26 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
         const bool is_same = memcmp(sum + (size_t)i * element, result + (size_t)(first + i) * element, element) == 0;
         wrong = is_same ? UINT32_MAX : first + i;
     }
-    for (uint32_t k = 0; k < workers; k++) {
+    for (uint32_t k = 0; k < workers / shared; k++) {
         free(decoded[k]);
     }
     free(sum);
     return wrong;
+}
+
+/* Sums what the devices of each machine contribute: whole numbers, in any order. */
+static void sum_on_devices(const torture_tensor *what, unsigned char *const all[], uint32_t workers, uint32_t shared)
+{
+    for (uint32_t k = 0; k < workers; k++) {
+        for (uint32_t i = 0; i < what->count && k % shared > 0; i++) {
+            unsigned char *sum = all[k / shared * shared];
+            const double value = values_load(what->dtype, sum, i) + values_load(what->dtype, all[k], i);
+            values_store(what->dtype, sum, i, value);
+        }
+    }
+    for (uint32_t k = 1; k < workers / shared; k++) {
+        memcpy(all[k], all[k * shared], (size_t)what->count * trib_dtype_size(what->dtype));
+    }
 }
 
 uint32_t torture_check_encoded(const trib_tensor *tensor, const torture_tensor *what, uint32_t index, uint32_t round,
@@ -132,18 +153,20 @@ uint32_t torture_check_encoded(const trib_tensor *tensor, const torture_tensor *
 {
     const uint32_t workers = torture_members(what, all_workers);
     const uint32_t element = (uint32_t)trib_dtype_size(what->dtype), step = tensor->chunk_bytes / element;
+    const uint32_t shared = tensor->is_sharded ? trib_engine_local_size(tensor->engine) : 1;
     unsigned char *all[TORTURE_WORKERS_MAX];
     for (uint32_t k = 0; k < workers; k++) {
         all[k] = malloc((size_t)what->count * element + 1);
         torture_fill(what, index, round, torture_rank_at(what, all_workers, k), what->count, all[k]);
     }
+    sum_on_devices(what, all, workers, shared);
     uint32_t wrong = UINT32_MAX;
     for (uint32_t p = 0; p < tensor->partition_count && wrong == UINT32_MAX; p++) {
         const uint32_t begin = (uint32_t)(trib_cut_begin(tensor->cut, p) / element);
         const uint32_t end = begin + trib_cut_size(tensor->cut, p) / element;
         for (uint32_t first = begin; first < end && wrong == UINT32_MAX; first += step) {
             const uint32_t count = end - first < step ? end - first : step;
-            wrong = check_chunk(tensor, what, all, workers, p, first, count, buffer);
+            wrong = check_chunk(tensor, what, all, workers, shared, p, first, count, buffer);
         }
     }
     for (uint32_t k = 0; k < workers; k++) {

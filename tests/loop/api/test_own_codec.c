@@ -114,13 +114,17 @@ static void sum_in(const party *self, const char *codec)
 
 static void sums_are_exact(int servers, job_tweak tweak)
 {
+    enum { CHUNKS = (COUNT * sizeof(float) + CHUNK - 1) / CHUNK };
     party self;
     job_open(&self.jobs, WORKERS, servers, tweak);
     party_all_workers(&self);
     sum_in(&self, "stride,k=3");
     sum_in(&self, "stride,k=3,ef=vanilla");
+    const unsigned long long before = own_codecs_added();
     sum_in(&self, "upper");
     sum_in(&self, "upper,ef=vanilla,two_way");
+    /* Of ranks 0 and 1 the later one finds the other's chunk there. */
+    assert_true(own_codecs_added() - before >= 2ull * ROUNDS * CHUNKS);
     job_close(&self.jobs);
 }
 

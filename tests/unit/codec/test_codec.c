@@ -270,9 +270,6 @@ static void test_a_hostile_chunk_is_refused(void **state)
     for (size_t i = 0; i < 2; i++) {
         assert_int_equal(topk.codec->decode(&topk.params, TRIB_FLOAT32, bad[i], 16, decoded, 4, &error), TRIB_PROTOCOL);
         assert_non_null(strstr(error.text, "an index"));
-        assert_int_equal(topk.codec->add_encoded(&topk.params, TRIB_FLOAT32, bad[i], 16, sum, 4, &error),
-                         TRIB_PROTOCOL);
-        assert_true(sum[0] == 1 && sum[3] == 4);
     }
     assert_int_equal(int8.codec->decode(&int8.params, TRIB_FLOAT32, endless, 8, decoded, 4, &error), TRIB_PROTOCOL);
     assert_non_null(strstr(error.text, "scale"));

@@ -1,0 +1,154 @@
+/* gpu_codecs.c - the scenario of tensors on GPUs whose sums travel encoded: numbers that codecs keep exactly, and any
+ * numbers beside a tensor in host memory with the same codec, which gives the same bits. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tests/gpu/gpu_worker.h"
+
+enum { COUNT = 3000017, ROUNDS = 3 };
+
+typedef struct encoded {
+    const char *codec;
+    bool is_exact; /* it keeps numbers that all have one magnitude, and their sums */
+} encoded;
+
+/* None draws numbers, which depend on the tensor's name. */
+static const encoded codecs[] = {
+    {"fp16", true},
+    {"bf16,two_way", true},
+    {"fp8_e4m3,ef=vanilla,two_way", true},
+    {"onebit,ef=vanilla,two_way", true},
+    {"onebit,ef=vanilla,momentum=nesterov,mu=0.9", false},
+    {"topk,ratio=0.01,ef=vanilla,two_way", false},
+};
+
+static float sign_of(uint64_t i)
+{
+    return (i * 2654435761u >> 9 & 1) != 0 ? 1.0F : -1.0F;
+}
+
+static float rough(int rank_index, unsigned round, uint64_t i)
+{
+    const uint32_t mixed = (uint32_t)(i * 2654435761u) ^ (uint32_t)rank_index * 40503u ^ round * 9176u;
+    return (float)((int)(mixed >> 7 & 0xfff) - 2048) / 1000.0F;
+}
+
+static trib_tensor *declare_as(rank *self, const char *where, const encoded *what, bool is_exact, uint32_t flags)
+{
+    char name[256];
+    trib_tensor_desc desc;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.status = TRIB_OK};
+    trib_tensor_desc_init(&desc, sizeof desc);
+    snprintf(name, sizeof name, "%s of %s%s", where, what->codec, is_exact ? ", exact" : "");
+    desc.name = name;
+    desc.dtype = TRIB_FLOAT32;
+    desc.count = COUNT;
+    desc.codec = what->codec;
+    desc.flags = flags;
+    check_status(trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, "declare");
+    return tensor;
+}
+
+static void release(trib_tensor *tensor)
+{
+    trib_error error = {.status = TRIB_OK};
+    check_status(trib_tensor_release(tensor, &error), &error, "release");
+}
+
+static float *host_memory(void)
+{
+    void *memory = NULL;
+    check_cuda(cudaMallocHost(&memory, COUNT * sizeof(float)), "cudaMallocHost");
+    return memory;
+}
+
+/* Sums `input` on the GPU, and brings the sum to `output`. */
+static void sum_on_gpu(rank *self, trib_tensor *tensor, const float *input, float *device, float *output)
+{
+    const size_t bytes = COUNT * sizeof(float);
+    check_cuda(cudaMemcpyAsync(device, input, bytes, cudaMemcpyHostToDevice, self->stream), "cudaMemcpyAsync");
+    trib_op *op = push_pull(self, tensor, device, device, TRIB_SUM);
+    wait_on_stream(self, op);
+    check_cuda(cudaMemcpy(output, device, bytes, cudaMemcpyDeviceToHost), "cudaMemcpy");
+}
+
+static void sum_on_host(rank *self, trib_tensor *tensor, const float *input, float *output)
+{
+    trib_op_params params;
+    trib_op *op = NULL;
+    trib_error error = {.status = TRIB_OK};
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = tensor;
+    params.input = input;
+    params.output = output;
+    check_status(trib_push_pull(self->engine, &params, &op, &error), &error, "push_pull");
+    wait_for(op);
+}
+
+static void compare(const encoded *what, const char *with, unsigned round, const float *seen, const float *wanted)
+{
+    for (uint64_t i = 0; i < COUNT; i++) {
+        if (memcmp(&seen[i], &wanted[i], sizeof seen[i]) != 0) {
+            fail("%s beside %s, round %u: element %llu is %.9g, not %.9g", what->codec, with, round,
+                 (unsigned long long)i, (double)seen[i], (double)wanted[i]);
+        }
+    }
+}
+
+static void sum_exactly(rank *self, const encoded *what, float *device, float *const host[3])
+{
+    trib_tensor *tensor = declare_as(self, "GPU", what, true, TRIB_TENSOR_DEVICE);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (uint64_t i = 0; i < COUNT; i++) {
+            host[0][i] = sign_of(i + round);
+            host[2][i] = host[0][i] * (float)self->count;
+        }
+        sum_on_gpu(self, tensor, host[0], device, host[1]);
+        compare(what, "exact sums", round, host[1], host[2]);
+    }
+    release(tensor);
+}
+
+static void sum_as_on_host(rank *self, const encoded *what, float *device, float *const host[3])
+{
+    trib_tensor *tensor = declare_as(self, "GPU", what, false, TRIB_TENSOR_DEVICE);
+    trib_tensor *beside = declare_as(self, "host", what, false, 0);
+    for (unsigned round = 0; round < ROUNDS; round++) {
+        for (uint64_t i = 0; i < COUNT; i++) {
+            host[0][i] = rough(self->index, round, i);
+        }
+        sum_on_gpu(self, tensor, host[0], device, host[1]);
+        sum_on_host(self, beside, host[0], host[2]);
+        compare(what, "a tensor in host memory", round, host[1], host[2]);
+    }
+    release(tensor);
+    release(beside);
+}
+
+/* On one machine alone NCCL sums, without a codec. Where GPUs sum first the host's tensor would be encoded before. */
+void scenario_codecs(rank *self)
+{
+    float *const host[3] = {host_memory(), host_memory(), host_memory()};
+    void *device = NULL;
+    check_cuda(cudaMalloc(&device, COUNT * sizeof(float)), "cudaMalloc");
+    for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
+        if (codecs[i].is_exact) {
+            sum_exactly(self, &codecs[i], device, host);
+        }
+        if (self->local_size == 1 && self->count > 1) {
+            sum_as_on_host(self, &codecs[i], device, host);
+        }
+    }
+    trib_stats stats = {.struct_size = sizeof stats};
+    trib_error error = {.status = TRIB_OK};
+    check_status(trib_engine_get_stats(self->engine, &stats), &error, "get_stats");
+    const uint64_t all = (uint64_t)COUNT * sizeof(float) / (uint64_t)self->local_size * ROUNDS;
+    printf("pushed %llu bytes; one tensor as it is would push %llu in all rounds\n",
+           (unsigned long long)stats.bytes_pushed, (unsigned long long)all);
+    check_cuda(cudaFree(device), "cudaFree");
+    for (int i = 0; i < 3; i++) {
+        check_cuda(cudaFreeHost(host[i]), "cudaFreeHost");
+    }
+}
