@@ -17,6 +17,7 @@
 #include "engine/link/link_handshake.h"
 #include "engine/wire/clock.h"
 #include "engine/membership/commits.h"
+#include "engine/membership/election.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
@@ -275,6 +276,10 @@ static trib_status take_frame(trib_coordinator *self, trib_link *link, const tri
     bool known = member < trib_coordinator_slots(self) && self->slots[member].link == link;
     if (frame->type == TRIB_FRAME_JOIN && !known) {
         return trib_coordinator_take_join(self, link, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_VOTE && !known) {
+        trib_election_answer(link, frame);
+        return TRIB_OK;
     }
     if (member == TRIB_PEER_PARKED) {
         return trib_formation_take_parked(link, frame, error);

@@ -153,16 +153,23 @@ void trib_election_go_on(trib_election *self, const trib_address *coordinator)
 
 /* ---- A roster that only some have ---- */
 
-bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
+uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former)
 {
     const trib_roster *roster = self->roster;
     uint32_t member = 0;
     while (member < roster->member_count && roster->members[member].former != former) {
         member++;
     }
+    const bool is_there = member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
+    return is_there ? member : TRIB_NO_MEMBER;
+}
+
+bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former)
+{
+    const trib_roster *roster = self->roster;
+    const uint32_t member = trib_election_find_former(self, epoch, former);
     unsigned char *payload = malloc(TRIB_PAYLOAD_MAX);
-    const bool passes =
-        payload != NULL && member < roster->member_count && roster->before != NULL && roster->before->epoch == epoch;
+    const bool passes = payload != NULL && member != TRIB_NO_MEMBER;
     if (passes) {
         trib_writer writer = {.data = payload, .capacity = TRIB_PAYLOAD_MAX};
         trib_roster_put(&writer, roster);
@@ -212,6 +219,19 @@ static void vote(trib_link *link)
     trib_election_put_rounds(link, &frame, &paper);
 }
 
+/* This member cannot go on with the others. */
+static trib_status take_refusal(trib_election *self, const trib_frame *frame, const void *payload, trib_error *error)
+{
+    trib_cause cause;
+    const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK) {
+        char why[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render(self->core->engine, &cause, why);
+        trib_election_fail(self, why);
+    }
+    return status;
+}
+
 static trib_status voter_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                   trib_error *error)
 {
@@ -231,6 +251,9 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
         }
         return TRIB_OK;
     }
+    if (frame->type == TRIB_FRAME_ENDED) {
+        return take_refusal(self, frame, payload, error);
+    }
     if (frame->type != TRIB_FRAME_ELECTED) {
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a candidate",
                               trib_frame_name(frame->type));
@@ -249,6 +272,8 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
 
 static void voter_closed(trib_link *link, trib_status status, const char *reason)
 {
+    (void)status;
+    (void)reason;
     trib_election *self = link->core->engine->election;
     if (self == NULL || self->link != link) {
         return;
@@ -256,9 +281,6 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     self->link = NULL;
     self->is_refused = !link->session.is_established;
     trib_paper_clear(&self->decided);
-    if (link->end_from_peer && status == TRIB_JOIN_FAILED) {
-        trib_election_fail(self, reason);
-    }
 }
 
 static const trib_link_upcalls voter_upcalls = {

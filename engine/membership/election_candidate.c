@@ -9,11 +9,21 @@
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
 
+#define LEFT_BEHIND "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)"
+
+/* The voter is out: it ends when it reads why. */
 static void refuse(trib_link *link, const char *why)
 {
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, why);
     trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), why);
+    trib_coordinator_notify_end(link, &cause);
     trib_link_close_for(link, true, &cause);
+}
+
+/* The voter stays one: nothing can be said yet. */
+static void put_off(trib_link *link)
+{
+    trib_link_close(link, true, TRIB_CLOSED, "this member does not keep the membership yet: come again");
 }
 
 static void take_office(trib_election *self, const bool *elects)
@@ -131,6 +141,16 @@ void trib_election_stand(trib_election *self)
     trib_ballot_free(&tally);
 }
 
+void trib_election_answer(trib_link *link, const trib_frame *vote)
+{
+    const trib_coordinator *self = link->core->engine->coordinator;
+    if (self->over || trib_formation_awaits(self, vote->tensor, vote->aux)) {
+        put_off(link);
+    } else {
+        refuse(link, LEFT_BEHIND);
+    }
+}
+
 trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
     (void)link;
@@ -140,24 +160,34 @@ trib_status trib_election_header(trib_link *link, const trib_frame *frame, trib_
     return TRIB_OK;
 }
 
+/* The voter has another roster. While this member has a coordinator, it decides nothing about a voter that its own
+ * roster knows, or whose roster is a later one. */
+static void take_vote_of_another_epoch(const trib_election *self, trib_link *link, const trib_frame *frame)
+{
+    const bool lacks_some = !self->core->engine->member->joined; /* a roster of which this member has not heard */
+    if (!trib_epoch_is_before(frame->tensor, self->roster->epoch)) {
+        const trib_frame own = {
+            .type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = trib_election_place(self)};
+        self->is_open &&lacks_some ? trib_link_send_copy(link, own, NULL, 0) : put_off(link);
+    } else if (trib_election_find_former(self, frame->tensor, frame->aux) == TRIB_NO_MEMBER) {
+        refuse(link, LEFT_BEHIND);
+    } else if (!self->is_open) {
+        put_off(link);
+    } else {
+        trib_election_pass_on(self, link, frame->tensor, frame->aux);
+    }
+}
+
 static trib_status take_vote(trib_election *self, trib_link *link, const trib_frame *frame, const void *payload,
                              trib_error *error)
 {
     const uint32_t member = frame->aux;
-    if (frame->tensor != self->roster->epoch && self->is_open && !self->core->engine->member->joined) {
-        /* it may have a roster that this member lacks */
-        const trib_frame own = {
-            .type = TRIB_FRAME_ROSTER_TAKEN, .tensor = self->roster->epoch, .aux = trib_election_place(self)};
-        trib_link_send_copy(link, own, NULL, 0);
-        return TRIB_OK;
-    }
-    if (frame->tensor != self->roster->epoch && self->is_open &&
-        trib_election_pass_on(self, link, frame->tensor, member)) {
-        return TRIB_OK;
-    }
     if (frame->tensor != self->roster->epoch) {
-        refuse(link,
-               "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)");
+        take_vote_of_another_epoch(self, link, frame);
+        return TRIB_OK;
+    }
+    if (!self->is_open && trib_losses_has(&self->core->engine->losses, member)) { /* a server that costs no epoch */
+        refuse(link, LEFT_BEHIND);
         return TRIB_OK;
     }
     if (member >= self->roster->member_count || member == trib_election_place(self) ||
@@ -178,6 +208,18 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
     return status;
 }
 
+/* A vote about the epoch before counts for nothing any more: the voter has to come again with it, and is told more. */
+static void take_ping(const trib_election *self, trib_link *link)
+{
+    const bool has_vote =
+        self != NULL && link->peer < self->roster->member_count && self->papers[link->peer].link == link;
+    if (link->core->engine->member != NULL && link->core->engine->member->joined && !has_vote) {
+        put_off(link);
+    } else {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+    }
+}
+
 static trib_status candidate_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                       trib_error *error)
 {
@@ -189,10 +231,10 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
     case TRIB_FRAME_ROSTER:
         return self != NULL ? trib_election_take_roster(self, frame, payload, error) : TRIB_OK;
     case TRIB_FRAME_PING:
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        take_ping(self, link);
         return TRIB_OK;
     case TRIB_FRAME_JOIN:
-        trib_link_close(link, true, TRIB_CLOSED, "this member does not keep the membership yet: come again");
+        put_off(link);
         return TRIB_OK;
     default:
         return TRIB_OK;

@@ -48,6 +48,8 @@ trib_paper trib_election_own_paper(const trib_election *self);
 void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);
+/* Returns the id in this roster of that member of the epoch before, or TRIB_NO_MEMBER. */
+uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former);
 /* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
 bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
 /* The coordinator has sent a roster that did not reach this member. The election is one among its members now. */

@@ -362,6 +362,17 @@ static bool has_majority(const trib_coordinator *self)
     return trib_ballot_is_majority(&majority, formation->ballot == 0);
 }
 
+bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member)
+{
+    const trib_formation *formation = formation_of(self);
+    bool awaits = self->running && !trib_epoch_is_before(epoch, self->roster->epoch);
+    for (uint32_t i = 0; epoch == formation->epoch && i < trib_coordinator_slots(self); i++) {
+        awaits = awaits || (self->running ? self->slots[i].info.former == member
+                                          : former_id(self, i) == member && formation->expected[i]);
+    }
+    return awaits;
+}
+
 static void end_as_minority(trib_coordinator *self)
 {
     const trib_formation *formation = formation_of(self);

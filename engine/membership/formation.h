@@ -35,6 +35,8 @@ TRIB_CHECKED bool trib_formation_reserve(trib_formation *formation, uint32_t mem
 bool trib_formation_gathers(const trib_coordinator *self);
 /* True if the member of that former id may come back. */
 bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
+/* True if the member of that epoch may be one of the next one, or is, or if the epoch is a later one. */
+bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member);
 /* Gathering: deals out the new places if all that are left are there and want to go on. */
 void trib_formation_check(trib_coordinator *self);
 /* Returns true if the process that says JOIN has to wait. While the epoch runs a worker without a place waits on its

@@ -217,6 +217,13 @@ static bool may_precede_roster(trib_frame_type type)
            type == TRIB_FRAME_ELECTED || type == TRIB_FRAME_ROSTER_TAKEN;
 }
 
+/* A member that was left behind in an epoch finds others in a later one: it proves who it is, votes, and is told that it
+ * is out. Who takes a connection compares the epoch itself. */
+static bool may_cross_epochs(trib_frame_type type)
+{
+    return type <= TRIB_FRAME_BYE || type == TRIB_FRAME_VOTE || type == TRIB_FRAME_ENDED;
+}
+
 uint32_t trib_frame_payload_size(const unsigned char header[TRIB_HEADER_SIZE])
 {
     trib_frame frame;
@@ -232,9 +239,9 @@ trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib
                               trib_frame_name(frame->type));
     }
     const uint32_t number = trib_epoch_number(frame->epoch), expected = trib_epoch_number(epoch);
-    if (expected == 0 || number == expected || frame->type == TRIB_FRAME_VOTE ||
+    if (expected == 0 || number == expected || may_cross_epochs(frame->type) ||
         (number == 0 && may_precede_roster(frame->type))) {
-        return TRIB_OK; /* a VOTE has the epoch of its roster in `tensor` */
+        return TRIB_OK;
     }
     return trib_error_set(error, TRIB_PROTOCOL, "%s frame of epoch %u, this side is in epoch %u",
                           trib_frame_name(frame->type), number, expected);

@@ -248,6 +248,14 @@ static inline uint32_t trib_epoch_number(uint32_t epoch)
     return epoch & ((1u << TRIB_EPOCH_NUMBER_BITS) - 1);
 }
 
+/* True if the first number, which is not 0, belongs to an earlier epoch than the other one: numbers begin again. */
+static inline bool trib_epoch_is_before(uint32_t epoch, uint32_t other)
+{
+    const uint32_t most = (1u << TRIB_EPOCH_NUMBER_BITS) - 1;
+    const uint32_t ahead = (trib_epoch_number(other) + most - trib_epoch_number(epoch)) % most;
+    return ahead != 0 && ahead <= most / 2;
+}
+
 /* True if both epochs name an incarnation of the job, and not the same one. */
 static inline bool trib_epoch_is_foreign(uint32_t epoch, uint32_t other)
 {
@@ -257,7 +265,7 @@ static inline bool trib_epoch_is_foreign(uint32_t epoch, uint32_t other)
 
 /* Checks a frame's epoch against the receiver's. A receiver without a roster accepts every frame of its incarnation,
  * and its upper layers check what may precede the roster. TRIB_PROTOCOL for another incarnation or epoch, except for
- * frames that a member may send without a roster. */
+ * frames that a member may send without a roster, and those that may come from another epoch. */
 TRIB_CHECKED trib_status trib_frame_check_epoch(const trib_frame *frame, uint32_t epoch, trib_error *error);
 
 /* Reads aux as the status of a failure. TRIB_PROTOCOL if it is not the number of an error. */

@@ -1,0 +1,220 @@
+/*
+ * test_election.c - elections that are brought about on purpose: a member that was left behind is told so, and two
+ * elections in one epoch decide the same.
+ */
+#include <stdio.h>
+#include <string.h>
+
+#include "engine/membership/member_internal.h"
+#include "engine/worker/op_commit.h"
+#include "tests/sim/worker_loss.h"
+
+static bool never(sim_job *job, void *argument)
+{
+    (void)job;
+    (void)argument;
+    return false;
+}
+
+static void run_for(const bed *self, int64_t for_ns)
+{
+    (void)sim_job_run(self->job, trib_sim_now(self->job->sim) + for_ns, never, NULL);
+}
+
+/* All workers but those in the set are through with an epoch of their own. */
+static bool others_are_over(const bed *self, uint32_t set)
+{
+    uint32_t left = 0;
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        left += (set >> i & 1) == 0;
+    }
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        const worker *at = &self->workers[i];
+        if ((set >> i & 1) == 0 && (at->is_out || at->changing || at->count != left || at->through < TENSORS)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void cut_off(const bed *self, uint32_t member, bool begins)
+{
+    trib_sim_node_regroup(self->job->members[member].node, begins ? 1 : 0);
+}
+
+static bool has_ended(sim_job *job, void *argument)
+{
+    const uint32_t *member = argument;
+    return job->members[*member].ended_told;
+}
+
+/* ---- A member that was left behind ---- */
+
+/* A worker is cut off, and the others go on without it, with the old coordinator or with a new one. When it is back, it
+ * is told that it is out. */
+static void left_behind(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 8; kind++) {
+        const bool dies = (kind & 1) != 0;                /* rank 0 does, so that rank 1 keeps the membership */
+        const uint32_t behind = (kind & 2) != 0 ? 6 : 4;  /* a server of its own, or a worker */
+        const int64_t back_ns = (kind & 4) != 0 ? 7 : 12; /* while others change the membership, or after that */
+        const setting what = {.workers = 5, .servers = 2, .colocated = true, .reactors = 1 + kind % 2};
+        bed *self = worker_loss_open(&what, kind + 1);
+        run_for(self, SECOND / 1000);
+        cut_off(self, behind, true);
+        if (dies) {
+            sim_job_kill(self->job, 0);
+        }
+        const uint32_t others_out = (dies ? 1 : 0) | 1u << behind;
+        run_for(self, back_ns * SECOND);
+        cut_off(self, behind, false);
+        uint32_t member = behind;
+        if (!sim_job_run(self->job, trib_sim_now(self->job->sim) + 60 * SECOND, has_ended, &member)) {
+            fail_msg("kind %u: the member that was left behind has not ended", kind);
+        }
+        const trib_error *ended = &self->job->members[behind].ended;
+        assert_int_equal(ended->status, TRIB_PEER_LOST);
+        if (strstr(ended->text, "the membership has changed without this process") == NULL) {
+            fail_msg("kind %u: %s", kind, ended->text);
+        }
+        run_for(self, 60 * SECOND);
+        if (!others_are_over(self, others_out)) {
+            fail_msg("kind %u: the others have not gone on: %s", kind, self->text);
+        }
+        worker_loss_close(self);
+    }
+}
+
+/* ---- Two elections in one epoch ---- */
+
+static struct {
+    uint32_t told[2];         /* by election: members that have taken its decision */
+    uint32_t rounds[TENSORS]; /* what the first election has decided */
+    uint32_t differ;          /* decisions that are not the same */
+} votes;
+
+/* A member has taken a decision: the candidate's own, or one that it was told. Which election was it, in this epoch? */
+static void note_decision(const trib_engine *engine)
+{
+    const trib_formation *last = &engine->formation;
+    const uint32_t place = last->place;
+    if (trib_epoch_number(engine->roster->epoch) != 1 || last->settled_ballot == 0 || last->settled_ballot > 2) {
+        return;
+    }
+    uint32_t rounds[TENSORS] = {0};
+    for (uint32_t i = 0; i < last->committed_count && i < TENSORS; i++) {
+        rounds[i] = last->committed[i];
+    }
+    const bool is_first = (votes.told[0] | votes.told[1]) == 0;
+    votes.told[last->settled_ballot - 1] |= 1u << place;
+    if (place >= WORKERS_MAX) { /* a server counts no operations */
+        return;
+    }
+    if (is_first) {
+        memcpy(votes.rounds, rounds, sizeof rounds);
+    }
+    votes.differ += memcmp(votes.rounds, rounds, sizeof rounds) != 0;
+}
+
+__typeof__(trib_member_redirect) __real_trib_member_redirect, __wrap_trib_member_redirect;
+void __wrap_trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins)
+{
+    note_decision(engine);
+    __real_trib_member_redirect(engine, coordinator, joins);
+}
+
+/* Rank 4 alone has heard of a success, and nobody but the old coordinator. */
+static bool one_has_more(sim_job *job, void *argument)
+{
+    (void)argument;
+    const trib_formation *last = &job->members[4].engine->formation;
+    for (uint32_t t = 0; t < last->committed_count; t++) {
+        bool alone = last->committed[t] > 0;
+        for (uint32_t i = 1; alone && i < job->member_count; i++) {
+            const trib_formation *at = &job->members[i].engine->formation;
+            alone = i == 4 || t >= at->committed_count || at->committed[t] < last->committed[t];
+        }
+        if (alone) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_decided(sim_job *job, void *argument)
+{
+    (void)job;
+    (void)argument;
+    return votes.told[0] != 0;
+}
+
+/* The first candidate's decision has reached another member, too. */
+static bool is_told_to_one(sim_job *job, void *argument)
+{
+    (void)job;
+    (void)argument;
+    return (votes.told[0] & ~2u) != 0;
+}
+
+/* Rank 0 dies when rank 4 alone has heard of an operation's success, and rank 4 is cut off. Rank 1 is elected by the
+ * others, so the operation has failed; it dies as soon as one of them has heard of that. Rank 4 is back for the second
+ * election. The others decide again, the same, and rank 4 cannot go on with them. */
+static bool two_elections_seed(uint64_t seed)
+{
+    const setting what = {.workers = 5, .servers = 2, .colocated = seed % 2 == 0, .reactors = 1 + (uint32_t)seed % 2};
+    memset(&votes, 0, sizeof votes);
+    bed *self = worker_loss_open(&what, seed);
+    const trib_sim_weather weather = {.delay_one_in = 2, .delay_ns = 3000000};
+    trib_sim_net_weather(self->job->net, &weather);
+    const int64_t began_ns = trib_sim_now(self->job->sim);
+    const bool differs = sim_job_run(self->job, began_ns + SECOND, one_has_more, NULL);
+    cut_off(self, 4, true);
+    sim_job_kill(self->job, 0);
+    bool one_is_told = differs && sim_job_run(self->job, began_ns + 40 * SECOND, is_decided, NULL);
+    const uint32_t deaf = seed % 3 == 0 ? 2 : seed % 3 == 1 ? 3 : 6;
+    trib_sim_node_block(self->job->members[deaf].node, false, true);
+    one_is_told = one_is_told && sim_job_run(self->job, began_ns + 40 * SECOND, is_told_to_one, NULL);
+    const uint32_t told = votes.told[0];
+    sim_job_kill(self->job, 1);
+    cut_off(self, 4, false);
+    run_for(self, seed % 2 == 0 ? 5 * SECOND : 0); /* until it has given rank 1 up, or what is under way arrives */
+    trib_sim_node_block(self->job->members[deaf].node, false, false);
+    run_for(self, 90 * SECOND);
+    const bool counts =
+        one_is_told && told != 0x6e && votes.told[1] != 0; /* some had not heard of the first decision */
+    const sim_member *last = &self->job->members[4];
+    for (uint32_t i = 0; i < what.workers; i++) {
+        self->workers[i].is_out = self->job->members[i].ended_told;
+    }
+    if (counts) {
+        assert_int_equal(votes.differ, 0);
+        assert_true(last->ended_told);
+        if (!others_are_over(self, 0x13)) {
+            fail_msg("seed %llu: the others have not gone on: %s", (unsigned long long)seed, self->text);
+        }
+        if (strstr(last->ended.text, "another member has decided") == NULL &&
+            strstr(last->ended.text, "the membership has changed without this process") == NULL) {
+            fail_msg("seed %llu: %s", (unsigned long long)seed, last->ended.text);
+        }
+    }
+    worker_loss_check_alike(self);
+    worker_loss_close(self);
+    return counts;
+}
+
+static void two_elections(void **state)
+{
+    (void)state;
+    uint32_t counted = 0;
+    for (uint64_t seed = 1; seed <= 60; seed++) {
+        counted += two_elections_seed(seed);
+    }
+    assert_true(counted >= 30); /* the others had nothing to decide differently */
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind), cmocka_unit_test(two_elections)};
+    return cmocka_run_group_tests_name("election", tests, NULL, NULL);
+}
