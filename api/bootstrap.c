@@ -173,8 +173,7 @@ trib_status trib_bootstrap_begin(trib_bootstrap *self, const trib_config *given,
     if (given->oob_cb != NULL) {
         return exchange(self, error);
     }
-    return given->unique_id != NULL ? use_id(self, given->unique_id, id_source, error)
-                                    : trib_config_find_token(&self->config, error);
+    return given->unique_id != NULL ? use_id(self, given->unique_id, id_source, error) : TRIB_OK;
 }
 
 void trib_bootstrap_end(trib_bootstrap *self, bool created)
@@ -183,8 +182,5 @@ void trib_bootstrap_end(trib_bootstrap *self, bool created)
         trib_unique_id_settle(self->content.number, created);
     }
     self->holds = false;
-    if (created) {
-        trib_config_wipe_token(&self->config);
-    }
     trib_auth_wipe(&self->content, sizeof self->content);
 }

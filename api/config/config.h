@@ -27,14 +27,9 @@ TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
 void trib_config_take_device(trib_config *config, const char *device);
 
 /* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it
- * was. The text stays until this thread's next call, or until trib_config_wipe_token. */
+ * was. The text stays until this thread's next call. */
 TRIB_CHECKED trib_status trib_config_take_token(trib_config *config, const char *token, const char *path,
                                                 trib_error *error);
-
-/* Wipes this thread's text if `config` points to it: an engine has made a key of it. */
-void trib_config_wipe_token(const trib_config *config);
-/* Reads the token again if `config` points to a text that has been wiped: it makes a second engine. */
-TRIB_CHECKED trib_status trib_config_find_token(trib_config *config, trib_error *error);
 
 /* A line of warning, in the configuration's log, for each TRIB_ variable that is no setting, with the one that is
  * meant. */

@@ -8,15 +8,13 @@
 #include <unistd.h>
 
 #include "api/config/config.h"
-#include "api/config/settings.h"
 #include "engine/base/descriptor.h"
 #include "engine/wire/auth.h"
 
 #define TOKEN_MAX 511u /* of a token whose line end is cut off; others are passed on as they are */
 #define LINE_ENDS "\r\n"
 
-/* A config points to it until trib_engine_create has made a key of it, which wipes it. Per thread, so that threads do
- * not share it. */
+/* A config points to it until trib_engine_create has copied the text. Per thread, so that threads do not share it. */
 static _Thread_local char token_text[TOKEN_MAX + 2]; /* room for the end of its line and a 0 */
 
 static trib_status keep_token(trib_config *config, const char *line, trib_error *error, const char *source)
@@ -99,27 +97,4 @@ trib_status trib_config_take_token(trib_config *config, const char *token, const
     }
     close(fd);
     return status;
-}
-
-trib_status trib_config_find_token(trib_config *config, trib_error *error)
-{
-    if (config->token != token_text || token_text[0] != '\0') {
-        return TRIB_OK;
-    }
-    config->token = NULL;
-    const trib_status status =
-        trib_config_take_token(config, trib_setting_get("TRIB_TOKEN"), trib_setting_get("TRIB_TOKEN_FILE"), error);
-    if (status == TRIB_OK && config->token == NULL) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "trib_config.token was wiped when an engine was made, and neither TRIB_TOKEN nor "
-                              "TRIB_TOKEN_FILE is set any more: call trib_config_from_env again");
-    }
-    return status;
-}
-
-void trib_config_wipe_token(const trib_config *config)
-{
-    if (config->token == token_text) {
-        trib_auth_wipe(token_text, sizeof token_text);
-    }
 }

@@ -107,43 +107,6 @@ static void token_from_file(void **state)
     REFUSED("TRIB_TOKEN_FILE", "/tmp", "TRIB_TOKEN_FILE", "/tmp");
 }
 
-/* A thread's copy of a file's token is gone when an engine has its key, and a second engine of the config has it read
- * again. A token that the program gave itself is never touched. */
-static void token_is_wiped(void **state)
-{
-    (void)state;
-    char path[] = "/tmp/tributary-token-XXXXXX";
-    int fd = mkstemp(path);
-    assert_true(fd >= 0);
-    assert_int_equal(write(fd, "a token of a file\n", 18), 18);
-    trib_config config = READ("TRIB_TOKEN_FILE", path);
-    const char *copy = config.token;
-    for (int i = 0; i < 2; i++) {
-        trib_engine *engine = NULL;
-        trib_error error = {.status = TRIB_OK};
-        if (trib_engine_create(&config, &engine, &error) != TRIB_OK) {
-            fail_msg("%s", error.text);
-        }
-        static const char nothing[sizeof "a token of a file"];
-        assert_memory_equal(copy, nothing, sizeof nothing);
-        assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
-    }
-    close(fd);
-    unlink(path);
-    trib_engine *engine = NULL;
-    trib_error error = {.status = TRIB_OK};
-    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_INVALID);
-    assert_non_null(strstr(error.text, "No such file"));
-    clearenv();
-    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_INVALID);
-    assert_non_null(strstr(error.text, "call trib_config_from_env again"));
-    char own[] = "a token of the program";
-    config.token = own;
-    assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_OK);
-    assert_string_equal(own, "a token of the program");
-    assert_int_equal(trib_engine_destroy(engine), TRIB_OK);
-}
-
 /* Fields that the caller has set stay where the environment has no variable for them. */
 static void fields_stay(void **state)
 {
@@ -297,7 +260,6 @@ int main(void)
         cmocka_unit_test(nothing_changes_nothing),
         cmocka_unit_test(own_variables),
         cmocka_unit_test(token_from_file),
-        cmocka_unit_test(token_is_wiped),
         cmocka_unit_test(fields_stay),
         cmocka_unit_test(wrong_values),
         cmocka_unit_test(long_values),
