@@ -149,19 +149,21 @@ static trib_status exchange(trib_bootstrap *self, trib_error *error)
                            code, (int)config->rank, mine->status != TRIB_OK ? "; and " : "", mine->text);
     }
     status = status == TRIB_OK ? check_cards(mine, cards, error) : status;
+    trib_unique_id_content unused = {.number = 0};
     if (status == TRIB_OK) {
-        return use_id(self, &cards[0].id, oob_source, error);
-    }
-    trib_unique_id_content unused;
-    if (mine->rank == 0 && trib_unique_id_read(&mine->id, &unused, NULL) == TRIB_OK) {
+        status = use_id(self, &cards[0].id, oob_source, error);
+    } else if (mine->rank == 0 && trib_unique_id_read(&mine->id, &unused, NULL) == TRIB_OK) {
         trib_unique_id_drop(unused.number);
     }
+    trib_auth_wipe(&unused, sizeof unused);
+    trib_auth_wipe(cards, ((size_t)config->worker_count + 1) * sizeof *cards); /* ids have the token */
     return status;
 }
 
 trib_status trib_bootstrap_begin(trib_bootstrap *self, const trib_config *given, trib_error *error)
 {
     self->holds = false;
+    self->content = (trib_unique_id_content){.number = 0};
     const trib_status status = trib_config_check_size(given, error);
     if (status != TRIB_OK) {
         return status;
@@ -180,4 +182,5 @@ void trib_bootstrap_end(trib_bootstrap *self, bool created)
         trib_unique_id_settle(self->content.number, created);
     }
     self->holds = false;
+    trib_auth_wipe(&self->content, sizeof self->content);
 }

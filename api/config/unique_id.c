@@ -209,6 +209,7 @@ trib_status trib_unique_id_read(const trib_unique_id *id, trib_unique_id_content
     content_out->number = bytes.number;
     memcpy(content_out->address.text, bytes.address, sizeof bytes.address);
     sodium_bin2hex(content_out->token, sizeof content_out->token, bytes.token, sizeof bytes.token);
+    sodium_memzero(&bytes, sizeof bytes);
     return TRIB_OK;
 }
 
@@ -260,6 +261,7 @@ static trib_status create(const char *address, trib_unique_id *id_out, trib_erro
         bytes.sum = sum_of(&bytes);
         memcpy(id_out, &bytes, sizeof bytes);
     }
+    sodium_memzero(bytes.token, sizeof bytes.token);
     return status;
 }
 

@@ -98,8 +98,9 @@ static int render_kind(const trib_cause *cause, const trib_cause_reader *reader,
         return snprintf(text, TRIB_ERROR_TEXT_SIZE, "lost %s: %s (last heard of %.1f s ago)", name, detail, silence_s);
     case TRIB_CAUSE_SILENT:
         return snprintf(text, TRIB_ERROR_TEXT_SIZE,
-                        "lost %s: no sign of life for %.1f s (stopped, cut off, or its loop was kept busy)", name,
-                        silence_s);
+                        "lost %s: no sign of life for %.1f s (stopped, cut off, or kept busy by a callback, which its "
+                        "log names)",
+                        name, silence_s);
     case TRIB_CAUSE_LEFT:
     case TRIB_CAUSE_SHORTAGE:
         return snprintf(text, TRIB_ERROR_TEXT_SIZE, "%s%s %s", name, ends_a_clause ? "," : "", detail);

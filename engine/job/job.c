@@ -235,6 +235,14 @@ static void add_callback(const trib_engine *engine, const trib_cause *cause, cha
     }
 }
 
+void trib_job_render_loss(trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE])
+{
+    trib_job_render(engine, cause, text);
+    pthread_mutex_lock(&engine->mutex);
+    add_callback(engine, cause, text);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 void trib_job_end(trib_engine *engine, const trib_cause *cause)
 {
     char text[TRIB_ERROR_TEXT_SIZE];

@@ -311,6 +311,9 @@ void trib_job_fail(trib_engine *engine, trib_status status, const char *detail);
 /* Render the cause for this process, or for other readers (without "this process"). */
 void trib_job_render(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
 void trib_job_render_for_others(const trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
+/* As trib_job_render; if this process itself may count as lost for a callback that ran too long, the callback is named,
+ * too. */
+void trib_job_render_loss(trib_engine *engine, const trib_cause *cause, char text[TRIB_ERROR_TEXT_SIZE]);
 /* Returns true for an end that needs no alarm. */
 static inline bool trib_status_is_orderly(trib_status status)
 {

@@ -162,7 +162,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
         goes_on = trib_job_survives(core->engine, &cause) || atomic_load(&core->engine->shrinks);
         trib_job_member_lost(core->engine, &cause);
     }
-    trib_job_render(core->engine, &cause, text);
+    trib_job_render_loss(core->engine, &cause, text);
     trib_relay_detach(link, text);
     detach_tasks(core, link, status, goes_on, text);
     if (core->left_owners != NULL) {
@@ -434,7 +434,7 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
         return status;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_job_render(core->engine, &cause, text);
+    trib_job_render_loss(core->engine, &cause, text);
     task->refused = true;
     trib_op *op = task->op_core->op;
     trib_op_fail(op, cause.status, "%s", text);

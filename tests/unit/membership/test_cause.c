@@ -174,8 +174,8 @@ static void the_reader_sees_that_it_is_meant(void **state)
               "lost the connection to server 0 (node4:902): why, as rank 0 (node7:4711) says");
     must_read(&lost, NULL, TRIB_NO_MEMBER, "lost the connection to server 0: why, as rank 0 says");
     must_read(&silent, roster, 1,
-              "lost this process, server 0 (node4:902): no sign of life for 1.5 s (stopped, cut off, or its loop was "
-              "kept busy)");
+              "lost this process, server 0 (node4:902): no sign of life for 1.5 s (stopped, cut off, or kept busy "
+              "by a callback, which its log names)");
     free(roster);
 }
 
@@ -268,8 +268,8 @@ static void a_farewell_is_passed_on(void **state)
     self.link.end_from_peer = true;
     self.link.end = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, 9, 1, "");
     must_tell(&self, TRIB_PEER_LOST,
-              "lost an unknown member: no sign of life for 0.0 s (stopped, cut off, or its loop was kept busy), as "
-              "server 0 (node4:902) says");
+              "lost an unknown member: no sign of life for 0.0 s (stopped, cut off, or kept busy by a callback, "
+              "which its log names), as server 0 (node4:902) says");
     self.link.end = trib_cause_trouble(TRIB_NO_MEMORY, 1, "out of memory for a sum");
     must_tell(&self, TRIB_PEER_LOST, "server 0 (node4:902): out of memory for a sum");
     self.link.end = trib_cause_note(TRIB_MISMATCH, 1, "the workers disagree");

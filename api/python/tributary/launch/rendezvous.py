@@ -10,6 +10,9 @@ import json
 import secrets
 
 _PROOF_SECONDS = 10
+# A connection's end, and all that JSON of a stranger's may cause.
+_ENDS = OSError, ValueError, LookupError, TypeError, EOFError, ArithmeticError, RecursionError, asyncio.TimeoutError
+_STRANGERS_MAX = 64  # connections that have not proved the token; a further one ends the oldest
 
 
 def proof(token, side, first, second):
@@ -24,6 +27,7 @@ class Rendezvous:
     def __init__(self, token, on_message):
         self._token, self._on_message = token, on_message
         self._writers, self._server = {}, None
+        self._strangers = {}  # in the order of their coming
 
     async def open(self, address):
         """Begins to listen, and returns the port."""
@@ -42,16 +46,24 @@ class Rendezvous:
 
     async def _serve(self, reader, writer):
         worker = None
+        self._strangers[writer] = None
+        if len(self._strangers) > _STRANGERS_MAX:
+            oldest = next(iter(self._strangers))
+            del self._strangers[oldest]
+            oldest.transport.abort()
         try:
             worker = await asyncio.wait_for(self._prove(reader, writer), _PROOF_SECONDS)
+            self._strangers.pop(writer, None)
             while worker is not None:
                 line = await reader.readline()
                 if not line:
                     break
                 self._on_message(worker, json.loads(line))
-        except (OSError, ValueError, KeyError, TypeError, EOFError, asyncio.TimeoutError):
+        except _ENDS:
             pass  # a stranger, or a worker that has ended in the middle of a line
-        writer.close()
+        finally:
+            self._strangers.pop(writer, None)
+            writer.close()
         if worker is not None and self._writers.get(worker) is writer:
             del self._writers[worker]
 
