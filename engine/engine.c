@@ -89,6 +89,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
 static trib_status open_cores(trib_engine *engine, trib_error *error)
 {
     engine->core_count = engine->config.reactors;
+    trib_assert(engine->cores == NULL && engine->core_count > 0 && engine->core_count <= TRIB_REACTORS_MAX);
     engine->cores = calloc(engine->core_count, sizeof *engine->cores);
     if (engine->cores == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the reactors of an engine");
@@ -133,6 +134,7 @@ static void launched(void *owner)
 static trib_status open_device(trib_engine *engine, trib_error *error)
 {
     const trib_config *config = &engine->config;
+    trib_assert(engine->device == NULL && config->local_size > 0);
     const trib_device_params params = {.index = config->device_index,
                                        .rank = config->local_rank,
                                        .size = config->local_size,

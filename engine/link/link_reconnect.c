@@ -211,10 +211,8 @@ static void arm_deadline(trib_link *link)
 
 bool trib_redial_may_go_on(const trib_link *link, trib_status status)
 {
-    if (link->host->is_closed || link->bye || link->has_farewell || !is_loss(status)) {
-        return false;
-    }
-    return is_repeated(link);
+    const bool is_over = link->host->is_closed || link->bye || link->has_farewell || !is_loss(status);
+    return !is_over && is_repeated(link);
 }
 
 static void note_reason(trib_link *link, const char *reason)
@@ -281,8 +279,8 @@ static void stop_call(trib_link *link)
 {
     trib_link *call = link->redial.call;
     if (call != NULL) {
-        call->redial.caller = NULL;
-        link->redial.call = NULL;
+        trib_assert(call->redial.caller == link);
+        link->redial.call = call->redial.caller = NULL;
         trib_link_close(call, false, TRIB_OK, "no longer needed");
     }
 }
@@ -314,14 +312,21 @@ trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error
     return TRIB_OK;
 }
 
+/* Takes a link and its successor apart, and returns the successor. */
+static trib_link *take_successor(trib_link *link)
+{
+    trib_link *successor = link->redial.successor;
+    trib_assert(successor != link && successor->redial.resumes == link);
+    link->redial.successor = successor->redial.resumes = NULL;
+    return successor;
+}
+
 /* Takes over the connection of the successor, which has proved the token. */
 static void adopt(trib_link *link)
 {
-    trib_link *successor = link->redial.successor;
+    trib_link *successor = take_successor(link);
     trib_assert(link->conn == NULL && link->state == TRIB_LINK_RECONNECTING);
-    trib_assert(successor->redial.resumes == link && successor->proved && successor->session.id == link->session.id);
-    link->redial.successor = NULL;
-    successor->redial.resumes = NULL;
+    trib_assert(successor->proved && successor->session.id == link->session.id);
     const uint64_t received = successor->handshake.received;
     link->handshake = successor->handshake;
     link->conn = successor->conn;
@@ -380,11 +385,9 @@ trib_resume_answer trib_redial_take(trib_link *candidate)
         return TRIB_RESUME_STALE;
     }
     if (link->redial.successor != NULL) {
-        trib_link *outdated = link->redial.successor;
-        outdated->redial.resumes = NULL;
-        link->redial.successor = NULL;
-        trib_link_close(outdated, false, TRIB_CLOSED, "the peer made a newer connection");
+        trib_link_close(take_successor(link), false, TRIB_CLOSED, "the peer made a newer connection");
     }
+    trib_assert(candidate->redial.resumes == NULL && candidate->redial.successor == NULL);
     link->redial.successor = candidate;
     candidate->redial.resumes = link;
     candidate->proved = true;
@@ -426,6 +429,7 @@ static void call_closed(trib_link *call, trib_status status, const char *reason)
     if (link == NULL) {
         return;
     }
+    trib_assert(link->redial.call == call && call->purpose == TRIB_PURPOSE_CALL);
     link->redial.call = call->redial.caller = NULL;
     if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
         return;
@@ -488,13 +492,9 @@ void trib_redial_close(trib_link *link)
     trib_timer_stop(link->host->reactor, &redial->timer);
     stop_call(link);
     if (redial->resumes != NULL) {
-        redial->resumes->redial.successor = NULL;
-        redial->resumes = NULL;
+        (void)take_successor(redial->resumes);
     }
     if (redial->successor != NULL) {
-        trib_link *successor = redial->successor;
-        successor->redial.resumes = NULL;
-        redial->successor = NULL;
-        trib_link_close(successor, false, TRIB_CLOSED, "the link has ended");
+        trib_link_close(take_successor(link), false, TRIB_CLOSED, "the link has ended");
     }
 }

@@ -36,6 +36,7 @@ static trib_status group_header(trib_link *link, const trib_frame *frame, trib_r
 static void join_named_group(trib_local_group *group)
 {
     trib_engine *engine = group->core->engine;
+    trib_assert(!group->id_known && engine->device != NULL);
     group->id_known = true;
     atomic_fetch_add(&engine->device_jobs, 1);
     group->join_job.kind = TRIB_DEVICE_JOIN;

@@ -21,8 +21,8 @@ void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
 void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why);
 /* The member has ended for that cause. Returns true if the job goes on without it. */
 bool trib_formation_goes_on_without(trib_coordinator *self, uint32_t member, const trib_cause *cause);
-/* A member reports the loss of another one. A member that cannot reach this process, or hears nobody, is lost itself. Returns
- * true if the member cannot go on, which has ended the epoch. */
+/* A member reports the loss of another one. A member that cannot reach this process, or hears nobody, is lost itself.
+ * Returns true if the member cannot go on, which has ended the epoch. */
 bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_frame *frame, trib_cause *cause);
 
 /* Makes places for the expected members when the coordinator opens. Returns false for the first epoch. */

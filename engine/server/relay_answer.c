@@ -2,6 +2,7 @@
  * (relay.h). */
 #include "engine/server/relay_internal.h"
 
+#include "engine/base/assert.h"
 #include "engine/core/core_trace.h"
 #include "engine/link/link_cause.h"
 
@@ -91,6 +92,7 @@ static trib_status take_sum(trib_link *link, const trib_frame *frame, const void
                             trib_error *error)
 {
     trib_core *core = link->core;
+    trib_assert(core->relay != NULL && core->sums != NULL);
     trib_sum_buffer *held = link->recv_claim.what, *sum = NULL;
     trib_status status = find_sum(link, frame, &sum, error);
     if (status == TRIB_OK && sum != NULL && (in_place || frame->payload_size == 0 || sum == held)) {

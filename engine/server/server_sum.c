@@ -82,6 +82,7 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
                           const char *text)
 {
     const trib_server_sum *sum = user;
+    trib_assert(receiver < sum->count && status != TRIB_OK);
     const uint32_t rank = trib_server_sum_rank(sum, receiver, what);
     if (trib_server_has_joined(sum, receiver, what)) {
         return;
@@ -97,6 +98,7 @@ static void round_stalled(void *user, uint32_t receiver, const trib_contribution
                           uint32_t missing_count)
 {
     const trib_server_sum *sum = user;
+    trib_assert(receiver < sum->count && missing < sum->count);
     const uint32_t missing_rank = trib_server_sum_rank(sum, missing, what);
     trib_frame extra = notice_of(sum, TRIB_FRAME_STALL, missing_rank);
     extra.root = sum->level == TRIB_SUM_HOST;
@@ -126,6 +128,7 @@ static bool is_gone(void *user, const trib_contribution *what, char *text, size_
 static bool has_left(void *user, const trib_contribution *what, char *text, size_t size)
 {
     const trib_server_sum *sum = user;
+    trib_assert(what->contributor < sum->count);
     const uint32_t first = sum->rank_first + what->contributor * sum->rank_step;
     bool all_left = sum->level == TRIB_SUM_HOST;
     for (uint32_t i = 0; i < sum->rank_step && all_left; i++) {

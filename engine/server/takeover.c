@@ -90,6 +90,7 @@ static trib_status count_as_present(const trib_takeover *self, const trib_contri
     trib_error error;
     trib_status status = TRIB_OK;
     trib_contribution chunk = *what;
+    trib_assert(chunk.contributor < self->count && chunk.chunk == 0);
     for (; chunk.chunk < self->chunk_count && status == TRIB_OK; chunk.chunk++) {
         const uint32_t left = self->size - chunk.chunk * self->chunk_bytes;
         chunk.size = left < self->chunk_bytes ? left : self->chunk_bytes;
@@ -201,6 +202,7 @@ static void find_rounds(const trib_takeover *self, uint32_t *over_out, uint32_t 
 static void tell_worker(const trib_takeover *self, uint32_t worker)
 {
     const worker_report *report = &self->reports[worker];
+    trib_assert(report->is_there && (report->giver == TRIB_NO_MEMBER || report->giver < self->count));
     trib_link *link = self->core->worker_links[worker];
     if (link != NULL && !report->waits_for_nothing) {
         const trib_frame frame = {.type = TRIB_FRAME_RESUME,
@@ -214,6 +216,7 @@ static void tell_worker(const trib_takeover *self, uint32_t worker)
 
 static void drop(trib_takeover *self)
 {
+    trib_assert(HASH_COUNT(self->core->takeovers) > 0);
     HASH_DEL(self->core->takeovers, self);
     free(self);
 }

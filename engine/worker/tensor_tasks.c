@@ -3,6 +3,7 @@
  */
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/handle.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
@@ -10,19 +11,27 @@
 
 static uint32_t core_of(const trib_tensor *tensor, uint32_t partition)
 {
+    trib_assert(partition < tensor->partition_count);
     return tensor->owners[partition].reactor % tensor->engine->core_count;
+}
+
+/* Words of 64 chunks for one task. */
+static size_t bit_words(const trib_tensor *tensor)
+{
+    const uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
+    return (chunks_max + 63) / 64;
 }
 
 uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
 {
-    const uint32_t chunks_max = (tensor->partition_bytes + tensor->chunk_bytes - 1) / tensor->chunk_bytes;
-    return calloc((size_t)tasks * ((chunks_max + 63) / 64), sizeof(uint64_t));
+    return calloc(tasks * bit_words(tensor), sizeof(uint64_t));
 }
 
 /* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
 static void locate_pair(const trib_cut *cut, trib_task *task)
 {
     const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
+    trib_assert(giver < cut->members && taker < cut->members);
     const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
     task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
     task->offset_own = within;
@@ -37,6 +46,7 @@ static void locate(const trib_cut *cut, trib_task *task)
     task->size = trib_cut_size(cut, task->partition);
     task->offset = trib_cut_begin(cut, task->partition);
     task->offset_own = task->offset - cut->slices[task->slice].begin;
+    trib_assert(task->offset_own + task->size <= cut->slices[task->slice].bytes);
     if (cut->layout == TRIB_PAIRS) {
         locate_pair(cut, task);
     }
@@ -129,5 +139,6 @@ bool trib_tensor_make_tasks(trib_tensor *tensor)
             return false;
         }
     }
+    trib_assert(bits <= tensor->received_bits + count * bit_words(tensor));
     return take_copies(tensor) && (!tensor->on_device || tensor->engine->device_hooks->stage(tensor));
 }

@@ -21,8 +21,7 @@ typedef struct sim_job_config {
     bool one_machine;           /* all members share one machine's cores: network namespaces of one host */
     uint32_t per_machine;       /* so many consecutive workers share a machine; 0: each has its own */
     const uint32_t *machine_of; /* by member, servers too: any member of its machine; NULL: as per_machine says */
-    bool
-        links_apart; /* members of a shared machine have links of their own nevertheless, so that a fault can hit one alone */
+    bool links_apart; /* members of a shared machine have own links nevertheless, so that a fault can hit one alone */
     trib_sim_costs costs;
     trib_sim_net_config net;
     trib_sim_link link; /* link of every node; tweak may change that of one */

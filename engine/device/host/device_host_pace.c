@@ -57,6 +57,7 @@ static void end_late_job(trib_sim *sim, trib_sim_event *event)
     trib_device_job *job = late->job;
     trib_host_late **at = &device->late;
     while (*at != late) {
+        trib_assert(*at != NULL);
         at = &(*at)->next;
     }
     *at = late->next;
@@ -167,6 +168,7 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
     if (world->pace.sim == NULL) {
         return trib_host_collective(kernels, jobs, count);
     }
+    trib_assert(count > 0 && count <= TRIB_LOCAL_SIZE_MAX);
     trib_device_job shadows[TRIB_LOCAL_SIZE_MAX], *at[TRIB_LOCAL_SIZE_MAX] = {NULL};
     bool ok = true;
     for (size_t i = 0; i < count; i++) {
@@ -180,6 +182,7 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
         if (late != NULL) {
             late->result = at[i]->target;
             late->size = size;
+            trib_assert(*late_part_of(late->device) == NULL);
             *late_part_of(late->device) = late;
             continue;
         }

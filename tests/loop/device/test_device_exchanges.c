@@ -341,7 +341,8 @@ static void gather_in_place(void **state)
     close_job(&jobs);
 }
 
-/* An operation whose copy fails on one rank fails there with the device's text, and on the others; buffers come back. */
+/* An operation whose copy fails on one rank fails there with the device's text, and on the others. Buffers come
+ * back. */
 static void a_device_fails(void **state)
 {
     (void)state;
