@@ -1,5 +1,6 @@
 """Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import os
 import warnings
 
 warnings.simplefilter('ignore')
@@ -229,9 +230,16 @@ def codecs(rank, size):
         loss = (parameter.data() * signs).sum()
     loss.backward()
     trainer.step(1)
-    assert np.array_equal(parameter.data().asnumpy(), size * signs.asnumpy())  # of one magnitude: nothing is lost
+    assert np.array_equal(parameter.data().asnumpy(), signs.asnumpy())  # of one magnitude: nothing is lost
     assert trainer._compression.text == 'compressor=onebit,scaling=True,ef=vanilla,two_way'
     assert tributary.engine().stats().bytes_pushed - before < 80000 + 80000 / 8  # the broadcast and few bytes more
+    # Signs alone are of the same size whatever the batch's is: gradients are divided before.
+    trainer = trib.DistributedTrainer([parameter], Kept(), compression_params={'compressor': 'onebit'}, prefix='sign.')
+    with autograd.record():
+        loss = (parameter.data() * signs).sum()
+    loss.backward()
+    trainer.step(64)
+    assert np.array_equal(parameter.data().asnumpy(), np.sign(signs.asnumpy()))
     for params, words in (({'compressor': 'onebit', 'momentum': 'nesterov'}, 'mu'), ({'k': 3}, 'compressor')):
         try:
             trib.DistributedTrainer([parameter], 'sgd', compression_params=params)
@@ -243,6 +251,28 @@ def codecs(rank, size):
     trainer = trib.DistributedTrainer([parameter], 'sgd', {'momentum': 0.9}, compression_params=momentum)
     assert trainer._compression.text == 'compressor=onebit,momentum=nesterov,mu=0.9,two_way'
     assert trainer._optimizer.momentum == 0.0
+
+
+def suspended_and_resumed(rank, size):
+    """A trainer's gradients are means of the workers that there are, also when they have become fewer."""
+    if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
+        return
+    parameter = gluon.Parameter('resumed', shape=(4,), init='zeros')
+    parameter.initialize()
+    trainer = trib.DistributedTrainer([parameter], 'sgd', {'learning_rate': 1.0}, prefix='resumed.')
+    expected = np.zeros(4, 'float32')
+    for change, workers in enumerate((size, size - 1, size)):
+        if change:
+            trib.suspend()
+            if rank < workers:
+                trib.resume(workers, 0, rank)
+        if rank < workers:
+            with autograd.record():
+                loss = (parameter.data() * (rank + 1)).sum()
+            loss.backward()
+            trainer.step(1)
+            expected -= (workers + 1) / 2
+            assert np.array_equal(parameter.data().asnumpy(), expected), (workers, parameter.data(), expected)
 
 
 def rows_of(rank, dtype='float32'):
@@ -331,7 +361,7 @@ def functions_have_type_hints(rank, size):
 if __name__ == '__main__':
     trib.init()
     cases = reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred
-    for case in (*cases, functions_have_type_hints, errors):
+    for case in (*cases, functions_have_type_hints, suspended_and_resumed, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -153,6 +153,12 @@ def gathers(rank, size):
             assert np.array_equal(function(rows_of(rank, dtype)), gathered(size, dtype)), dtype
     assert all(np.array_equal(x, gathered(size)) for x in trib.grouped_allgather([rows_of(rank)] * 3))
     assert trib.allgather_object('x' * rank) == ['x' * r for r in range(size)]
+    for function in (trib.allgather, tf.function(trib.allgather)):
+        assert function(tf.ones([rank + 1, 0])).shape == (size * (size + 1) // 2, 0)
+    for function in (trib.alltoall, tf.function(trib.alltoall)):
+        empty, counts = function(tf.ones([size, 0]), tf.constant([int(to == 0) for to in range(size)]))
+        assert empty.shape == (size if rank == 0 else 0, 0) and list(counts) == [int(rank == 0)] * size
+        assert trib.alltoall(tf.ones([2 * size, 0])).shape == (2 * size, 0)
     # Rank r has r + to + 1 rows for worker `to`, all of r * 10 + to.
     splits = [rank + to + 1 for to in range(size)]
     source = tf.constant(np.repeat([[rank * 10.0 + to] * 2 for to in range(size)], splits, 0), tf.float32)
