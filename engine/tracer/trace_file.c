@@ -24,7 +24,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
 
-#define SECTION_COUNT 9u
+#define SECTION_COUNT 10u
 #define OTHER_NAMES 16u /* names that are tried for the incomplete file */
 
 typedef struct trace_writer {
@@ -203,6 +203,18 @@ static void put_stages(trace_writer *self)
     put_section(self, TRIB_TRACE_SECTION_STAGES, 4, &section);
 }
 
+static void put_choices(trace_writer *self)
+{
+    trib_engine *engine = self->engine;
+    trib_writer section = build((size_t)TRIB_TRACE_CHOICES_MAX * 4);
+    pthread_mutex_lock(&engine->mutex);
+    for (uint32_t i = 0; section.data != NULL && i < engine->tracer->choice_count; i++) {
+        trib_put_u32(&section, put_string(self, engine->tracer->choices[i]));
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    put_section(self, TRIB_TRACE_SECTION_CHOICES, 4, &section);
+}
+
 static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_writer *section, trib_writer *owners)
 {
     const bool placed = atomic_load(&tensor->placed);
@@ -320,6 +332,7 @@ static void put_all(trace_writer *self)
     put_clock(self);
     put_members(self);
     put_stages(self);
+    put_choices(self);
     put_tensors(self);
     put_job(self);
     put_section(self, TRIB_TRACE_SECTION_STRINGS, 1, &self->strings);

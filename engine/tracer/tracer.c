@@ -324,6 +324,19 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     return status == TRIB_OK ? trib_tracer_start(engine, engine->config.trace_bytes, error) : status;
 }
 
+void trib_tracer_note_choice(trib_engine *engine, const char *text)
+{
+    trib_tracer *tracer = engine->tracer;
+    char *copy = strdup(text);
+    pthread_mutex_lock(&engine->mutex);
+    if (copy != NULL && tracer->choice_count < TRIB_TRACE_CHOICES_MAX) {
+        tracer->choices[tracer->choice_count++] = copy;
+        copy = NULL;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    free(copy);
+}
+
 void trib_tracer_close(trib_engine *engine)
 {
     trib_tracer *tracer = engine->tracer;
@@ -333,6 +346,9 @@ void trib_tracer_close(trib_engine *engine)
     trib_timer_stop(engine->cores[0].reactor, &tracer->clock_timer);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_trace_ring_close(&engine->cores[i].trace);
+    }
+    for (uint32_t i = 0; i < tracer->choice_count; i++) {
+        free(tracer->choices[i]);
     }
     pthread_mutex_destroy(&tracer->writing);
     free(tracer->path);

@@ -93,6 +93,12 @@ def cuda_runtime(found):
     return next((p + '/libcudart_static.a' for p in places if os.path.exists(p + '/libcudart_static.a')), '')
 
 
+def nvcc():
+    """Returns the path of CUDA's compiler, '' where there is none: the GPU module has no codecs then."""
+    places = (os.environ.get('CUDA_HOME', '/usr/local/cuda') + '/bin', *os.environ.get('PATH', '').split(':'))
+    return next((p + '/nvcc' for p in places if os.access(p + '/nvcc', os.X_OK)), '')
+
+
 def has(found, name):
     return any(d.name == name and d.present for d in found)
 
