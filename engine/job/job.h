@@ -181,6 +181,7 @@ typedef struct trib_uneven {
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
     atomic_uint ranks_joined; /* set after has_joined */
+    atomic_bool was_over;     /* workers have joined and gone on: some have passed over rounds that others gave up */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven;
 

@@ -70,6 +70,7 @@ trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame
     trib_uneven *join = &engine->join;
     const uint32_t workers = engine->roster->worker_count;
     if (frame->root == TRIB_JOINED_NOBODY) {
+        atomic_store(&join->was_over, true);
         atomic_store(&join->ranks_joined, 0);
         for (uint32_t i = 0; i < workers && join->has_joined != NULL; i++) {
             atomic_store(&join->has_joined[i], false);
