@@ -2,8 +2,8 @@
  * test_race.c - many threads of each worker use one engine at once, without any lock of their own.
  *
  * A thread of each worker has the same number and draws the same turns from it: groups, tensors of all layouts that are
- * declared and released, also while their operations are under way, batches, one-off operations, bytes, barriers,
- * cancellations, and questions to the engine. In the second test threads sum while another thread joins.
+ * declared and released, also while their operations are under way, batches, one-off operations, bytes, barriers and
+ * cancellations. In the second test threads sum while another thread joins.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -12,7 +12,6 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <cmocka.h>
@@ -21,7 +20,6 @@
 
 enum { WORKERS = 3, THREADS = 5, TURNS = 40, LAPS = 6, ROOM = 8192 };
 
-/* A thread of one worker. */
 typedef struct part {
     trib_engine *engine;
     int32_t rank, thread;
@@ -29,7 +27,6 @@ typedef struct part {
     int32_t first[ROOM], second[ROOM], third[ROOM];
 } part;
 
-/* The same on all workers but for the handle and the place. */
 typedef struct turn {
     uint64_t random;
     int32_t number;
@@ -278,30 +275,6 @@ static bool cancelled(part *self, turn *at)
     return well && works(self, at, "release", trib_tensor_release(tensor, &error), &error);
 }
 
-/* All threads declare one name, find it and release it; each call may come before or after another thread's. */
-static bool shared(part *self, turn *at)
-{
-    trib_tensor_desc desc;
-    trib_tensor *tensor = NULL, *found = NULL;
-    trib_error error;
-    trib_waiting waiting[8];
-    trib_stats stats = {.struct_size = sizeof stats};
-    size_t count = 0;
-    trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = "shared by threads";
-    desc.count = 3;
-    if (!works(self, at, "declare", trib_tensor_declare(self->engine, &desc, &tensor, &error), &error)) {
-        return false;
-    }
-    const trib_status find = trib_tensor_find(self->engine, desc.name, &found, &error);
-    const trib_status release = trib_tensor_release(tensor, &error);
-    trib_error about = {.text = "of the engine's state"};
-    return (find == TRIB_INVALID || works(self, at, "find", find, &error)) &&
-           (release == TRIB_INVALID || works(self, at, "release", release, &error)) &&
-           works(self, at, "stats", trib_engine_get_stats(self->engine, &stats), &about) &&
-           works(self, at, "waiting", trib_engine_waiting(self->engine, waiting, 8, &count), &about);
-}
-
 /* Draws who takes part: all workers, or a group that is new, or was made by an earlier turn or another thread. */
 static bool choose_members(part *self, turn *at)
 {
@@ -336,16 +309,14 @@ static bool choose_members(part *self, turn *at)
 
 static void *take_turns(void *user)
 {
-    static bool (*const actions[])(part *, turn *) = {whole,  slices,   pairs,   cancelled, whole,
-                                                      slices, nameless, barrier, shared};
+    static bool (*const actions[])(part *, turn *) = {whole, slices, pairs, cancelled, nameless, barrier};
     part *self = user;
     for (int32_t number = 0; number < TURNS && self->why[0] == '\0'; number++) {
         turn at = {.number = number, .random = (uint64_t)(self->thread * TURNS + number) * 977};
         snprintf(at.name, sizeof at.name, "thread %d, %d", self->thread, number % 3);
         const bool takes_part = choose_members(self, &at);
         const uint32_t action = draw_below(&at.random, sizeof actions / sizeof actions[0]);
-        const bool is_for_all = actions[action] == nameless || actions[action] == shared;
-        if (self->why[0] == '\0' && (takes_part || is_for_all)) {
+        if (self->why[0] == '\0' && (takes_part || actions[action] == nameless)) {
             (void)actions[action](self, &at);
         }
     }
