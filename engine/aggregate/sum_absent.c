@@ -4,6 +4,7 @@
  * An absent contributor brings a chunk as soon as somebody else has brought it, for only then its length is known. The
  * chunk goes the way of any other contribution, so all rules of rounds hold for it, too.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,13 @@ static const void *neutral_bytes(trib_summation *self, const trib_contribution *
 
 /* ---- Rounds ---- */
 
+/* The contributor knows nothing of the round, and is told nothing of it. */
+static void pass_by(sum_round *round, uint32_t contributor)
+{
+    round->notified_count += round->notified[contributor] == 0;
+    round->notified[contributor] = 1;
+}
+
 /* Brings the chunks that others have brought. Without memory, some are left for a later call. */
 static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
 {
@@ -109,6 +117,7 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
         if (chunk->arrived == 0 || trib_sum_has_arrived(self, round, &what)) {
             continue;
         }
+        pass_by(round, contributor);
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
         status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
@@ -156,4 +165,29 @@ void trib_summation_fill(trib_summation *self, const trib_contribution *what, tr
         trib_sum_round_try_end(self, round);
         round = younger;
     }
+}
+
+sum_key *trib_sum_pass_over(trib_summation *self, sum_key *key, const trib_contribution *what)
+{
+    key = key == NULL ? trib_sum_key_make(self, what) : key;
+    for (sum_round *round = key == NULL ? NULL : key->live, *older; round != NULL; round = older) {
+        older = round->next;
+        if (round->what.round >= what->round || round->counts[what->contributor] > 0 ||
+            round->notified[what->contributor]) {
+            continue;
+        }
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "rank %u joined (trib_join) before round %u, and has gone on to round %u",
+                 trib_sum_rank(self, what, what->contributor), round->what.round, what->round);
+        pass_by(round, what->contributor);
+        trib_sum_round_refuse(self, round, TRIB_CANCELLED, text);
+        trib_sum_round_try_end(self, round);
+    }
+    const uint32_t newest = key == NULL ? what->round : trib_sum_round_newest(key);
+    const uint32_t over = newest < what->round_base ? what->round_base : newest;
+    if (what->round > over + 1) { /* what others have sent to rounds between is still on its way, and is dropped */
+        key->refused_first = key->refused_last == over && over != 0 ? key->refused_first : over + 1;
+        key->refused_last = key->finished = what->round - 1;
+    }
+    return key;
 }

@@ -208,6 +208,9 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
 uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
+/* The contributor never shows up in rounds before what->round that it has not come to: they are refused, unless they
+ * are over. Returns the key, which is made if it is NULL; NULL: no memory. */
+sum_key *trib_sum_pass_over(trib_summation *self, sum_key *key, const trib_contribution *what);
 
 /* The contributor's chunk has come. */
 static inline bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round,

@@ -180,7 +180,10 @@ typedef struct trib_uneven {
     uint32_t left; /* a rank that will never join, plus one: this worker stays without work; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
+    trib_post close_post;     /* nobody counts as joined any more: goes from core to core */
+    bool is_closing;          /* it is on its way; core 0 */
     atomic_uint ranks_joined; /* set after has_joined */
+    atomic_bool was_over;     /* workers have joined and gone on: some have passed over rounds that others gave up */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven;
 

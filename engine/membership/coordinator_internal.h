@@ -85,7 +85,8 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
-    uint32_t join_round;               /* the last one when all had joined last (uneven.h), or what a worker has said */
+    uint32_t join_round;               /* the last one when all had joined last (uneven.h) */
+    uint32_t join_round_next;          /* the last one of those that have joined since */
     uint32_t rounds;                   /* most operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */

@@ -150,8 +150,11 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 
 void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size)
 {
-    if (engine->member != NULL) {
-        trib_member_send(engine->member, frame, payload, size);
+    const trib_member *member = engine->member;
+    if (member != NULL && member->link != NULL && frame->type == TRIB_FRAME_JOIN_HEARD) {
+        trib_link_send_copy(member->link, *frame, payload, size); /* a member that leaves answers, too */
+    } else if (member != NULL) {
+        trib_member_send(member, frame, payload, size);
     }
 }
 
@@ -241,16 +244,6 @@ static void send_serving(trib_engine *engine, bool lacks_codec)
     }
 }
 
-/* A member that leaves answers, too. */
-static trib_status take_joined(const trib_member *member, const trib_frame *frame, trib_error *error)
-{
-    const trib_status status = trib_server_take_joined(member->core->engine, frame, error);
-    if (status == TRIB_OK && frame->root == TRIB_JOINED_NOBODY) {
-        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_JOIN_HEARD}, NULL, 0);
-    }
-    return status;
-}
-
 /* The frame is about tensors, groups or members of a job that this member does not know before its roster. */
 static bool needs_roster(uint8_t type)
 {
@@ -323,7 +316,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_COMMIT:
         return trib_commit_take(member->core, frame, payload, error);
     case TRIB_FRAME_JOINED:
-        return take_joined(member, frame, error);
+        return trib_server_take_joined(member->core->engine, frame, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
