@@ -95,15 +95,3 @@ def get_pushpull_speed() -> tuple[float, float]:
 
 
 _speed = {}
-
-
-def suspend() -> None:
-    """Leaves the job; resume() joins it again, with other counts if need be."""
-    job.shutdown()
-
-
-def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
-    """Joins the job again as rank global_rank of num_workers, with num_servers servers. All workers that go on call it;
-    the coordinator stays at its address, so rank 0 has to be on the same machine as before. Under `tributary run
-    --elastic` the launcher says ranks and counts, and these arguments have no meaning."""
-    job.init(rank=global_rank, worker_count=num_workers, server_count=num_servers)
