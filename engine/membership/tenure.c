@@ -325,16 +325,15 @@ static void go_on(trib_tenure *self)
         return;
     }
     const bool may_coordinate = self->keeps && engine->coordinator != NULL;
-    if (may_coordinate && !self->is_checked && (is_first(self) || !self->claims)) {
-        ask(self, TRIB_STORE_GET);
-    } else if (may_coordinate && self->claims) {
+    const bool checks = may_coordinate && !self->is_checked && (is_first(self) || !self->claims);
+    if (may_coordinate && self->claims && !checks) {
         ask(self, self->has_read ? TRIB_STORE_SWAP : TRIB_STORE_GET);
+    } else if (checks || (self->seeks && !may_coordinate)) {
+        ask(self, TRIB_STORE_GET);
     } else if (may_coordinate && trib_now(self->core->reactor) >= self->due_ns) {
         ask(self, TRIB_STORE_KEEP);
     } else if (may_coordinate) {
         rest(self, self->due_ns);
-    } else if (self->seeks) {
-        ask(self, TRIB_STORE_GET);
     }
 }
 

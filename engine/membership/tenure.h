@@ -28,9 +28,9 @@ static inline bool trib_tenure_is_used(const trib_engine *engine)
 }
 
 /* Core 0: the coordinator of this process is open, at that address. */
-void trib_tenure_begin(trib_coordinator *self, const trib_address *at);
+void trib_tenure_begin(trib_coordinator *coordinator, const trib_address *at);
 /* Core 0: all members have the roster. Calls trib_formation_begun when its epoch begins, or ends the job. */
-void trib_tenure_claim(trib_coordinator *self);
+void trib_tenure_claim(trib_coordinator *coordinator);
 /* Core 0: the epoch is over before it has begun, or the coordinator closes. */
 void trib_tenure_forgo(trib_engine *engine);
 /* Core 0, in a process that does not coordinate: asks where the coordinator is. Returns true if an earlier call has
