@@ -262,7 +262,8 @@ typedef struct trib_config {
     trib_colocate colocate;    /* [job] */
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
-    const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
+    const char
+        *coordinator;   /* "host:port", or several with commas; may be NULL in a job of one process or with store */
     const char *listen; /* address or interface (docs/operating.md), or several with commas, dealt evenly to reactors
                               by nearness, else in turns, the rest spare; not loopback: a token too; default
                               127.0.0.1, with one what leads to rank 0 */
@@ -324,7 +325,10 @@ typedef struct trib_config {
     uint32_t codec_count; /* at most TRIB_CODECS_MAX, with those of codec_library */
     uint32_t reserved_32;
     const char *codec_library; /* shared object with such codecs; NULL: none */
-    uint64_t reserved[2];      /* must be 0 */
+    /* "etcd://host:port/prefix", the same on all members: says which epoch is the last one and where its coordinator is
+     * (docs/failure.md); NULL: none. TRIB_UNSUPPORTED if the library was built without libcurl. */
+    const char *store;
+    uint64_t reserved[1]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */

@@ -30,6 +30,8 @@ const trib_setting trib_settings[] = {
     {"TRIB_COORDINATOR", FIELD(coordinator), .kind = TRIB_SETTING_TEXT,
      .range_doc = "`host:port`, `[v6]:port`, several with commas",
      .doc = "where the coordinator listens, or may once it was elected; needed unless the job is one process"},
+    {"TRIB_STORE", FIELD(store), .kind = TRIB_SETTING_TEXT, .range_doc = "`etcd://host:port/prefix`",
+     .doc = "who coordinates, and where ([failure.md](failure.md#a-store)); several hosts with commas"},
     {"TRIB_EXTERNAL_COORDINATOR", FIELD(external_coordinator), .kind = TRIB_SETTING_BOOL, .initial = "no",
      .doc = "a process of its own keeps the membership"},
     {"TRIB_LISTEN", FIELD(listen), .kind = TRIB_SETTING_TEXT,

@@ -32,6 +32,7 @@ typedef struct trib_formation {
     bool is_known;            /* all members have the last roster */
     bool is_settled;          /* which operations of the last epoch have succeeded is decided */
     uint32_t settled_ballot;  /* by whom; 0: the coordinator of that epoch */
+    uint64_t confirmed;       /* the ticket of the last epoch that is known to have begun (membership/tenure.h) */
     bool moved;               /* the coordinator is not the one that the settings name */
     bool *gone;               /* by id: members that the last epoch has let go in good order */
     uint32_t place;           /* this member's id in the last roster */

@@ -166,7 +166,9 @@ static void notify_ended(trib_reactor *reactor, trib_post *post)
 
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
-    trib_assert(engine->roster == NULL || atomic_load(&engine->changing));
+    /* The program may have closed the engine while the roster was under way. */
+    trib_assert(engine->roster == NULL || atomic_load(&engine->changing) ||
+                atomic_load(&engine->phase) == TRIB_PHASE_ENDED);
     trib_assert(roster != NULL && roster->worker_count <= roster->member_count);
     trib_assert(roster->member_count <= TRIB_MEMBERS_MAX);
     atomic_store(&engine->roster, roster);
@@ -178,7 +180,7 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 void trib_engine_core_joined(trib_engine *engine)
 {
     const unsigned joining = atomic_fetch_sub(&engine->cores_joining, 1);
-    trib_assert(joining > 0 && joining <= engine->core_count);
+    trib_assert(joining > 0 && joining <= engine->core_count + 1); /* the store counts as one (tenure.h) */
     if (joining != 1) {
         return;
     }

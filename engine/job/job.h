@@ -21,6 +21,7 @@
 #include "engine/job/departed.h"
 #include "engine/job/formation.h"
 #include "engine/job/losses.h"
+#include "engine/job/store.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "transports/transport.h"
@@ -82,6 +83,9 @@ typedef struct trib_env {
      * some. NULL: they do not change. */
     bool (*look_up)(void *resolver, trib_address *found_out);
     void *resolver;
+    /* The store of the job's last epoch (job/store.h). NULL: there is none. */
+    const trib_store_ops *store_ops;
+    void *store;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
@@ -200,6 +204,7 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *coordinator_address, *listen_host;
+    char *store;                  /* as it was configured, for texts; NULL: none */
     char *coordinator_list;       /* as it was configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
@@ -222,6 +227,7 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */
+    struct trib_tenure *tenure;     /* core 0: what this process asks of the store; NULL: nothing yet */
     struct trib_tracer *tracer;
     struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */

@@ -23,6 +23,7 @@
 #include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/membership/tenure.h"
 #include "engine/membership/uneven.h"
 #include "engine/membership/verdict.h"
 
@@ -39,6 +40,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
         return;
     }
     self->over = true;
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
@@ -434,6 +436,9 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (status != TRIB_OK) {
         return status;
     }
+    if (trib_tenure_is_used(engine)) {
+        trib_tenure_begin(self, bound_out);
+    }
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,
                        trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
@@ -477,6 +482,7 @@ void trib_coordinator_close(trib_coordinator *self)
     if (self == NULL) {
         return;
     }
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_coordinator_stop_listening(self);

@@ -14,6 +14,7 @@
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
 #include "engine/membership/rebalance.h"
+#include "engine/membership/tenure.h"
 #include "engine/wire/address_list.h"
 
 #define STAND_BY_MAX 16u
@@ -61,13 +62,17 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     const bool moved = engine->formation.moved;
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
-    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
-    if (moved) { /* members know the address of this process */
+    const bool is_nowhere = moved && trib_address_list_leaves_port(at.text); /* the store says where it is */
+    trib_status status =
+        is_nowhere ? TRIB_OK : trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    if (moved && !is_nowhere) { /* members know the address of this process */
         trib_log(core->reactor->logger, TRIB_LOG_INFO,
                  status == TRIB_OK ? "workers that join find the coordinator at %s"
                                    : "workers that join cannot find the coordinator: %s has no address of this machine",
                  status == TRIB_OK ? bound_out->text : engine->coordinator_list);
         status = TRIB_OK;
+    }
+    if (moved) {
         *bound_out = core->host.address;
     }
     if (status != TRIB_OK) {
@@ -210,6 +215,11 @@ static trib_status make_roster(trib_coordinator *self)
     roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
     roster->electors_before = self->core->engine->formation.electors;
     roster->newcomers = self->core->engine->formation.joined_last;
+    if (trib_tenure_is_used(self->core->engine)) {
+        trib_reactor *reactor = self->core->reactor;
+        reactor->ops->random(reactor, &roster->ticket, sizeof roster->ticket);
+        roster->ticket |= 1u; /* 0 means that there is no store */
+    }
     roster->lost = self->core->engine->formation.lost;
     memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
     const bool colocated = workers_should_sum(self, roster);

@@ -8,6 +8,7 @@
 #include "engine/membership/coordinator.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
+#include "engine/membership/tenure.h"
 
 #define LEFT_BEHIND "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)"
 
@@ -124,7 +125,11 @@ void trib_election_stand(trib_election *self)
     self->papers[trib_election_place(self)] = trib_election_own_paper(self);
     const bool has_memory = trib_ballot_tally(self->papers, members, &tally);
     self->papers[trib_election_place(self)] = (trib_paper){.link = NULL}; /* its rounds belong to the formation */
-    if (has_memory && count(self, &tally) && tally.elects[trib_election_place(self)]) {
+    const bool is_stored = self->roster->ticket != 0;
+    if (is_stored && !trib_tenure_is_used(self->core->engine)) {
+        trib_election_fail(self, "this process does not know the job's store (TRIB_STORE), which decides who goes on");
+    } else if (has_memory && (count(self, &tally) || (is_stored && is_over)) &&
+               tally.elects[trib_election_place(self)]) {
         win(self, &tally.decided, tally.elects);
     } else if (is_over || !has_memory) {
         char text[200];

@@ -10,6 +10,7 @@
 #include "engine/membership/ballot.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/member.h"
+#include "engine/membership/tenure.h"
 #include "engine/membership/verdict.h"
 #include "engine/wire/clock.h"
 
@@ -112,6 +113,7 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
         trib_commits_worker_left(self); /* what the others are through with has succeeded */
     }
     self->over = true;
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     tell(self, cause);
 }
@@ -442,7 +444,7 @@ void trib_formation_check(trib_coordinator *self)
     for (uint32_t i = 0; i < self->worker_count; i++) {
         any = any || self->slots[i].joined;
     }
-    if (any && !has_majority(self)) {
+    if (any && !trib_tenure_is_used(self->core->engine) && !has_majority(self)) {
         end_as_minority(self);
         return;
     }
@@ -457,12 +459,20 @@ void trib_formation_check(trib_coordinator *self)
 
 void trib_formation_take_taken(trib_coordinator *self, uint32_t member)
 {
+    bool all_have = !self->slots[member].has_roster && self->running && !self->over;
     self->slots[member].has_roster = true;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (!self->slots[i].has_roster) {
-            return;
-        }
+        all_have = all_have && self->slots[i].has_roster;
     }
+    if (all_have && self->roster->ticket != 0) {
+        trib_tenure_claim(self);
+    } else if (all_have) {
+        trib_formation_begun(self);
+    }
+}
+
+void trib_formation_begun(trib_coordinator *self)
+{
     formation_of(self)->is_known = true;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {

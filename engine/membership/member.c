@@ -234,6 +234,19 @@ static void take_left(const trib_member *member, const trib_frame *frame)
     }
 }
 
+static void take_known(trib_member *member)
+{
+    trib_engine *engine = member->core->engine;
+    if (!member->joined || member->knows_begun) {
+        return;
+    }
+    member->knows_begun = engine->formation.is_known = true;
+    if (engine->roster->ticket != 0) {
+        engine->formation.confirmed = engine->roster->ticket;
+        trib_engine_core_joined(engine);
+    }
+}
+
 /* A member that leaves answers, too, because it still sums for others. */
 static void send_serving(trib_engine *engine, bool lacks_codec)
 {
@@ -323,7 +336,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         take_left(member, frame);
         return TRIB_OK;
     case TRIB_FRAME_ROSTER_KNOWN:
-        member->core->engine->formation.is_known = member->joined;
+        take_known(member);
         return TRIB_OK;
     default:
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",

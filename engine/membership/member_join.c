@@ -15,7 +15,9 @@
 #include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member_internal.h"
+#include "engine/membership/tenure.h"
 #include "engine/tracer/tracer.h"
+#include "engine/wire/address_list.h"
 #include "engine/worker/worker.h"
 
 #define VERDICT_NS (2 * INT64_C(1000000000))
@@ -95,6 +97,13 @@ void trib_member_look_up_coordinator(trib_member *member)
     if (member->core->engine->formation.moved) {
         return; /* the name leads to a coordinator that is lost */
     }
+    if (trib_tenure_find(member->core->engine, &found)) {
+        trib_member_redirect(member->core->engine, &found, false);
+        if (member->link != NULL) {
+            trib_redial_set_addresses(member->link, &found);
+        }
+        return;
+    }
     if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
         member->coordinator = found;
         if (member->link != NULL) {
@@ -115,6 +124,12 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
         trib_member_look_up_coordinator(member);
     }
     member->has_tried = true;
+    if (trib_address_list_leaves_port(member->coordinator.text)) { /* the store has not said yet where it is */
+        snprintf(member->last_problem, sizeof member->last_problem, "the store (TRIB_STORE=%.160s) does not say where",
+                 engine->store != NULL ? engine->store : "");
+        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + TRIB_MEMBER_RETRY_NS);
+        return;
+    }
     errno = 0;
     trib_status status = trib_link_connect(&member->core->host, &member->coordinator, TRIB_PURPOSE_CONTROL,
                                            TRIB_NO_MEMBER, 0, &trib_member_upcalls, member, &member->link);
@@ -276,6 +291,9 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         member->join_deadline.fired = group_deadline_passed;
         trib_timer_arm(member->core->reactor, &member->join_deadline,
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
+    }
+    if (roster->ticket != 0) {
+        atomic_fetch_add(&engine->cores_joining, 1); /* for the store, which has yet to say that the epoch begins */
     }
     trib_engine_publish(engine, roster);
     if (member->link != NULL) { /* else it came from another member (election.h) */

@@ -6,6 +6,9 @@
  * and no rank two workers; that one side of a cut goes on at most; that nobody waits for ever; and that the majority
  * goes on where faults leave one.
  *
+ * Half of the jobs have a store (TRIB_STORE), which is slow, away for a while, reached by some only, or lies. Where it
+ * does not lie all that are spared go on, however few, if others are killed.
+ *
  *     test_coordinator_loss [FIRST LAST]     runs those seeds
  */
 #include <stdio.h>
@@ -17,11 +20,13 @@
 
 #include "engine/membership/ballot.h"
 #include "engine/membership/coordinator_internal.h"
+#include "engine/membership/formation.h"
+#include "engine/membership/tenure.h"
 #include "engine/worker/op_commit.h"
 #include "tests/sim/worker_loss.h"
 
 enum { FAULTS_MAX = 3, MEMBERS_MAX = WORKERS_MAX + SERVERS_MAX, NUMBERS_MAX = 64 };
-enum { BUG_MINORITY = 100, BUG_NOTHING_DECIDED, BUG_DECISION_IGNORED };
+enum { BUG_MINORITY = 100, BUG_NOTHING_DECIDED, BUG_DECISION_IGNORED, BUG_UNCLAIMED, BUG_NOT_FORGONE, BUGS_END };
 
 typedef struct fault {
     enum { KILL, PAUSE, CUT } kind;
@@ -38,6 +43,11 @@ typedef struct storm {
     uint32_t coordinator_of[NUMBERS_MAX]; /* by epoch: the member that forms it, plus one */
     uint32_t paused;
     int64_t quiet_ns; /* after the last fault */
+    /* The store. */
+    bool is_everywhere; /* who is cut off from the others reaches it, so that both sides ask */
+    uint32_t cut;       /* members that are cut off */
+    trib_sim_lie lie;
+    int64_t lies_ns, away_ns, back_ns; /* when it begins to lie, is away, and is back */
 } storm;
 
 static int planted;
@@ -52,6 +62,57 @@ static uint64_t draw(uint64_t *state, uint64_t below)
 static uint32_t members_of(const storm *self)
 {
     return self->what.workers + self->what.servers;
+}
+
+/* Numbers of its own, so that a seed's faults are the same with a store and without. */
+static void plan_store(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 104729 + 7;
+    (void)draw(&state, 2);
+    self->what.has_store = draw(&state, 2) != 0;
+    self->is_everywhere = draw(&state, 2) != 0;
+    self->lie = draw(&state, 4) == 0 ? (trib_sim_lie)draw(&state, TRIB_SIM_LIE_COUNT) : TRIB_SIM_TRUTH;
+    self->lies_ns = draw(&state, 3) == 0 ? 0 : (int64_t)draw(&state, (uint64_t)self->quiet_ns);
+    self->away_ns = draw(&state, 2) == 0 ? (int64_t)draw(&state, (uint64_t)self->quiet_ns) : INT64_MAX;
+    self->back_ns = self->away_ns != INT64_MAX ? self->away_ns + (int64_t)draw(&state, 20 * SECOND) : INT64_MAX;
+}
+
+static bool reaches(void *user, const trib_reactor *reactor)
+{
+    const storm *self = user;
+    for (uint32_t i = 0; i < self->bed->job->member_count; i++) {
+        const sim_member *at = &self->bed->job->members[i];
+        if (at->process == trib_sim_reactor_process(reactor)) {
+            return !at->killed && (self->is_everywhere || (self->cut >> i & 1) == 0);
+        }
+    }
+    return false;
+}
+
+static void open_store(storm *self, uint64_t seed)
+{
+    static const int64_t delays_ns[] = {1000, 1000000, 300000000, 1500000000};
+    trib_sim_store *store = &self->bed->job->store;
+    uint64_t state = seed * 1299709 + 3;
+    (void)draw(&state, 2);
+    store->delay_ns = delays_ns[draw(&state, 4)];
+    store->lost_one_in = draw(&state, 3) == 0 ? 3 : 0;
+    store->reaches = reaches;
+    store->user = self;
+}
+
+/* Sees to it that the store is as it is planned at that time. Returns when that changes next. */
+static int64_t keep_store(storm *self, int64_t now_ns)
+{
+    trib_sim_store *store = &self->bed->job->store;
+    store->is_away = now_ns >= self->away_ns && now_ns < self->back_ns;
+    store->lie = now_ns >= self->lies_ns ? self->lie : TRIB_SIM_TRUTH;
+    const int64_t times_ns[] = {self->lies_ns, self->away_ns, self->back_ns};
+    int64_t next_ns = INT64_MAX;
+    for (uint32_t i = 0; i < 3; i++) {
+        next_ns = times_ns[i] > now_ns && times_ns[i] < next_ns ? times_ns[i] : next_ns;
+    }
+    return next_ns;
 }
 
 static void plan(storm *self, uint64_t seed)
@@ -83,6 +144,7 @@ static void plan(storm *self, uint64_t seed)
         at_ns += draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 10 * SECOND);
     }
     self->quiet_ns = at_ns + 14 * SECOND;
+    plan_store(self, seed);
     for (uint32_t i = 0; first_seed == last_seed && i < self->fault_count; i++) {
         static const char *const kinds[] = {"kills", "pauses", "cuts off"};
         const fault *at = &self->faults[i];
@@ -102,8 +164,12 @@ static void watch(storm *self)
     for (uint32_t i = 0; i < members_of(self); i++) {
         const trib_engine *engine = self->bed->job->members[i].engine;
         const trib_coordinator *coordinator = engine->coordinator;
-        if (coordinator == NULL || !coordinator->running || self->bed->job->members[i].killed) {
+        if (coordinator == NULL || !coordinator->running || self->bed->job->members[i].killed ||
+            self->lie == TRIB_SIM_LIE_TWO_WINS) {
             continue;
+        }
+        if (coordinator->roster->ticket != 0 && !engine->formation.is_known) {
+            continue; /* its epoch has not begun */
         }
         const uint32_t number = trib_epoch_number(coordinator->roster->epoch);
         assert_true(number < NUMBERS_MAX);
@@ -158,6 +224,7 @@ static void change(storm *self, const fault *at, bool begins)
             sim_job_kill(self->bed->job, i);
         } else if (at->kind == CUT) {
             trib_sim_node_regroup(member->node, begins ? (uint32_t)(at - self->faults) + 1 : 0);
+            self->cut = begins ? self->cut | 1u << i : self->cut & ~(1u << i);
         } else {
             trib_sim_process_freeze(member->process, begins);
             self->paused = begins ? self->paused | 1u << i : self->paused & ~(1u << i);
@@ -176,7 +243,8 @@ static bool look(sim_job *job, void *argument)
 static void run_faults(storm *self, int64_t began_ns)
 {
     for (int64_t now_ns = 0; now_ns < self->quiet_ns;) {
-        int64_t next_ns = self->quiet_ns;
+        const int64_t store_ns = keep_store(self, now_ns);
+        int64_t next_ns = store_ns < self->quiet_ns ? store_ns : self->quiet_ns;
         for (uint32_t i = 0; i < self->fault_count; i++) {
             const fault *at = &self->faults[i];
             const int64_t ends_ns = at->lasts_ns > 0 ? at->at_ns + at->lasts_ns : INT64_MAX;
@@ -196,15 +264,20 @@ static void run_faults(storm *self, int64_t began_ns)
     }
 }
 
-/* Where faults hit a minority only, for good, the others go on. */
+/* Where faults hit a minority only, for good, the others go on. With a store a minority does if the others are dead. */
 static void check_majority(storm *self)
 {
     uint32_t spared = 0, workers_out = 0;
+    bool suffices = self->what.has_store;
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        suffices = suffices && self->faults[i].kind == KILL;
+    }
     for (uint32_t i = 0; i < members_of(self); i++) {
         spared += !is_hit(self, i);
         workers_out += i < self->what.workers && !is_hit(self, i) && self->bed->workers[i].is_out;
     }
-    if (2 * spared > members_of(self) && workers_out > 0) {
+    suffices = self->what.has_store ? suffices && self->lie == TRIB_SIM_TRUTH : 2 * spared > members_of(self);
+    if (suffices && workers_out > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 80];
         snprintf(text, sizeof text, "%u of %u members are spared, and %u workers ended: %s", spared, members_of(self),
                  workers_out, self->bed->text);
@@ -218,10 +291,12 @@ static bool run_seed(uint64_t seed)
     storm self = {.paused = 0};
     plan(&self, seed);
     self.bed = worker_loss_open(&self.what, seed);
+    open_store(&self, seed);
     const trib_sim_weather weather = {.delay_one_in = seed % 2 == 0 ? 5 : 0, .delay_ns = 2000000};
     trib_sim_net_weather(self.bed->job->net, &weather);
     const int64_t began_ns = trib_sim_now(self.bed->job->sim);
     run_faults(&self, began_ns);
+    self.bed->job->store.is_away = false;
     const bool over = sim_job_run(self.bed->job, began_ns + self.quiet_ns + 200 * SECOND, is_over, &self);
     for (uint32_t i = 0; !over && i < self.what.workers; i++) {
         const worker *at = &self.bed->workers[i];
@@ -290,10 +365,28 @@ void __wrap_trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
     }
 }
 
+__typeof__(trib_tenure_claim) __real_trib_tenure_claim, __wrap_trib_tenure_claim;
+void __wrap_trib_tenure_claim(trib_coordinator *self)
+{
+    if (planted == BUG_UNCLAIMED) { /* nobody asks whether another one goes on */
+        trib_formation_begun(self);
+    } else {
+        __real_trib_tenure_claim(self);
+    }
+}
+
+__typeof__(trib_tenure_forgo) __real_trib_tenure_forgo, __wrap_trib_tenure_forgo;
+void __wrap_trib_tenure_forgo(trib_engine *engine)
+{
+    if (planted != BUG_NOT_FORGONE) { /* else an epoch begins that is over */
+        __real_trib_tenure_forgo(engine);
+    }
+}
+
 static void planted_bugs_are_found(void **state)
 {
     (void)state;
-    for (int bug = BUG_MINORITY; bug <= BUG_DECISION_IGNORED; bug++) {
+    for (int bug = BUG_MINORITY; bug < BUGS_END; bug++) {
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {

@@ -242,6 +242,7 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.engine.chunk_bytes = 4096;
     config.engine.partition_bytes = 16384;
     config.engine.peer_timeout_ns = 4 * SECOND;
+    config.has_store = what->has_store;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     config.tweak = what->joins ? joins_later : NULL;

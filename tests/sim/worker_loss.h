@@ -32,6 +32,7 @@ typedef struct setting {
     bool in_place, mixes, colocated, server_dies;
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
     bool joins;          /* the last worker joins at the boundary after the first epoch */
+    bool has_store;      /* the job is kept in a store (TRIB_STORE) */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 

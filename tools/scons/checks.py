@@ -27,6 +27,8 @@ def dependencies():
                    'libibverbs'),
         Dependency('rdmacm', 'option', 'librdmacm-dev', 'no RDMA transport', 'rdma/rdma_cma.h', '-lrdmacm',
                    'librdmacm'),
+        Dependency('libcurl', 'option', 'libcurl4-openssl-dev', 'no store (TRIB_STORE)', 'curl/curl.h', '-lcurl',
+                   'libcurl'),
         Dependency('CUDA', 'option', 'CUDA Toolkit', 'no GPU stages; training on CPUs works', 'cuda_runtime_api.h'),
         Dependency('NCCL', 'option', 'libnccl-dev', 'no GPU stages; training on CPUs works', 'nccl.h'),
     ]

@@ -204,7 +204,8 @@ class trib_config(Structure):
         ('codec_count', c_uint32),
         ('reserved_32', c_uint32),
         ('codec_library', c_char_p),
-        ('reserved', c_uint64 * 2),
+        ('store', c_char_p),
+        ('reserved', c_uint64 * 1),
     ]
 
 
