@@ -2,13 +2,13 @@
 #include "api/env/store_etcd.h"
 
 #if TRIB_HAVE_LIBCURL
-#include <curl/curl.h>
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 
+#include "api/env/curl_library.h"
 #include "api/env/etcd_json.h"
 #include "engine/base/assert.h"
 #include "engine/base/thread_signals.h"
@@ -27,6 +27,7 @@ typedef struct etcd {
     bool is_stopping, takes_sign;
     atomic_bool gives_up; /* a call that is under way ends */
     /* The thread's own. */
+    trib_curl api;
     CURL *curl;
     struct curl_slist *headers;
     int64_t lease, deadline_ns;
@@ -79,19 +80,19 @@ static long attempt(etcd *self, const char *path, const char *body, char why[TRI
     const bool is_alone = trib_address_list_count(self->hosts) == 1;
     self->size = 0;
     self->answer[0] = '\0';
-    curl_easy_setopt(self->curl, CURLOPT_URL, url);
-    curl_easy_setopt(self->curl, CURLOPT_POSTFIELDS, body);
-    curl_easy_setopt(self->curl, CURLOPT_ERRORBUFFER, said);
-    curl_easy_setopt(self->curl, CURLOPT_TIMEOUT_MS,
-                     (long)(left_ms < 1                        ? 1
-                            : left_ms < ATTEMPT_MS || is_alone ? left_ms
-                                                               : ATTEMPT_MS));
-    const CURLcode code = curl_easy_perform(self->curl);
-    curl_easy_setopt(self->curl, CURLOPT_ERRORBUFFER, NULL);
+    self->api.set(self->curl, CURLOPT_URL, url);
+    self->api.set(self->curl, CURLOPT_POSTFIELDS, body);
+    self->api.set(self->curl, CURLOPT_ERRORBUFFER, said);
+    self->api.set(self->curl, CURLOPT_TIMEOUT_MS,
+                  (long)(left_ms < 1                        ? 1
+                         : left_ms < ATTEMPT_MS || is_alone ? left_ms
+                                                            : ATTEMPT_MS));
+    const CURLcode code = self->api.perform(self->curl);
+    self->api.set(self->curl, CURLOPT_ERRORBUFFER, NULL);
     long status = 0;
-    curl_easy_getinfo(self->curl, CURLINFO_RESPONSE_CODE, &status);
+    self->api.get(self->curl, CURLINFO_RESPONSE_CODE, &status);
     if (code != CURLE_OK) {
-        snprintf(why, TRIB_STORE_TEXT_MAX, "%s: %s", host, said[0] != '\0' ? said : curl_easy_strerror(code));
+        snprintf(why, TRIB_STORE_TEXT_MAX, "%s: %s", host, said[0] != '\0' ? said : self->api.describe(code));
         return -1;
     }
     if (status != 200) {
@@ -225,8 +226,8 @@ static void stop(void *store, bool takes_sign)
 
 static void destroy(etcd *self)
 {
-    curl_slist_free_all(self->headers);
-    curl_easy_cleanup(self->curl);
+    self->api.free_list(self->headers);
+    self->api.cleanup(self->curl);
     pthread_cond_destroy(&self->changed);
     pthread_mutex_destroy(&self->mutex);
     free(self);
@@ -240,36 +241,47 @@ void trib_store_etcd_free(void *store)
     }
 }
 
-void *trib_store_etcd_open(const char *hosts, const char *prefix, const char *job)
+static trib_status no_memory(trib_error *error)
 {
-    etcd *self = calloc(1, sizeof *self);
+    return trib_error_set(error, TRIB_NO_MEMORY, "out of memory or threads for the store");
+}
+
+trib_status trib_store_etcd_open(const char *hosts, const char *prefix, const char *job, void **store_out,
+                                 trib_error *error)
+{
+    trib_curl api;
+    const trib_status status = trib_curl_load(&api, error);
+    etcd *self = status == TRIB_OK ? calloc(1, sizeof *self) : NULL;
+    *store_out = NULL;
     if (self == NULL) {
-        return NULL;
+        return status != TRIB_OK ? status : no_memory(error);
     }
+    self->api = api;
     pthread_mutex_init(&self->mutex, NULL);
     pthread_cond_init(&self->changed, NULL);
     snprintf(self->hosts, sizeof self->hosts, "%s", hosts);
     snprintf(self->keys.record, sizeof self->keys.record, "%s/%s/epoch", prefix, job);
     snprintf(self->keys.sign, sizeof self->keys.sign, "%s/%s/coordinator", prefix, job);
-    self->curl = curl_easy_init();
-    self->headers = curl_slist_append(NULL, "Content-Type: application/json");
+    self->curl = self->api.init();
+    self->headers = self->api.append(NULL, "Content-Type: application/json");
     if (self->curl == NULL || self->headers == NULL) {
         destroy(self);
-        return NULL;
+        return no_memory(error);
     }
-    curl_easy_setopt(self->curl, CURLOPT_HTTPHEADER, self->headers);
-    curl_easy_setopt(self->curl, CURLOPT_NOSIGNAL, 1L);
-    curl_easy_setopt(self->curl, CURLOPT_NOPROXY, "*"); /* members reach each other without one, too */
-    curl_easy_setopt(self->curl, CURLOPT_WRITEFUNCTION, take_bytes);
-    curl_easy_setopt(self->curl, CURLOPT_WRITEDATA, self);
-    curl_easy_setopt(self->curl, CURLOPT_NOPROGRESS, 0L);
-    curl_easy_setopt(self->curl, CURLOPT_XFERINFOFUNCTION, look);
-    curl_easy_setopt(self->curl, CURLOPT_XFERINFODATA, self);
+    self->api.set(self->curl, CURLOPT_HTTPHEADER, self->headers);
+    self->api.set(self->curl, CURLOPT_NOSIGNAL, 1L);
+    self->api.set(self->curl, CURLOPT_NOPROXY, "*"); /* members reach each other without one, too */
+    self->api.set(self->curl, CURLOPT_WRITEFUNCTION, take_bytes);
+    self->api.set(self->curl, CURLOPT_WRITEDATA, self);
+    self->api.set(self->curl, CURLOPT_NOPROGRESS, 0L);
+    self->api.set(self->curl, CURLOPT_XFERINFOFUNCTION, look);
+    self->api.set(self->curl, CURLOPT_XFERINFODATA, self);
     if (trib_thread_start(&self->thread, NULL, run, self) != 0) {
         destroy(self);
-        return NULL;
+        return no_memory(error);
     }
-    return self;
+    *store_out = self;
+    return TRIB_OK;
 }
 
 const trib_store_ops trib_store_etcd_ops = {.begin = begin, .stop = stop};

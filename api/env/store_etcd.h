@@ -11,8 +11,9 @@
 #include "engine/job/store.h"
 
 #if TRIB_HAVE_LIBCURL
-/* hosts: "host:port", or several with commas. NULL: out of memory, or the thread could not be started. */
-void *trib_store_etcd_open(const char *hosts, const char *prefix, const char *job);
+/* hosts: "host:port", or several with commas. */
+TRIB_CHECKED trib_status trib_store_etcd_open(const char *hosts, const char *prefix, const char *job, void **store_out,
+                                              trib_error *error);
 /* Stops it, too. NULL is fine. */
 void trib_store_etcd_free(void *store);
 extern const trib_store_ops trib_store_etcd_ops;

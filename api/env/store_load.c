@@ -71,12 +71,8 @@ trib_status trib_store_load(const trib_config *config, trib_env *env, trib_error
         return status;
     }
 #if TRIB_HAVE_LIBCURL
-    env->store = trib_store_etcd_open(hosts, prefix, config->job);
-    if (env->store == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory or threads for the store");
-    }
     env->store_ops = &trib_store_etcd_ops;
-    return TRIB_OK;
+    return trib_store_etcd_open(hosts, prefix, config->job, &env->store, error);
 #else
     (void)env;
     return trib_error_set(error, TRIB_UNSUPPORTED,
