@@ -243,11 +243,11 @@ trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib
     struct timespec deadline = trib_api_deadline_in(forever ? 0 : timeout_ns);
     int code = 0;
     pthread_mutex_lock(&engine->mutex);
-    while (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && code != ETIMEDOUT) {
+    while (trib_engine_is_joining(engine) && code != ETIMEDOUT) {
         code = forever ? pthread_cond_wait(&engine->changed, &engine->mutex)
                        : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
     }
-    trib_phase phase = atomic_load(&engine->phase);
+    const trib_phase phase = trib_engine_is_joining(engine) ? TRIB_PHASE_JOINING : atomic_load(&engine->phase);
     trib_error fate = engine->fate;
     char awaited[TRIB_AWAITED_SIZE];
     memcpy(awaited, engine->awaited, sizeof awaited);

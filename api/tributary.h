@@ -545,7 +545,9 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
  * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
  * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_NO_MEMORY, TRIB_CLOSED. Groups live until the
- * engine is destroyed; a job has at most 1023. TRIB_ANY_THREAD. */
+ * engine is destroyed; a job has at most 1023. With TRIB_SURVIVE=workers a group and its tensors end with the epoch:
+ * what uses them then fails with TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED
+ * between two epochs). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
 /* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */

@@ -46,6 +46,7 @@ static void join(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_engine *engine = ((trib_core *)reactor->owner)->engine;
     trib_error error = {.status = TRIB_OK};
+    trib_rank_sets_free(engine); /* all cores have closed what used them */
     trib_job_reopened(engine);
     if (!atomic_load(&engine->changing)) {
         return; /* the job has ended meanwhile */
@@ -101,6 +102,7 @@ void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
     reset_job(engine);
     engine->once_count = 0;
     engine->bytes_calls = 0;
+    trib_rank_groups_end(engine);
     trib_tensors_reset(engine);
     pthread_mutex_unlock(&engine->mutex);
     pthread_mutex_unlock(&engine->once_mutex);

@@ -363,6 +363,13 @@ static inline bool trib_engine_is_one_machine(const trib_engine *engine)
     return engine->config.local_size == engine->config.worker_count;
 }
 
+/* An epoch that ends before the engine was ready for the first time is none of the program's. The caller holds the
+ * mutex. */
+static inline bool trib_engine_is_joining(const trib_engine *engine)
+{
+    return atomic_load(&engine->phase) == TRIB_PHASE_JOINING || (atomic_load(&engine->changing) && !engine->joined);
+}
+
 /* The ranks of a group; NULL: there is no such group. */
 static inline const struct trib_rank_set *trib_engine_rank_set(const trib_engine *engine, uint32_t group)
 {

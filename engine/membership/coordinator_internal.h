@@ -42,9 +42,10 @@ typedef struct trib_coordinator_slot {
 
 /* A number that tensors have, one after the other. */
 typedef struct trib_tensor_number {
-    uint32_t round_base; /* rounds up to this one belong to tensors that have ended */
-    uint32_t next;       /* the next free or forgotten number, plus one */
-    uint64_t forget;     /* FORGETs sent to each member when this one was, it included */
+    uint32_t round_base;        /* rounds up to this one belong to tensors that have ended */
+    uint32_t next;              /* the next free or forgotten number, plus one */
+    const trib_rank_set *ranks; /* of its tensor's group; NULL: all workers share it */
+    uint64_t forget;            /* FORGETs sent to each member when this one was, it included */
 } trib_tensor_number;
 /* A group of workers as the first of them described it. */
 typedef struct trib_group_entry {

@@ -164,8 +164,9 @@ void trib_member_send_advance(const trib_member *member)
 {
     trib_engine *engine = member->core->engine;
     pthread_mutex_lock(&engine->mutex);
-    const bool advances =
-        engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 || engine->config.rank < 0;
+    /* A program that waits for its engine to be ready for the first time has nothing to advance from. */
+    const bool advances = engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 ||
+                          engine->config.rank < 0 || (!engine->joined && atomic_load(&engine->changing));
     pthread_mutex_unlock(&engine->mutex);
     if (advances && !member->leaving && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ADVANCE}, NULL, 0);

@@ -8,7 +8,7 @@
 
 static void ask_group(const trib_engine *engine, trib_group *group)
 {
-    if (group->is_asked || trib_member_link(engine->member) == NULL) {
+    if (group->is_asked || atomic_load(&group->is_over) || trib_member_link(engine->member) == NULL) {
         return; /* the roster's arrival asks for the groups that were made before it */
     }
     group->is_asked = true;

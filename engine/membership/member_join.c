@@ -216,6 +216,19 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* Of a list of addresses all but the one that led to the coordinator are other machines'. One that hangs would keep
+ * this member away for longer than it is waited for between two epochs. */
+static void stay_with_address(trib_member *member)
+{
+    const trib_link *link = member->link;
+    trib_address at;
+    if (link != NULL && trib_address_list_count(link->redial.to.text) > 1) {
+        trib_address_list_copy(link->redial.to.text, link->redial.address, at.text, sizeof at.text);
+        trib_member_redirect(member->core->engine, &at, false);
+        trib_redial_set_addresses(member->link, &at);
+    }
+}
+
 /* Forgets the election that led to this epoch, and makes room for the next one. Returns false if memory runs out. */
 static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
 {
@@ -298,6 +311,9 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_engine_publish(engine, roster);
     if (member->link != NULL) { /* else it came from another member (election.h) */
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
+    }
+    if (roster->shrinks) {
+        stay_with_address(member);
     }
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);

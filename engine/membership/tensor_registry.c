@@ -99,6 +99,9 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
         return NULL;
     }
     memset(entry->tags, 0xff, self->worker_count * sizeof *entry->tags); /* TRIB_TAG_NONE */
+    if (entry->id < self->number_count) {
+        self->numbers[entry->id].ranks = entry->group == NULL ? NULL : entry->group->ranks;
+    }
     if (!link_entry(self, entry)) {
         trib_number_give(self, entry->id);
         free_entry(entry);

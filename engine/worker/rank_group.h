@@ -27,6 +27,7 @@ struct trib_group {
     uint32_t bytes_calls;               /* operations on bytes so far, guarded by the engine's mutex */
     struct trib_tensor *barrier_tensor; /* guarded by the engine's mutex; NULL: no barrier so far */
     trib_post create_post;
+    atomic_bool is_over;     /* its epoch is: its ranks name nobody any more (job/formation.h) */
     struct trib_group *next; /* in engine->groups, newest first */
     /* On core 0: */
     trib_group_state state;
@@ -38,6 +39,10 @@ struct trib_group {
 
 TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
                                                      trib_group **group_out, trib_error *error);
+/* Between two epochs: ends all groups. Their names are free again. The caller holds the mutex. */
+void trib_rank_groups_end(trib_engine *engine);
+/* Forgets the ranks of the groups of the job, when nothing sums for them any more. */
+void trib_rank_sets_free(trib_engine *engine);
 void trib_rank_groups_free(trib_engine *engine);
 
 /* The number of workers that share the tensors of a group, and this worker's place among them; NULL: all of the job. */

@@ -2,7 +2,8 @@
  * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows
  * them.
  *
- * A tensor that the caller has released is not declared to the next coordinator. It ends here alone.
+ * A tensor of a group is bad from then on, as the group is over. One that the caller has released is not declared to
+ * the next coordinator. It ends here alone.
  */
 #include <string.h>
 
@@ -27,7 +28,8 @@ static void reset(trib_tensor *tensor)
     tensor->partition_count = tensor->partition_bytes = tensor->chunk_bytes = tensor->id = 0;
     tensor->plan = NULL;
     trib_codec_reset(tensor);
-    tensor->is_declared = tensor->is_covered = false;
+    tensor->is_declared = tensor->is_covered = tensor->waits_for_group = false;
+    tensor->group_next = NULL;
 }
 
 void trib_tensors_reset(trib_engine *engine)
@@ -41,6 +43,10 @@ void trib_tensors_reset(trib_engine *engine)
             if (trib_tensor_is_reserved(tensor) && tensor != engine->barrier_tensor) {
                 tensor->is_stale = true; /* for an operation that was not taken: their numbers begin anew */
                 trib_tensor_release_once(tensor);
+            } else if (tensor->group != NULL && !tensor->is_stale) {
+                tensor->is_stale = true;
+                trib_tensor_bad(tensor, TRIB_EPOCH_CHANGED,
+                                "its group has ended with its epoch: create the group anew, and declare it there");
             }
             break;
         case TRIB_TENSOR_RELEASED:

@@ -155,6 +155,8 @@ tensor = engine.declare("x", tributary._abi.TRIB_INT32, 3)
 coded = engine.declare("coded", tributary._abi.TRIB_FLOAT32, 100000, codec="auto")
 ones = array.array("f", [1] * 100000)
 coded.push_pull(ones, reduce=tributary.AVG).wait()
+group = engine.group("all", [2, 1, 0])
+group.declare("y", tributary._abi.TRIB_INT32, 1).push_pull(array.array("i", [1]), reduce=tributary.SUM).wait()
 print("there", flush=True)
 for step in range(10**9):
     data = array.array("i", [1, engine.rank, step])
@@ -164,6 +166,15 @@ for step in range(10**9):
         now = engine.advance()
         print("epoch", now.epoch, "rank", engine.rank, "of", engine.size, flush=True)
         tensor.push_pull(array.array("i", [1, 1, 1]), reduce=tributary.SUM).wait()
+        try:
+            group.declare("z", tributary._abi.TRIB_INT32, 1)
+            print("the group of the last epoch goes on")
+        except tributary.MembershipChangedError:
+            group = engine.group("all", [1, 0])
+        data = array.array("i", [3])
+        group.declare("y", tributary._abi.TRIB_INT32, 1).push_pull(data, reduce=tributary.SUM).wait()
+        group.barrier()
+        assert (group.rank, data[0]) == (1 - engine.rank, 6), (group.rank, data)
         break
 coded.push_pull(ones, reduce=tributary.AVG).wait()
 assert max(abs(each - 1) for each in ones) < 0.02
@@ -198,12 +209,19 @@ def from_python(killed_rank):
 ELASTIC = '''
 import array
 import tributary.elastic
+import tributary.process_sets
 tributary.init()
 state = tributary.elastic.ObjectState(step=0, total=0)
 
 @tributary.elastic.run
 def train(state):
+    last = tributary.process_sets.add_process_set([tributary.size() - 1])  # sets end with their epoch
     while True:
+        if last.included():
+            data = array.array("i", [5])
+            tensor = last.engine().declare("y", tributary._abi.TRIB_INT32, 1)
+            tensor.push_pull(data, reduce=tributary.SUM).wait()
+            assert data[0] == 5, data
         data = array.array("i", [1])
         tensor = tributary.engine().declare("x", tributary._abi.TRIB_INT32, 1)
         tensor.push_pull(data, reduce=tributary.SUM).wait()

@@ -106,9 +106,9 @@ def shutdown() -> None:
             closing()
         gone, _engine = _engine, None
     if gone is not None:
-        from .process_sets import close_all
+        from . import process_sets
 
-        close_all()
+        process_sets.close_all()
         gone.close()
 
 
@@ -129,10 +129,13 @@ def advance():
     """Goes on with the workers that are left and those that wait to join, in the engine that is there. Tensors and
     counted names begin anew, as they do on a worker that comes."""
     global _generation, _has_newcomers
+    from . import process_sets
+
     with _lock:
         for _, closing in _followers:
             closing()
         before = _engine.size
+        process_sets.close_all()
         _engine.forget_tensors()
         membership = _engine.advance()
         _has_newcomers = membership.worker_count > before - membership.lost_count
