@@ -124,9 +124,9 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               "trib_group_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
-    if (engine->config.survive == TRIB_SURVIVE_WORKERS) {
+    if (engine->config.survive >= TRIB_SURVIVE_WORKERS) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "groups cannot be made in a job whose membership changes (TRIB_SURVIVE=workers)");
+                              "groups cannot be made in a job whose membership changes (TRIB_SURVIVE)");
     }
     status = trib_api_check_name("group", desc->name, error);
     if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {

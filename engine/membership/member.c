@@ -161,8 +161,8 @@ void trib_member_send_advance(const trib_member *member)
 {
     trib_engine *engine = member->core->engine;
     pthread_mutex_lock(&engine->mutex);
-    const bool advances =
-        engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 || engine->config.rank < 0;
+    const bool advances = engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 ||
+                          engine->config.rank < 0 || atomic_load(&engine->formation.continues);
     pthread_mutex_unlock(&engine->mutex);
     if (advances && !member->leaving && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ADVANCE}, NULL, 0);
@@ -207,6 +207,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     }
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
         engine->formation.is_settled = true; /* all that has succeeded was told before */
+        engine->formation.at_boundary = cause.status == TRIB_EPOCH_CHANGED;
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
