@@ -458,14 +458,16 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *en
 
 /* ---- Membership --------------------------------------------------------------------------------------------- */
 
-/* The members of a job with TRIB_SURVIVE=workers. */
+/* The members of a job with TRIB_SURVIVE=workers or continue. */
 typedef struct trib_membership {
     uint32_t struct_size; /* set it to sizeof(trib_membership) before trib_membership_get */
     uint32_t epoch; /* number of the membership, which grows with each change, by more than 1 at times; 0: none yet */
     /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: it was, and operations fail until the program has called
      * trib_membership_advance. Else what ended the job. */
     trib_status status;
-    int32_t rank; /* this worker's, which may change; ranks are 0..worker_count-1. A server's is -1 */
+    /* This worker's, which may change; ranks are 0..worker_count-1. With TRIB_SURVIVE=continue it stays, and the ranks
+     * of those that were lost are missing. A server's is -1. */
+    int32_t rank;
     int32_t worker_count, server_count;
     uint32_t lost_count;             /* members that were lost between the membership before and this one */
     char text[TRIB_ERROR_TEXT_SIZE]; /* who was lost last, and why; or what status says, in words; "": nobody */
@@ -476,16 +478,18 @@ typedef struct trib_membership {
 typedef void (*trib_membership_cb)(trib_engine *engine, const trib_membership *membership, void *user);
 
 /* Tells from now on when the membership has changed: an epoch is over, and membership->status is TRIB_EPOCH_CHANGED.
- * NULL: no more. TRIB_ANY_THREAD. */
+ * With TRIB_SURVIVE=continue it tells again when operations go on, with TRIB_OK; only so if the first call has not run
+ * by then. NULL: no more. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, trib_membership_cb changed_cb, void *user,
                                                         trib_error *error);
 
-/* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). After the loss of a
- * member every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless
- * it has succeeded on all workers) or after, until all workers that are left have called this. Ranks are dense from
- * then on and keep their order; tensors and prepared operations stay, and their rounds are matched anew. It may be
- * called without a loss, too: then it ends the epoch when all workers have called it. Tensors with TRIB_PAIRS have to
- * be declared anew if the number of workers has changed.
+/* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). With
+ * TRIB_SURVIVE=continue it is needed for workers that join only, and ranks stay. Else, after the loss of a member,
+ * every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless it has succeeded on all workers) or after,
+ * until all workers that are left have called this. Ranks are dense from then on and keep their order; tensors and
+ * prepared operations stay, and their rounds are matched anew. It may be called without a loss, too: then it ends the
+ * epoch when all workers have called it. Tensors with TRIB_PAIRS have to be declared anew if the number of workers has
+ * changed.
  * Returns at once. advanced_cb (may be NULL) runs when the new membership holds, with status TRIB_OK, or with what
  * ended the job. TRIB_UNSUPPORTED: the job ends at a loss. TRIB_STATE: it has not come together yet, this is no worker,
  * or an earlier call is under way or its callback has not run yet. Else what ended the job. TRIB_ANY_THREAD. */
