@@ -129,6 +129,10 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               "trib_group_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
+    if (engine->config.survive == TRIB_SURVIVE_CONTINUE) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
+    }
     status = trib_api_check_name("group", desc->name, error);
     if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {
         status = trib_error_set(error, TRIB_INVALID, "group \"%s\": unknown flags", desc->name);

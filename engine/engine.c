@@ -191,7 +191,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 {
     engine->env = *env;
     engine->hooks = &hooks;
-    if (config->survive == TRIB_SURVIVE_WORKERS) {
+    if (config->survive >= TRIB_SURVIVE_WORKERS) {
         engine->env.device = NULL; /* the communicators of a machine's GPUs do not outlive one of them */
     }
     engine->process = trib_fork_process();

@@ -105,10 +105,11 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     const bool joins = worker && config->rank == -1;
-    if (joins && (config->survive != TRIB_SURVIVE_WORKERS || config->external_coordinator)) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers, whose rank 0 keeps the "
-                              "membership, takes workers that come later");
+    if (joins && (config->survive < TRIB_SURVIVE_WORKERS || config->external_coordinator)) {
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers or continue, whose rank 0 keeps the "
+            "membership, takes workers that come later");
     }
     if (worker && !joins && (config->rank < 0 || config->rank >= config->worker_count)) {
         return trib_error_set(error, TRIB_INVALID,

@@ -250,8 +250,9 @@ struct trib_engine {
     trib_losses losses;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
-    atomic_bool shrinks;  /* the job goes on after the loss of a worker, as the roster says */
-    atomic_bool changing; /* an epoch has ended, and the next one has not begun: no operation is taken */
+    atomic_bool shrinks;   /* the job goes on after the loss of a worker, as the roster says */
+    atomic_bool continues; /* and its operations go on, too (worker/op_carry.h) */
+    atomic_bool changing;  /* an epoch has ended, and the next one has not begun: no operation is taken */
     trib_formation formation;
     _Atomic(struct trib_op *) settled_ops; /* for core 0, newest first (worker/op_commit.h) */
     trib_post settled_post;
@@ -282,6 +283,7 @@ struct trib_engine {
 
     trib_uneven join;
 
+    uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;
     _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
     struct trib_prepared *free_prepared, *all_prepared;
@@ -332,8 +334,9 @@ static inline bool trib_status_is_orderly(trib_status status)
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
 /* Notes that a core has all its links. */
 void trib_engine_core_joined(trib_engine *engine);
-/* Notes that a core has closed its last link after the job's end. */
-void trib_engine_core_closed(trib_engine *engine);
+/* Notes that a core has closed its last link after the job's end, or the epoch's: then it goes on, as `changing` was
+ * when the core looked. */
+void trib_engine_core_closed(trib_engine *engine, bool goes_on);
 /* Any thread: begins to close the engine. Only the first call counts. */
 void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 /* Returns TRIB_OK, or the reason why the engine takes no operations. */

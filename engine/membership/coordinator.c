@@ -451,7 +451,7 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
 {
     const trib_config *config = &self->core->engine->config;
     /* The worker of this process is leaving itself, so it does not count as staying. */
-    bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[config->rank].left;
+    bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[self->core->engine->member_id].left;
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 

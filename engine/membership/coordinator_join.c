@@ -189,6 +189,14 @@ static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_pla
     }
 }
 
+/* Of workers that are lost, too, if ranks stay as they were. */
+static uint32_t count_ranks(const trib_roster *roster, const trib_formation *formation)
+{
+    const uint32_t before = roster->continues ? formation->ranks_used : 0;
+    const uint32_t now = roster->members[roster->worker_count - 1].rank + 1;
+    return before > now ? before : now;
+}
+
 static trib_status make_roster(trib_coordinator *self)
 {
     const trib_config *config = &self->core->engine->config;
@@ -212,7 +220,9 @@ static trib_status make_roster(trib_coordinator *self)
     }
     roster->local_size = local_size_of(self, roster);
     roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
-    roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
+    roster->shrinks = config->survive >= TRIB_SURVIVE_WORKERS;
+    roster->continues = config->survive == TRIB_SURVIVE_CONTINUE;
+    roster->ranks_used = count_ranks(roster, &self->core->engine->formation);
     roster->electors_before = self->core->engine->formation.electors;
     roster->newcomers = self->core->engine->formation.joined_last;
     if (trib_tenure_is_used(self->core->engine)) {
@@ -403,6 +413,9 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     at->info = *info;
     at->info.former = TRIB_NO_MEMBER;
     uint32_t index = (uint32_t)(at - self->slots);
+    if (!trib_formation_gathers(self)) {
+        at->info.rank = index;
+    }
     if (index >= self->worker_count) {
         char name[TRIB_MEMBER_NAME_MAX];
         snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info->name);
@@ -444,7 +457,7 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     trib_coordinator_slot *at = find_slot(self, &info, frame->root);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
     const bool is_joiner =
-        is_worker && claimed == TRIB_NO_MEMBER && self->core->engine->config.survive == TRIB_SURVIVE_WORKERS;
+        is_worker && claimed == TRIB_NO_MEMBER && self->core->engine->config.survive >= TRIB_SURVIVE_WORKERS;
     if (trib_formation_puts_off(self, link, is_joiner && at == NULL)) {
         return TRIB_OK;
     }

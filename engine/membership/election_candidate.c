@@ -39,6 +39,8 @@ static void take_office(trib_election *self, const bool *elects)
     formation->epoch = roster->epoch;
     formation->electors_before = roster->electors_before;
     formation->newcomers = roster->newcomers;
+    formation->ranks_used = roster->ranks_used;
+    formation->admits = formation->at_boundary || !roster->continues;
     formation->joiners = formation->lost = formation->electors = 0;
     for (uint32_t i = 0; i < roster->member_count; i++) {
         formation->expected[i] = elects[i];
@@ -46,7 +48,7 @@ static void take_office(trib_election *self, const bool *elects)
         formation->lost += !elects[i] && trib_election_counts(self, i);
     }
     trib_job_render_for_others(engine, &self->cause, formation->lost_text);
-    engine->config.survive = TRIB_SURVIVE_WORKERS;
+    engine->config.survive = roster->continues ? TRIB_SURVIVE_CONTINUE : TRIB_SURVIVE_WORKERS;
     engine->config.partition_bytes = roster->partition_bytes;
     engine->config.chunk_bytes = roster->chunk_bytes;
     engine->config.sum_order = roster->sum_order;
@@ -61,6 +63,7 @@ static void win(trib_election *self, const trib_paper *decided, const bool *elec
     trib_engine *engine = self->core->engine;
     trib_core *core = self->core;
     const trib_frame frame = {.type = TRIB_FRAME_ELECTED,
+                              .chunk = decided->at_boundary,
                               .round = trib_election_ballot(self, trib_election_place(self))};
     const trib_address address = self->roster->members[trib_election_place(self)].addresses[0];
     for (uint32_t i = 0; i < self->roster->member_count; i++) {
@@ -206,6 +209,7 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
         link->peer = member;
     }
     paper->is_settled = frame->chunk != 0;
+    paper->at_boundary = frame->chunk == TRIB_VOTE_AT_BOUNDARY;
     paper->settled_ballot = frame->size;
     paper->knows_roster = frame->partition != 0;
     const trib_status status = trib_election_get_rounds(paper, frame, payload, error);

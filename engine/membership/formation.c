@@ -54,7 +54,7 @@ bool trib_formation_reserve(trib_formation *formation, uint32_t members)
 }
 
 /* Remembers who is expected in the next epoch. Returns false if memory runs out. */
-static bool expect(trib_coordinator *self)
+static bool expect(trib_coordinator *self, bool at_boundary)
 {
     trib_formation *formation = formation_of(self);
     const uint32_t count = trib_coordinator_slots(self);
@@ -71,7 +71,9 @@ static bool expect(trib_coordinator *self)
     formation->worker_count = self->worker_count;
     formation->server_count = self->server_count;
     formation->epoch = self->roster->epoch;
-    formation->joiners = self->parked;
+    formation->ranks_used = self->roster->ranks_used;
+    formation->admits = at_boundary || !self->roster->continues;
+    formation->joiners = formation->admits ? self->parked : 0;
     formation->lost = 0;
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
@@ -100,7 +102,7 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
     if (self->over) {
         return;
     }
-    if (!expect(self)) {
+    if (!expect(self, cause->status == TRIB_EPOCH_CHANGED)) {
         const trib_cause shortage = trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "out of memory for the next epoch");
         trib_coordinator_end_job(self, &shortage);
         return;
@@ -196,7 +198,7 @@ uint32_t trib_formation_next_epoch(const trib_coordinator *self)
 static void add_places(trib_formation *formation)
 {
     const uint32_t workers = formation->worker_count, servers = formation->server_count;
-    uint32_t more = formation->joiners + JOINERS_MORE;
+    uint32_t more = formation->admits ? formation->joiners + JOINERS_MORE : 0;
     more = more < TRIB_MEMBERS_MAX - workers - servers ? more : TRIB_MEMBERS_MAX - workers - servers;
     bool *expected = realloc(formation->expected, (workers + more + servers) * sizeof *expected);
     formation->first_joiner = workers;
@@ -387,6 +389,12 @@ static void end_as_minority(trib_coordinator *self)
     trib_coordinator_end_job(self, &cause);
 }
 
+/* Ranks are ids, or stay as they were, and one that joins has the next one that nobody has had. */
+static uint32_t deal_rank(trib_formation *formation, const trib_member_info *info, uint32_t id, bool continues)
+{
+    return !continues ? id : info->former == TRIB_NO_MEMBER ? formation->ranks_used++ : info->rank;
+}
+
 /* Gives those that are there new places without gaps. Returns false if memory runs out. */
 static bool deal_places(trib_coordinator *self)
 {
@@ -399,6 +407,7 @@ static bool deal_places(trib_coordinator *self)
     if (slots == NULL) {
         return false;
     }
+    const bool continues = self->core->engine->config.survive == TRIB_SURVIVE_CONTINUE;
     formation_of(self)->joined_last = count_joined(self, true);
     uint32_t next = 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
@@ -410,10 +419,14 @@ static bool deal_places(trib_coordinator *self)
         at->advances = at->has_roster = false;
         at->info.former = former_id(self, i);
         at->link->peer = next;
+        if (next < workers) {
+            at->info.rank = deal_rank(formation_of(self), &at->info, next, continues);
+        }
         const char *place = strchr(at->info.name, '('); /* the name has the former number, and who it is */
         char name[TRIB_MEMBER_NAME_MAX];
         snprintf(name, sizeof name, "%s %u %.*s", next < workers ? "rank" : "server",
-                 next < workers ? next : next - workers, TRIB_MEMBER_NAME_MAX - 24, place != NULL ? place : "");
+                 next < workers ? at->info.rank : next - workers, TRIB_MEMBER_NAME_MAX - 24,
+                 place != NULL ? place : "");
         memcpy(at->info.name, name, sizeof name);
         next++;
     }

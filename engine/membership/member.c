@@ -166,7 +166,8 @@ void trib_member_send_advance(const trib_member *member)
     pthread_mutex_lock(&engine->mutex);
     /* A program that waits for its engine to be ready for the first time has nothing to advance from. */
     const bool advances = engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 ||
-                          engine->config.rank < 0 || (!engine->joined && atomic_load(&engine->changing));
+                          engine->config.rank < 0 || (!engine->joined && atomic_load(&engine->changing)) ||
+                          atomic_load(&engine->formation.continues);
     pthread_mutex_unlock(&engine->mutex);
     if (advances && !member->leaving && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ADVANCE}, NULL, 0);
@@ -211,6 +212,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     }
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
         engine->formation.is_settled = true; /* all that has succeeded was told before */
+        engine->formation.at_boundary = cause.status == TRIB_EPOCH_CHANGED;
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);

@@ -81,7 +81,8 @@ void trib_member_link_ready(trib_link *link)
     trib_job_settings_put(&writer, &settings);
     trib_assert(!writer.overflow);
     /* A server with a configured number asks for that number. */
-    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = (uint32_t)engine->config.rank};
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = is_worker ? engine->member_id : (uint32_t)engine->config.rank};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_send_advance(member);
     trib_member_note_awaited(engine);
@@ -208,7 +209,7 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
 {
     pthread_mutex_lock(&engine->mutex);
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
-        engine->config.rank = (int32_t)member;
+        engine->config.rank = (int32_t)roster->members[member].rank;
     }
     engine->config.worker_count = (int32_t)roster->worker_count;
     engine->config.server_count = (int32_t)roster->server_count;
@@ -234,7 +235,7 @@ static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
 {
     trib_formation *formation = &engine->formation;
     trib_election_stop(engine);
-    formation->is_known = formation->is_settled = false;
+    formation->is_known = formation->is_settled = formation->at_boundary = false;
     formation->settled_ballot = 0;
     formation->committed_count = 0;
     return trib_formation_reserve(formation, roster->member_count);
@@ -293,6 +294,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     member->joined = true;
     engine->member_id = engine->formation.place = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);
+    atomic_store(&engine->continues, roster->continues);
     roster->before = engine->roster;
     if (changes) {
         take_place(engine, roster, frame->root);

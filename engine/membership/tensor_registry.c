@@ -165,7 +165,7 @@ void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_en
 static void check_absent(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
-    if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
+    if (self->over || entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
         !(self->slots[rank].left || self->slots[rank].is_out_of_data)) {
         return;
     }

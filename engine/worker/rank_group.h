@@ -45,6 +45,12 @@ void trib_rank_groups_end(trib_engine *engine);
 void trib_rank_sets_free(trib_engine *engine);
 void trib_rank_groups_free(trib_engine *engine);
 
+/* This worker as callers name it: by its rank, or its place in the group. */
+static inline uint32_t trib_rank_group_own(const trib_engine *engine, const trib_group *group)
+{
+    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+}
+
 /* The number of workers that share the tensors of a group, and this worker's place among them; NULL: all of the job. */
 static inline uint32_t trib_rank_group_count(const trib_engine *engine, const trib_group *group)
 {
@@ -53,7 +59,14 @@ static inline uint32_t trib_rank_group_count(const trib_engine *engine, const tr
 
 static inline uint32_t trib_rank_group_place(const trib_engine *engine, const trib_group *group)
 {
-    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+    return group == NULL ? engine->member_id : group->place;
+}
+
+/* Roots are below this number: the ranks that there are, or have been where they stay as they were. */
+static inline uint32_t trib_rank_group_roots(const trib_engine *engine, const trib_group *group)
+{
+    const trib_roster *roster = engine->roster;
+    return group == NULL && roster != NULL ? roster->ranks_used : trib_rank_group_count(engine, group);
 }
 
 /* The rank of the worker at a place. */

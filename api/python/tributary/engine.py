@@ -23,14 +23,26 @@ _SLICE_NS = 200_000_000
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
+def _contributors_of(handle):
+    count, capacity = ctypes.c_size_t(0), 16
+    while True:
+        ranks = (ctypes.c_int32 * capacity)()
+        if lib.trib_op_contributors(handle, ranks, capacity, ctypes.byref(count), None) != _abi.TRIB_OK:
+            return ()
+        if count.value <= capacity:
+            return tuple(ranks[: count.value])
+        capacity = count.value
+
+
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
 
-    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock')
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock', 'contributors')
 
     def __init__(self, engine, handle, owner, value, once=None):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
         self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self._lock = threading.Lock()
 
     def done(self):
@@ -61,7 +73,9 @@ class Operation:
                 return  # another thread was faster
             if status < 0:
                 self._error = error_of(status, text)
-            elif callable(self._value):
+            else:
+                self.contributors = _contributors_of(self._handle)
+            if status >= 0 and callable(self._value):
                 self._value = self._value(self._handle)  # takes the result out of the engine's memory
             handle, self._handle = self._handle, None
         self._owner = None
