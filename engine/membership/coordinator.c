@@ -107,6 +107,7 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     int64_t now_ns = trib_now(reactor), timeout_ns = self->roster->peer_timeout_ns;
+    trib_assert(self->running && !self->over); /* the end has stopped the timer */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, timeout_ns / 8);
     const bool judges = !stalled_locally || self->stalled_locally;
     self->stalled_locally = stalled_locally;
@@ -170,6 +171,7 @@ static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carr
 static void free_place(trib_coordinator *self, uint32_t member, const char *why)
 {
     trib_coordinator_slot *at = &self->slots[member];
+    trib_assert(at->link != NULL && self->joined > 0);
     snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
     if (!self->core->ended) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -200,6 +202,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     at->left = true;
     trib_rebalance_stop(self);
     if (member < self->worker_count) {
+        trib_assert(self->workers_left < self->worker_count);
         self->workers_left++;
     } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
         self->early_leaver = member;

@@ -49,6 +49,7 @@ static void answer(trib_coordinator *self, const trib_group_entry *entry, uint32
         const trib_cause cause = trib_cause_note(TRIB_MISMATCH, TRIB_NO_MEMBER, entry->bad_text);
         trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_GROUP_BAD, .tensor = entry->tags[rank]}, &cause);
     } else if (entry->is_known) {
+        trib_assert(trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT); /* else they disagree */
         const trib_frame frame = {
             .type = TRIB_FRAME_GROUP_MADE, .tensor = entry->tags[rank], .group = entry->ranks->id};
         trib_link_send_copy(link, frame, NULL, 0);
@@ -101,6 +102,7 @@ static void tell_members(trib_coordinator *self, const trib_group_entry *entry, 
     for (uint32_t i = 0; i < entry->ranks->count; i++) {
         trib_put_u32(&writer, entry->ranks->ranks[i]);
     }
+    trib_assert(!writer.overflow && writer.size == size);
     const trib_frame frame = {.type = TRIB_FRAME_GROUP_RANKS, .group = entry->ranks->id};
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL && !self->slots[i].left) {

@@ -73,6 +73,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link == NULL || member->leaving) {
         return;
     }
+    trib_assert(roster != NULL); /* the watch begins with it */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, roster->peer_timeout_ns / 8);
     const bool judges = !stalled_locally || member->stalled_locally;
     member->stalled_locally = stalled_locally;
@@ -135,6 +136,7 @@ void trib_member_tensor_ended(trib_tensor *tensor)
     if (tensor->is_stale) {
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
+        trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
         const trib_frame frame = {
             .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
         trib_member_send(member, &frame, NULL, 0);
@@ -236,6 +238,7 @@ static void send_serving(trib_engine *engine, bool lacks_codec)
 {
     const trib_member *member = engine->member;
     const trib_frame answer = {.type = TRIB_FRAME_SERVING, .aux = lacks_codec ? TRIB_SERVING_LACKS_CODEC : 0};
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (member != NULL && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, answer, NULL, 0);
     }
@@ -406,6 +409,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     if (member == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the connection to the coordinator");
     }
+    trib_assert(core->engine->member == NULL && core->reactor->index == 0);
     member->core = core;
     core->engine->member = member;
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");

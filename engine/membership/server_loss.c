@@ -34,6 +34,7 @@ static void ask(trib_reactor *reactor, trib_post *post)
 void trib_server_suspected(trib_engine *engine, uint32_t member)
 {
     trib_losses *losses = &engine->losses;
+    trib_assert(member < losses->capacity);
     atomic_store(&losses->suspected[member], true);
     if (!atomic_exchange(&losses->ask_posted, true)) {
         losses->ask_post.run = ask;
@@ -101,6 +102,7 @@ static bool deal_anew(const survivors *at, trib_registry_entry *entry, bool take
         if (!is_covered || !trib_succession_find(at->self->roster, is_gone, at, entry->id, i, &owner)) {
             return false;
         }
+        trib_assert(!is_gone(at, owner.member) && at->self->roster->members[owner.member].sums);
         entry->owners[i] = takes ? owner : entry->owners[i];
     }
     return true;
@@ -140,6 +142,7 @@ static void tell_members(const trib_coordinator *self, const trib_cause *cause)
 /* The server of that place is no part of the job any more. */
 static void expel(trib_coordinator_slot *slot, const trib_cause *cause)
 {
+    trib_assert(slot->left && slot->lost && slot->loss_number > 0);
     slot->drains = false;
     if (slot->link != NULL) {
         trib_coordinator_notify_end(slot->link, cause);
