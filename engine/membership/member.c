@@ -275,6 +275,28 @@ static bool needs_roster(uint8_t type)
     }
 }
 
+static trib_status take_tensor_frame(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                     trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_DECLARED:
+        return trib_member_take_declared(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE:
+        return trib_member_take_move(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE_DECIDED:
+        return trib_member_take_decided(engine, frame, error);
+    case TRIB_FRAME_RELEASED:
+        return trib_member_take_released(engine, frame, error);
+    case TRIB_FRAME_FORGET:
+        return trib_member_take_forget(engine, frame, error);
+    case TRIB_FRAME_TENSOR_BAD:
+        return trib_member_take_tensor_bad(engine, frame, payload, error);
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
+                              trib_frame_name(frame->type));
+    }
+}
+
 static trib_status member_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                    trib_error *error)
 {
@@ -299,20 +321,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
-    case TRIB_FRAME_DECLARED:
-        return trib_member_take_declared(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE:
-        return trib_member_take_move(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE_DECIDED:
-        return trib_member_take_decided(member->core->engine, frame, error);
-    case TRIB_FRAME_RELEASED:
-        return trib_member_take_released(member->core->engine, frame, error);
-    case TRIB_FRAME_FORGET:
-        return trib_member_take_forget(member->core->engine, frame, error);
     case TRIB_FRAME_SERVE:
         return trib_server_take_serve(member->core->engine, frame, payload, send_serving, error);
-    case TRIB_FRAME_TENSOR_BAD:
-        return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_RANKS:
         return trib_member_take_group_ranks(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_MADE:
@@ -336,8 +346,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         member->core->engine->formation.is_known = member->joined;
         return TRIB_OK;
     default:
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
-                              trib_frame_name(frame->type));
+        return take_tensor_frame(member->core->engine, frame, payload, error);
     }
 }
 

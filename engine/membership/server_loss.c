@@ -108,26 +108,9 @@ static bool deal_anew(const survivors *at, trib_registry_entry *entry, bool take
     return true;
 }
 
-/* Deals the tensors to come among those that are left. NULL: nobody sums, or there is no memory. */
-static trib_dealer *make_dealer(const survivors *at)
+static void limit_to_survivors(const void *user, uint32_t member, trib_place_member *place)
 {
-    const uint32_t count = trib_coordinator_slots(at->self);
-    trib_place_member *members = calloc(count, sizeof *members);
-    trib_dealer *dealer = NULL;
-    double unused = 0;
-    for (uint32_t i = 0; members != NULL && i < count; i++) {
-        const trib_member_info *info = &at->self->roster->members[i];
-        members[i] = (trib_place_member){.is_worker = i < at->self->worker_count,
-                                         .can_sum = info->sums && !is_gone(at, i),
-                                         .bandwidth = info->bandwidth,
-                                         .reactors = info->reactors};
-    }
-    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
-        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
-        dealer = NULL;
-    }
-    free(members);
-    return dealer;
+    place->can_sum = place->can_sum && !is_gone(user, member);
 }
 
 static void tell_members(const trib_coordinator *self, const trib_cause *cause)
@@ -165,7 +148,7 @@ static bool go_on_without(trib_coordinator *self, const trib_cause *cause)
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL && goes_on; entry = entry->newer) {
         goes_on = deal_anew(&at, entry, false);
     }
-    trib_dealer *dealer = goes_on ? make_dealer(&at) : NULL;
+    trib_dealer *dealer = goes_on ? trib_registry_make_dealer(self, limit_to_survivors, &at) : NULL;
     if (dealer == NULL) {
         return false;
     }

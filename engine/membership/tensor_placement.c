@@ -43,6 +43,30 @@ static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
     return true;
 }
 
+trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
+                                       void (*limit)(const void *user, uint32_t member, trib_place_member *place),
+                                       const void *user)
+{
+    const uint32_t count = trib_coordinator_slots(self);
+    trib_place_member *members = calloc(count, sizeof *members);
+    trib_dealer *dealer = NULL;
+    double unused = 0;
+    for (uint32_t i = 0; members != NULL && i < count; i++) {
+        const trib_member_info *info = &self->roster->members[i];
+        members[i] = (trib_place_member){.is_worker = i < self->worker_count,
+                                         .can_sum = info->sums,
+                                         .bandwidth = info->bandwidth,
+                                         .reactors = info->reactors};
+        limit(user, i, &members[i]);
+    }
+    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
+        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
+        dealer = NULL;
+    }
+    free(members);
+    return dealer;
+}
+
 bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
 {
     trib_assert(entry->cut == NULL && !entry->bad);
