@@ -1,4 +1,5 @@
 /* roster.c - encoding of members and rosters. Pure functions; everything from the wire is checked here. */
+#include "engine/base/assert.h"
 #include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
@@ -27,6 +28,7 @@ trib_roster *trib_roster_create(uint32_t member_count)
 
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
+    trib_assert(info->reactors >= 1 && info->reactors <= TRIB_REACTORS_MAX);
     trib_put_u32(writer, info->roles);
     const uint8_t share = info->stands_by ? STANDS_BY : (uint8_t)info->sums;
     trib_put_u8(writer, share | (info->placed ? PLACED : 0) | (info->subflows ? SUBFLOWS : 0));
@@ -69,6 +71,7 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
 
 void trib_roster_put(trib_writer *writer, const trib_roster *roster)
 {
+    trib_assert(roster->worker_count + roster->server_count == roster->member_count);
     trib_put_u32(writer, roster->epoch);
     trib_put_u32(writer, roster->worker_count);
     trib_put_u32(writer, roster->server_count);
@@ -212,6 +215,7 @@ bool trib_roster_is_one_host(const trib_roster *roster)
 
 uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32_t reactor)
 {
+    trib_assert(member < roster->member_count);
     const trib_member_info *info = &roster->members[member];
     const char *list = reactor < info->reactors ? info->addresses[reactor].text : "";
     uint32_t count = 1;

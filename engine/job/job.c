@@ -92,6 +92,7 @@ static void notify_advanced(trib_reactor *reactor, trib_post *post)
 {
     trib_engine *engine = trib_container_of(post, trib_engine, formation.advanced_post);
     pthread_mutex_lock(&engine->mutex);
+    trib_assert(engine->config.mode != TRIB_MODE_QUEUE || engine->formation.advanced_queued);
     engine->formation.advanced_queued = false;
     const trib_membership_cb cb = engine->formation.advanced_cb;
     void *user = engine->formation.advanced_user;
@@ -106,6 +107,7 @@ static void notify_changed(trib_reactor *reactor, trib_post *post)
 {
     trib_engine *engine = trib_container_of(post, trib_engine, formation.changed_post);
     pthread_mutex_lock(&engine->mutex);
+    trib_assert(engine->formation.changed_queued);
     engine->formation.changed_queued = false;
     const bool is_over = atomic_load(&engine->continues) && !atomic_load(&engine->changing) &&
                          atomic_load(&engine->phase) == TRIB_PHASE_READY;
@@ -432,6 +434,7 @@ static void notify_closed(trib_reactor *reactor, trib_post *post)
 /* The caller holds the mutex. Close was asked for, and every core has closed its links. */
 static void post_closed(trib_engine *engine)
 {
+    trib_assert(engine->close_asked && atomic_load(&engine->cores_open) == 0);
     engine->closed_post.run = notify_closed;
     tell(engine, &engine->closed_post, engine->closed_cb != NULL);
     if (engine->config.mode == TRIB_MODE_QUEUE) {
@@ -445,7 +448,9 @@ void trib_engine_core_closed(trib_engine *engine, bool goes_on)
         engine->hooks->core_closed(engine);
     }
     pthread_mutex_lock(&engine->mutex);
-    if (atomic_fetch_sub(&engine->cores_open, 1) == 1) {
+    const unsigned open = atomic_fetch_sub(&engine->cores_open, 1);
+    trib_assert(open > 0 && open <= engine->core_count);
+    if (open == 1) {
         if (goes_on) {
             engine->formation.reopens = true;
             engine->formation.reopen_post.run = engine->hooks->reopen;

@@ -70,6 +70,7 @@ static bool send_probe(trib_coordinator *self, uint32_t turn)
 {
     struct trib_codec_chooser *mine = self->chooser;
     const size_t size = probe_bytes(turn);
+    trib_assert(turn < PROBE_TURNS && self->slots[mine->member].link != NULL);
     unsigned char *payload = calloc(1, PROBE_BYTES);
     if (payload == NULL) {
         return false;
@@ -286,6 +287,7 @@ bool trib_codec_choice_make(trib_coordinator *self, trib_registry_entry *entry)
     }
     const made_choice *made = find_made(mine, entry);
     entry->choice = made != NULL ? made->choice : choose(self, entry);
+    trib_assert(entry->choice <= TRIB_CODEC_CHOICES_MAX);
     entry->is_chosen = true;
     if (made == NULL && mine->made_count < MADE_MAX) {
         made_choice *next = &mine->made[mine->made_count++];

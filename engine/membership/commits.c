@@ -29,6 +29,7 @@ static void flush(outgoing *out)
 {
     const trib_coordinator *self = out->self;
     const trib_frame frame = {.type = TRIB_FRAME_COMMIT};
+    trib_assert(out->writer.size % TRIB_SETTLED_BYTES == 0); /* check() writes whole rounds, and sends a full payload */
     for (uint32_t i = 0; i < self->worker_count && out->writer.size > 0; i++) {
         if (self->slots[i].link != NULL) {
             trib_link_send_copy(self->slots[i].link, frame, out->payload, out->writer.size);

@@ -205,6 +205,11 @@ void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *e
 void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry);
 
 /* ---- tensor_placement.c ---- */
+/* Makes a dealer for the members as `limit` leaves them: it may take a member's part in summing away. Returns NULL if
+ * nobody sums then, or if memory runs out. */
+trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
+                                       void (*limit)(const void *user, uint32_t member, trib_place_member *place),
+                                       const void *user);
 /* Deals out the tensor's partitions. Returns false if memory runs out. A tensor that is too large becomes bad. */
 TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry);
 TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry,

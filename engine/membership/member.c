@@ -73,6 +73,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link == NULL || member->leaving) {
         return;
     }
+    trib_assert(roster != NULL); /* the watch begins with it */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, roster->peer_timeout_ns / 8);
     const bool judges = !stalled_locally || member->stalled_locally;
     member->stalled_locally = stalled_locally;
@@ -135,6 +136,7 @@ void trib_member_tensor_ended(trib_tensor *tensor)
     if (tensor->is_stale) {
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
+        trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
         const trib_frame frame = {
             .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
         trib_member_send(member, &frame, NULL, 0);
@@ -255,6 +257,7 @@ static void send_serving(trib_engine *engine, bool lacks_codec)
 {
     const trib_member *member = engine->member;
     const trib_frame answer = {.type = TRIB_FRAME_SERVING, .aux = lacks_codec ? TRIB_SERVING_LACKS_CODEC : 0};
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (member != NULL && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, answer, NULL, 0);
     }
@@ -278,6 +281,28 @@ static bool needs_roster(uint8_t type)
         return true;
     default:
         return false;
+    }
+}
+
+static trib_status take_tensor_frame(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                     trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_DECLARED:
+        return trib_member_take_declared(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE:
+        return trib_member_take_move(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE_DECIDED:
+        return trib_member_take_decided(engine, frame, error);
+    case TRIB_FRAME_RELEASED:
+        return trib_member_take_released(engine, frame, error);
+    case TRIB_FRAME_FORGET:
+        return trib_member_take_forget(engine, frame, error);
+    case TRIB_FRAME_TENSOR_BAD:
+        return trib_member_take_tensor_bad(engine, frame, payload, error);
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
+                              trib_frame_name(frame->type));
     }
 }
 
@@ -305,20 +330,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
-    case TRIB_FRAME_DECLARED:
-        return trib_member_take_declared(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE:
-        return trib_member_take_move(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE_DECIDED:
-        return trib_member_take_decided(member->core->engine, frame, error);
-    case TRIB_FRAME_RELEASED:
-        return trib_member_take_released(member->core->engine, frame, error);
-    case TRIB_FRAME_FORGET:
-        return trib_member_take_forget(member->core->engine, frame, error);
     case TRIB_FRAME_SERVE:
         return trib_server_take_serve(member->core->engine, frame, payload, send_serving, error);
-    case TRIB_FRAME_TENSOR_BAD:
-        return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_RANKS:
         return trib_member_take_group_ranks(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_MADE:
@@ -342,8 +355,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         take_known(member);
         return TRIB_OK;
     default:
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
-                              trib_frame_name(frame->type));
+        return take_tensor_frame(member->core->engine, frame, payload, error);
     }
 }
 
@@ -415,6 +427,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     if (member == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the connection to the coordinator");
     }
+    trib_assert(core->engine->member == NULL && core->reactor->index == 0);
     member->core = core;
     core->engine->member = member;
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");

@@ -55,6 +55,7 @@ void trib_member_note_awaited(trib_engine *engine)
 static void begin_watch(trib_member *member)
 {
     const trib_roster *roster = member->core->engine->roster;
+    trib_assert(roster != NULL && roster->peer_timeout_ns > 0);
     member->watch.fired = trib_member_watch_coordinator;
     member->watch.user = member;
     trib_timer_arm(member->core->reactor, &member->watch,

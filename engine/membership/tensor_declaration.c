@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/worker/op.h"
 
 /* Returns false if there cannot be such a tensor. */
@@ -115,6 +116,7 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
                               const trib_declaration *what, uint32_t rank, char *text, size_t size)
 {
     char one[TRIB_TENSOR_TEXT_SIZE + TRIB_CODEC_TEXT_SIZE + 80], other[sizeof one];
+    trib_assert(!trib_declaration_is_same(entry, what));
     /* Shapes are part of the texts if they are all that differs. */
     const bool is_shape = is_same_but_shape(entry, what);
     trib_declaration first = {.dtype = entry->dtype,

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/server/server_sum.h"
 
@@ -59,6 +60,7 @@ void trib_server_sums_fill(const trib_core *core)
 static void fill_all(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
+    trib_assert(trib_core_is_here(core));
     atomic_store(&trib_container_of(post, trib_core, joined_post)->joined_posted, false);
     if (!core->ended) {
         trib_server_sums_fill(core);
@@ -100,6 +102,7 @@ trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame
 {
     trib_uneven *join = &engine->join;
     const uint32_t workers = engine->roster->worker_count;
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (frame->root == TRIB_JOINED_NOBODY) {
         if (join->is_closing) {
             return trib_error_set(error, TRIB_PROTOCOL, "JOINED of nobody, twice");

@@ -65,6 +65,7 @@ static void begin_asking(trib_tracer *tracer)
 {
     if (!trib_tracer_is_reference(tracer->engine)) {
         trib_reactor *reactor = tracer->engine->cores[0].reactor;
+        trib_assert(trib_core_is_here(&tracer->engine->cores[0]));
         tracer->questions = 0;
         trib_timer_arm(reactor, &tracer->clock_timer, trib_now(reactor));
     }
