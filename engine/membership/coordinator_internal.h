@@ -125,8 +125,9 @@ struct trib_coordinator {
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
     int64_t next_ping_ns;
-    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
-    trib_roster *roster;    /* owned by the coordinator */
+    int64_t gathers_since_ns, stall_ns; /* between epochs: since when, and at which age that is logged; 0: not yet */
+    uint32_t settings_told;             /* a bit for each job-wide setting that was found to differ and is logged */
+    trib_roster *roster;                /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
     struct trib_registry_entry *tensors_first, *tensors_last; /* all of them (newer, older) */
@@ -176,6 +177,8 @@ TRIB_CHECKED trib_status trib_coordinator_listen(trib_coordinator *self, trib_ad
 void trib_coordinator_start_running(trib_coordinator *self);
 /* Runs when the join_deadline timer fires. */
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
+/* Between epochs: logs which programs hold up the change of the membership. */
+void trib_coordinator_check_stall(trib_coordinator *self);
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
 

@@ -95,6 +95,34 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     return TRIB_OK;
 }
 
+/* A member whose program goes on without trib_membership_advance holds up all others, which show no sign of trouble. */
+void trib_coordinator_check_stall(trib_coordinator *self)
+{
+    const int64_t now_ns = trib_now(self->core->reactor);
+    const char *first = NULL;
+    uint32_t more = 0;
+    if (self->gathers_since_ns == 0) {
+        self->gathers_since_ns = now_ns;
+        self->stall_ns = TRIB_STALL_WARNING_NS;
+    }
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const bool holds_up = self->slots[i].joined && !self->slots[i].advances;
+        more += holds_up && first != NULL;
+        first = holds_up && first == NULL ? self->slots[i].info.name : first;
+    }
+    const int64_t age_ns = now_ns - self->gathers_since_ns;
+    if (first != NULL && age_ns >= self->stall_ns) {
+        char others[32] = "";
+        if (more > 0) {
+            snprintf(others, sizeof others, " and of %u more", more);
+        }
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "stalled for %.0f s: the change of the membership lacks trib_membership_advance of %s%s",
+                 (double)age_ns / 1e9, first, others);
+        self->stall_ns = 2 * age_ns;
+    }
+}
+
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;

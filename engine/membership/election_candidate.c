@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "engine/link/link_cause.h"
+#include "engine/link/link_handshake.h"
 #include "engine/membership/coordinator.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
@@ -204,9 +205,14 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
     }
     trib_paper *paper = &self->papers[member];
     if (paper->link != link) {
+        trib_link *before = paper->link;
         trib_paper_clear(paper);
         paper->link = link;
         link->peer = member;
+        trib_timer_stop(self->core->reactor, &link->deadline);
+        if (before != NULL) {
+            put_off(before);
+        }
     }
     paper->is_settled = frame->chunk != 0;
     paper->at_boundary = frame->chunk == TRIB_VOTE_AT_BOUNDARY;
@@ -274,8 +280,17 @@ static const trib_link_upcalls candidate_upcalls = {
     .closed = candidate_closed,
 };
 
+/* A process that has proved the token and does not vote holds a descriptor for nothing. */
+static void vote_is_overdue(trib_link *link)
+{
+    const char *why = "it has proved the token, and has not voted within 10 s";
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), why);
+    trib_link_close(link, false, TRIB_PROTOCOL, why);
+}
+
 void trib_election_adopt(trib_link *link)
 {
     link->upcalls = &candidate_upcalls;
     link->peer = TRIB_NO_MEMBER;
+    trib_link_handshake_limit(link, vote_is_overdue);
 }

@@ -288,8 +288,8 @@ static void watch(trib_reactor *reactor, trib_timer *timer)
             trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         }
     }
-    if (trib_formation_gathers(
-            self)) { /* else the last one that was waited for is gone, and the next epoch has begun */
+    if (trib_formation_gathers(self)) { /* else the last one awaited is gone, and the next epoch has begun */
+        trib_coordinator_check_stall(self);
         trib_timer_arm(reactor, timer, now_ns + trib_heartbeat_period_ns(timeout_ns));
     }
 }
