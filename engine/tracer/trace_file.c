@@ -75,7 +75,7 @@ static void enter_section(trace_writer *self, trib_trace_section section, uint32
     trib_put_u64(&entry, offset);
     trib_put_u64(&entry, count);
     trib_put_u64(&entry, checksum);
-    trib_assert(!entry.overflow && entry.size == TRIB_TRACE_SECTION_BYTES);
+    trib_assert(!entry.overflow); /* the rest of the entry is reserved */
 }
 
 /* Writes a section that was built in memory, and frees the memory. */
