@@ -84,8 +84,8 @@ trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capac
 /* ---- Operations whose tensors the engine declares itself ---- */
 
 /* A tensor for this operation alone, as the lengths differ each time. Its number is taken when the operation is. */
-static trib_status submit_bytes(trib_engine *engine, const trib_op_params *params, uint64_t bytes, trib_op **op_out,
-                                trib_error *error)
+static trib_status submit_bytes(trib_engine *engine, const trib_op_params *params, uint64_t bytes, bool has_root,
+                                trib_op **op_out, trib_error *error)
 {
     char name[40];
     trib_group *group = params->group;
@@ -98,9 +98,16 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
         return status;
     }
     uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
-    snprintf(name, sizeof name, "__bytes.%u", *calls + 1);
-    const trib_tensor_desc desc = {
-        .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
+    snprintf(name, sizeof name, TRIB_BYTES_NAME "%u", *calls + 1);
+    const uint64_t shape[] = {bytes,
+                              has_root ? (uint64_t)params->root + 1 : 0}; /* the members' second one must agree */
+    const trib_tensor_desc desc = {.name = name,
+                                   .dtype = TRIB_UINT8,
+                                   .count = bytes,
+                                   .shape = shape,
+                                   .dims = 2,
+                                   .layout = TRIB_SLICES,
+                                   .group = group};
     trib_request request = {.params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .handle_out = op_out};
     status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
     status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
@@ -147,7 +154,7 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
     mine.input = gives ? params->input : NULL;
     mine.input_bytes = 0;
     mine.flags = TRIB_OP_ALLOCATE_OUTPUT;
-    return submit_bytes(engine, &mine, bytes, op_out, error);
+    return submit_bytes(engine, &mine, bytes, has_root, op_out, error);
 }
 
 trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
