@@ -128,9 +128,16 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
         return status;
     }
     uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
-    snprintf(name, sizeof name, "__bytes.%u", *calls + 1);
-    const trib_tensor_desc desc = {
-        .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
+    snprintf(name, sizeof name, TRIB_BYTES_NAME "%u", *calls + 1);
+    const uint64_t shape[] = {bytes,
+                              has_root ? (uint64_t)params->root + 1 : 0}; /* the members' second one must agree */
+    const trib_tensor_desc desc = {.name = name,
+                                   .dtype = TRIB_UINT8,
+                                   .count = bytes,
+                                   .shape = shape,
+                                   .dims = 2,
+                                   .layout = TRIB_SLICES,
+                                   .group = group};
     trib_request request = {
         .params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .names_root = has_root, .handle_out = op_out};
     status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);

@@ -187,7 +187,7 @@ typedef struct trib_uneven {
     trib_post close_post;     /* nobody counts as joined any more: goes from core to core */
     bool is_closing;          /* it is on its way; core 0 */
     atomic_uint ranks_joined; /* set after has_joined */
-    atomic_bool was_over;     /* workers have joined and gone on: some have passed over rounds that others gave up */
+    atomic_uint joins_over;   /* so often all have joined, and some have passed over rounds given up by others */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven;
 

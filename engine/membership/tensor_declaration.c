@@ -73,6 +73,14 @@ void trib_declaration_key(const trib_declaration *what, char *text, size_t size)
 static void describe(char *text, size_t size, const trib_declaration *what)
 {
     static const char *const layouts[] = {"", " in slices", " in pairs"};
+    if (strncmp(what->name, TRIB_BYTES_NAME, strlen(TRIB_BYTES_NAME)) == 0 && what->dims == 2) {
+        if (what->shape[1] == 0) {
+            snprintf(text, size, "bytes gathered by all");
+        } else {
+            snprintf(text, size, "bytes broadcast by root %llu", (unsigned long long)what->shape[1] - 1);
+        }
+        return;
+    }
     if (what->layout == TRIB_WHOLE || what->dims > 0) {
         trib_tensor_describe(text, size, what->dtype, what->count, what->dims, what->shape);
     } else {
@@ -128,6 +136,7 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
     trib_declaration second = *what;
     memcpy(first.shape, entry->shape, sizeof first.shape);
     memcpy(first.codec, entry->codec, sizeof first.codec);
+    memcpy(first.name, what->name, sizeof first.name);
     second.dims = is_shape ? what->dims : 0;
     describe(one, sizeof one, &first);
     describe(other, sizeof other, &second);

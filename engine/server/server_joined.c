@@ -75,7 +75,7 @@ static void end_joined(trib_reactor *reactor, trib_post *post)
     trib_engine *engine = core->engine;
     trib_uneven *join = &engine->join;
     join->is_closing = false;
-    atomic_store(&join->was_over, true);
+    atomic_fetch_add(&join->joins_over, 1);
     atomic_store(&join->ranks_joined, 0);
     for (uint32_t i = 0; i < engine->roster->worker_count && join->has_joined != NULL; i++) {
         atomic_store(&join->has_joined[i], false);

@@ -380,6 +380,7 @@ void trib_tensor_move_forget(trib_tensor_core *mine);
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
 #define TRIB_BARRIER_NAME "__barrier"
+#define TRIB_BYTES_NAME "__bytes." /* followed by a number; shape[1]: 0 if all give, else the root plus one */
 
 /* ---- op_submit.c: submitting ---- */
 

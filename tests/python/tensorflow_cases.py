@@ -292,6 +292,18 @@ def local_layers(rank, size):
         assert np.allclose(ours[1], first.kernel * (size + 1) / 2)  # the mean of all workers' inputs
 
 
+def uneven_data(rank, size):
+    # Worker r has r more batches. The last worker's last batch is summed alone, so it is the last one to join.
+    trib.allreduce(tf.ones(4))
+    for batch in range(rank):
+        for function in (summed, tf.function(summed)):
+            assert np.all(function(tf.fill((4,), 2.0)) == 2.0 * (size - 1 - batch))
+    assert trib.join() == size - 1
+    assert trib.allgather_object(rank) == list(range(size))
+    for function in (summed, tf.function(summed)):
+        assert np.array_equal(function(of(rank, (4,))), total((4,)))
+
+
 def errors(rank, size):
     try:
         trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
@@ -340,6 +352,7 @@ if __name__ == '__main__':
         sets,
         batch_norm_over_all,
         local_layers,
+        uneven_data,
         functions_have_type_hints,
         errors,
     ):
