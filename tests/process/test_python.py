@@ -162,6 +162,24 @@ def workers_join():
             assert output.count('joins are right') == 3, (options, transport, output[-1500:])
 
 
+VARIABLES = '''
+import tributary
+tributary.init()
+print('partitions of', tributary.engine().info().partition_bytes)
+'''
+
+
+def byteps_variables_are_read():
+    names = {'BYTEPS_PARTITION_BYTES': '4096000', 'BYTEPS_NCCL_NUM_RINGS': '2', 'BYTEPS_PCIE_SWITCH_SIZE': '4'}
+    for more, partition in (({}, 4 << 20), ({'TRIB_PARTITION_BYTES': '512K'}, 512 << 10)):
+        output = python_bed.run_workers(sys.executable, 2, '-c', VARIABLES, **names, **more)
+        assert output.count('partitions of %d' % partition) == 2, output
+        assert output.count('have no effect: BYTEPS_NCCL_NUM_RINGS, BYTEPS_PCIE_SWITCH_SIZE\n') == 1, output
+    for name, value in (('BYTEPS_ENABLE_ASYNC', '1'), ('BYTEPS_PARTITION_BYTES', '4M')):
+        output = python_bed.run_workers(sys.executable, 1, '-c', VARIABLES, statuses=(1,), **{name: value})
+        assert 'Error: %s' % name in output, output
+
+
 BOOTSTRAP = '''
 import array, os, sys, time
 import tributary
@@ -250,6 +268,7 @@ def main():
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
             ('join', workers_join),
+            ('byteps_variables', byteps_variables_are_read),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )

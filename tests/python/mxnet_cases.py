@@ -6,11 +6,17 @@ import warnings
 warnings.simplefilter('ignore')
 import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
-from mxnet import autograd, gluon, nd  # noqa: E402
+from mxnet import autograd, gluon  # noqa: E402
 
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.mxnet as trib  # noqa: E402
+
+if mx.__version__.startswith('1.'):
+    nd = mx.nd
+else:
+    nd = mx.np  # gluon takes no other arrays since 2.0
+    mx.npx.set_np()
 
 
 def of(rank, shape, dtype='float32'):
@@ -135,13 +141,17 @@ def sets(rank, size):
         assert np.array_equal(got, total((9,))), name
 
 
+def joined(parts):
+    return nd.concat(*parts, dim=0) if nd is mx.nd else nd.concatenate(parts)
+
+
 def alone_over(ranks):
     """Parameters that one process gets from the batches of those workers, with the last one's network."""
     net = network(ranks[-1])
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
     for step in range(3):
         with autograd.record():
-            value = nd.concat(*[loss(net, batch(step, r)) for r in ranks], dim=0)
+            value = joined([loss(net, batch(step, r)) for r in ranks])
         value.backward()
         trainer.step(8 * len(ranks))
     return parameters(net)
@@ -164,7 +174,7 @@ def batch(step, rank):
 
 
 def loss(net, x):
-    return ((net(x) - x[:, :4].abs()) ** 2).mean(axis=1)
+    return ((net(x) - nd.abs(x[:, :4])) ** 2).mean(axis=1)
 
 
 def trains(rank, size):
@@ -172,7 +182,7 @@ def trains(rank, size):
     trainer = gluon.Trainer(alone.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
     for step in range(6):
         with autograd.record():
-            value = nd.concat(*[loss(alone, batch(step, r)) for r in range(size)], dim=0)
+            value = joined([loss(alone, batch(step, r)) for r in range(size)])
         value.backward()
         trainer.step(8 * size)
     for make in (
@@ -326,9 +336,9 @@ def compression(rank, size):
 
 
 def deferred(rank, size):
-    layer = gluon.nn.Dense(3, prefix='deferred_')  # how many inputs it has, the first batch says
+    layer = gluon.nn.Dense(3)  # how many inputs it has, the first batch says
     layer.initialize(mx.init.Constant(rank + 1))
-    trib.broadcast_parameters(layer.collect_params(), size - 1)
+    trib.broadcast_parameters({'deferred': layer.weight}, size - 1)
     layer(nd.ones((2, 5)))
     assert np.array_equal(layer.weight.data().asnumpy(), np.full((3, 5), size, 'float32'))
 

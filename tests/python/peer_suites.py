@@ -73,7 +73,7 @@ def main():
     parser.add_argument('library', choices=['horovod', 'byteps'])
     parser.add_argument('folder', help='a checkout of the library')
     parser.add_argument('-n', type=int, metavar='WORKERS', help='Horovod\'s; by default 2, and 1 for test/single')
-    parser.add_argument('--framework', help='torch, tensorflow, mxnet; by default what the tests are for')
+    parser.add_argument('--framework', help='torch, tensorflow, mxnet, mxnet2; by default what the tests are for')
     parser.add_argument('--tests', help='a file of test/parallel, or of a folder of test: single/test_torch_elastic.py')
     parser.add_argument('-k', metavar='EXPRESSION', default='', help='only tests that it selects, as pytest has it')
     parser.add_argument('--timeout', type=int, default=TEST_TIMEOUT, metavar='SECONDS', help='for one test')
@@ -82,7 +82,7 @@ def main():
     arguments.tests = arguments.tests or ('test_mxnet.py' if is_byteps else 'test_torch.py')
     arguments.n = arguments.n or (1 if arguments.tests.startswith('single/') else 2)
     arguments.framework = arguments.framework or next(
-        (name for name in ('tensorflow', 'torch') if name in arguments.tests), 'mxnet'
+        (name for name in ('tensorflow', 'torch', 'mxnet2') if name in arguments.tests), 'mxnet'
     )
     python, reason = python_bed.interpreter(arguments.framework)
     if python is None:

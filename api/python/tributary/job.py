@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from . import _abi
+from . import _abi, byteps_variables
 from .bootstrap import place_of
 from .engine import Engine
 from .errors import JobLostError, NotInitializedError
@@ -36,6 +36,8 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
         if _engine is not None:
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
+        if _engine.rank == 0 and not _generation:
+            byteps_variables.tell_unread()
         _generation, _settings, _suspended = _generation + 1, settings, None
         if _followers:
             atexit.register(
@@ -71,7 +73,7 @@ def _join(settings, deadline):
     rendezvous = launcher()
     while True:
         place = {} if rendezvous is None else rendezvous.next_place()
-        made = Engine(**dict(settings, **_place_settings(place)))
+        made = Engine(**dict(byteps_variables.settings(), **dict(settings, **_place_settings(place))))
         try:
             made.wait_ready(None if rendezvous is None else rendezvous.is_void)
             if rendezvous is not None:
