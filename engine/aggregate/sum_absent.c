@@ -98,16 +98,29 @@ static const void *neutral_bytes(trib_summation *self, const trib_contribution *
 /* ---- Rounds ---- */
 
 /* The contributor knows nothing of the round, and is told nothing of it. */
-static void pass_by(sum_round *round, uint32_t contributor)
+static void pass_by(sum_round *round, uint32_t contributor, sum_notice notice)
 {
     round->notified_count += round->notified[contributor] == 0;
-    round->notified[contributor] = 1;
+    round->notified[contributor] = notice;
 }
 
-/* Brings the chunks that others have brought. Without memory, some are left for a later call. */
+bool trib_sum_is_replaced(const trib_summation *self, const sum_round *round, const trib_contribution *what)
+{
+    return !self->is_filling && round->notified[what->contributor] == SUM_FILLED;
+}
+
+bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what)
+{
+    return what->round <= key->filled_last && what->round <= key->finished;
+}
+
+/* Brings the chunks that others have brought. Without memory, some are left for a later call. All of a round's chunks are
+ * neutral, or none: what a contributor has begun to send before it joined is on its way, or a withdrawal is. */
 static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
 {
     trib_status status = TRIB_OK;
+    trib_assert(!self->is_filling);
+    self->is_filling = true;
     for (uint32_t i = 0; i < round->chunk_count && round->refused == TRIB_OK && status == TRIB_OK; i++) {
         const sum_chunk *chunk = &round->chunks[i];
         trib_contribution what = round->what;
@@ -117,12 +130,14 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
         if (chunk->arrived == 0 || trib_sum_has_arrived(self, round, &what)) {
             continue;
         }
-        pass_by(round, contributor);
+        pass_by(round, contributor, SUM_FILLED);
+        round->key->filled_last = round->what.round;
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
         status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
                                                   : trib_summation_arrived_in_place(self, &what, payload, NULL, &error);
     }
+    self->is_filling = false;
 }
 
 static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_absent)
@@ -134,7 +149,8 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         if (!is_absent(self->config.user, &what, text, sizeof text)) {
             continue;
         }
-        if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count) {
+        const bool has_begun = round->counts[i] > 0 && round->notified[i] != SUM_FILLED;
+        if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count && !has_begun) {
             if (self->config.fills_absent && round->what.collective == TRIB_COLLECTIVE_ALL_REDUCE) {
                 bring_chunks(self, round, i);
             } else {
@@ -201,7 +217,7 @@ static void refuse_passed(trib_summation *self, const sum_key *key, const trib_c
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "rank %u joined (trib_join) before round %u, and has gone on to round %u",
                  trib_sum_rank(self, what, what->contributor), round->what.round, what->round);
-        pass_by(round, what->contributor);
+        pass_by(round, what->contributor, SUM_TOLD);
         trib_sum_round_refuse(self, round, TRIB_CANCELLED, text);
         trib_sum_round_try_end(self, round);
     }

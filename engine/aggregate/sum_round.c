@@ -81,7 +81,7 @@ void trib_summation_forget(trib_summation *self, const trib_contribution *what)
     key->live->holds++; /* keeps the key while its rounds end */
     sum_round *held = key->live, *round;
     while ((round = find_stuck(self, key, what->round)) != NULL) {
-        memset(round->notified, 1, self->config.contributor_count);
+        memset(round->notified, SUM_TOLD, self->config.contributor_count);
         round->notified_count = self->config.contributor_count;
         round->is_reported = true;
         round->holds++;
@@ -112,7 +112,7 @@ void trib_sum_round_notify(trib_summation *self, sum_round *round, uint32_t cont
 {
     trib_assert(round->refused != TRIB_OK);
     if (!round->notified[contributor]) {
-        round->notified[contributor] = 1;
+        round->notified[contributor] = SUM_TOLD;
         round->notified_count++;
         trib_assert(round->notified_count <= self->config.contributor_count);
         trib_contribution what = round->what;

@@ -83,6 +83,13 @@ typedef struct sum_chunk {
     sum_block *kept; /* broadcast of a partial sum: the root's payload until all have asked */
 } sum_chunk;
 
+/* How it comes that a contributor needs no notice of the round's refusal. */
+typedef enum sum_notice {
+    SUM_UNTOLD,
+    SUM_TOLD,   /* it knows, or it never comes */
+    SUM_FILLED, /* it has joined, and neutral elements stand in its place: what it has sent and given up is dropped */
+} sum_notice;
+
 typedef struct sum_key {
     uint64_t id;
     bool is_forgotten; /* its tensor has ended, so it goes with its last live round */
@@ -90,6 +97,7 @@ typedef struct sum_key {
     /* The newest run of consecutive refused rounds that are over. Contributions still on their way to them are
      * dropped. 0 if there is none. */
     uint32_t refused_first, refused_last;
+    uint32_t filled_last;       /* the last round with a contributor that is SUM_FILLED */
     uint32_t joins, join_round; /* the last join after which a round was begun behind a gap, and that round */
     uint32_t live_count;
     uint32_t open_count; /* live rounds that are neither refused nor complete */
@@ -115,7 +123,7 @@ struct sum_round {
     sum_chunk *chunks;
     uint32_t *counts;        /* [contributor]: the number of its chunks that have arrived */
     uint64_t *arrived;       /* bit chunk * n + contributor */
-    unsigned char *notified; /* [contributor]: it knows of the refusal */
+    unsigned char *notified; /* [contributor]: a sum_notice */
     bool is_torn; /* an operand was taken back while it was read, so the round is refused before a sum goes out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
@@ -150,7 +158,8 @@ struct trib_summation {
     sum_block *free_blocks[TRIB_SUM_CLASSES], *all_blocks;
     sum_tree *free_trees;
     uint32_t live_rounds;
-    void *neutral; /* neutral elements, of the type and reduction that were asked for last; NULL: none */
+    bool is_filling; /* a contribution is of the summation's own making (sum_absent.c) */
+    void *neutral;   /* neutral elements, of the type and reduction that were asked for last; NULL: none */
     size_t neutral_bytes;
     trib_dtype neutral_dtype;
     trib_reduce neutral_reduce;
@@ -209,6 +218,10 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
 uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
+/* True if neutral elements stand in the place of the contribution, which was on its way when its worker joined. */
+bool trib_sum_is_replaced(const trib_summation *self, const sum_round *round, const trib_contribution *what);
+/* The same where the round is over. */
+bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what);
 /* After a join (what->joins): the contributor never shows up in rounds before what->round that it has not come to. If
  * there may be such rounds they are refused, unless they are over. *key_inout is made then if it is NULL. Returns false
  * if there is no memory for it. */

@@ -116,9 +116,7 @@ static trib_status check_duplicate(const trib_summation *self, const sum_round *
 static sum_round *begin_round(trib_summation *self, const trib_contribution *what, uint32_t chunk_count)
 {
     sum_key *key = trib_sum_key_find(self, what);
-    if (key == NULL) {
-        key = trib_sum_key_make(self, what);
-    }
+    key = key == NULL ? trib_sum_key_make(self, what) : key;
     sum_round *round = key == NULL ? NULL : trib_sum_round_take(self, chunk_count);
     if (round == NULL) {
         return NULL;
@@ -145,7 +143,8 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         return TRIB_OK; /* the tensor of that round has ended */
     }
     *round_out = round;
-    if (round == NULL && key != NULL && what->round >= key->refused_first && what->round <= key->refused_last) {
+    if (round == NULL && key != NULL &&
+        ((what->round >= key->refused_first && what->round <= key->refused_last) || trib_sum_was_replaced(key, what))) {
         return TRIB_OK;
     }
     if (round == NULL || (round->counts[what->contributor] == 0 && !round->notified[what->contributor])) {
@@ -178,7 +177,9 @@ trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *w
     if (status == TRIB_OK) {
         status = find_round(self, what, round_out, error);
     }
-    if (status == TRIB_OK && *round_out != NULL) {
+    if (status == TRIB_OK && *round_out != NULL && trib_sum_is_replaced(self, *round_out, what)) {
+        *round_out = NULL;
+    } else if (status == TRIB_OK && *round_out != NULL) {
         status = check_duplicate(self, *round_out, what, error);
     }
     if (status == TRIB_OK && *round_out != NULL) {
@@ -326,8 +327,9 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
     }
     trib_assert(round->what.round == what->round);
     /* the same contribution may have been received twice in parallel */
-    trib_status status = check_duplicate(self, round, what, error);
-    if (status != TRIB_OK) {
+    const bool is_late = trib_sum_is_replaced(self, round, what);
+    trib_status status = is_late ? TRIB_OK : check_duplicate(self, round, what, error);
+    if (status != TRIB_OK || is_late) {
         trib_sum_block_give(self, block);
         trib_sum_round_try_end(self, round);
         return status;
@@ -421,7 +423,7 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
     }
     trib_sum_round_refuse(self, round, why, text);
     if (!round->notified[what->contributor]) {
-        round->notified[what->contributor] = 1; /* a contributor that withdraws needs no notice */
+        round->notified[what->contributor] = SUM_TOLD; /* a contributor that withdraws needs no notice */
         round->notified_count++;
     }
     trib_sum_round_try_end(self, round);
