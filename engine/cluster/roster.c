@@ -83,6 +83,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_text(writer, roster->lost_text);
     trib_put_u32(writer, roster->electors_before);
     trib_put_u32(writer, roster->newcomers);
+    trib_put_u32(writer, roster->new_servers);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
         trib_put_u32(writer, roster->members[i].former);
@@ -116,8 +117,9 @@ static bool header_is_sane(const trib_roster *head)
            head->partition_bytes % head->chunk_bytes == 0 &&
            head->partition_bytes / head->chunk_bytes <= TRIB_SUM_CHUNKS_MAX &&
            (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL && trib_roster_can_sum_first(head, head->local_size) &&
-           head->newcomers <= head->worker_count && head->electors_before <= TRIB_MEMBERS_MAX &&
-           head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
+           head->newcomers <= head->worker_count && head->new_servers <= head->server_count &&
+           head->electors_before <= TRIB_MEMBERS_MAX && head->peer_timeout_ns > 0 &&
+           head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
@@ -142,6 +144,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     trib_get_text(reader, head.lost_text, sizeof head.lost_text);
     head.electors_before = trib_get_u32(reader);
     head.newcomers = trib_get_u32(reader);
+    head.new_servers = trib_get_u32(reader);
     const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
     if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || shrinks > 1 ||
         (head.survives && head.follows) || !header_is_sane(&head)) {

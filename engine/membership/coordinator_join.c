@@ -210,6 +210,7 @@ static trib_status make_roster(trib_coordinator *self)
     roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
     roster->electors_before = self->core->engine->formation.electors;
     roster->newcomers = self->core->engine->formation.joined_last;
+    roster->new_servers = self->core->engine->formation.servers_joined_last;
     roster->lost = self->core->engine->formation.lost;
     memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
     const bool colocated = workers_should_sum(self, roster);
@@ -302,11 +303,16 @@ void trib_coordinator_start_running(trib_coordinator *self)
     trib_coordinator_run(self);
 }
 
-static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed)
+/* epoch: the number of the member's last roster, or 0. A server without the last one is a stranger, and must not take
+ * the place of one that may be cut off, and its vote. */
+static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed,
+                                        uint32_t epoch)
 {
     const bool gathers_again = trib_formation_gathers(self);
-    if ((info->roles & TRIB_ROLE_WORKER) && claimed == TRIB_NO_MEMBER) {
-        return trib_formation_find_place(self);
+    const bool is_server = !(info->roles & TRIB_ROLE_WORKER);
+    const bool is_stranger = is_server && gathers_again && epoch != self->core->engine->formation.epoch;
+    if (is_stranger || (!is_server && claimed == TRIB_NO_MEMBER)) {
+        return trib_formation_find_place(self, is_server);
     }
     if (info->roles & TRIB_ROLE_WORKER) {
         const bool has_place =
@@ -401,7 +407,11 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     link->peer = index;
     trib_timer_stop(self->core->reactor, &link->deadline);
     /* The member learns the incarnation of the job from this frame's header. */
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    if (trib_formation_gathers(self)) {
+        trib_formation_tell_waits(link);
+    } else {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    }
     trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
     self->joined++;
 }
@@ -431,15 +441,22 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", workers);
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_coordinator_slot *at = find_slot(self, &info, frame->root);
+    trib_coordinator_slot *at = find_slot(self, &info, frame->root, frame->tensor);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
-    const bool is_joiner =
-        is_worker && claimed == TRIB_NO_MEMBER && self->core->engine->config.survive == TRIB_SURVIVE_WORKERS;
-    if (trib_formation_puts_off(self, link, is_joiner && at == NULL)) {
+    const bool is_joiner = claimed == TRIB_NO_MEMBER && self->core->engine->config.survive == TRIB_SURVIVE_WORKERS;
+    const bool is_too_many = is_joiner && at == NULL && self->running && !self->over && trib_formation_is_full(self);
+    if (!is_too_many && trib_formation_puts_off(self, link, !is_worker, is_joiner && at == NULL)) {
         return TRIB_OK;
     }
-    if (self->running || self->over) {
-        snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
+    if (is_too_many) {
+        snprintf(text, sizeof text,
+                 "no place for %s%s: %u members are in the job or wait to join it, and that is the most", kind,
+                 info.name, TRIB_MEMBERS_MAX);
+    } else if (self->running || self->over) {
+        snprintf(text, sizeof text, "%s%s came when the job had already begun%s", kind, info.name,
+                 is_worker || is_joiner ? ""
+                                        : ": with TRIB_SURVIVE=workers on all members it would wait, and join when all "
+                                          "workers have called trib_membership_advance");
     } else if (!trib_formation_gathers(self) && expects_others(self, &info, workers, servers)) {
         snprintf(text, sizeof text,
                  "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",

@@ -1,6 +1,6 @@
 /*
  * test_coordinator_loss.c - members die, stand still and are cut off at random, the coordinator's process among them,
- * in a job that goes on without them (TRIB_SURVIVE=workers). Each seed draws a job and its faults.
+ * in a job that goes on without them (TRIB_SURVIVE=workers), and servers join it. Each seed draws a job and its faults.
  *
  * Checked are: every sum; that an operation succeeds on all that go on or on none; that no epoch has two coordinators
  * and no rank two workers; that one side of a cut goes on at most; that nobody waits for ever; and that the majority
@@ -21,7 +21,7 @@
 #include "tests/sim/worker_loss.h"
 
 enum { FAULTS_MAX = 3, MEMBERS_MAX = WORKERS_MAX + SERVERS_MAX, NUMBERS_MAX = 64 };
-enum { BUG_MINORITY = 100, BUG_NOTHING_DECIDED, BUG_DECISION_IGNORED };
+enum { BUG_MINORITY = 100, BUG_NOTHING_DECIDED, BUG_DECISION_IGNORED, BUG_STRANGER_VOTES };
 
 typedef struct fault {
     enum { KILL, PAUSE, CUT } kind;
@@ -35,6 +35,7 @@ typedef struct storm {
     uint32_t fault_count, hit; /* hit: the set of members that some fault concerns */
     bool mends;                /* some fault passes, so that those it hit may go on, too */
     fault faults[FAULTS_MAX];
+    int64_t late_ns;                      /* when the server that joins starts */
     uint32_t coordinator_of[NUMBERS_MAX]; /* by epoch: the member that forms it, plus one */
     uint32_t paused;
     int64_t quiet_ns; /* after the last fault */
@@ -59,7 +60,7 @@ static void plan(storm *self, uint64_t seed)
     uint64_t state = seed * 7919 + 1;
     (void)draw(&state, 2);
     self->what = (setting){.workers = 2 + (uint32_t)draw(&state, WORKERS_MAX - 1),
-                           .servers = (uint32_t)draw(&state, SERVERS_MAX + 1),
+                           .servers = (uint32_t)draw(&state, SERVERS_MAX),
                            .in_place = draw(&state, 2) != 0,
                            .mixes = draw(&state, 2) != 0,
                            .colocated = draw(&state, 2) != 0,
@@ -82,7 +83,20 @@ static void plan(storm *self, uint64_t seed)
         self->hit |= at->members;
         at_ns += draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 10 * SECOND);
     }
+    if (draw(&state, 2) == 0) { /* a server joins; it is on either side of a cut */
+        self->what.servers++;
+        self->what.late = 1;
+        self->what.boundaries = (uint32_t)draw(&state, 3);
+        self->late_ns = (int64_t)draw(&state, draw(&state, 2) == 0 ? 4000000 : 10 * SECOND);
+        for (uint32_t i = 0; i < self->fault_count; i++) {
+            const bool is_inside = self->faults[i].kind == CUT && draw(&state, 2) == 0;
+            self->faults[i].members |= is_inside ? 1u << (members_of(self) - 1) : 0;
+        }
+    }
     self->quiet_ns = at_ns + 14 * SECOND;
+    if (first_seed == last_seed && self->what.late > 0) {
+        printf("server %u joins from %.6f s on\n", self->what.servers - 1, (double)self->late_ns / 1e9);
+    }
     for (uint32_t i = 0; first_seed == last_seed && i < self->fault_count; i++) {
         static const char *const kinds[] = {"kills", "pauses", "cuts off"};
         const fault *at = &self->faults[i];
@@ -176,7 +190,7 @@ static bool look(sim_job *job, void *argument)
 static void run_faults(storm *self, int64_t began_ns)
 {
     for (int64_t now_ns = 0; now_ns < self->quiet_ns;) {
-        int64_t next_ns = self->quiet_ns;
+        int64_t next_ns = self->late_ns > now_ns ? self->late_ns : self->quiet_ns;
         for (uint32_t i = 0; i < self->fault_count; i++) {
             const fault *at = &self->faults[i];
             const int64_t ends_ns = at->lasts_ns > 0 ? at->at_ns + at->lasts_ns : INT64_MAX;
@@ -184,6 +198,9 @@ static void run_faults(storm *self, int64_t began_ns)
             next_ns = ends_ns > now_ns && ends_ns < next_ns ? ends_ns : next_ns;
         }
         (void)sim_job_run(self->bed->job, began_ns + next_ns, look, self);
+        if (self->what.late > 0 && next_ns == self->late_ns) {
+            worker_loss_start_late(self->bed, members_of(self) - 1);
+        }
         for (uint32_t i = 0; i < self->fault_count; i++) {
             const fault *at = &self->faults[i];
             if (at->at_ns == next_ns) {
@@ -201,7 +218,7 @@ static void check_majority(storm *self)
 {
     uint32_t spared = 0, workers_out = 0;
     for (uint32_t i = 0; i < members_of(self); i++) {
-        spared += !is_hit(self, i);
+        spared += i < members_of(self) - self->what.late && !is_hit(self, i); /* who is late may be no member */
         workers_out += i < self->what.workers && !is_hit(self, i) && self->bed->workers[i].is_out;
     }
     if (2 * spared > members_of(self) && workers_out > 0) {
@@ -282,6 +299,17 @@ bool __wrap_trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_t
     return done;
 }
 
+__typeof__(trib_coordinator_take_join) __real_trib_coordinator_take_join, __wrap_trib_coordinator_take_join;
+trib_status __wrap_trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                              const void *payload, trib_error *error)
+{
+    trib_frame claims = *frame;
+    if (planted == BUG_STRANGER_VOTES && frame->tensor == 0) { /* a new server has the place of one that is cut off */
+        claims.tensor = self->core->engine->formation.epoch;
+    }
+    return __real_trib_coordinator_take_join(self, link, &claims, payload, error);
+}
+
 __typeof__(trib_commit_settle) __real_trib_commit_settle, __wrap_trib_commit_settle;
 void __wrap_trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
 {
@@ -293,7 +321,7 @@ void __wrap_trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
 static void planted_bugs_are_found(void **state)
 {
     (void)state;
-    for (int bug = BUG_MINORITY; bug <= BUG_DECISION_IGNORED; bug++) {
+    for (int bug = BUG_MINORITY; bug <= BUG_STRANGER_VOTES; bug++) {
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {

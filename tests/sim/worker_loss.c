@@ -59,7 +59,7 @@ static void on_done(const trib_result *result, void *user)
     memset(at->output, 0xa5, count_of(at->tensor) * sizeof *at->output);
     if (++at->round < ROUNDS) {
         begin(at);
-    } else if (++me->through == TENSORS && self->what->joins && me->epoch == 1) {
+    } else if (++me->through == TENSORS && me->epoch <= self->what->boundaries) {
         advance(me);
     }
 }
@@ -101,6 +101,7 @@ static void start(worker *me, const trib_membership *now)
     me->epoch = now->epoch;
     me->rank = (uint32_t)now->rank;
     me->count = (uint32_t)now->worker_count;
+    me->servers = (uint32_t)now->server_count;
     me->through = 0;
     me->changing = false;
     assert_true(me->epoch < EPOCHS_MAX);
@@ -226,10 +227,29 @@ static void close_worker(worker *me)
 static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)link;
-    config->worker_count--;
-    if (member == job->config.workers - 1) {
+    const setting *what = job->config.user;
+    config->server_count -= (int32_t)what->late;
+    config->worker_count -= what->joins;
+    if (what->joins && member == what->workers - 1) {
         config->rank = -1;
     }
+}
+
+static bool are_begun(sim_job *job, void *argument)
+{
+    const setting *what = argument;
+    for (uint32_t i = 0; i < what->workers + what->servers - what->late; i++) {
+        if (!job->members[i].ready_told) {
+            return false;
+        }
+    }
+    return true;
+}
+
+void worker_loss_start_late(const bed *self, uint32_t member)
+{
+    assert_true(member >= self->what->workers + self->what->servers - self->what->late);
+    trib_sim_process_freeze(self->job->members[member].process, false);
 }
 
 bed *worker_loss_open(const setting *what, uint64_t seed)
@@ -244,10 +264,18 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.engine.peer_timeout_ns = 4 * SECOND;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    config.tweak = what->joins ? joins_later : NULL;
+    setting of = *what;
+    config.tweak = what->joins || what->late > 0 ? joins_later : NULL;
+    config.user = &of;
     trib_error error = {.status = TRIB_OK};
-    self->job = what->joins ? sim_job_open(&config, &error) : sim_bed_open(&config);
+    self->job = config.tweak != NULL ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
+    for (uint32_t i = 0; i < what->late; i++) {
+        trib_sim_process_freeze(self->job->members[what->workers + what->servers - 1 - i].process, true);
+    }
+    if (what->late > 0) {
+        assert_true(sim_job_run(self->job, 30 * SECOND, are_begun, &of));
+    }
     if (what->joins) {
         (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last worker waits */
     }

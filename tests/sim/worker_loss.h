@@ -7,7 +7,7 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS_MAX = 5, SERVERS_MAX = 2, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 16, DEATHS_MAX = 3 };
+enum { WORKERS_MAX = 5, SERVERS_MAX = 3, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 16, DEATHS_MAX = 3 };
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
@@ -20,8 +20,8 @@ typedef struct stream {
 
 typedef struct worker {
     struct bed *bed;
-    uint32_t index, epoch, rank, count;
-    uint32_t through; /* streams that have had all their rounds in this epoch */
+    uint32_t index, epoch, rank, count, servers; /* servers: of the job in that epoch */
+    uint32_t through;                            /* streams that have had all their rounds in this epoch */
     bool changing, is_there;
     bool is_out; /* its job has ended */
     stream streams[TENSORS];
@@ -32,6 +32,8 @@ typedef struct setting {
     bool in_place, mixes, colocated, server_dies;
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
     bool joins;          /* the last worker joins at the boundary after the first epoch */
+    uint32_t late;       /* so many of the servers start later, by worker_loss_start_late; they stand still till then */
+    uint32_t boundaries; /* all workers advance when they are through with each of the first so many epochs */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
@@ -47,6 +49,8 @@ typedef struct bed {
 
 bed *worker_loss_open(const setting *what, uint64_t seed);
 void worker_loss_close(bed *self);
+/* A late server's process starts. */
+void worker_loss_start_late(const bed *self, uint32_t member);
 /* Returns the virtual time that the exchange took. */
 int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
 /* An operation has succeeded on all that are left and go on, or on none. */
