@@ -81,11 +81,41 @@ trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capac
     return status != TRIB_OK ? status : trib_api_write_counts(op->tensor, counts, capacity, count_out, error);
 }
 
+/* The rank of the op's contributor at that place among those that share the tensor. */
+static int32_t rank_at(const trib_op *op, uint32_t place)
+{
+    const trib_group *group = op->tensor->group;
+    return (int32_t)(group != NULL ? group->ranks[place] : op->roster->members[place].rank);
+}
+
+trib_status trib_op_contributors(const trib_op *handle, int32_t *ranks, size_t capacity, size_t *count_out,
+                                 trib_error *error)
+{
+    trib_op *op = NULL;
+    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (op == NULL || !atomic_load(&op->is_over) || atomic_load(&op->claim) != 0) { /* its callback may ask, too */
+        return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
+    }
+    if (count_out == NULL || (capacity > 0 && ranks == NULL)) {
+        return trib_error_set(error, TRIB_INVALID, "%s is NULL", count_out == NULL ? "count_out" : "ranks");
+    }
+    const bool is_from_one = trib_op_is_from_one(op);
+    for (uint32_t i = 0; i < op->contributors && i < capacity; i++) {
+        ranks[i] = is_from_one && op->tensor->group == NULL ? (int32_t)op->root_rank
+                                                            : rank_at(op, is_from_one ? op->root_rank : i);
+    }
+    *count_out = op->contributors;
+    return TRIB_OK;
+}
+
 /* ---- Operations whose tensors the engine declares itself ---- */
 
 /* A tensor for this operation alone, as the lengths differ each time. Its number is taken when the operation is. */
-static trib_status submit_bytes(trib_engine *engine, const trib_op_params *params, uint64_t bytes, trib_op **op_out,
-                                trib_error *error)
+static trib_status submit_bytes(trib_engine *engine, const trib_op_params *params, uint64_t bytes, bool has_root,
+                                trib_op **op_out, trib_error *error)
 {
     char name[40];
     trib_group *group = params->group;
@@ -98,10 +128,18 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
         return status;
     }
     uint32_t *calls = group == NULL ? &engine->bytes_calls : &group->bytes_calls;
-    snprintf(name, sizeof name, "__bytes.%u", *calls + 1);
-    const trib_tensor_desc desc = {
-        .name = name, .dtype = TRIB_UINT8, .count = bytes, .layout = TRIB_SLICES, .group = group};
-    trib_request request = {.params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .handle_out = op_out};
+    snprintf(name, sizeof name, TRIB_BYTES_NAME "%u", *calls + 1);
+    const uint64_t shape[] = {bytes,
+                              has_root ? (uint64_t)params->root + 1 : 0}; /* the members' second one must agree */
+    const trib_tensor_desc desc = {.name = name,
+                                   .dtype = TRIB_UINT8,
+                                   .count = bytes,
+                                   .shape = shape,
+                                   .dims = 2,
+                                   .layout = TRIB_SLICES,
+                                   .group = group};
+    trib_request request = {
+        .params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .names_root = has_root, .handle_out = op_out};
     status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
     status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
     if (status == TRIB_OK) {
@@ -128,8 +166,8 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
     if (status != TRIB_OK) {
         return status;
     }
-    const uint32_t place = trib_rank_group_place(engine, params->group);
-    const bool gives = !has_root || (uint32_t)params->root == place;
+    const uint32_t roots = trib_rank_group_roots(engine, params->group);
+    const bool gives = !has_root || (uint32_t)params->root == trib_rank_group_own(engine, params->group);
     const uint64_t bytes = gives ? params->input_bytes : 0;
     if (op_out == NULL || params->output != NULL || (bytes > 0 && params->input == NULL) ||
         bytes > TRIB_TENSOR_BYTES_MAX) {
@@ -139,15 +177,14 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
                               : params->input == NULL  ? "input is NULL"
                                                        : "more than 2^44 bytes");
     }
-    if (has_root && (params->root < 0 || (uint32_t)params->root >= trib_rank_group_count(engine, params->group))) {
-        return trib_error_set(error, TRIB_INVALID, "root %d is not a rank below %u", params->root,
-                              trib_rank_group_count(engine, params->group));
+    if (has_root && (params->root < 0 || (uint32_t)params->root >= roots)) {
+        return trib_error_set(error, TRIB_INVALID, "root %d is not a rank below %u", params->root, roots);
     }
     trib_op_params mine = *params;
     mine.input = gives ? params->input : NULL;
     mine.input_bytes = 0;
     mine.flags = TRIB_OP_ALLOCATE_OUTPUT;
-    return submit_bytes(engine, &mine, bytes, op_out, error);
+    return submit_bytes(engine, &mine, bytes, has_root, op_out, error);
 }
 
 trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)

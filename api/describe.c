@@ -61,9 +61,10 @@ static void add_build(text *out)
     add_text(
         out,
         "], \"transport\": %s%s%s, \"found_when_built\": {\"ibverbs\": %s, \"rdmacm\": %s, \"cuda\": %s, \"nccl\": "
-        "%s}, ",
+        "%s, \"libcurl\": %s}, ",
         quote, chosen != NULL ? chosen : "null", quote, TRIB_HAVE_IBVERBS ? "true" : "false",
-        TRIB_HAVE_RDMACM ? "true" : "false", TRIB_HAVE_CUDA ? "true" : "false", TRIB_HAVE_NCCL ? "true" : "false");
+        TRIB_HAVE_RDMACM ? "true" : "false", TRIB_HAVE_CUDA ? "true" : "false", TRIB_HAVE_NCCL ? "true" : "false",
+        TRIB_HAVE_LIBCURL ? "true" : "false");
 }
 
 /* wanted: less may be too little for a large job. */

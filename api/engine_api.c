@@ -27,6 +27,7 @@
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
 #include "engine/membership/server_drain.h"
+#include "api/env/store_load.h"
 #include "engine/base/descriptor.h"
 #include "engine/base/float_env.h"
 #include "engine/base/fork.h"
@@ -43,12 +44,11 @@ static const char *source_of(const trib_config *config)
     return config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR";
 }
 
-/* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout,
- * just as a coordinator that does not answer yet is connected to again. The time that it takes counts as time to
- * join. */
-static trib_status resolve_coordinator(trib_config *config, const char *wanted, trib_address *address,
-                                       trib_error *error)
+/* Processes may start before the coordinator's name is in DNS: an unknown name is looked up until the join timeout. The
+ * time that it takes counts as time to join. */
+static trib_status resolve_coordinator(trib_config *config, trib_address *address, trib_error *error)
 {
+    const char *wanted = config->coordinator != NULL ? config->coordinator : "127.0.0.1:0";
     const double timeout_s = (double)config->join_timeout_ns / 1e9;
     const struct timespec deadline = trib_api_deadline_in(config->join_timeout_ns);
     trib_error why = {.text = ""};
@@ -108,20 +108,20 @@ static trib_status check_reachable(const trib_config *config, const char *coordi
 static trib_status complete_config(trib_config *config, trib_address *coordinator, trib_address *listen,
                                    trib_error *error)
 {
-    const char *wanted = config->coordinator != NULL ? config->coordinator : "127.0.0.1:0";
-    trib_status status = resolve_coordinator(config, wanted, coordinator, error);
+    const bool is_listen_given = config->listen != NULL, seeks = config->store != NULL && config->coordinator == NULL;
+    trib_status status =
+        seeks ? trib_store_seek(config, coordinator, listen, error) : resolve_coordinator(config, coordinator, error);
     if (status != TRIB_OK) {
         return status;
     }
     config->coordinator = coordinator->text;
-    const bool is_listen_given = config->listen != NULL;
-    if (!is_listen_given) {
+    if (!seeks && !is_listen_given) {
         if (config->token == NULL) {
             snprintf(listen->text, sizeof listen->text, "127.0.0.1");
         } else {
             status = trib_address_local(coordinator, listen, error);
         }
-    } else {
+    } else if (!seeks) {
         status = trib_interfaces_expand(config->listen, listen, error);
     }
     config->listen = listen->text;
@@ -243,11 +243,11 @@ trib_status trib_engine_wait_ready(trib_engine *engine, int64_t timeout_ns, trib
     struct timespec deadline = trib_api_deadline_in(forever ? 0 : timeout_ns);
     int code = 0;
     pthread_mutex_lock(&engine->mutex);
-    while (atomic_load(&engine->phase) == TRIB_PHASE_JOINING && code != ETIMEDOUT) {
+    while (trib_engine_is_joining(engine) && code != ETIMEDOUT) {
         code = forever ? pthread_cond_wait(&engine->changed, &engine->mutex)
                        : pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
     }
-    trib_phase phase = atomic_load(&engine->phase);
+    const trib_phase phase = trib_engine_is_joining(engine) ? TRIB_PHASE_JOINING : atomic_load(&engine->phase);
     trib_error fate = engine->fate;
     char awaited[TRIB_AWAITED_SIZE];
     memcpy(awaited, engine->awaited, sizeof awaited);

@@ -75,9 +75,14 @@ static trib_status check_reserved(const trib_group_desc *desc, trib_error *error
 
 trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error)
 {
-    return group == NULL || group->engine == engine
+    if (group != NULL && group->engine != engine) {
+        return trib_error_set(error, TRIB_INVALID, "the group belongs to another engine");
+    }
+    return group == NULL || !atomic_load(&group->is_over)
                ? TRIB_OK
-               : trib_error_set(error, TRIB_INVALID, "the group belongs to another engine");
+               : trib_error_set(error, TRIB_EPOCH_CHANGED,
+                                "group \"%s\" has ended with its epoch: create it anew, with the ranks of this one",
+                                group->name);
 }
 
 static trib_status check_ranks(const trib_engine *engine, const trib_group_desc *desc, trib_error *error)
@@ -124,9 +129,9 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               "trib_group_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
-    if (engine->config.survive == TRIB_SURVIVE_WORKERS) {
+    if (engine->config.survive == TRIB_SURVIVE_CONTINUE) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "groups cannot be made in a job whose membership changes (TRIB_SURVIVE=workers)");
+                              "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
     }
     status = trib_api_check_name("group", desc->name, error);
     if (status == TRIB_OK && (desc->flags != 0 || desc->reserved_32 != 0)) {

@@ -26,7 +26,7 @@ static void describe_member(const trib_engine *engine, const trib_roster *roster
     const bool is_worker = id < roster->worker_count;
     const bool coordinates = id == 0 && is_worker && !engine->config.external_coordinator;
     *out = (trib_job_member){
-        .rank = is_worker ? (int32_t)id : -1,
+        .rank = is_worker ? (int32_t)info->rank : -1,
         .server = is_worker ? -1 : (int32_t)(id - roster->worker_count),
         .roles = (is_worker ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER) |
                  (info->sums || info->stands_by ? TRIB_ROLE_SERVER : 0u) | (coordinates ? TRIB_ROLE_COORDINATOR : 0u),
@@ -76,7 +76,8 @@ static void take_roster(trib_config *config, const trib_roster *roster)
     config->colocate = some_worker_sums(roster) ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
     config->local_sum = roster->local_size > 0 ? TRIB_LOCAL_SUM_ON : TRIB_LOCAL_SUM_OFF;
     config->shares = roster->follows ? TRIB_SHARES_FOLLOW : TRIB_SHARES_FIXED;
-    config->survive = roster->shrinks    ? TRIB_SURVIVE_WORKERS
+    config->survive = roster->continues  ? TRIB_SURVIVE_CONTINUE
+                      : roster->shrinks  ? TRIB_SURVIVE_WORKERS
                       : roster->survives ? TRIB_SURVIVE_SERVERS
                                          : TRIB_SURVIVE_NOTHING;
 }
@@ -131,9 +132,9 @@ static bool is_listed(const char *name, const char *const *names)
 
 bool trib_has_feature(const char *name)
 {
-    static const char *const parts[] = {"unique_id",       "oob",     "interfaces", "groups",
-                                        "batches",         "members", "settings",   "survive_servers",
-                                        "survive_workers", "codecs",  NULL};
+    static const char *const parts[] = {"unique_id",       "oob",     "interfaces",       "groups",
+                                        "batches",         "members", "settings",         "survive_servers",
+                                        "survive_workers", "codecs",  "survive_continue", NULL};
     if (name == NULL) {
         return false;
     }

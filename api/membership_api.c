@@ -35,9 +35,10 @@ static trib_status check_advance(const trib_engine *engine, trib_error *error)
         }
     }
     if (!atomic_load(&engine->shrinks)) {
-        return trib_error_set(error, TRIB_UNSUPPORTED,
-                              "the membership of this job does not change (TRIB_SURVIVE=workers, in the process of the "
-                              "coordinator)");
+        return trib_error_set(
+            error, TRIB_UNSUPPORTED,
+            "the membership of this job does not change (TRIB_SURVIVE=workers or continue, in the process "
+            "of the coordinator)");
     }
     if (formation->advances || formation->advanced_queued) {
         return trib_error_set(error, TRIB_STATE, "an earlier call of trib_membership_advance is still under way");

@@ -19,7 +19,7 @@ typedef struct target {
     trib_layout layout;
     bool on_device, is_sharded;
     uint64_t bytes;
-    uint32_t members, place; /* how many workers share it, and where this one is among them */
+    uint32_t roots, own; /* roots are below the first number, and this worker is the second one */
 } target;
 
 typedef trib_status kind_check(const trib_engine *engine, const target *what, const trib_op_params *params,
@@ -87,8 +87,8 @@ static trib_status find_once(const trib_engine *engine, const trib_op_params *pa
     *out = (target){.name = "__once",
                     .dtype = params->dtype,
                     .bytes = params->bytes,
-                    .members = trib_rank_group_count(engine, NULL),
-                    .place = trib_rank_group_place(engine, NULL)};
+                    .roots = trib_rank_group_roots(engine, NULL),
+                    .own = trib_rank_group_own(engine, NULL)};
     return TRIB_OK;
 }
 
@@ -117,8 +117,8 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
                     .on_device = tensor->on_device,
                     .is_sharded = tensor->is_sharded,
                     .bytes = tensor->bytes,
-                    .members = tensor->members,
-                    .place = tensor->group_place};
+                    .roots = trib_rank_group_roots(engine, tensor->group),
+                    .own = trib_rank_group_own(engine, tensor->group)};
     return TRIB_OK;
 }
 
@@ -205,10 +205,10 @@ static trib_status check_scale(const target *what, const trib_op_params *params,
 
 static trib_status check_root(const target *what, const trib_op_params *params, trib_error *error)
 {
-    return params->root >= 0 && (uint32_t)params->root < what->members
+    return params->root >= 0 && (uint32_t)params->root < what->roots
                ? TRIB_OK
                : trib_error_set(error, TRIB_INVALID, "tensor \"%s\": root %d is not a rank below %u", what->name,
-                                params->root, what->members);
+                                params->root, what->roots);
 }
 
 /* The GPUs of a machine reduce first, if there are several. */
@@ -241,7 +241,7 @@ static trib_status check_broadcast(const trib_engine *engine, const target *what
 {
     (void)engine;
     const trib_status status = check_root(what, params, error);
-    const bool is_root = (uint32_t)params->root == what->place;
+    const bool is_root = (uint32_t)params->root == what->own;
     return status == TRIB_OK ? check_buffers(what, params, is_root, !is_root, error) : status;
 }
 
@@ -257,7 +257,7 @@ static trib_status check_reduce(const trib_engine *engine, const target *what, c
     trib_status status = check_root(what, params, error);
     status = status == TRIB_OK ? check_reduction(what, params, error) : status;
     status = status == TRIB_OK ? check_scale(what, params, false, error) : status;
-    return status == TRIB_OK ? check_buffers(what, params, true, (uint32_t)params->root == what->place, error) : status;
+    return status == TRIB_OK ? check_buffers(what, params, true, (uint32_t)params->root == what->own, error) : status;
 }
 
 /* The lengths are known when all have declared the tensor (trib_op_fit). */
@@ -472,6 +472,7 @@ void trib_op_cancel(trib_op *handle)
 {
     trib_op *op = NULL;
     if (trib_api_find_op(handle, &op, NULL, NULL) == TRIB_OK && op != NULL) {
+        atomic_store(&op->is_cancelled, true);
         trib_op_give_up(op);
     }
 }

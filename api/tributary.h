@@ -102,8 +102,8 @@ TRIB_API const char *trib_version(void);
 TRIB_API uint32_t trib_version_number(void);
 /* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
  * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
- * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "codecs"). False for NULL and
- * unknown names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
+ * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "survive_continue", "codecs").
+ * False for NULL and unknown names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
 TRIB_API bool trib_has_feature(const char *name);
 
 /* ---- Types of elements and operations ----------------------------------------------------------------------- */
@@ -208,9 +208,15 @@ typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB
 /* The members whose loss costs no operation. SERVERS: a server in a process of its own, for whole tensors in host
  * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member ends the
  * operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after trib_membership_advance
- * if they are a majority of the members, or half of them with the coordinator. NOTHING (default): the loss of any
- * member ends the job. */
-typedef enum trib_survive { TRIB_SURVIVE_NOTHING = 0, TRIB_SURVIVE_SERVERS = 1, TRIB_SURVIVE_WORKERS = 2 } trib_survive;
+ * if they are a majority of the members, or half of them with the coordinator. CONTINUE: as WORKERS, but operations
+ * complete with the contributions of the workers that are left, and ranks stay as they were: the program need not do
+ * anything. NOTHING (default): the loss of any member ends the job. */
+typedef enum trib_survive {
+    TRIB_SURVIVE_NOTHING = 0,
+    TRIB_SURVIVE_SERVERS = 1,
+    TRIB_SURVIVE_WORKERS = 2,
+    TRIB_SURVIVE_CONTINUE = 3,
+} trib_survive;
 typedef enum trib_gpu_direct { TRIB_GPU_DIRECT_AUTO = 0, TRIB_GPU_DIRECT_OFF = 1 } trib_gpu_direct;
 
 typedef enum trib_log_level {
@@ -262,7 +268,8 @@ typedef struct trib_config {
     trib_colocate colocate;    /* [job] */
     bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
 
-    const char *coordinator; /* "host:port", or several with commas between; may be NULL if the job has one process */
+    const char
+        *coordinator;   /* "host:port", or several with commas; may be NULL in a job of one process or with store */
     const char *listen; /* address or interface (docs/operating.md), or several with commas, dealt evenly to reactors
                               by nearness, else in turns, the rest spare; not loopback: a token too; default
                               127.0.0.1, with one what leads to rank 0 */
@@ -324,7 +331,10 @@ typedef struct trib_config {
     uint32_t codec_count; /* at most TRIB_CODECS_MAX, with those of codec_library */
     uint32_t reserved_32;
     const char *codec_library; /* shared object with such codecs; NULL: none */
-    uint64_t reserved[2];      /* must be 0 */
+    /* "etcd://host:port/prefix", the same on all members: says which epoch is the last one and where its coordinator is
+     * (docs/failure.md); NULL: none. TRIB_UNSUPPORTED if the library was built without libcurl. */
+    const char *store;
+    uint64_t reserved[1]; /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -452,14 +462,16 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *en
 
 /* ---- Membership --------------------------------------------------------------------------------------------- */
 
-/* The members of a job with TRIB_SURVIVE=workers. */
+/* The members of a job with TRIB_SURVIVE=workers or continue. */
 typedef struct trib_membership {
     uint32_t struct_size; /* set it to sizeof(trib_membership) before trib_membership_get */
     uint32_t epoch; /* number of the membership, which grows with each change, by more than 1 at times; 0: none yet */
     /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: it was, and operations fail until the program has called
      * trib_membership_advance. Else what ended the job. */
     trib_status status;
-    int32_t rank; /* this worker's, which may change; ranks are 0..worker_count-1. A server's is -1 */
+    /* This worker's, which may change; ranks are 0..worker_count-1. With TRIB_SURVIVE=continue it stays, and the ranks
+     * of those that were lost are missing. A server's is -1. */
+    int32_t rank;
     int32_t worker_count, server_count;
     uint32_t lost_count;             /* members that were lost between the membership before and this one */
     char text[TRIB_ERROR_TEXT_SIZE]; /* who was lost last, and why; or what status says, in words; "": nobody */
@@ -470,16 +482,18 @@ typedef struct trib_membership {
 typedef void (*trib_membership_cb)(trib_engine *engine, const trib_membership *membership, void *user);
 
 /* Tells from now on when the membership has changed: an epoch is over, and membership->status is TRIB_EPOCH_CHANGED.
- * NULL: no more. TRIB_ANY_THREAD. */
+ * With TRIB_SURVIVE=continue it tells again when operations go on, with TRIB_OK; only so if the first call has not run
+ * by then. NULL: no more. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, trib_membership_cb changed_cb, void *user,
                                                         trib_error *error);
 
-/* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). After the loss of a
- * member every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless
- * it has succeeded on all workers) or after, until all workers that are left have called this. Ranks are dense from
- * then on and keep their order; tensors and prepared operations stay, and their rounds are matched anew. It may be
- * called without a loss, too: then it ends the epoch when all workers have called it. Tensors with TRIB_PAIRS have to
- * be declared anew if the number of workers has changed.
+/* The boundary between two memberships, in a job with TRIB_SURVIVE=workers (docs/failure.md). With
+ * TRIB_SURVIVE=continue it is needed for workers that join only, and ranks stay. Else, after the loss of a member,
+ * every operation fails with TRIB_EPOCH_CHANGED, submitted before (unless it has succeeded on all workers) or after,
+ * until all workers that are left have called this. Ranks are dense from then on and keep their order; tensors and
+ * prepared operations stay, and their rounds are matched anew. It may be called without a loss, too: then it ends the
+ * epoch when all workers have called it. Tensors with TRIB_PAIRS have to be declared anew if the number of workers has
+ * changed.
  * Returns at once. advanced_cb (may be NULL) runs when the new membership holds, with status TRIB_OK, or with what
  * ended the job. TRIB_UNSUPPORTED: the job ends at a loss. TRIB_STATE: it has not come together yet, this is no worker,
  * or an earlier call is under way or its callback has not run yet. Else what ended the job. TRIB_ANY_THREAD. */
@@ -541,7 +555,9 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
  * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
  * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_NO_MEMORY, TRIB_CLOSED. Groups live until the
- * engine is destroyed; a job has at most 1023. TRIB_ANY_THREAD. */
+ * engine is destroyed; a job has at most 1023. With TRIB_SURVIVE=workers a group and its tensors end with the epoch:
+ * what uses them then fails with TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED
+ * between two epochs). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
 /* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */
@@ -697,11 +713,13 @@ TRIB_API TRIB_CHECKED trib_status trib_tensor_counts(const trib_tensor *tensor, 
 
 typedef struct trib_result {
     trib_status status;
-    uint32_t contributors; /* workers whose contribution is in the result: of a broadcast 1; 0 on error */
-    uint64_t bytes;        /* of the tensor; SLICES, PAIRS: of all its slices */
-    int64_t duration_ns;   /* from submission to completion */
-    const char *tensor;    /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
-    const char *text;      /* on error: what happened, naming peer and tensor; "" otherwise */
+    /* Workers whose contribution is in the result, in all of it: AVG has divided by this number. Of a broadcast 1; 0 on
+     * error. trib_op_contributors names them. */
+    uint32_t contributors;
+    uint64_t bytes;      /* of the tensor; SLICES, PAIRS: of all its slices */
+    int64_t duration_ns; /* from submission to completion */
+    const char *tensor;  /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
+    const char *text;    /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
 /* Runs exactly once for an operation that was taken. result and its strings are valid until the callback returns.
@@ -822,6 +840,11 @@ TRIB_API TRIB_CHECKED trib_status trib_all_gather_bytes(trib_engine *engine, con
  * TRIB_STATE if the operation has not succeeded. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_output(const trib_op *op, void **data_out, uint64_t *bytes_out,
                                                  trib_error *error);
+/* The ranks whose contributions are in the result, ascending (in a group its order): at most `capacity` of them;
+ * *count_out is how many there are, as in trib_result. They are those of the time of completion, which others may have
+ * by now where ranks change. TRIB_STATE if the operation has not succeeded. TRIB_INVALID. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_contributors(const trib_op *op, int32_t *ranks, size_t capacity,
+                                                       size_t *count_out, trib_error *error);
 /* The slices' lengths, as trib_tensor_counts has them. TRIB_STATE if the operation has not succeeded.
  * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_counts(const trib_op *op, uint64_t *counts, size_t capacity,

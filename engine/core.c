@@ -26,6 +26,7 @@
 #include "engine/server/keeper.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/op_commit.h"
 #include "engine/link/link_trace.h"
 
@@ -336,8 +337,9 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     if (core->closing && core->host.links == NULL) {
         stop_listening(core);
     }
-    if (core->closing && may_be_closed(core)) {
-        trib_engine_core_closed(core->engine);
+    const bool goes_on = atomic_load(&core->engine->changing);
+    if (core->closing && may_be_closed(core) && (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
+        trib_engine_core_closed(core->engine, goes_on);
         return;
     }
     trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
@@ -348,8 +350,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
-    trib_assert(!core->ended);
-    trib_assert(trib_core_is_here(core) && !core->closing);
+    trib_assert(!core->ended && !core->closing && trib_core_is_here(core));
     trib_wireup_stop(core);
     pthread_mutex_lock(&engine->mutex);
     core->ended_status = engine->fate.status;

@@ -23,6 +23,7 @@
 #include "engine/membership/member.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/membership/tenure.h"
 #include "engine/reopen.h"
 #include "engine/worker/op.h"
 #include "engine/tracer/tracer.h"
@@ -55,12 +56,13 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->coordinator_address = copy_text(config->coordinator);
     engine->coordinator_list = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
+    engine->store = copy_text(config->store);
     trib_status status = copy_codecs(engine, config, error);
     if (status != TRIB_OK) {
         return status;
     }
     if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
-        engine->coordinator_list == NULL) {
+        engine->coordinator_list == NULL || (config->store != NULL && engine->store == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the engine's addresses and its job's name");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
@@ -71,6 +73,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.coordinator = engine->coordinator_address;
     engine->config.device = NULL; /* the environment holds the device now */
     engine->config.listen = engine->listen_host;
+    engine->config.store = engine->store;
     status = trib_auth_key(config->token, engine->job, engine->key);
     if (status != TRIB_OK) {
         return trib_error_set(error, status,
@@ -188,7 +191,7 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 {
     engine->env = *env;
     engine->hooks = &hooks;
-    if (config->survive == TRIB_SURVIVE_WORKERS) {
+    if (config->survive >= TRIB_SURVIVE_WORKERS) {
         engine->env.device = NULL; /* the communicators of a machine's GPUs do not outlive one of them */
     }
     engine->process = trib_fork_process();
@@ -276,6 +279,7 @@ void trib_engine_free(trib_engine *engine)
             trib_core_close(&engine->cores[i]);
         }
     }
+    trib_tenure_close(engine);
     close_device(engine); /* its thread may still wake a reactor after its last job, so reactors are freed later */
     for (uint32_t i = 0; i < engine->core_count && engine->cores != NULL; i++) {
         if (engine->cores[i].reactor != NULL) {
@@ -305,6 +309,7 @@ void trib_engine_free(trib_engine *engine)
     free(engine->coordinator_address);
     free(engine->coordinator_list);
     free(engine->listen_host);
+    free(engine->store);
     trib_codec_rules_close(&engine->codec_rules);
     trib_codec_set_close(&engine->codecs);
     pthread_cond_destroy(&engine->changed);

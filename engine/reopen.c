@@ -14,7 +14,7 @@
 #include "engine/membership/coordinator.h"
 #include "engine/membership/election.h"
 #include "engine/membership/member.h"
-#include "engine/worker/op.h"
+#include "engine/worker/op_carry.h"
 
 trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
 {
@@ -46,7 +46,9 @@ static void join(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_engine *engine = ((trib_core *)reactor->owner)->engine;
     trib_error error = {.status = TRIB_OK};
+    trib_rank_sets_free(engine); /* all cores have closed what used them */
     trib_job_reopened(engine);
+    trib_carry_submit(engine);
     if (!atomic_load(&engine->changing)) {
         return; /* the job has ended meanwhile */
     }
@@ -99,8 +101,11 @@ void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
     pthread_mutex_lock(&engine->once_mutex);
     pthread_mutex_lock(&engine->mutex);
     reset_job(engine);
-    engine->once_count = 0;
-    engine->bytes_calls = 0;
+    if (!atomic_load(&engine->formation.continues)) { /* else those that are under way keep their names */
+        engine->once_count = 0;
+        engine->bytes_calls = 0;
+    }
+    trib_rank_groups_end(engine);
     trib_tensors_reset(engine);
     pthread_mutex_unlock(&engine->mutex);
     pthread_mutex_unlock(&engine->once_mutex);

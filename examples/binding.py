@@ -30,7 +30,7 @@ TRIB_ERROR_TEXT_SIZE = 384
 TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
          'f64': ctypes.c_double,
          'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
-         'words1': ctypes.c_uint64 * 1, 'words2': ctypes.c_uint64 * 2, 'words7': ctypes.c_uint64 * 7,
+         'words1': ctypes.c_uint64 * 1, 'words7': ctypes.c_uint64 * 7,
          'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
 
 
@@ -53,7 +53,7 @@ class trib_config(ctypes.Structure):
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
         i32 shares gpu_direct; text coordinator_source; i32 checksum survive;
         text codec; u64 codec_min_bytes; pointer unique_id oob_cb oob_user codecs;
-        u32 codec_count reserved_32; text codec_library; words2 reserved''')
+        u32 codec_count reserved_32; text codec_library store; words1 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):

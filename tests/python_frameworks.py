@@ -35,6 +35,7 @@ FRAMEWORKS = {
     'jax': ([], ['jax==0.10.2', 'jaxlib==0.10.2', 'optax', 'keras']),
     'tensorflow': ([], ['tensorflow-cpu==2.21.0']),
     'mxnet': ([], ['mxnet==1.9.1', 'numpy==1.23.5']),
+    'mxnet2': ([], ['mxnet==2.0.0b1', 'numpy==1.23.5']),
 }
 SYSTEM = re.compile(r'(lib(c|m|dl|rt|pthread|stdc\+\+|gcc_s|gomp|z|quadmath)|ld-linux.*)\.so')
 NO_DEVICE = 100  # cudaErrorNoDevice
@@ -128,7 +129,7 @@ def make(framework, folder):
                 read(python, '-c', 'import sysconfig; print(sysconfig.get_path("purelib"))').strip(), 'torch', 'lib'
             )
         )
-    subprocess.run([python, '-c', 'import %s' % framework], check=True)
+    subprocess.run([python, '-c', 'import ' + framework.rstrip('2')], check=True)
     with open(complete, 'w', encoding='ascii') as file:
         file.write(stamp)
     return python

@@ -12,6 +12,7 @@
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "engine/tracer/tracer.h"
+#include "engine/wire/address_list.h"
 #include "engine/wire/auth.h"
 
 /* A caller that was built against another header has a struct of another size: the fields that both know are written,
@@ -70,18 +71,6 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     return TRIB_OK;
 }
 
-/* True if one address of the list has port 0: the system chooses the port then, and only its own process knows it. */
-static bool leaves_port_open(const char *coordinator)
-{
-    for (const char *at = coordinator; at != NULL && (at = strchr(at, ':')) != NULL; at++) {
-        const size_t zeros = strspn(at + 1, "0");
-        if (zeros > 0 && (at[1 + zeros] == '\0' || at[1 + zeros] == ',')) {
-            return true;
-        }
-    }
-    return false;
-}
-
 /* source: the launcher's variables for it, or TRIB_COORDINATOR and why no launcher says it, or "". */
 static trib_status refuse_no_coordinator(const char *source, trib_error *error)
 {
@@ -116,10 +105,11 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool worker = (config->roles & TRIB_ROLE_WORKER) != 0;
     const bool joins = worker && config->rank == -1;
-    if (joins && (config->survive != TRIB_SURVIVE_WORKERS || config->external_coordinator)) {
-        return trib_error_set(error, TRIB_INVALID,
-                              "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers, whose rank 0 keeps the "
-                              "membership, takes workers that come later");
+    if (joins && (config->survive < TRIB_SURVIVE_WORKERS || config->external_coordinator)) {
+        return trib_error_set(
+            error, TRIB_INVALID,
+            "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers or continue, whose rank 0 keeps the "
+            "membership, takes workers that come later");
     }
     if (worker && !joins && (config->rank < 0 || config->rank >= config->worker_count)) {
         return trib_error_set(error, TRIB_INVALID,
@@ -128,10 +118,10 @@ static trib_status check_job(const trib_config *config, trib_error *error)
     }
     bool alone =
         worker && !joins && config->worker_count == 1 && config->server_count == 0 && !config->external_coordinator;
-    if (config->coordinator == NULL && !alone) {
+    if (config->coordinator == NULL && config->store == NULL && !alone) {
         return refuse_no_coordinator(config->coordinator_source != NULL ? config->coordinator_source : "", error);
     }
-    if (!alone && leaves_port_open(config->coordinator)) {
+    if (!alone && config->store == NULL && trib_address_list_leaves_port(config->coordinator)) {
         return trib_error_set(error, TRIB_INVALID,
                               "coordinator %.160s: choose a port, or the other processes of the job do not find it "
                               "(TRIB_COORDINATOR=host:port, the same on all members), or give all of them "

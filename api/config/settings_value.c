@@ -3,7 +3,6 @@
 #define _GNU_SOURCE
 #endif
 #include <errno.h>
-#include <locale.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,31 +11,26 @@
 #include "api/config/settings.h"
 #include "engine/base/assert.h"
 #include "engine/base/log.h"
+#include "engine/base/neutral_locale.h"
 #include "engine/reactor/reactor.h"
 
 #define TEXT_BYTES_MAX (INT64_C(1) << 30) /* of a size without a limit of its own */
 
 /* ---- Texts ---- */
 
-/* The C library's own locale "C": it allocates nothing, and cannot fail. */
-static locale_t neutral_locale(void)
-{
-    return newlocale(LC_ALL_MASK, "C", (locale_t)0);
-}
-
 static double parse_decimal(const char *text, char **end)
 {
-    locale_t neutral = neutral_locale();
-    const double value = strtod_l(text, end, neutral);
-    freelocale(neutral);
+    locale_t callers = trib_neutral_locale_enter();
+    const double value = strtod(text, end);
+    trib_neutral_locale_leave(callers);
     return value;
 }
 
 static bool is_same_word(const char *a, const char *b)
 {
-    locale_t neutral = neutral_locale();
-    const bool same = strcasecmp_l(a, b, neutral) == 0;
-    freelocale(neutral);
+    locale_t callers = trib_neutral_locale_enter();
+    const bool same = strcasecmp(a, b) == 0;
+    trib_neutral_locale_leave(callers);
     return same;
 }
 

@@ -10,6 +10,7 @@
 #include "api/env/device_load.h"
 #include "api/env/env_place.h"
 #include "api/env/look_up.h"
+#include "api/env/store_load.h"
 #include "engine/worker/pipeline.h"
 #include "engine/reactor/reactor_ev.h"
 #include "numa/arena.h"
@@ -202,6 +203,7 @@ static void close_env(trib_env *env)
 {
     env->transport->context_close(env->transport_context);
     trib_look_up_close(env->resolver);
+    trib_store_free(env);
     destroy_host(env->memory);
 }
 
@@ -354,7 +356,11 @@ trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *e
             self->place.plan.reactor_count < TRIB_REACTORS_MAX ? self->place.plan.reactor_count : TRIB_REACTORS_MAX;
     }
     choose_polling(self, env, config);
-    return TRIB_OK;
+    const trib_status stored = trib_store_load(config, env, error);
+    if (stored != TRIB_OK) {
+        close_env(env);
+    }
+    return stored;
 }
 
 void trib_env_host_describe(FILE *out)

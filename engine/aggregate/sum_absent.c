@@ -4,6 +4,7 @@
  * An absent contributor brings a chunk as soon as somebody else has brought it, for only then its length is known. The
  * chunk goes the way of any other contribution, so all rules of rounds hold for it, too.
  */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,6 +97,13 @@ static const void *neutral_bytes(trib_summation *self, const trib_contribution *
 
 /* ---- Rounds ---- */
 
+/* The contributor knows nothing of the round, and is told nothing of it. */
+static void pass_by(sum_round *round, uint32_t contributor)
+{
+    round->notified_count += round->notified[contributor] == 0;
+    round->notified[contributor] = 1;
+}
+
 /* Brings the chunks that others have brought. Without memory, some are left for a later call. */
 static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
 {
@@ -109,6 +117,7 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
         if (chunk->arrived == 0 || trib_sum_has_arrived(self, round, &what)) {
             continue;
         }
+        pass_by(round, contributor);
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
         status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY
@@ -156,4 +165,70 @@ void trib_summation_fill(trib_summation *self, const trib_contribution *what, tr
         trib_sum_round_try_end(self, round);
         round = younger;
     }
+}
+
+/* ---- After a join ---- */
+
+/* The newest round of the key, also of its earlier tensors. */
+static uint32_t newest_over(const sum_key *key, const trib_contribution *what)
+{
+    const uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
+    return newest < what->round_base ? what->round_base : newest;
+}
+
+static bool has_come(const sum_round *round, uint32_t contributor)
+{
+    return round->counts[contributor] > 0 || round->notified[contributor];
+}
+
+/* True if the contributor has not come to some round before what->round. */
+static bool skips(const sum_key *key, const sum_round *round, const trib_contribution *what)
+{
+    bool skips = round == NULL && what->round > newest_over(key, what) + 1;
+    for (const sum_round *older = key == NULL ? NULL : key->live; older != NULL && !skips; older = older->next) {
+        skips = older->what.round < what->round && !has_come(older, what->contributor);
+    }
+    return skips;
+}
+
+static void refuse_passed(trib_summation *self, const sum_key *key, const trib_contribution *what)
+{
+    for (sum_round *round = key->live, *older; round != NULL; round = older) {
+        older = round->next;
+        if (round->what.round >= what->round || has_come(round, what->contributor)) {
+            continue;
+        }
+        char text[TRIB_ERROR_TEXT_SIZE];
+        snprintf(text, sizeof text, "rank %u joined (trib_join) before round %u, and has gone on to round %u",
+                 trib_sum_rank(self, what, what->contributor), round->what.round, what->round);
+        pass_by(round, what->contributor);
+        trib_sum_round_refuse(self, round, TRIB_CANCELLED, text);
+        trib_sum_round_try_end(self, round);
+    }
+}
+
+/* All go on from the same round after a join, so each join lets one round begin behind a gap. A worker whose numbers
+ * are wrong is out of turn then, as it would be without joins. */
+bool trib_sum_pass_over(trib_summation *self, sum_key **key_inout, const sum_round *round,
+                        const trib_contribution *what)
+{
+    sum_key *key = *key_inout;
+    if (!skips(key, round, what) || (key != NULL && key->joins == what->joins && what->round > key->join_round)) {
+        return true;
+    }
+    *key_inout = key = key == NULL ? trib_sum_key_make(self, what) : key;
+    if (key == NULL) {
+        return false;
+    }
+    if (round == NULL && key->joins != what->joins) {
+        key->joins = what->joins;
+        key->join_round = what->round;
+    }
+    refuse_passed(self, key, what);
+    const uint32_t over = newest_over(key, what);
+    if (what->round > over + 1) { /* what others have sent to rounds between is still on its way, and is dropped */
+        key->refused_first = key->refused_last == over && over != 0 ? key->refused_first : over + 1;
+        key->refused_last = key->finished = what->round - 1;
+    }
+    return true;
 }

@@ -90,6 +90,7 @@ typedef struct sum_key {
     /* The newest run of consecutive refused rounds that are over. Contributions still on their way to them are
      * dropped. 0 if there is none. */
     uint32_t refused_first, refused_last;
+    uint32_t joins, join_round; /* the last join after which a round was begun behind a gap, and that round */
     uint32_t live_count;
     uint32_t open_count; /* live rounds that are neither refused nor complete */
     sum_round *live;     /* newest first; rounds that are over may leave gaps */
@@ -208,6 +209,11 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
 uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
+/* After a join (what->joins): the contributor never shows up in rounds before what->round that it has not come to. If
+ * there may be such rounds they are refused, unless they are over. *key_inout is made then if it is NULL. Returns false
+ * if there is no memory for it. */
+bool trib_sum_pass_over(trib_summation *self, sum_key **key_inout, const sum_round *round,
+                        const trib_contribution *what);
 
 /* The contributor's chunk has come. */
 static inline bool trib_sum_has_arrived(const trib_summation *self, const sum_round *round,

@@ -73,9 +73,12 @@ static bool is_through(const sum_key *key, const sum_round *round, uint32_t cont
     return before == NULL || before->notified[contributor] || before->counts[contributor] == before->what.chunk_count;
 }
 
-static trib_status check_turn(const trib_summation *self, const sum_key *key, const sum_round *round,
-                              const trib_contribution *what, trib_error *error)
+static trib_status check_turn(trib_summation *self, sum_key *key, const sum_round *round, const trib_contribution *what,
+                              trib_error *error)
 {
+    if (what->joins > 0 && !trib_sum_pass_over(self, &key, round, what)) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the rounds of a key");
+    }
     uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);
     newest = newest < what->round_base ? what->round_base : newest;
     if (round == NULL &&

@@ -19,6 +19,7 @@ uint64_t trib_cut_slices(trib_layout layout, uint32_t members)
 
 trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *counts, size_t element)
 {
+    trib_assert(members > 0 && element > 0);
     const uint64_t slices = trib_cut_slices(layout, members);
     trib_cut *cut = calloc(1, sizeof *cut + slices * sizeof cut->slices[0]);
     if (cut == NULL) {
@@ -96,6 +97,7 @@ uint32_t trib_cut_size(const trib_cut *cut, uint32_t partition)
 
 uint64_t trib_cut_given(const trib_cut *cut, uint32_t member)
 {
+    trib_assert(cut->layout != TRIB_PAIRS || member < cut->members);
     uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->slices[member % cut->slice_count].bytes;
     for (uint32_t i = 0; i < cut->members && cut->layout == TRIB_PAIRS; i++) {
         bytes += cut->slices[member * cut->members + i].bytes;
@@ -105,6 +107,7 @@ uint64_t trib_cut_given(const trib_cut *cut, uint32_t member)
 
 uint64_t trib_cut_taken(const trib_cut *cut, uint32_t member)
 {
+    trib_assert(cut->layout != TRIB_PAIRS || member < cut->members);
     uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->bytes;
     for (uint32_t i = 0; i < cut->members && cut->layout == TRIB_PAIRS; i++) {
         bytes += cut->slices[i * cut->members + member].bytes;

@@ -77,6 +77,7 @@ bool trib_machines_ranks(const trib_roster *roster, uint32_t worker, trib_machin
         ranks.cross_rank += place == ranks.local_rank && sorted[i] < mine;
         ranks.cross_size += place == ranks.local_rank;
     }
+    trib_assert(ranks.local_rank < ranks.local_size && ranks.cross_rank < ranks.cross_size);
     free(sorted);
     *ranks_out = ranks;
     return true;
@@ -145,12 +146,14 @@ uint32_t trib_machines_local_size(const trib_roster *roster, trib_local_sum want
     if (wanted == TRIB_LOCAL_SUM_AUTO && roster->sum_order == TRIB_ORDER_RANK && (local & (local - 1)) != 0) {
         return no(why, "with %u workers a machine, no power of two, it would change the bits of sums", local);
     }
+    trib_assert(n % local == 0);
     return local;
 }
 
 trib_status trib_machines_weights(trib_place_member *members, uint32_t member_count, uint32_t worker_count,
                                   uint32_t local_size, double *t_opt_factor_out)
 {
+    trib_assert(local_size > 0 && worker_count % local_size == 0 && worker_count <= member_count);
     const uint32_t machines = worker_count / local_size, servers = member_count - worker_count;
     trib_place_member *merged = calloc(machines + servers, sizeof *merged);
     if (merged == NULL) {

@@ -96,6 +96,7 @@ static double least_time(const place_job *job)
 static double share_out_many(const place_job *job, trib_place_member *members)
 {
     const double t = least_time(job), total = total_capacity(job, t);
+    trib_assert(job->workers > 2 && total >= 1.0);
     for (uint32_t i = 0; i < job->count; i++) {
         members[i].weight = (server_capacity(job, &members[i], t) + worker_capacity(job, &members[i], t)) / total;
     }
@@ -113,6 +114,7 @@ static double share_out_few(const place_job *job, trib_place_member *members)
         servers += server_capacity(job, &members[i], 1.0);
         colocated += members[i].is_worker && members[i].can_sum ? rate_of(job, &members[i]) : 0;
     }
+    trib_assert(job->workers <= 2 && (colocated > 0 || servers > 0));
     double t;
     if (colocated > 0) {
         at_once = job->workers == 1 ? 0 : servers * push;
@@ -215,6 +217,7 @@ trib_status trib_dealer_create(const trib_place_member *members, uint32_t member
         member->reactor_first = first;
         first += member->reactor_count;
     }
+    trib_assert(first == reactors); /* the members' ranges cover reactor_dealt */
     *out = dealer;
     return TRIB_OK;
 }
@@ -229,6 +232,7 @@ void trib_dealer_destroy(trib_dealer *dealer)
 
 void trib_dealer_begin(trib_dealer *dealer, uint64_t bytes, uint32_t partition_bytes)
 {
+    trib_assert(partition_bytes > 0);
     const double partitions = bytes == 0 ? 1 : (double)((bytes + partition_bytes - 1) / partition_bytes);
     for (uint32_t i = 0; i < dealer->count; i++) {
         dealt_member *member = &dealer->members[i];

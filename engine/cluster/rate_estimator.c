@@ -76,6 +76,7 @@ trib_status trib_rate_estimator_create(const trib_place_member *members, uint32_
         worker_count += members[i].is_worker;
     }
     trib_assert(member_count >= 1 && member_count <= TRIB_RATE_MEMBERS_MAX);
+    trib_assert(worker_count > 0 && members[worker_count - 1].is_worker); /* workers come first */
     trib_rate_estimator *self = calloc(1, sizeof *self + member_count * sizeof self->members[0]);
     way *ways = calloc((size_t)member_count * member_count, sizeof *ways);
     seen_way *sorted = calloc(member_count, sizeof *sorted);
@@ -315,6 +316,7 @@ static void learn_unit(trib_rate_estimator *self, const seen_link *seen)
         }
         heaviest = *weight > heaviest ? *weight : heaviest;
     }
+    trib_assert(heaviest > 0);
     for (uint32_t i = 0; i < self->count; i++) {
         double *weight = &self->members[i].weight;
         *weight = (*weight > FLOOR * heaviest ? *weight : FLOOR * heaviest) / heaviest;

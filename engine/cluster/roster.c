@@ -1,4 +1,5 @@
 /* roster.c - encoding of members and rosters. Pure functions; everything from the wire is checked here. */
+#include "engine/base/assert.h"
 #include "engine/base/limits.h"
 #include "engine/cluster/roster.h"
 
@@ -14,6 +15,8 @@
 #define PLACED 4u
 #define SUBFLOWS 8u
 
+#define SHRINKS_AND_CONTINUES 2u /* else 1: it shrinks, or 0 */
+
 trib_roster *trib_roster_create(uint32_t member_count)
 {
     trib_roster *roster = calloc(1, sizeof *roster + member_count * sizeof roster->members[0]);
@@ -25,12 +28,14 @@ trib_roster *trib_roster_create(uint32_t member_count)
 
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info)
 {
+    trib_assert(info->reactors >= 1 && info->reactors <= TRIB_REACTORS_MAX);
     trib_put_u32(writer, info->roles);
     const uint8_t share = info->stands_by ? STANDS_BY : (uint8_t)info->sums;
     trib_put_u8(writer, share | (info->placed ? PLACED : 0) | (info->subflows ? SUBFLOWS : 0));
     trib_put_u32(writer, info->reactors);
     trib_put_u64(writer, info->bandwidth);
     trib_put_u64(writer, info->kernel);
+    trib_put_u32(writer, info->rank);
     trib_put_text(writer, info->name);
     for (uint32_t i = 0; i < info->reactors; i++) {
         trib_put_text(writer, info->addresses[i].text);
@@ -48,6 +53,7 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
     info.reactors = trib_get_u32(reader);
     info.bandwidth = trib_get_u64(reader);
     info.kernel = trib_get_u64(reader);
+    info.rank = trib_get_u32(reader);
     trib_get_text(reader, info.name, sizeof info.name);
     if (reader->failed || share > STANDS_BY || flags > (SUMS | STANDS_BY | PLACED | SUBFLOWS) || info.reactors == 0 ||
         info.reactors > TRIB_REACTORS_MAX) {
@@ -65,6 +71,7 @@ trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out
 
 void trib_roster_put(trib_writer *writer, const trib_roster *roster)
 {
+    trib_assert(roster->worker_count + roster->server_count == roster->member_count);
     trib_put_u32(writer, roster->epoch);
     trib_put_u32(writer, roster->worker_count);
     trib_put_u32(writer, roster->server_count);
@@ -78,12 +85,14 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_u32(writer, roster->local_size);
     trib_put_u32(writer, roster->follows);
     trib_put_u32(writer, roster->survives);
-    trib_put_u32(writer, roster->shrinks);
+    trib_put_u32(writer, roster->continues ? SHRINKS_AND_CONTINUES : roster->shrinks);
+    trib_put_u32(writer, roster->ranks_used);
     trib_put_u32(writer, roster->lost);
     trib_put_text(writer, roster->lost_text);
     trib_put_u32(writer, roster->electors_before);
     trib_put_u32(writer, roster->newcomers);
     trib_put_u32(writer, roster->new_servers);
+    trib_put_u64(writer, roster->ticket);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
         trib_put_u32(writer, roster->members[i].former);
@@ -102,6 +111,18 @@ static bool reactors_agree(const trib_roster *roster)
 {
     for (uint32_t i = 1; roster->local_size > 0 && i < roster->worker_count; i++) {
         if (roster->members[i].reactors != roster->members[0].reactors) {
+            return false;
+        }
+    }
+    return true;
+}
+
+/* True if the order of ids is that of ranks. */
+static bool ranks_ascend(const trib_roster *roster)
+{
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        const uint32_t rank = roster->members[i].rank;
+        if (rank < i || rank >= roster->ranks_used || (i > 0 && rank <= roster->members[i - 1].rank)) {
             return false;
         }
     }
@@ -140,13 +161,16 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     head.survives = survives != 0;
     const uint32_t shrinks = trib_get_u32(reader);
     head.shrinks = shrinks != 0;
+    head.continues = shrinks == SHRINKS_AND_CONTINUES;
+    head.ranks_used = trib_get_u32(reader);
     head.lost = trib_get_u32(reader);
     trib_get_text(reader, head.lost_text, sizeof head.lost_text);
     head.electors_before = trib_get_u32(reader);
     head.newcomers = trib_get_u32(reader);
     head.new_servers = trib_get_u32(reader);
+    head.ticket = trib_get_u64(reader);
     const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
-    if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || shrinks > 1 ||
+    if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || shrinks > SHRINKS_AND_CONTINUES ||
         (head.survives && head.follows) || !header_is_sane(&head)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     }
@@ -163,8 +187,9 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
         }
         roster->members[i].former = trib_get_u32(reader);
     }
-    trib_status status = reactors_agree(roster) ? trib_get_end(reader, "ROSTER", error)
-                                                : trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
+    trib_status status = reactors_agree(roster) && ranks_ascend(roster)
+                             ? trib_get_end(reader, "ROSTER", error)
+                             : trib_error_set(error, TRIB_PROTOCOL, "malformed roster");
     if (status != TRIB_OK) {
         free(roster);
         return status;
@@ -193,6 +218,7 @@ bool trib_roster_is_one_host(const trib_roster *roster)
 
 uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32_t reactor)
 {
+    trib_assert(member < roster->member_count);
     const trib_member_info *info = &roster->members[member];
     const char *list = reactor < info->reactors ? info->addresses[reactor].text : "";
     uint32_t count = 1;
@@ -229,6 +255,16 @@ uint32_t trib_roster_summing_cores(const trib_roster *roster)
         count += info->sums && !info->stands_by ? info->reactors : 0;
     }
     return count;
+}
+
+uint32_t trib_roster_find_rank(const trib_roster *roster, uint32_t rank)
+{
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        if (roster->members[i].rank == rank) {
+            return i;
+        }
+    }
+    return TRIB_NO_MEMBER;
 }
 
 const char *trib_roster_name(const trib_roster *roster, uint32_t member)

@@ -10,7 +10,7 @@
 /* Slower links are announced as this slow; the factor travels in billionths, in 64 bits. */
 #define TRIB_T_OPT_FACTOR_MAX 1e9
 
-/* Ids: a worker has its rank, 0..n-1; dedicated servers follow. */
+/* Ids: workers have 0..n-1, in the order of their ranks; dedicated servers follow. */
 typedef struct trib_member_info {
     uint32_t roles;
     bool sums;      /* a server, or a worker with a weight, or: */
@@ -21,6 +21,7 @@ typedef struct trib_member_info {
     uint64_t bandwidth;
     uint64_t kernel;                 /* id of the kernel it runs on, the same in containers; 0: unknown */
     uint32_t former;                 /* in a roster: its id in the epoch before; TRIB_NO_MEMBER: it had none */
+    uint32_t rank;                   /* of a worker, as its program knows it; in JOIN TRIB_NO_MEMBER: it has none yet */
     char name[TRIB_MEMBER_NAME_MAX]; /* "rank 3 (host:pid)", "server 1 (host:pid)" */
     trib_address addresses[TRIB_REACTORS_MAX];
 } trib_member_info;
@@ -33,16 +34,19 @@ typedef struct trib_roster {
     trib_sum_order sum_order;
     int64_t peer_timeout_ns;
     double t_opt_factor;
-    bool follows;  /* weights follow the measured rates of links (rebalance.h) */
-    bool survives; /* the loss of a server in a process of its own costs no operation (engine/server/takeover.h) */
-    bool shrinks;  /* the job goes on after the loss of a worker (engine/membership/formation.h) */
-    uint32_t lost; /* members that were lost since the epoch before */
+    bool follows;   /* weights follow the measured rates of links (rebalance.h) */
+    bool survives;  /* the loss of a server in a process of its own costs no operation (engine/server/takeover.h) */
+    bool shrinks;   /* the job goes on after the loss of a worker (engine/membership/formation.h) */
+    bool continues; /* and so do its operations, and ranks stay as they were (engine/worker/op_carry.h) */
+    uint32_t ranks_used; /* ranks below this one have been given to workers, of which some may be lost */
+    uint32_t lost;       /* members that were lost since the epoch before */
     char lost_text[TRIB_ERROR_TEXT_SIZE]; /* the last of these, and why */
     /* A member that has this roster may count on it alone once it knows that all have it. Before that, a majority of
      * the members of the epoch before is needed, too (engine/membership/election.h). */
     uint32_t electors_before; /* members of the epoch before that had not left in good order; 0: it is the first */
     uint32_t newcomers;       /* the last so many workers were no members then */
     uint32_t new_servers;     /* nor were the last so many servers */
+    uint64_t ticket;          /* what stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
     const struct trib_roster *before; /* of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];
 } trib_roster;
@@ -75,6 +79,9 @@ bool trib_roster_has_networks(const trib_roster *roster);
 uint32_t trib_roster_summing(const trib_roster *roster);
 /* The number of their reactors. */
 uint32_t trib_roster_summing_cores(const trib_roster *roster);
+
+/* The id of the worker of that rank, or TRIB_NO_MEMBER. */
+uint32_t trib_roster_find_rank(const trib_roster *roster, uint32_t rank);
 
 /* "rank 3 (host:pid)"; "an unknown member" if there is no such member, or no roster yet. */
 const char *trib_roster_name(const trib_roster *roster, uint32_t member);

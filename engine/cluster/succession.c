@@ -1,6 +1,8 @@
 /* succession.c - see succession.h. */
 #include "engine/cluster/succession.h"
 
+#include "engine/base/assert.h"
+
 static bool may_follow(const trib_roster *roster, uint32_t member, uint32_t reactor)
 {
     const trib_member_info *info = &roster->members[member];
@@ -29,5 +31,6 @@ bool trib_succession_find(const trib_roster *roster, bool (*is_gone)(const void 
             return true;
         }
     }
+    trib_assert(count == 0);
     return false;
 }

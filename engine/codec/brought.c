@@ -138,6 +138,7 @@ static uint32_t identity_of(const trib_codec_desc *desc)
 
 static void fill(trib_codec_brought *self, const trib_codec_desc *desc)
 {
+    trib_assert(strlen(desc->name) < sizeof self->name);
     memcpy(self->name, desc->name, strlen(desc->name) + 1);
     self->desc = *desc;
     self->desc.name = self->name;

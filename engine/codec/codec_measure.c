@@ -61,6 +61,7 @@ bool trib_codec_measure(const trib_codec_clock *clock, const trib_codec_config *
     }
     /* The elements, what is decoded, a residual, a momentum, a scratch; then the state and the encoded bytes. */
     const uint64_t room = config->codec->bound(&config->params, TRIB_FLOAT32, COUNT);
+    trib_assert(room % 4 == 0);
     const size_t state_bytes = (config->codec->state_bytes + 63u) / 64 * 64;
     float *memory = calloc(1, 5 * BYTES + state_bytes + room);
     if (memory == NULL) {

@@ -5,6 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/log.h"
 
 #define PART_SIZE (TRIB_CODEC_PATTERN_MAX + TRIB_CODEC_TEXT_SIZE)
@@ -26,6 +27,7 @@ static bool read_size(const char *text, uint64_t *bytes)
 static trib_status read_rule(trib_codec_rule *rule, const trib_codec_set *brought, char *part, trib_error *error)
 {
     char *codec = strchr(part, '=');
+    trib_assert(codec != NULL); /* read_part has found it */
     *codec++ = '\0';
     char *size = strrchr(part, '@');
     rule->bytes_least = ANY_SIZE;

@@ -1,4 +1,5 @@
 /* codec_text.c - a codec and its parameters as one line of text, read and written. */
+#include "engine/base/neutral_locale.h"
 #include "engine/codec/codec_auto.h"
 #include "engine/codec/codec_parts.h"
 
@@ -51,7 +52,9 @@ static int choice(const char *value, const char *const names[])
 static bool read_number(const char *value, double *number)
 {
     char *end = NULL;
+    locale_t callers = trib_neutral_locale_enter();
     *number = strtod(value, &end);
+    trib_neutral_locale_leave(callers);
     return end != value && *end == '\0' && isfinite(*number);
 }
 
@@ -388,6 +391,7 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
         memcpy(text, config->choices, TRIB_CODEC_TEXT_SIZE);
         return text;
     }
+    locale_t callers = trib_neutral_locale_enter();
     size_t used =
         (size_t)snprintf(text, TRIB_CODEC_TEXT_SIZE, "%s", config->codec != NULL ? config->codec->name : "none");
 #define ADD(...) used += (size_t)snprintf(text + used, TRIB_CODEC_TEXT_SIZE - used, __VA_ARGS__)
@@ -426,6 +430,7 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
         ADD(",two_way");
     }
 #undef ADD
+    trib_neutral_locale_leave(callers);
     trib_assert(used < TRIB_CODEC_TEXT_SIZE);
     return text;
 }

@@ -30,6 +30,8 @@ static uint64_t get(const unsigned char *at, size_t bytes)
 void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_ENCODING_BYTES])
 {
     const trib_codec_params *params = &encoding->params;
+    trib_assert(encoding->codec != NULL && encoding->partition_count > 0); /* what trib_encoding_get accepts */
+    trib_assert(params->scaling <= 1 && params->partition <= 1 && params->normalize <= 1);
     uint64_t ratio;
     memcpy(&ratio, &params->ratio, sizeof ratio);
     put(bytes + SEED_AT, params->seed, 8);

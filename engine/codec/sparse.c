@@ -76,6 +76,7 @@ static uint32_t kept_of(const trib_codec_params *params, const trib_codec_place 
     if (params->k == 0 || place->partition_count <= count) {
         return kept_at_most(params, dtype, count);
     }
+    trib_assert(place->first_element >= place->partition_first);
     const double step = (double)params->k / (double)place->partition_count;
     const uint64_t begin = place->first_element - place->partition_first;
     const uint64_t before = (uint64_t)((double)begin * step);
@@ -320,6 +321,7 @@ static uint32_t encode_topk(const trib_codec_params *params, const trib_codec_pl
     } else {
         pairs = select_pairs(encoded, kept, params, place, dtype, source, count, sizeof(uint32_t), sizeof(uint16_t));
     }
+    trib_assert(pairs > 0 && pairs <= kept_at_most(params, dtype, count)); /* what check_pairs accepts */
     return (uint32_t)(pairs * 2 * width);
 }
 
@@ -330,6 +332,7 @@ static uint32_t encode_randomk(const trib_codec_params *params, const trib_codec
 {
     const uint32_t kept = kept_of(params, place, dtype, count);
     const size_t width = width_of(dtype, count), element = trib_dtype_size(dtype);
+    trib_assert(kept <= kept_at_most(params, dtype, count)); /* what check_pairs accepts */
     codec_xorshift random =
         trib_codec_xorshift_begin(params, place, TRIB_CODEC_RANDOMK, state); /* alike on all workers */
     for (uint32_t i = 0; i < kept; i++) {

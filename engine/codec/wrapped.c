@@ -137,6 +137,7 @@ void trib_codec_keep(const trib_codec_config *config, const trib_codec_memory *m
                      const void *source, uint32_t count)
 {
     trib_assert(config->feedback != TRIB_FEEDBACK_NONE);
+    trib_assert(memory->residual != NULL && memory->scratch != NULL);
     gather(config, memory, dtype, source, count);
 }
 
@@ -144,6 +145,7 @@ void trib_codec_take_back(const trib_codec_config *config, const trib_codec_memo
                           const unsigned char *encoded, uint32_t encoded_size, uint32_t count)
 {
     trib_assert(config->feedback != TRIB_FEEDBACK_NONE);
+    trib_assert(memory->residual != NULL && memory->scratch != NULL);
     /* A program's codec may refuse what it has decoded before: then the chunk is lost. */
     (void)settle(config, memory, dtype, encoded, encoded_size, count, 1);
 }

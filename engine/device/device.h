@@ -22,9 +22,10 @@
 
 #include "engine/base/limits.h"
 #include "engine/base/kernel_ops.h"
+#include "engine/codec/codec.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_DEVICE_ABI 13u
+#define TRIB_DEVICE_ABI 14u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 
@@ -33,6 +34,7 @@ typedef struct trib_device trib_device;
 typedef enum trib_device_kind {
     TRIB_DEVICE_WAIT,           /* ends when the caller's stream has reached the marker */
     TRIB_DEVICE_TO_HOST,        /* bytes from source (device) to target (host) */
+    TRIB_DEVICE_ENCODE,         /* as TO_HOST, but the target gets what a codec makes of the source's elements */
     TRIB_DEVICE_TO_DEVICE,      /* bytes from source (host) to target (device) */
     TRIB_DEVICE_SEE,            /* makes data that a network device has written to target visible to the device */
     TRIB_DEVICE_REDUCE_SCATTER, /* target gets this member's shard of the sum of the members' sources */
@@ -43,6 +45,17 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_JOIN,           /* makes the device a member of the group named at source */
     TRIB_DEVICE_KIND_COUNT
 } trib_device_kind;
+
+/* How a device encodes a partition, chunk by chunk. Each chunk has `room` bytes at the target: the number of its encoded
+ * bytes (uint32_t), and from TRIB_DEVICE_ENCODED_AT on, these. */
+#define TRIB_DEVICE_ENCODED_AT 16u
+typedef struct trib_device_encoding {
+    const trib_codec_config *config; /* without feedback, momentum and state */
+    trib_codec_place place;          /* of the first chunk */
+    uint32_t chunk_elements;         /* of every chunk but the last */
+    uint32_t room;                   /* a multiple of 16 */
+    uint64_t target_bytes;           /* all that the target gets */
+} trib_device_encoding;
 
 /* The end of an operation on the device, for which streams may wait. The engine clears all but the event before each
  * operation. */
@@ -61,9 +74,10 @@ typedef struct trib_device_job {
     trib_reduce reduce;
     const void *source;
     void *target;
-    size_t bytes;   /* for collectives: size of the whole piece */
-    size_t shard;   /* for collectives: member r has bytes [r * shard, (r + 1) * shard), cut at `bytes` */
-    uint32_t root;  /* for BROADCAST: a member */
+    size_t bytes;  /* for collectives: size of the whole piece */
+    size_t shard;  /* for collectives: member r has bytes [r * shard, (r + 1) * shard), cut at `bytes` */
+    uint32_t root; /* for BROADCAST: a member */
+    const trib_device_encoding *encoding; /* for ENCODE */
     uint64_t label; /* for collectives: the same on all members; checked by the host implementation */
     const struct trib_device_job *after;
     void *marker; /* for WAIT: from marker_record, owned by the job */
@@ -111,6 +125,8 @@ typedef struct trib_device_ops {
     /* Any thread: whether the devices of a machine can reduce elements of the type so. Asked only of pairs that suit
      * each other (trib_reduce_suits). */
     bool (*reduces)(trib_dtype dtype, trib_reduce reduce);
+    /* Any thread: whether the device takes ENCODE jobs of that codec and type. NULL: it takes none. */
+    bool (*encodes)(const trib_codec_config *config, trib_dtype dtype);
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);

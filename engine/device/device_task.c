@@ -140,6 +140,33 @@ bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls
     return pushes;
 }
 
+/* ---- Encoding ---- */
+
+bool trib_device_encode_there(const trib_core *core, trib_task *task)
+{
+    const trib_tensor *tensor = task->tensor;
+    const trib_codec_config *config = &tensor->codec;
+    const trib_device_ops *ops = core->engine->env.device;
+    if (!trib_task_will_encode(task) || ops->encodes == NULL || !ops->encodes(config, tensor->dtype)) {
+        return false;
+    }
+    const uint32_t element = (uint32_t)trib_dtype_size(tensor->dtype), chunk = tensor->chunk_bytes / element;
+    const uint32_t whole = task->chunk_count - 1, rest = task->size / element - whole * chunk;
+    const uint64_t bound = config->codec->bound(&config->params, tensor->dtype, chunk);
+    const uint64_t room = (TRIB_DEVICE_ENCODED_AT + bound + 15) / 16 * 16;
+    const uint64_t last = TRIB_DEVICE_ENCODED_AT + config->codec->bound(&config->params, tensor->dtype, rest);
+    if (whole * room + last > task->size) {
+        return false; /* it would not fit where the elements do */
+    }
+    task->device->encoding = (trib_device_encoding){.config = config,
+                                                    .place = trib_task_first_place(task),
+                                                    .chunk_elements = chunk,
+                                                    .room = (uint32_t)room,
+                                                    .target_bytes = whole * room + last};
+    trib_task_note_encoded(task, task->device->staging, (uint32_t)room, TRIB_DEVICE_ENCODED_AT);
+    return true;
+}
+
 /* ---- Tensors ---- */
 
 static void make_task(trib_tensor *tensor, uint32_t slice, trib_task *task, trib_device_task *device)

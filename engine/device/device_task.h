@@ -24,8 +24,9 @@ typedef struct trib_device_task trib_device_task;
 struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
-    unsigned char *staging; /* host memory for the partition */
-    unsigned char *wanted;  /* staged: the place of the round's result on the device; NULL: none */
+    unsigned char *staging;        /* host memory for the partition */
+    trib_device_encoding encoding; /* of the round's contribution, if the device encodes it */
+    unsigned char *wanted;         /* staged: the place of the round's result on the device; NULL: none */
     /* job after which the round's bytes are in place on the device; NULL: they are in place */
     const trib_device_job *ready;
     bool awaits_jobs;      /* the stage is done when the device has given back all jobs */
@@ -80,6 +81,9 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
  * writes them to its destination, or they pass through staging, which becomes the destination then. Returns true if the
  * network device reads the source. */
 bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls);
+/* True if the device encodes the round's contribution on its way to `staging`. Fills in device->encoding then, and tells
+ * the task where its chunks will lie. */
+bool trib_device_encode_there(const trib_core *core, trib_task *task);
 /* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
 void trib_device_release(trib_core *core, trib_task *task);
 /* Drops the hold of a job that is back, and fails its operation if the job has failed. Returns false if the job or its

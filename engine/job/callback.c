@@ -34,6 +34,7 @@ static void describe(const trib_engine *engine, uint64_t what, int64_t for_ns, c
                                         [TRIB_CALLBACK_CLOSED] = "closed_cb",
                                         [TRIB_CALLBACK_MEMBERSHIP] = "a callback of the membership"};
     const trib_callback_kind kind = (trib_callback_kind)(what >> 32);
+    trib_assert((size_t)kind < sizeof names / sizeof names[0] && names[kind] != NULL);
     const double seconds = (double)for_ns / 1e9;
     if (kind >= TRIB_CALLBACK_READY) {
         snprintf(text, TRIB_CALLBACK_TEXT_SIZE, "%s, which has run for %.1f s", names[kind], seconds);

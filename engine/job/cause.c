@@ -11,6 +11,7 @@
 
 #define NS_PER_S 1e9
 #define NAME_SIZE (TRIB_MEMBER_NAME_MAX + 96)
+_Static_assert(TRIB_ERROR_TEXT_SIZE > NAME_SIZE + sizeof ", as  says", "a text has room for the origin's name");
 
 static bool is_coordinator(const trib_roster *roster, uint32_t member)
 {

@@ -69,6 +69,7 @@ size_t trib_completions_run(trib_engine *engine, size_t max)
         count++;
     }
     engine->done_head = last != NULL ? next_of(last) : engine->done_head;
+    trib_assert(engine->done_head == NULL || engine->done_tail != NULL);
     const bool left = engine->done_head != NULL;
     if (!left) {
         engine->done_tail = NULL;
@@ -79,6 +80,7 @@ size_t trib_completions_run(trib_engine *engine, size_t max)
     }
     if (last != NULL) {
         atomic_store_explicit(&last->next, NULL, memory_order_relaxed);
+        trib_assert(engine->batch == NULL);
         engine->batch = first;
     }
     trib_engine *const ends __attribute__((cleanup(end_run), unused)) = engine;

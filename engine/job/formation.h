@@ -28,19 +28,28 @@ typedef struct trib_formation {
     uint32_t first_new_server;           /* the place of the first server that joins, behind the former ones */
     uint32_t lost;                       /* since then */
     char lost_text[TRIB_ERROR_TEXT_SIZE];
-    uint32_t electors; /* members of that epoch that had not left in good order when it ended */
-    uint32_t ballot;   /* of this coordinator, if it was elected for the next epoch; else 0 */
+    uint32_t electors;   /* members of that epoch that had not left in good order when it ended */
+    uint32_t ranks_used; /* of that epoch, as in its roster */
+    bool admits;         /* workers may join the next epoch */
+    uint32_t ballot;     /* of this coordinator, if it was elected for the next epoch; else 0 */
     /* Every member, core 0: what an election asks for (membership/election.h). */
     bool coordinates;         /* this process keeps the membership */
     bool is_known;            /* all members have the last roster */
     bool is_settled;          /* which operations of the last epoch have succeeded is decided */
+    bool at_boundary;         /* the epoch has ended because all workers have asked for it */
+    struct trib_op *carried;  /* operations that go on in the next epoch (worker/op_carry.h) */
+    struct trib_op *spent;    /* that have failed here, and are not over on all workers */
     uint32_t settled_ballot;  /* by whom; 0: the coordinator of that epoch */
+    uint64_t confirmed;       /* the ticket of the last epoch that is known to have begun (membership/tenure.h) */
     bool moved;               /* the coordinator is not the one that the settings name */
     bool *gone;               /* by id: members that the last epoch has let go in good order */
     uint32_t place;           /* this member's id in the last roster */
     uint32_t *committed;      /* by a tensor's id: the last round that succeeded in that epoch */
     uint32_t committed_count; /* tensors in that */
+    atomic_bool continues;    /* operations go on in the next epoch: this change asks nothing of the program */
     /* Guarded by the engine's mutex. */
+    bool parks; /* operations that are submitted wait in this list until the cores are open again */
+    struct trib_op *parked, **parked_last;
     bool reopens;                  /* all cores have closed, and are being opened again */
     bool advances, advance_posted; /* the program has called trib_membership_advance, and waits */
     trib_membership_cb advanced_cb, changed_cb;

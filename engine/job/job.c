@@ -92,6 +92,7 @@ static void notify_advanced(trib_reactor *reactor, trib_post *post)
 {
     trib_engine *engine = trib_container_of(post, trib_engine, formation.advanced_post);
     pthread_mutex_lock(&engine->mutex);
+    trib_assert(engine->config.mode != TRIB_MODE_QUEUE || engine->formation.advanced_queued);
     engine->formation.advanced_queued = false;
     const trib_membership_cb cb = engine->formation.advanced_cb;
     void *user = engine->formation.advanced_user;
@@ -106,12 +107,15 @@ static void notify_changed(trib_reactor *reactor, trib_post *post)
 {
     trib_engine *engine = trib_container_of(post, trib_engine, formation.changed_post);
     pthread_mutex_lock(&engine->mutex);
+    trib_assert(engine->formation.changed_queued);
     engine->formation.changed_queued = false;
+    const bool is_over = atomic_load(&engine->continues) && !atomic_load(&engine->changing) &&
+                         atomic_load(&engine->phase) == TRIB_PHASE_READY;
     const trib_membership_cb cb = engine->formation.changed_cb;
     void *user = engine->formation.changed_user;
     pthread_mutex_unlock(&engine->mutex);
     if (cb != NULL) {
-        notify_membership(reactor, post, engine, cb, user, TRIB_EPOCH_CHANGED);
+        notify_membership(reactor, post, engine, cb, user, is_over ? TRIB_OK : TRIB_EPOCH_CHANGED);
     }
 }
 
@@ -164,9 +168,32 @@ static void notify_ended(trib_reactor *reactor, trib_post *post)
     }
 }
 
+/* The caller holds the mutex: this engine's program hears of the change, unless the last one is yet to be told. */
+static void tell_of_change(trib_engine *engine)
+{
+    if (engine->formation.changed_cb != NULL && !engine->formation.changed_queued) {
+        engine->formation.changed_queued = true;
+        engine->formation.changed_post.run = notify_changed;
+        tell(engine, &engine->formation.changed_post, true);
+    }
+}
+
+/* The caller holds the mutex: the program has asked for a boundary, and a loss has begun this epoch instead. */
+static void ask_again(trib_engine *engine)
+{
+    trib_formation *formation = &engine->formation;
+    if (formation->advances && !formation->advance_posted) {
+        formation->advance_posted = true;
+        formation->advance_post.run = engine->hooks->advance;
+        trib_reactor_post(engine->reactors[0].reactor, &formation->advance_post);
+    }
+}
+
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 {
-    trib_assert(engine->roster == NULL || atomic_load(&engine->changing));
+    /* The program may have closed the engine while the roster was under way. */
+    trib_assert(engine->roster == NULL || atomic_load(&engine->changing) ||
+                atomic_load(&engine->phase) == TRIB_PHASE_ENDED);
     trib_assert(roster != NULL && roster->worker_count <= roster->member_count);
     trib_assert(roster->member_count <= TRIB_MEMBERS_MAX);
     atomic_store(&engine->roster, roster);
@@ -178,7 +205,7 @@ void trib_engine_publish(trib_engine *engine, const trib_roster *roster)
 void trib_engine_core_joined(trib_engine *engine)
 {
     const unsigned joining = atomic_fetch_sub(&engine->cores_joining, 1);
-    trib_assert(joining > 0 && joining <= engine->core_count);
+    trib_assert(joining > 0 && joining <= engine->core_count + 1); /* the store counts as one (tenure.h) */
     if (joining != 1) {
         return;
     }
@@ -186,7 +213,12 @@ void trib_engine_core_joined(trib_engine *engine)
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
         atomic_store(&engine->phase, TRIB_PHASE_READY);
         atomic_store(&engine->changing, false);
-        end_advance(engine, TRIB_OK);
+        if (atomic_exchange(&engine->formation.continues, false)) {
+            ask_again(engine);
+            tell_of_change(engine);
+        } else {
+            end_advance(engine, TRIB_OK);
+        }
         if (!engine->joined) {
             engine->joined = true;
             engine->ready_post.run = notify_ready;
@@ -250,6 +282,7 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     pthread_mutex_lock(&engine->mutex);
     trib_phase phase = atomic_load(&engine->phase);
     const bool was_changing = atomic_exchange(&engine->changing, false);
+    atomic_store(&engine->formation.continues, false);
     if (phase == TRIB_PHASE_ENDED && !was_changing) {
         pthread_mutex_unlock(&engine->mutex);
         return;
@@ -298,17 +331,19 @@ void trib_job_change(trib_engine *engine, const trib_cause *cause)
     atomic_store(&engine->changing, true);
     engine->cause = *cause;
     engine->fate.status = TRIB_EPOCH_CHANGED;
-    snprintf(engine->fate.text, sizeof engine->fate.text,
-             "the membership changes (%.280s): call trib_membership_advance", text);
+    const bool continues = atomic_load(&engine->continues) && !engine->formation.at_boundary;
+    atomic_store(&engine->formation.continues, continues);
+    if (continues && !engine->formation.parks) {
+        engine->formation.parks = true;
+        engine->formation.parked_last = &engine->formation.parked;
+    }
+    snprintf(engine->fate.text, sizeof engine->fate.text, "the membership changes (%.280s): %s", text,
+             continues ? "operations wait for the workers that are left" : "call trib_membership_advance");
     atomic_store(&engine->phase, TRIB_PHASE_ENDED);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_reactor_post(engine->reactors[i].reactor, engine->reactors[i].ended_post);
     }
-    if (engine->formation.changed_cb != NULL && !engine->formation.changed_queued) {
-        engine->formation.changed_queued = true;
-        engine->formation.changed_post.run = notify_changed;
-        tell(engine, &engine->formation.changed_post, true);
-    }
+    tell_of_change(engine);
     pthread_cond_broadcast(&engine->changed);
     pthread_mutex_unlock(&engine->mutex);
     trib_log(&engine->logger, cause->status == TRIB_EPOCH_CHANGED ? TRIB_LOG_INFO : TRIB_LOG_WARN,
@@ -399,6 +434,7 @@ static void notify_closed(trib_reactor *reactor, trib_post *post)
 /* The caller holds the mutex. Close was asked for, and every core has closed its links. */
 static void post_closed(trib_engine *engine)
 {
+    trib_assert(engine->close_asked && atomic_load(&engine->cores_open) == 0);
     engine->closed_post.run = notify_closed;
     tell(engine, &engine->closed_post, engine->closed_cb != NULL);
     if (engine->config.mode == TRIB_MODE_QUEUE) {
@@ -406,15 +442,16 @@ static void post_closed(trib_engine *engine)
     }
 }
 
-void trib_engine_core_closed(trib_engine *engine)
+void trib_engine_core_closed(trib_engine *engine, bool goes_on)
 {
-    const bool goes_on = atomic_load(&engine->changing);
     if (!goes_on) {
         engine->hooks->core_closed(engine);
     }
     pthread_mutex_lock(&engine->mutex);
-    if (atomic_fetch_sub(&engine->cores_open, 1) == 1) {
-        if (atomic_load(&engine->changing)) {
+    const unsigned open = atomic_fetch_sub(&engine->cores_open, 1);
+    trib_assert(open > 0 && open <= engine->core_count);
+    if (open == 1) {
+        if (goes_on) {
             engine->formation.reopens = true;
             engine->formation.reopen_post.run = engine->hooks->reopen;
             trib_reactor_post(engine->reactors[0].reactor, &engine->formation.reopen_post);
@@ -446,7 +483,8 @@ void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void
 
 trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)
 {
-    if (atomic_load(&engine->phase) != TRIB_PHASE_ENDED && !atomic_load(&engine->changing)) {
+    const bool is_open = atomic_load(&engine->phase) != TRIB_PHASE_ENDED && !atomic_load(&engine->changing);
+    if (is_open || (atomic_load(&engine->changing) && atomic_load(&engine->formation.continues))) {
         return TRIB_OK;
     }
     const trib_error *fate = &engine->fate;

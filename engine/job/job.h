@@ -21,6 +21,7 @@
 #include "engine/job/departed.h"
 #include "engine/job/formation.h"
 #include "engine/job/losses.h"
+#include "engine/job/store.h"
 #include "engine/reactor/reactor.h"
 #include "engine/cluster/roster.h"
 #include "transports/transport.h"
@@ -82,6 +83,9 @@ typedef struct trib_env {
      * some. NULL: they do not change. */
     bool (*look_up)(void *resolver, trib_address *found_out);
     void *resolver;
+    /* The store of the job's last epoch (job/store.h). NULL: there is none. */
+    const trib_store_ops *store_ops;
+    void *store;
     /* By reactor: the index of its own listen address, modulo their number. NULL: reactor i has the i-th. */
     const uint8_t *listen_choice;
     uint32_t cpu_count; /* CPUs of this machine, for traces; 0: unknown */
@@ -180,7 +184,10 @@ typedef struct trib_uneven {
     uint32_t left; /* a rank that will never join, plus one: this worker stays without work; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
+    trib_post close_post;     /* nobody counts as joined any more: goes from core to core */
+    bool is_closing;          /* it is on its way; core 0 */
     atomic_uint ranks_joined; /* set after has_joined */
+    atomic_uint joins_over;   /* so often all have joined, and some have passed over rounds given up by others */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven;
 
@@ -197,6 +204,7 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *coordinator_address, *listen_host;
+    char *store;                  /* as it was configured, for texts; NULL: none */
     char *coordinator_list;       /* as it was configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
     trib_codec_set codecs;        /* that the program brings */
@@ -219,6 +227,7 @@ struct trib_engine {
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */
+    struct trib_tenure *tenure;     /* core 0: what this process asks of the store; NULL: nothing yet */
     struct trib_tracer *tracer;
     struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */
@@ -241,8 +250,9 @@ struct trib_engine {
     trib_losses losses;
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
-    atomic_bool shrinks;  /* the job goes on after the loss of a worker, as the roster says */
-    atomic_bool changing; /* an epoch has ended, and the next one has not begun: no operation is taken */
+    atomic_bool shrinks;   /* the job goes on after the loss of a worker, as the roster says */
+    atomic_bool continues; /* and its operations go on, too (worker/op_carry.h) */
+    atomic_bool changing;  /* an epoch has ended, and the next one has not begun: no operation is taken */
     trib_formation formation;
     _Atomic(struct trib_op *) settled_ops; /* for core 0, newest first (worker/op_commit.h) */
     trib_post settled_post;
@@ -273,6 +283,7 @@ struct trib_engine {
 
     trib_uneven join;
 
+    uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;
     _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
     struct trib_prepared *free_prepared, *all_prepared;
@@ -323,8 +334,9 @@ static inline bool trib_status_is_orderly(trib_status status)
 void trib_engine_publish(trib_engine *engine, const trib_roster *roster);
 /* Notes that a core has all its links. */
 void trib_engine_core_joined(trib_engine *engine);
-/* Notes that a core has closed its last link after the job's end. */
-void trib_engine_core_closed(trib_engine *engine);
+/* Notes that a core has closed its last link after the job's end, or the epoch's: then it goes on, as `changing` was
+ * when the core looked. */
+void trib_engine_core_closed(trib_engine *engine, bool goes_on);
 /* Any thread: begins to close the engine. Only the first call counts. */
 void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 /* Returns TRIB_OK, or the reason why the engine takes no operations. */
@@ -352,6 +364,13 @@ static inline uint32_t trib_engine_local_size(const trib_engine *engine)
 static inline bool trib_engine_is_one_machine(const trib_engine *engine)
 {
     return engine->config.local_size == engine->config.worker_count;
+}
+
+/* An epoch that ends before the engine was ready for the first time is none of the program's. The caller holds the
+ * mutex. */
+static inline bool trib_engine_is_joining(const trib_engine *engine)
+{
+    return atomic_load(&engine->phase) == TRIB_PHASE_JOINING || (atomic_load(&engine->changing) && !engine->joined);
 }
 
 /* The ranks of a group; NULL: there is no such group. */

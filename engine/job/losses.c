@@ -34,6 +34,7 @@ void trib_losses_add(trib_losses *losses, uint32_t member)
 {
     const uint32_t count = atomic_load(&losses->count);
     trib_assert(count < losses->capacity);
+    trib_assert(member < losses->capacity);
     trib_assert(!trib_losses_has(losses, member));
     losses->order[count] = (uint16_t)member;
     atomic_store(&losses->count, count + 1);
@@ -63,5 +64,6 @@ uint32_t trib_losses_taken(const trib_losses *losses, uint32_t core_count)
     while (taken < count && atomic_load(&losses->taken_by[taken]) == core_count) {
         taken++;
     }
+    trib_assert(taken == count || atomic_load(&losses->taken_by[taken]) <= core_count);
     return taken;
 }

@@ -50,6 +50,7 @@ void trib_egress_join_in(trib_link *subflow)
 
 static void set_limit(const trib_link_host *host, trib_egress *egress)
 {
+    trib_assert(host->scheduler.network_count > 0);
     const uint64_t part = host->push_credit / host->scheduler.network_count;
     const uint64_t wanted = egress->is_slow ? part / host->engine->core_count : part;
     const uint64_t enough = egress->is_slow ? SLOW_MIN : PART_MIN;

@@ -48,6 +48,7 @@ void trib_link_free(trib_link *link)
 {
     trib_assert(!trib_link_has_others(link) && link->main == NULL);
     trib_assert(link->session.first == NULL && link->arrival_count == 0);
+    trib_assert(link->self_head == NULL);
     trib_redial_close(link);
     trib_timer_stop(link->host->reactor, &link->session.ack);
     trib_timer_stop(link->host->reactor, &link->deadline);

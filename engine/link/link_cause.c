@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_link_send_copy */
@@ -33,6 +34,7 @@ static trib_status status_for_job(const trib_link *link)
 static void set_not_connected(const trib_link *link, trib_cause *cause)
 {
     const trib_roster *roster = link->host->engine->roster;
+    trib_assert(link->outgoing && link->peer_reactor < TRIB_REACTORS_MAX);
     const bool has_address = roster != NULL && link->peer < roster->member_count;
     const char *at = has_address ? roster->members[link->peer].addresses[link->peer_reactor].text : "?";
     cause->kind = TRIB_CAUSE_NOT_CONNECTED;
@@ -42,6 +44,7 @@ static void set_not_connected(const trib_link *link, trib_cause *cause)
 void trib_link_end_cause(const trib_link *link, trib_cause *cause_out)
 {
     const uint32_t self = link->host->engine->member_id;
+    trib_assert(link->is_ended);
     *cause_out = link->end;
     cause_out->status = status_for_job(link);
     if (link->end_from_peer) {
@@ -63,6 +66,7 @@ void trib_link_end_cause(const trib_link *link, trib_cause *cause_out)
 void trib_link_control_cause(const trib_link *link, trib_cause_subject subject_kind, uint32_t subject,
                              trib_cause *cause_out)
 {
+    trib_assert(link->is_ended);
     if (link->end_from_peer) {
         trib_link_end_cause(link, cause_out);
         return;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/limits.h"
 #include "engine/link/link_host.h"
 #include "engine/link/link_reconnect.h"
@@ -44,6 +45,7 @@ static trib_status note_damage(const trib_link *link, const char *what, const ch
 {
     const trib_link_host *host = link->host;
     const char *here = host->address.text;
+    trib_assert(link->conn != NULL);
     trib_counter_add(&host->stats->payloads_damaged, 1);
     const trib_status status =
         trib_error_set(error, TRIB_PEER_LOST,
@@ -84,7 +86,8 @@ trib_status trib_link_checksum_compare(trib_link *link, const trib_frame *frame,
 bool trib_link_damaged(trib_link *link)
 {
     trib_link_redial *redial = &link->redial;
-    if (link->bye) { /* the peer has left in good order, and that was no frame that anybody needs */
+    trib_assert(!redial->is_damaged); /* no frame is taken after it */
+    if (link->bye) {                  /* the peer has left in good order, and that was no frame that anybody needs */
         redial->is_damaged = true;
         return true;
     }

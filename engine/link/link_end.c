@@ -188,6 +188,7 @@ static void note_departure(trib_link *link)
 /* Nothing of the link is with a transport any more. */
 static void end_link(trib_link *link)
 {
+    trib_assert(link->is_ended);
     note_departure(link);
     trib_link_host *host = link->host;
     const bool was_handshake = !link->proved, pushed = link->flow.egress != NULL;

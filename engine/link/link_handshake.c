@@ -235,6 +235,7 @@ static trib_status take_hello(trib_link *link, const unsigned char *payload)
 static trib_status take_challenge(trib_link *link, const unsigned char *payload)
 {
     trib_handshake *handshake = &link->handshake;
+    trib_assert(link->outgoing && link->state == TRIB_LINK_AWAIT_CHALLENGE);
     memcpy(handshake->acceptor_nonce, payload, TRIB_NONCE_SIZE);
     unsigned char proof[TRIB_PROOF_SIZE];
     trib_auth_prove(link->host->engine->key, handshake, true, proof);
@@ -246,6 +247,7 @@ static trib_status take_challenge(trib_link *link, const unsigned char *payload)
 static trib_status take_proof(trib_link *link, const unsigned char *payload, trib_error *error)
 {
     trib_handshake *handshake = &link->handshake;
+    trib_assert(!link->outgoing && link->state == TRIB_LINK_AWAIT_PROOF);
     if (!trib_auth_verify(link->host->engine->key, handshake, true, payload)) {
         trib_error_set(error, TRIB_UNAUTHORIZED, "the peer could not prove the token of job \"%s\"",
                        link->host->engine->job);
@@ -331,6 +333,7 @@ void trib_link_handshake_make_room(trib_link_host *host)
         }
     }
     if (count >= most_unproved(host)) {
+        trib_assert(oldest != NULL); /* a reactor keeps room for all members */
         trib_link_close(oldest, false, TRIB_TIMEOUT, "too many others have come and not proved the token");
     }
 }

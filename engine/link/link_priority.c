@@ -88,6 +88,7 @@ void trib_link_attach_to_main(trib_link *link)
 {
     trib_link *main = trib_link_find_main(link);
     trib_assert(main != NULL);
+    trib_assert(link->main == NULL && !link->outgoing);
     link->upcalls = &trib_link_second_upcalls;
     link->main = main;
     link->conn->urgent = link->purpose == TRIB_PURPOSE_PRIORITY;

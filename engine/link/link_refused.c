@@ -50,6 +50,7 @@ static void sum_up(const trib_reactor *reactor, trib_refused_lines *lines, trib_
             named += at->unlogged;
         }
     }
+    trib_assert(named <= lines->unlogged);
     if (named < lines->unlogged) {
         snprintf(from + used, sizeof from - used, "%s%u from elsewhere", used > 0 ? ", " : "", lines->unlogged - named);
     }
@@ -75,6 +76,7 @@ void trib_refused_note(trib_refused *self, const trib_reactor *reactor, int64_t 
                        const char *address, const char *reason)
 {
     trib_refused_lines *lines = &self->kinds[kind];
+    trib_assert(kind < TRIB_REFUSAL_COUNT);
     trib_refused_report(self, reactor, now_ns, false);
     if (lines->since_ns == 0 || now_ns - lines->since_ns >= MINUTE_NS) {
         *lines = (trib_refused_lines){.since_ns = now_ns};

@@ -172,6 +172,7 @@ static void free_copy(trib_send_record *out, trib_status status)
 static bool copy_payload(trib_link *link, trib_send_record *out)
 {
     const size_t size = out->send.payload_size;
+    trib_assert(out->is_counted && !out->is_out);
     void *copy = trib_link_zalloc(link->host, size + 1);
     if (copy == NULL) {
         return false;

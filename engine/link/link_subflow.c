@@ -53,6 +53,7 @@ void trib_link_subflow_choose_rail(trib_link *link, const trib_address *to)
     if (networks == 1) {
         return;
     }
+    trib_assert(link->rail == 0 && !link->forks);
     for (const char *at = next_address(to->text); at != NULL; at = next_address(at)) {
         link->rail += trib_address_list_compare(at, to->text) < 0;
     }
@@ -82,6 +83,7 @@ void trib_link_subflows_connect(trib_link *link)
     for (uint32_t i = 1; i < networks; i++) {
         const trib_address to = rotate_address_list(list, i);
         trib_link *subflow = NULL;
+        trib_assert(i <= TRIB_SUBFLOWS_MAX && link->subflows[i - 1] == NULL);
         if (trib_link_connect(host, &to, TRIB_PURPOSE_SUBFLOW, link->peer, link->peer_reactor,
                               &trib_link_second_upcalls, NULL, &subflow) == TRIB_OK) {
             subflow->main = link;

@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/link/link_host.h"
 #include "engine/wire/address_list.h"
 
@@ -22,6 +23,7 @@ static trib_status listen_at(trib_listeners *self, trib_link_host *host, const t
         return trib_error_set(error, TRIB_INVALID, "the list of listen addresses is too long");
     }
     snprintf(bound_io->text + length, sizeof bound_io->text - length, "%s%s", length > 0 ? "," : "", bound.text);
+    trib_assert(self->count < TRIB_NETWORKS_MAX);
     self->each[self->count++] = listener;
     return TRIB_OK;
 }

@@ -449,6 +449,7 @@ void trib_scheduler_forget(trib_link *link)
 {
     trib_assert(link->outbox.count == 0);
     trib_assert(link->begun == NULL);
+    trib_assert(link->in_flight == 0);
     if (link->pump_queued) {
         LL_DELETE2(link->host->scheduler.woken, link, pump_next);
         link->pump_queued = false;

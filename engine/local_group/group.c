@@ -144,6 +144,7 @@ static void send_to_rank(trib_local_group *group, uint32_t local_rank, trib_fram
 void trib_group_order(void *user, const trib_announcement *what)
 {
     trib_local_group *group = user;
+    trib_assert(group->leader != NULL && !group->ended);
     trib_frame frame = {.type = TRIB_FRAME_GROUP_ORDER,
                         .tensor = what->tensor,
                         .partition = what->slice,
@@ -196,6 +197,7 @@ static bool note_tensor(trib_local_group *group, trib_tensor *tensor)
         group->tensors = tensors;
         group->tensors_capacity = capacity;
     }
+    trib_assert(tensor->id < TRIB_TENSORS_MAX);
     group->tensors[tensor->id] = tensor;
     return true;
 }
@@ -325,6 +327,7 @@ static void take_failure(trib_reactor *reactor, trib_post *post)
 
 void trib_group_reached_leader(trib_local_group *group)
 {
+    trib_assert(group->leader == NULL && group->links[0] != NULL);
     for (const trib_device_task *at = group->announced; at != NULL; at = at->next) {
         const trib_announcement what = announcement_of(at);
         send_ready(group, &what);

@@ -192,6 +192,7 @@ static bool make_room_for_run(failed_tensor *tensor, uint32_t round)
 /* Remembers without the reason that the round has failed. Returns false if there is no memory. */
 static bool remember_failed(failed_tensor *tensor, uint32_t round)
 {
+    trib_assert(!has_failed_long_ago(tensor, round)); /* a round goes from `rounds` to `runs` once */
     if (!make_room_for_run(tensor, round)) {
         return false;
     }
@@ -236,6 +237,7 @@ static failed_round *make_failed_round(trib_leader *leader, uint32_t tensor, uin
 {
     failed_tensor *of = find_failed_tensor(leader, tensor);
     failed_round *made = calloc(1, sizeof *made);
+    trib_assert(find_failed_round(of, round) == NULL);
     if (of == NULL && made != NULL) {
         of = calloc(1, sizeof *of);
         if (of != NULL) {
@@ -275,6 +277,7 @@ trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, uint32_t tensor
             return TRIB_NO_MEMORY;
         }
     }
+    trib_assert(failed->round == round && failed->status != TRIB_OK);
     failed->seen |= UINT64_C(1) << rank;
     uint64_t seen = 0;
     entry *at, *next;

@@ -227,7 +227,8 @@ static void take_join_back(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     trib_device_job *job = (trib_device_job *)((char *)post - offsetof(trib_device_job, post));
     trib_local_group *group = job->owner;
-    atomic_fetch_sub(&core->engine->device_jobs, 1);
+    const unsigned jobs = atomic_fetch_sub(&core->engine->device_jobs, 1);
+    trib_assert(jobs > 0 && trib_core_is_here(core));
     if (job->status != TRIB_OK) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "the GPUs of its machine could not form a group: %s", job->text);
@@ -276,6 +277,7 @@ trib_status trib_group_open(trib_core *core, trib_error *error)
     if (engine->device == NULL || local_size == 1) {
         return TRIB_OK;
     }
+    trib_assert(engine->group == NULL && core->reactor->index == 0);
     trib_local_group *group = trib_core_zalloc(core, sizeof *group);
     if (group == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");
@@ -332,6 +334,7 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
 void trib_group_close(trib_local_group *group)
 {
     if (group != NULL) {
+        trib_assert(group->announced == NULL && group->unnotified == NULL);
         trib_leader_free(group->leader);
         free(group->tensors);
         free(group);

@@ -79,6 +79,7 @@ bool trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *t
     if (tally_out->elects == NULL) {
         return false;
     }
+    tally_out->decided.at_boundary = settled != NULL && settled->at_boundary;
     for (uint32_t i = 0; i < members; i++) {
         if (papers[i].has_voted && (settled == NULL || &papers[i] == settled) &&
             !add(&tally_out->decided, &papers[i])) {

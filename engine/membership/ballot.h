@@ -10,6 +10,7 @@ typedef struct trib_paper {
     bool has_voted;
     bool is_settled;         /* nothing else can succeed there */
     uint32_t settled_ballot; /* who has decided that */
+    bool at_boundary;        /* and that the epoch has ended because all workers have asked for it */
     bool knows_roster;       /* it knows that all members have the last roster */
     uint32_t *rounds;        /* by a tensor's id: the last round that has succeeded; 0: none */
     uint32_t count;          /* tensors in that */
@@ -18,6 +19,8 @@ typedef struct trib_paper {
 /* Returns false if memory runs out. */
 bool trib_paper_note(trib_paper *paper, uint32_t tensor, uint32_t round);
 void trib_paper_clear(trib_paper *paper);
+
+#define TRIB_VOTE_AT_BOUNDARY 2u /* in the chunk of a VOTE, which is 1 if the vote is settled otherwise */
 
 typedef struct trib_tally {
     trib_paper decided;

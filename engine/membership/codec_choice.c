@@ -1,6 +1,7 @@
 /* codec_choice.c - see codec_choice.h. */
 #include "engine/membership/codec_choice.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -8,6 +9,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/kernel_ops.h"
 #include "engine/codec/codec_measure.h"
+#include "engine/tracer/tracer.h"
 
 #define PROBE_BYTES (256u << 10) /* the most: some round trips of a network, so that its rate shows */
 #define PROBE_TURNS 6u           /* an empty one, which says how long the way takes; 4 KiB, 16, 64 and twice 256 */
@@ -68,6 +70,7 @@ static bool send_probe(trib_coordinator *self, uint32_t turn)
 {
     struct trib_codec_chooser *mine = self->chooser;
     const size_t size = probe_bytes(turn);
+    trib_assert(turn < PROBE_TURNS && self->slots[mine->member].link != NULL);
     unsigned char *payload = calloc(1, PROBE_BYTES);
     if (payload == NULL) {
         return false;
@@ -180,6 +183,20 @@ static const char *say_impossible(const trib_coordinator *self, const struct tri
                                         : NULL;
 }
 
+/* Into the log, and into the trace. */
+static void tell(const trib_coordinator *self, trib_log_level level, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+static void tell(const trib_coordinator *self, trib_log_level level, const char *format, ...)
+{
+    char text[1024];
+    va_list list;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    trib_log(self->core->reactor->logger, level, "%s", text);
+    trib_tracer_note_choice(self->core->engine, text);
+}
+
 static void log_choice(const trib_coordinator *self, const trib_registry_entry *entry, const trib_codec_step *step,
                        const trib_codec_choices *choices, const trib_codec_speed *speeds, uint32_t choice)
 {
@@ -191,11 +208,11 @@ static void log_choice(const trib_coordinator *self, const trib_registry_entry *
                          trib_codec_step_ns(step, &choices->items[i], &speeds[i]), speeds[i].encode_ns,
                          speeds[i].decode_ns);
     }
-    trib_log(self->core->reactor->logger, TRIB_LOG_INFO,
-             "tensor \"%s\" and its like: auto chose %s; links carry %.4g Gbit/s (%s), sums take %.3g ns a byte; a "
-             "step, in ns a byte: %s",
-             entry->name, choice == 0 ? "none" : trib_codec_format(&choices->items[choice - 1], one),
-             self->chooser->link_bits / 1e9, self->chooser->is_told ? "as configured" : "measured", step->sum_ns, text);
+    tell(self, TRIB_LOG_INFO,
+         "tensor \"%s\" and its like: auto chose %s; links carry %.4g Gbit/s (%s), sums take %.3g ns a byte; a "
+         "step, in ns a byte: %s",
+         entry->name, choice == 0 ? "none" : trib_codec_format(&choices->items[choice - 1], one),
+         self->chooser->link_bits / 1e9, self->chooser->is_told ? "as configured" : "measured", step->sum_ns, text);
 }
 
 static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *entry)
@@ -208,8 +225,7 @@ static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *
         why = "the coordinator lacks a codec of the list";
     }
     if (why != NULL) {
-        trib_log(self->core->reactor->logger, TRIB_LOG_INFO, "tensor \"%s\" and its like: auto chose none: %s",
-                 entry->name, why);
+        tell(self, TRIB_LOG_INFO, "tensor \"%s\" and its like: auto chose none: %s", entry->name, why);
         return 0;
     }
     const trib_codec_clock clock = {.now_ns = now_of, .charge = charge_of, .user = self->core};
@@ -224,10 +240,10 @@ static uint32_t choose(const trib_coordinator *self, const trib_registry_entry *
         is_measured = trib_codec_measure(&clock, &choices.items[i], entry->dtype, &speeds[i]);
     }
     if (!is_measured) {
-        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
-                 "tensor \"%s\" and its like: auto chose none: a codec failed, or takes no float32, by which they "
-                 "are measured, or there was no memory for that",
-                 entry->name);
+        tell(self, TRIB_LOG_WARN,
+             "tensor \"%s\" and its like: auto chose none: a codec failed, or takes no float32, by which they "
+             "are measured, or there was no memory for that",
+             entry->name);
         return 0;
     }
     const uint32_t choice = trib_codec_auto_choose(&step, &choices, speeds);
@@ -271,6 +287,7 @@ bool trib_codec_choice_make(trib_coordinator *self, trib_registry_entry *entry)
     }
     const made_choice *made = find_made(mine, entry);
     entry->choice = made != NULL ? made->choice : choose(self, entry);
+    trib_assert(entry->choice <= TRIB_CODEC_CHOICES_MAX);
     entry->is_chosen = true;
     if (made == NULL && mine->made_count < MADE_MAX) {
         made_choice *next = &mine->made[mine->made_count++];

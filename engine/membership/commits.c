@@ -14,6 +14,7 @@ typedef struct round_key {
 /* A round that some workers are through with. */
 struct trib_commit_entry {
     round_key key;
+    const trib_rank_set *ranks; /* the workers that share the tensor; NULL: all */
     UT_hash_handle hh;
     bool settled[]; /* by rank */
 };
@@ -28,6 +29,7 @@ static void flush(outgoing *out)
 {
     const trib_coordinator *self = out->self;
     const trib_frame frame = {.type = TRIB_FRAME_COMMIT};
+    trib_assert(out->writer.size % TRIB_SETTLED_BYTES == 0); /* check() writes whole rounds, and sends a full payload */
     for (uint32_t i = 0; i < self->worker_count && out->writer.size > 0; i++) {
         if (self->slots[i].link != NULL) {
             trib_link_send_copy(self->slots[i].link, frame, out->payload, out->writer.size);
@@ -45,7 +47,8 @@ static void begin(outgoing *out, trib_coordinator *self)
 static bool is_complete(const trib_coordinator *self, const struct trib_commit_entry *entry)
 {
     for (uint32_t i = 0; i < self->worker_count; i++) {
-        if (!entry->settled[i] && !self->slots[i].left) {
+        const bool shares = entry->ranks == NULL || trib_rank_set_index(entry->ranks, i) != TRIB_RANK_ABSENT;
+        if (shares && !entry->settled[i] && !self->slots[i].left) {
             return false;
         }
     }
@@ -82,6 +85,7 @@ static struct trib_commit_entry *find_or_add(trib_coordinator *self, const round
         return NULL;
     }
     entry->key = *key;
+    entry->ranks = self->numbers[key->tensor].ranks;
     HASH_ADD(hh, self->commits, key, sizeof entry->key, entry);
     if (entry->hh.tbl == NULL) {
         free(entry);

@@ -23,6 +23,7 @@
 #include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/membership/tenure.h"
 #include "engine/membership/uneven.h"
 #include "engine/membership/verdict.h"
 
@@ -39,6 +40,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
         return;
     }
     self->over = true;
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
@@ -47,8 +49,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        /* A dedicated coordinator has no member in this process that would end the job. */
-        trib_job_end(self->core->engine, cause);
+        trib_job_end(self->core->engine, cause); /* no member in this process would do it */
     }
 }
 
@@ -107,6 +108,7 @@ static void heartbeat(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
     int64_t now_ns = trib_now(reactor), timeout_ns = self->roster->peer_timeout_ns;
+    trib_assert(self->running && !self->over); /* the end has stopped the timer */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, timeout_ns / 8);
     const bool judges = !stalled_locally || self->stalled_locally;
     self->stalled_locally = stalled_locally;
@@ -158,10 +160,10 @@ void trib_coordinator_run(trib_coordinator *self)
 static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
 {
     /* Members that have left are told, too, because their servers may still work for others. */
+    const trib_frame left = {.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out};
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {
-            trib_link_send_copy(self->slots[i].link,
-                                (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member, .size = carried_out}, NULL, 0);
+            trib_link_send_copy(self->slots[i].link, left, NULL, 0);
         }
     }
 }
@@ -170,6 +172,7 @@ static void announce_left(trib_coordinator *self, uint32_t member, uint32_t carr
 static void free_place(trib_coordinator *self, uint32_t member, const char *why)
 {
     trib_coordinator_slot *at = &self->slots[member];
+    trib_assert(at->link != NULL && self->joined > 0);
     snprintf(at->gone, sizeof at->gone, "%.*s: %.150s", TRIB_MEMBER_NAME_MAX, at->info.name, why);
     if (!self->core->ended) {
         trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
@@ -200,6 +203,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     at->left = true;
     trib_rebalance_stop(self);
     if (member < self->worker_count) {
+        trib_assert(self->workers_left < self->worker_count);
         self->workers_left++;
     } else if (self->workers_left < self->worker_count && self->early_leaver == TRIB_NO_MEMBER) {
         self->early_leaver = member;
@@ -247,10 +251,8 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
     self->slots[member].left = true;
     if (self->running && cause.status == TRIB_PEER_LOST) {
         trib_verdict_judge(self, member, &cause);
-        trib_coordinator_end_job(self, &cause); /* the member that says so has ended */
-    } else {
-        trib_coordinator_end_job(self, &cause);
     }
+    trib_coordinator_end_job(self, &cause); /* the member that says so has ended */
     return TRIB_OK;
 }
 
@@ -269,24 +271,10 @@ static trib_status take_server_lost(trib_coordinator *self, uint32_t member, con
     return status;
 }
 
-static trib_status take_frame(trib_coordinator *self, trib_link *link, const trib_frame *frame, const void *payload,
-                              trib_error *error)
+static trib_status take_member_frame(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                     const void *payload, trib_error *error)
 {
-    uint32_t member = link->peer;
-    bool known = member < trib_coordinator_slots(self) && self->slots[member].link == link;
-    if (frame->type == TRIB_FRAME_JOIN && !known) {
-        return trib_coordinator_take_join(self, link, frame, payload, error);
-    }
-    if (frame->type == TRIB_FRAME_VOTE && !known) {
-        trib_election_answer(link, frame);
-        return TRIB_OK;
-    }
-    if (member == TRIB_PEER_PARKED) {
-        return trib_formation_take_parked(link, frame, error);
-    }
-    if (!known || frame->type == TRIB_FRAME_JOIN) {
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame", trib_frame_name(frame->type));
-    }
+    const uint32_t member = link->peer;
     switch (frame->type) {
     case TRIB_FRAME_DECLARE:
         return self->running ? trib_registry_take_declare(self, member, frame, payload, error)
@@ -344,7 +332,24 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
 {
     (void)in_place;
     trib_coordinator *self = link->core->engine->coordinator;
-    return self == NULL ? TRIB_CLOSED : take_frame(self, link, frame, payload, error);
+    if (self == NULL) {
+        return TRIB_CLOSED;
+    }
+    const bool known = link->peer < trib_coordinator_slots(self) && self->slots[link->peer].link == link;
+    if (frame->type == TRIB_FRAME_JOIN && !known) {
+        return trib_coordinator_take_join(self, link, frame, payload, error);
+    }
+    if (frame->type == TRIB_FRAME_VOTE && !known) {
+        trib_election_answer(link, frame);
+        return TRIB_OK;
+    }
+    if (link->peer == TRIB_PEER_PARKED) {
+        return trib_formation_take_parked(link, frame, error);
+    }
+    if (!known || frame->type == TRIB_FRAME_JOIN) {
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame", trib_frame_name(frame->type));
+    }
+    return take_member_frame(self, link, frame, payload, error);
 }
 
 static void coordinator_link_closed(trib_link *link, trib_status status, const char *reason)
@@ -434,6 +439,9 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (status != TRIB_OK) {
         return status;
     }
+    if (trib_tenure_is_used(engine)) {
+        trib_tenure_begin(self, bound_out);
+    }
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,
                        trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
@@ -446,7 +454,7 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
 {
     const trib_config *config = &self->core->engine->config;
     /* The worker of this process is leaving itself, so it does not count as staying. */
-    bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[config->rank].left;
+    bool stays = (config->roles & TRIB_ROLE_WORKER) != 0 && !self->slots[self->core->engine->member_id].left;
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 
@@ -477,6 +485,7 @@ void trib_coordinator_close(trib_coordinator *self)
     if (self == NULL) {
         return;
     }
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_coordinator_stop_listening(self);

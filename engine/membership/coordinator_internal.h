@@ -42,9 +42,10 @@ typedef struct trib_coordinator_slot {
 
 /* A number that tensors have, one after the other. */
 typedef struct trib_tensor_number {
-    uint32_t round_base; /* rounds up to this one belong to tensors that have ended */
-    uint32_t next;       /* the next free or forgotten number, plus one */
-    uint64_t forget;     /* FORGETs sent to each member when this one was, it included */
+    uint32_t round_base;        /* rounds up to this one belong to tensors that have ended */
+    uint32_t next;              /* the next free or forgotten number, plus one */
+    const trib_rank_set *ranks; /* of its tensor's group; NULL: all workers share it */
+    uint64_t forget;            /* FORGETs sent to each member when this one was, it included */
 } trib_tensor_number;
 /* A group of workers as the first of them described it. */
 typedef struct trib_group_entry {
@@ -85,7 +86,8 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
-    uint32_t join_round;               /* the last one when all had joined last (uneven.h), or what a worker has said */
+    uint32_t join_round;               /* the last one when all had joined last (uneven.h) */
+    uint32_t join_round_next;          /* the last one of those that have joined since */
     uint32_t rounds;                   /* most operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
@@ -123,8 +125,9 @@ struct trib_coordinator {
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
     int64_t next_ping_ns;
-    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
-    trib_roster *roster;    /* owned by the coordinator */
+    int64_t gathers_since_ns, stall_ns; /* between epochs: since when, and at which age that is logged; 0: not yet */
+    uint32_t settings_told;             /* a bit for each job-wide setting that was found to differ and is logged */
+    trib_roster *roster;                /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
     struct trib_registry_entry *tensors_first, *tensors_last; /* all of them (newer, older) */
@@ -174,6 +177,8 @@ TRIB_CHECKED trib_status trib_coordinator_listen(trib_coordinator *self, trib_ad
 void trib_coordinator_start_running(trib_coordinator *self);
 /* Runs when the join_deadline timer fires. */
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
+/* Between epochs: logs which programs hold up the change of the membership. */
+void trib_coordinator_check_stall(trib_coordinator *self);
 TRIB_CHECKED trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
                                                     const void *payload, trib_error *error);
 
@@ -203,6 +208,11 @@ void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *e
 void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry);
 
 /* ---- tensor_placement.c ---- */
+/* Makes a dealer for the members as `limit` leaves them: it may take a member's part in summing away. Returns NULL if
+ * nobody sums then, or if memory runs out. */
+trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
+                                       void (*limit)(const void *user, uint32_t member, trib_place_member *place),
+                                       const void *user);
 /* Deals out the tensor's partitions. Returns false if memory runs out. A tensor that is too large becomes bad. */
 TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry);
 TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry,

@@ -1,6 +1,5 @@
 /*
- * coordinator_join.c - the gathering of the members: accepting and rejecting members, and the roster that begins the
- * job.
+ * coordinator_join.c - the gathering of the members: accepting and rejecting members.
  *
  * A member that is lost before the job has begun may come back. A member that comes after the beginning is rejected.
  */
@@ -9,14 +8,10 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/cluster/machines.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
-#include "engine/membership/rebalance.h"
 #include "engine/wire/address_list.h"
-
-#define STAND_BY_MAX 16u
 
 void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size)
 {
@@ -61,13 +56,17 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     const bool moved = engine->formation.moved;
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
-    trib_status status = trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
-    if (moved) { /* members know the address of this process */
+    const bool is_nowhere = moved && trib_address_list_leaves_port(at.text); /* the store says where it is */
+    trib_status status =
+        is_nowhere ? TRIB_OK : trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    if (moved && !is_nowhere) { /* members know the address of this process */
         trib_log(core->reactor->logger, TRIB_LOG_INFO,
                  status == TRIB_OK ? "workers that join find the coordinator at %s"
                                    : "workers that join cannot find the coordinator: %s has no address of this machine",
                  status == TRIB_OK ? bound_out->text : engine->coordinator_list);
         status = TRIB_OK;
+    }
+    if (moved) {
         *bound_out = core->host.address;
     }
     if (status != TRIB_OK) {
@@ -88,6 +87,34 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
      * removed. */
     trib_address_list_strip_offers(bound_out->text);
     return TRIB_OK;
+}
+
+/* A member whose program goes on without trib_membership_advance holds up all others, which show no sign of trouble. */
+void trib_coordinator_check_stall(trib_coordinator *self)
+{
+    const int64_t now_ns = trib_now(self->core->reactor);
+    const char *first = NULL;
+    uint32_t more = 0;
+    if (self->gathers_since_ns == 0) {
+        self->gathers_since_ns = now_ns;
+        self->stall_ns = TRIB_STALL_WARNING_NS;
+    }
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const bool holds_up = self->slots[i].joined && !self->slots[i].advances;
+        more += holds_up && first != NULL;
+        first = holds_up && first == NULL ? self->slots[i].info.name : first;
+    }
+    const int64_t age_ns = now_ns - self->gathers_since_ns;
+    if (first != NULL && age_ns >= self->stall_ns) {
+        char others[32] = "";
+        if (more > 0) {
+            snprintf(others, sizeof others, " and of %u more", more);
+        }
+        trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                 "stalled for %.0f s: the change of the membership lacks trib_membership_advance of %s%s",
+                 (double)age_ns / 1e9, first, others);
+        self->stall_ns = 2 * age_ns;
+    }
 }
 
 void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
@@ -126,181 +153,6 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     }
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, text);
     trib_coordinator_end_job(self, &cause);
-}
-
-/* True if workers sum beside the dedicated servers. On one machine that gains nothing. Across machines it helps if
- * there are fewer servers than workers (OSDI'20), or if the servers' links carry less. The shares, which are computed
- * from the links, settle that. */
-static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
-{
-    trib_colocate colocate = self->core->engine->config.colocate;
-    if (self->server_count == 0) {
-        return true;
-    }
-    if (colocate != TRIB_COLOCATE_AUTO) {
-        return colocate == TRIB_COLOCATE_ON;
-    }
-    if (roster->local_size > 0 || self->worker_count == 1) {
-        const uint32_t each = roster->local_size > 0 ? roster->local_size : 1;
-        return self->server_count < self->worker_count / each && !trib_roster_is_one_host(roster);
-    }
-    return !trib_roster_is_one_host(roster);
-}
-
-static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *roster)
-{
-    const trib_local_sum wanted = self->core->engine->config.local_sum;
-    char why[TRIB_MACHINES_WHY_SIZE];
-    const uint32_t local_size = trib_machines_local_size(roster, wanted, why);
-    trib_logger *logger = self->core->reactor->logger;
-    if (local_size > 0) {
-        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_size);
-    } else {
-        trib_log(logger, wanted == TRIB_LOCAL_SUM_ON ? TRIB_LOG_WARN : TRIB_LOG_DEBUG,
-                 "the workers of a machine do not sum first: %s", why);
-    }
-    return local_size;
-}
-
-/* Decides whether shares follow what links carry. If they do, workers without a share stand by for one, unless that
- * makes too many connections. */
-static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
-{
-    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW || roster->survives) {
-        return;
-    }
-    for (uint32_t i = 0; i < roster->worker_count; i++) {
-        trib_member_info *info = &roster->members[i];
-        info->stands_by = members[i].can_sum && !info->sums && roster->worker_count <= STAND_BY_MAX;
-        info->sums = info->sums || info->stands_by;
-    }
-    roster->follows = trib_rebalance_is_possible(roster);
-    for (uint32_t i = 0; i < roster->worker_count; i++) {
-        trib_member_info *info = &roster->members[i];
-        if (info->stands_by && !roster->follows) {
-            info->stands_by = info->sums = false;
-        }
-        members[i].can_sum = info->sums;
-    }
-}
-
-static trib_status make_roster(trib_coordinator *self)
-{
-    const trib_config *config = &self->core->engine->config;
-    uint32_t count = trib_coordinator_slots(self);
-    trib_roster *roster = trib_roster_create(count);
-    trib_place_member *members = calloc(count, sizeof *members);
-    if (roster == NULL || members == NULL) {
-        free(roster);
-        free(members);
-        return TRIB_NO_MEMORY;
-    }
-    roster->epoch = trib_formation_next_epoch(self);
-    roster->worker_count = self->worker_count;
-    roster->server_count = self->server_count;
-    roster->partition_bytes = config->partition_bytes;
-    roster->chunk_bytes = config->chunk_bytes;
-    roster->sum_order = config->sum_order;
-    roster->peer_timeout_ns = config->peer_timeout_ns;
-    for (uint32_t i = 0; i < count; i++) {
-        roster->members[i] = self->slots[i].info;
-    }
-    roster->local_size = local_size_of(self, roster);
-    roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
-    roster->shrinks = config->survive == TRIB_SURVIVE_WORKERS;
-    roster->electors_before = self->core->engine->formation.electors;
-    roster->newcomers = self->core->engine->formation.joined_last;
-    roster->new_servers = self->core->engine->formation.servers_joined_last;
-    roster->lost = self->core->engine->formation.lost;
-    memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
-    const bool colocated = workers_should_sum(self, roster);
-    for (uint32_t i = 0; i < count; i++) {
-        const bool worker = i < self->worker_count;
-        members[i] = (trib_place_member){
-            .is_worker = worker,
-            .can_sum = worker ? colocated : true,
-            .bandwidth = roster->members[i].bandwidth,
-            .reactors = roster->members[i].reactors,
-        };
-    }
-    trib_status status = roster->local_size == 0 ? trib_place_weights(members, count, &roster->t_opt_factor)
-                                                 : trib_machines_weights(members, count, self->worker_count,
-                                                                         roster->local_size, &roster->t_opt_factor);
-    for (uint32_t i = 0; i < count; i++) {
-        roster->members[i].sums = members[i].can_sum && members[i].weight > 0;
-    }
-    trib_assert(self->roster == NULL && self->dealer == NULL);
-    self->roster = roster;
-    stand_by(self, roster, members);
-    if (status == TRIB_OK) {
-        status = trib_dealer_create(members, count, &self->dealer);
-    }
-    if (status == TRIB_OK && roster->follows) {
-        status = trib_rebalance_open(self, members);
-    }
-    free(members);
-    return status;
-}
-
-/* The encoded roster, which all sends share. A copy for each member would take memory that grows with the square of
- * their number. */
-typedef struct roster_payload {
-    uint32_t references;
-    unsigned char bytes[];
-} roster_payload;
-
-static void roster_unref(roster_payload *payload)
-{
-    trib_assert(payload->references > 0);
-    if (--payload->references == 0) {
-        free(payload);
-    }
-}
-
-static void roster_sent(trib_send_record *out, trib_status status)
-{
-    (void)status;
-    roster_unref(out->context);
-}
-
-static void send_roster(trib_link *link, uint32_t member, roster_payload *payload, size_t size)
-{
-    const trib_frame frame = {.type = TRIB_FRAME_ROSTER, .root = member, .payload_size = (uint32_t)size};
-    payload->references++;
-    trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
-    if (status != TRIB_OK) {
-        payload->references--; /* never the last reference, because the caller holds one */
-        trib_link_close(link, false, status, "could not send the roster");
-    }
-}
-
-void trib_coordinator_start_running(trib_coordinator *self)
-{
-    trib_assert(!self->running && !self->over && self->joined == trib_coordinator_slots(self));
-    trib_timer_stop(self->core->reactor, &self->join_deadline);
-    size_t capacity = TRIB_PAYLOAD_MAX;
-    roster_payload *payload = malloc(sizeof *payload + capacity);
-    if (payload == NULL || make_roster(self) != TRIB_OK) {
-        free(payload);
-        const trib_cause cause =
-            trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "the coordinator could not make the roster");
-        trib_coordinator_end_job(self, &cause);
-        return;
-    }
-    self->core->host.epoch = self->roster->epoch;
-    self->core->engine->formation.is_known = false;
-    payload->references = 1;
-    trib_writer writer = {.data = payload->bytes, .capacity = capacity};
-    trib_roster_put(&writer, self->roster);
-    if (writer.overflow) {
-        const trib_cause cause = trib_cause_note(TRIB_UNSUPPORTED, TRIB_NO_MEMBER, "too many members for one roster");
-        trib_coordinator_end_job(self, &cause);
-    }
-    for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
-        send_roster(self->slots[i].link, i, payload, writer.size);
-    }
-    roster_unref(payload);
-    trib_coordinator_run(self);
 }
 
 /* epoch: the number of the member's last roster, or 0. A server without the last one is a stranger, and must not take
@@ -399,6 +251,9 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     at->info = *info;
     at->info.former = TRIB_NO_MEMBER;
     uint32_t index = (uint32_t)(at - self->slots);
+    if (!trib_formation_gathers(self)) {
+        at->info.rank = index;
+    }
     if (index >= self->worker_count) {
         char name[TRIB_MEMBER_NAME_MAX];
         snprintf(name, sizeof name, "server %u %.40s", index - self->worker_count, info->name);
@@ -443,7 +298,7 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
     char text[TRIB_ERROR_TEXT_SIZE];
     trib_coordinator_slot *at = find_slot(self, &info, frame->root, frame->tensor);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
-    const bool is_joiner = claimed == TRIB_NO_MEMBER && self->core->engine->config.survive == TRIB_SURVIVE_WORKERS;
+    const bool is_joiner = claimed == TRIB_NO_MEMBER && self->core->engine->config.survive >= TRIB_SURVIVE_WORKERS;
     const bool is_too_many = is_joiner && at == NULL && self->running && !self->over && trib_formation_is_full(self);
     if (!is_too_many && trib_formation_puts_off(self, link, !is_worker, is_joiner && at == NULL)) {
         return TRIB_OK;

@@ -123,6 +123,7 @@ trib_paper trib_election_own_paper(const trib_election *self)
     const trib_formation *formation = trib_election_formation(self);
     return (trib_paper){.has_voted = true,
                         .is_settled = formation->is_settled && trib_election_place(self) < self->roster->worker_count,
+                        .at_boundary = formation->at_boundary,
                         .knows_roster = formation->is_known,
                         .settled_ballot = formation->settled_ballot,
                         .rounds = formation->committed,
@@ -135,6 +136,7 @@ void trib_election_settle(trib_election *self, const trib_paper *decided, uint32
     for (uint32_t i = 0; i < decided->count && !formation->is_settled; i++) {
         trib_commit_settle(self->core, i, decided->rounds[i]);
     }
+    formation->at_boundary = formation->is_settled ? formation->at_boundary : decided->at_boundary;
     formation->is_settled = true;
     formation->settled_ballot = ballot;
 }
@@ -213,7 +215,7 @@ static void vote(trib_link *link)
                               .tensor = self->roster->epoch,
                               .round = trib_election_ballot(self, self->candidate),
                               .partition = paper.knows_roster,
-                              .chunk = paper.is_settled,
+                              .chunk = paper.is_settled && paper.at_boundary ? TRIB_VOTE_AT_BOUNDARY : paper.is_settled,
                               .size = paper.settled_ballot,
                               .aux = trib_election_place(self)};
     trib_election_put_rounds(link, &frame, &paper);
@@ -260,6 +262,7 @@ static trib_status voter_received(trib_link *link, const trib_frame *frame, cons
     }
     const trib_status status = trib_election_get_rounds(&self->decided, frame, payload, error);
     if (status == TRIB_OK && frame->root == 1) {
+        self->decided.at_boundary = frame->chunk != 0;
         trib_election_settle(self, &self->decided, frame->round);
         trib_election_formation(self)->coordinates = false;
         trib_election_formation(self)->moved = true;

@@ -5,9 +5,11 @@
 #include <string.h>
 
 #include "engine/link/link_cause.h"
+#include "engine/link/link_handshake.h"
 #include "engine/membership/coordinator.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
+#include "engine/membership/tenure.h"
 
 #define LEFT_BEHIND "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)"
 
@@ -39,6 +41,8 @@ static void take_office(trib_election *self, const bool *elects)
     formation->electors_before = roster->electors_before;
     formation->newcomers = roster->newcomers;
     formation->new_servers = roster->new_servers;
+    formation->ranks_used = roster->ranks_used;
+    formation->admits = formation->at_boundary || !roster->continues;
     formation->joiners = formation->lost = formation->electors = 0;
     for (uint32_t i = 0; i < roster->member_count; i++) {
         formation->expected[i] = elects[i];
@@ -46,7 +50,7 @@ static void take_office(trib_election *self, const bool *elects)
         formation->lost += !elects[i] && trib_election_counts(self, i);
     }
     trib_job_render_for_others(engine, &self->cause, formation->lost_text);
-    engine->config.survive = TRIB_SURVIVE_WORKERS;
+    engine->config.survive = roster->continues ? TRIB_SURVIVE_CONTINUE : TRIB_SURVIVE_WORKERS;
     engine->config.partition_bytes = roster->partition_bytes;
     engine->config.chunk_bytes = roster->chunk_bytes;
     engine->config.sum_order = roster->sum_order;
@@ -61,6 +65,7 @@ static void win(trib_election *self, const trib_paper *decided, const bool *elec
     trib_engine *engine = self->core->engine;
     trib_core *core = self->core;
     const trib_frame frame = {.type = TRIB_FRAME_ELECTED,
+                              .chunk = decided->at_boundary,
                               .round = trib_election_ballot(self, trib_election_place(self))};
     const trib_address address = self->roster->members[trib_election_place(self)].addresses[0];
     for (uint32_t i = 0; i < self->roster->member_count; i++) {
@@ -126,7 +131,11 @@ void trib_election_stand(trib_election *self)
     self->papers[trib_election_place(self)] = trib_election_own_paper(self);
     const bool has_memory = trib_ballot_tally(self->papers, members, &tally);
     self->papers[trib_election_place(self)] = (trib_paper){.link = NULL}; /* its rounds belong to the formation */
-    if (has_memory && count(self, &tally) && tally.elects[trib_election_place(self)]) {
+    const bool is_stored = self->roster->ticket != 0;
+    if (is_stored && !trib_tenure_is_used(self->core->engine)) {
+        trib_election_fail(self, "this process does not know the job's store (TRIB_STORE), which decides who goes on");
+    } else if (has_memory && (count(self, &tally) || (is_stored && is_over)) &&
+               tally.elects[trib_election_place(self)]) {
         win(self, &tally.decided, tally.elects);
     } else if (is_over || !has_memory) {
         char text[200];
@@ -198,11 +207,17 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
     }
     trib_paper *paper = &self->papers[member];
     if (paper->link != link) {
+        trib_link *before = paper->link;
         trib_paper_clear(paper);
         paper->link = link;
         link->peer = member;
+        trib_timer_stop(self->core->reactor, &link->deadline);
+        if (before != NULL) {
+            put_off(before);
+        }
     }
     paper->is_settled = frame->chunk != 0;
+    paper->at_boundary = frame->chunk == TRIB_VOTE_AT_BOUNDARY;
     paper->settled_ballot = frame->size;
     paper->knows_roster = frame->partition != 0;
     const trib_status status = trib_election_get_rounds(paper, frame, payload, error);
@@ -267,8 +282,17 @@ static const trib_link_upcalls candidate_upcalls = {
     .closed = candidate_closed,
 };
 
+/* A process that has proved the token and does not vote holds a descriptor for nothing. */
+static void vote_is_overdue(trib_link *link)
+{
+    const char *why = "it has proved the token, and has not voted within 10 s";
+    trib_link_note_refused(link->host, TRIB_REFUSAL_MEMBER, trib_link_remote(link), why);
+    trib_link_close(link, false, TRIB_PROTOCOL, why);
+}
+
 void trib_election_adopt(trib_link *link)
 {
     link->upcalls = &candidate_upcalls;
     link->peer = TRIB_NO_MEMBER;
+    trib_link_handshake_limit(link, vote_is_overdue);
 }

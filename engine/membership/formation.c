@@ -10,6 +10,7 @@
 #include "engine/membership/ballot.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/member.h"
+#include "engine/membership/tenure.h"
 #include "engine/membership/verdict.h"
 
 #define JOINERS_MORE 8u                        /* of each kind, that come while the membership changes */
@@ -52,7 +53,7 @@ bool trib_formation_reserve(trib_formation *formation, uint32_t members)
 }
 
 /* Remembers who is expected in the next epoch. Returns false if memory runs out. */
-static bool expect(trib_coordinator *self)
+static bool expect(trib_coordinator *self, bool at_boundary)
 {
     trib_formation *formation = formation_of(self);
     const uint32_t count = trib_coordinator_slots(self);
@@ -70,7 +71,9 @@ static bool expect(trib_coordinator *self)
     formation->worker_count = self->worker_count;
     formation->server_count = self->server_count;
     formation->epoch = self->roster->epoch;
-    formation->joiners = self->parked;
+    formation->ranks_used = self->roster->ranks_used;
+    formation->admits = at_boundary || !self->roster->continues;
+    formation->joiners = formation->admits ? self->parked : 0;
     formation->lost = 0;
     formation->lost_text[0] = '\0';
     for (uint32_t i = 0; i < count; i++) {
@@ -99,7 +102,7 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
     if (self->over) {
         return;
     }
-    if (!expect(self)) {
+    if (!expect(self, cause->status == TRIB_EPOCH_CHANGED)) {
         const trib_cause shortage = trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "out of memory for the next epoch");
         trib_coordinator_end_job(self, &shortage);
         return;
@@ -112,6 +115,7 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
         trib_commits_worker_left(self); /* what the others are through with has succeeded */
     }
     self->over = true;
+    trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     tell(self, cause);
 }
@@ -194,7 +198,7 @@ uint32_t trib_formation_next_epoch(const trib_coordinator *self)
 static void add_places(trib_formation *formation)
 {
     const uint32_t workers = formation->worker_count, servers = formation->server_count;
-    const uint32_t more = formation->joiners + JOINERS_MORE;
+    const uint32_t more = formation->admits ? formation->joiners + JOINERS_MORE : 0;
     bool *expected = realloc(formation->expected, (workers + servers + 2 * (size_t)more) * sizeof *expected);
     formation->first_joiner = workers;
     formation->first_new_server = workers + servers;
@@ -237,8 +241,8 @@ static void watch(trib_reactor *reactor, trib_timer *timer)
             trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         }
     }
-    if (trib_formation_gathers(
-            self)) { /* else the last one that was waited for is gone, and the next epoch has begun */
+    if (trib_formation_gathers(self)) { /* else the last one awaited is gone, and the next epoch has begun */
+        trib_coordinator_check_stall(self);
         trib_timer_arm(reactor, timer, now_ns + trib_heartbeat_period_ns(timeout_ns));
     }
 }
@@ -343,6 +347,12 @@ static void end_as_minority(trib_coordinator *self)
     trib_coordinator_end_job(self, &cause);
 }
 
+/* Ranks are ids, or stay as they were, and one that joins has the next one that nobody has had. */
+static uint32_t deal_rank(trib_formation *formation, const trib_member_info *info, uint32_t id, bool continues)
+{
+    return !continues ? id : info->former == TRIB_NO_MEMBER ? formation->ranks_used++ : info->rank;
+}
+
 /* Gives those that are there new places without gaps. Returns false if memory runs out. */
 static bool deal_places(trib_coordinator *self)
 {
@@ -355,6 +365,7 @@ static bool deal_places(trib_coordinator *self)
     if (slots == NULL) {
         return false;
     }
+    const bool continues = self->core->engine->config.survive == TRIB_SURVIVE_CONTINUE;
     formation_of(self)->joined_last = count_joined(self, 0, self->worker_count, true);
     formation_of(self)->servers_joined_last =
         count_joined(self, self->worker_count, trib_coordinator_slots(self), true);
@@ -368,10 +379,14 @@ static bool deal_places(trib_coordinator *self)
         at->advances = at->has_roster = false;
         at->info.former = former_id(self, i);
         at->link->peer = next;
+        if (next < workers) {
+            at->info.rank = deal_rank(formation_of(self), &at->info, next, continues);
+        }
         const char *place = strchr(at->info.name, '('); /* the name has the former number, and who it is */
         char name[TRIB_MEMBER_NAME_MAX];
         snprintf(name, sizeof name, "%s %u %.*s", next < workers ? "rank" : "server",
-                 next < workers ? next : next - workers, TRIB_MEMBER_NAME_MAX - 24, place != NULL ? place : "");
+                 next < workers ? at->info.rank : next - workers, TRIB_MEMBER_NAME_MAX - 24,
+                 place != NULL ? place : "");
         memcpy(at->info.name, name, sizeof name);
         next++;
     }
@@ -402,7 +417,7 @@ void trib_formation_check(trib_coordinator *self)
     for (uint32_t i = 0; i < self->worker_count; i++) {
         any = any || self->slots[i].joined;
     }
-    if (any && !has_majority(self)) {
+    if (any && !trib_tenure_is_used(self->core->engine) && !has_majority(self)) {
         end_as_minority(self);
         return;
     }
@@ -417,12 +432,20 @@ void trib_formation_check(trib_coordinator *self)
 
 void trib_formation_take_taken(trib_coordinator *self, uint32_t member)
 {
+    bool all_have = !self->slots[member].has_roster && self->running && !self->over;
     self->slots[member].has_roster = true;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (!self->slots[i].has_roster) {
-            return;
-        }
+        all_have = all_have && self->slots[i].has_roster;
     }
+    if (all_have && self->roster->ticket != 0) {
+        trib_tenure_claim(self);
+    } else if (all_have) {
+        trib_formation_begun(self);
+    }
+}
+
+void trib_formation_begun(trib_coordinator *self)
+{
     formation_of(self)->is_known = true;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL) {

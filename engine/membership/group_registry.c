@@ -49,6 +49,7 @@ static void answer(trib_coordinator *self, const trib_group_entry *entry, uint32
         const trib_cause cause = trib_cause_note(TRIB_MISMATCH, TRIB_NO_MEMBER, entry->bad_text);
         trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_GROUP_BAD, .tensor = entry->tags[rank]}, &cause);
     } else if (entry->is_known) {
+        trib_assert(trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT); /* else they disagree */
         const trib_frame frame = {
             .type = TRIB_FRAME_GROUP_MADE, .tensor = entry->tags[rank], .group = entry->ranks->id};
         trib_link_send_copy(link, frame, NULL, 0);
@@ -101,6 +102,7 @@ static void tell_members(trib_coordinator *self, const trib_group_entry *entry, 
     for (uint32_t i = 0; i < entry->ranks->count; i++) {
         trib_put_u32(&writer, entry->ranks->ranks[i]);
     }
+    trib_assert(!writer.overflow && writer.size == size);
     const trib_frame frame = {.type = TRIB_FRAME_GROUP_RANKS, .group = entry->ranks->id};
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].link != NULL && !self->slots[i].left) {
@@ -120,29 +122,12 @@ static void entry_free(trib_group_entry *entry)
     free(entry);
 }
 
-/* Only members of the group and servers sum its tensors: another worker may leave when it is done with its own. Returns
- * NULL if none of them sums, or if memory runs out. */
-static trib_dealer *make_dealer(const trib_coordinator *self, const trib_rank_set *ranks)
+/* Only members of the group and servers sum its tensors: another worker may leave when it is done with its own. */
+static void limit_to_group(const void *user, uint32_t member, trib_place_member *place)
 {
-    const uint32_t count = trib_coordinator_slots(self);
-    trib_place_member *members = calloc(count, sizeof *members);
-    trib_dealer *dealer = NULL;
-    double unused = 0;
-    for (uint32_t i = 0; members != NULL && i < count; i++) {
-        const trib_member_info *info = &self->roster->members[i];
-        const bool is_worker = i < self->worker_count;
-        const bool is_member = trib_rank_set_index(ranks, i) != TRIB_RANK_ABSENT;
-        members[i] = (trib_place_member){.is_worker = is_worker && is_member,
-                                         .can_sum = info->sums && (is_member || !is_worker),
-                                         .bandwidth = info->bandwidth,
-                                         .reactors = info->reactors};
+    if (place->is_worker && trib_rank_set_index(user, member) == TRIB_RANK_ABSENT) {
+        place->is_worker = place->can_sum = false;
     }
-    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
-        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
-        dealer = NULL;
-    }
-    free(members);
-    return dealer;
 }
 
 /* Takes over the ranks on success. */
@@ -169,7 +154,7 @@ static trib_group_entry *new_entry(trib_coordinator *self, const char *name, tri
     entry->tags = tags;
     entry->knows = knows;
     entry->next = self->groups;
-    entry->dealer = make_dealer(self, ranks);
+    entry->dealer = trib_registry_make_dealer(self, limit_to_group, ranks);
     self->groups = entry;
     tell_members(self, entry, payload, size);
     free(payload);

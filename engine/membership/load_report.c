@@ -122,6 +122,7 @@ static void report_sent(trib_send_record *out, trib_status status)
 {
     (void)status;
     struct trib_load_report *report = out->context;
+    trib_assert(report->is_on_its_way);
     report->is_on_its_way = false;
 }
 
@@ -143,6 +144,7 @@ void trib_load_report_send(trib_core *core)
     trib_put_u32(&head, atomic_load(&core->engine->moves_unsettled));
     trib_put_u32(&head, count);
     trib_assert(!head.overflow && !entries.overflow);
+    trib_assert(head.size == HEAD_BYTES && entries.size == (size_t)count * ENTRY_BYTES);
     report->elapsed_ns = 0;
     report->new_bytes = 0;
     const trib_frame frame = {.type = TRIB_FRAME_LOADS, .payload_size = (uint32_t)(head.size + entries.size)};

@@ -73,6 +73,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link == NULL || member->leaving) {
         return;
     }
+    trib_assert(roster != NULL); /* the watch begins with it */
     const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, roster->peer_timeout_ns / 8);
     const bool judges = !stalled_locally || member->stalled_locally;
     member->stalled_locally = stalled_locally;
@@ -135,6 +136,7 @@ void trib_member_tensor_ended(trib_tensor *tensor)
     if (tensor->is_stale) {
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
+        trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
         const trib_frame frame = {
             .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
         trib_member_send(member, &frame, NULL, 0);
@@ -150,8 +152,11 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 
 void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size)
 {
-    if (engine->member != NULL) {
-        trib_member_send(engine->member, frame, payload, size);
+    const trib_member *member = engine->member;
+    if (member != NULL && member->link != NULL && frame->type == TRIB_FRAME_JOIN_HEARD) {
+        trib_link_send_copy(member->link, *frame, payload, size); /* a member that leaves answers, too */
+    } else if (member != NULL) {
+        trib_member_send(member, frame, payload, size);
     }
 }
 
@@ -161,8 +166,10 @@ void trib_member_send_advance(const trib_member *member)
 {
     trib_engine *engine = member->core->engine;
     pthread_mutex_lock(&engine->mutex);
-    const bool advances =
-        engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 || engine->config.rank < 0;
+    /* A program that waits for its engine to be ready for the first time has nothing to advance from. */
+    const bool advances = engine->formation.advances || (engine->config.roles & TRIB_ROLE_WORKER) == 0 ||
+                          engine->config.rank < 0 || (!engine->joined && atomic_load(&engine->changing)) ||
+                          atomic_load(&engine->formation.continues);
     pthread_mutex_unlock(&engine->mutex);
     if (advances && !member->leaving && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ADVANCE}, NULL, 0);
@@ -207,6 +214,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     }
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
         engine->formation.is_settled = true; /* all that has succeeded was told before */
+        engine->formation.at_boundary = cause.status == TRIB_EPOCH_CHANGED;
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);
@@ -231,24 +239,28 @@ static void take_left(const trib_member *member, const trib_frame *frame)
     }
 }
 
+static void take_known(trib_member *member)
+{
+    trib_engine *engine = member->core->engine;
+    if (!member->joined || member->knows_begun) {
+        return;
+    }
+    member->knows_begun = engine->formation.is_known = true;
+    if (engine->roster->ticket != 0) {
+        engine->formation.confirmed = engine->roster->ticket;
+        trib_engine_core_joined(engine);
+    }
+}
+
 /* A member that leaves answers, too, because it still sums for others. */
 static void send_serving(trib_engine *engine, bool lacks_codec)
 {
     const trib_member *member = engine->member;
     const trib_frame answer = {.type = TRIB_FRAME_SERVING, .aux = lacks_codec ? TRIB_SERVING_LACKS_CODEC : 0};
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (member != NULL && member->link != NULL && trib_link_is_up(member->link)) {
         trib_link_send_copy(member->link, answer, NULL, 0);
     }
-}
-
-/* A member that leaves answers, too. */
-static trib_status take_joined(const trib_member *member, const trib_frame *frame, trib_error *error)
-{
-    const trib_status status = trib_server_take_joined(member->core->engine, frame, error);
-    if (status == TRIB_OK && frame->root == TRIB_JOINED_NOBODY) {
-        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_JOIN_HEARD}, NULL, 0);
-    }
-    return status;
 }
 
 /* The frame is about tensors, groups or members of a job that this member does not know before its roster. */
@@ -269,6 +281,28 @@ static bool needs_roster(uint8_t type)
         return true;
     default:
         return false;
+    }
+}
+
+static trib_status take_tensor_frame(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                     trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_DECLARED:
+        return trib_member_take_declared(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE:
+        return trib_member_take_move(engine, frame, payload, error);
+    case TRIB_FRAME_MOVE_DECIDED:
+        return trib_member_take_decided(engine, frame, error);
+    case TRIB_FRAME_RELEASED:
+        return trib_member_take_released(engine, frame, error);
+    case TRIB_FRAME_FORGET:
+        return trib_member_take_forget(engine, frame, error);
+    case TRIB_FRAME_TENSOR_BAD:
+        return trib_member_take_tensor_bad(engine, frame, payload, error);
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
+                              trib_frame_name(frame->type));
     }
 }
 
@@ -297,20 +331,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return TRIB_OK;
     case TRIB_FRAME_ENDED:
         return take_ended(member, frame, payload, error);
-    case TRIB_FRAME_DECLARED:
-        return trib_member_take_declared(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE:
-        return trib_member_take_move(member->core->engine, frame, payload, error);
-    case TRIB_FRAME_MOVE_DECIDED:
-        return trib_member_take_decided(member->core->engine, frame, error);
-    case TRIB_FRAME_RELEASED:
-        return trib_member_take_released(member->core->engine, frame, error);
-    case TRIB_FRAME_FORGET:
-        return trib_member_take_forget(member->core->engine, frame, error);
     case TRIB_FRAME_SERVE:
         return trib_server_take_serve(member->core->engine, frame, payload, send_serving, error);
-    case TRIB_FRAME_TENSOR_BAD:
-        return trib_member_take_tensor_bad(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_RANKS:
         return trib_member_take_group_ranks(member->core->engine, frame, payload, error);
     case TRIB_FRAME_GROUP_MADE:
@@ -324,18 +346,17 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_COMMIT:
         return trib_commit_take(member->core, frame, payload, error);
     case TRIB_FRAME_JOINED:
-        return take_joined(member, frame, error);
+        return trib_server_take_joined(member->core->engine, frame, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;
     case TRIB_FRAME_ROSTER_KNOWN:
-        member->core->engine->formation.is_known = member->joined;
+        take_known(member);
         return TRIB_OK;
     default:
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from the coordinator",
-                              trib_frame_name(frame->type));
+        return take_tensor_frame(member->core->engine, frame, payload, error);
     }
 }
 
@@ -407,6 +428,7 @@ trib_status trib_member_open(trib_core *core, trib_error *error)
     if (member == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the connection to the coordinator");
     }
+    trib_assert(core->engine->member == NULL && core->reactor->index == 0);
     member->core = core;
     core->engine->member = member;
     snprintf(member->last_problem, sizeof member->last_problem, "no answer");

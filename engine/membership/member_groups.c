@@ -8,7 +8,7 @@
 
 static void ask_group(const trib_engine *engine, trib_group *group)
 {
-    if (group->is_asked || trib_member_link(engine->member) == NULL) {
+    if (group->is_asked || atomic_load(&group->is_over) || trib_member_link(engine->member) == NULL) {
         return; /* the roster's arrival asks for the groups that were made before it */
     }
     group->is_asked = true;
@@ -88,9 +88,11 @@ trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *
 static void release_waiting(trib_engine *engine, trib_group *group)
 {
     trib_tensor *tensor = group->waiting;
+    trib_assert(group->state != TRIB_GROUP_ASKED);
     group->waiting = NULL;
     while (tensor != NULL) {
         trib_tensor *next = tensor->group_next;
+        trib_assert(tensor->waits_for_group && tensor->group == group);
         tensor->group_next = NULL;
         tensor->waits_for_group = false;
         if (group->state == TRIB_GROUP_BAD) {
@@ -152,6 +154,7 @@ void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor
     } else if (group->state == TRIB_GROUP_BAD) {
         trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
     } else {
+        trib_assert(!tensor->waits_for_group && tensor->group_next == NULL);
         trib_tensor **at = &group->waiting;
         while (*at != NULL) {
             at = &(*at)->group_next;

@@ -14,8 +14,9 @@ struct trib_member {
     bool has_tried;
     trib_timer retry, join_deadline, watch;
     bool joined;
-    bool has_begun; /* the roster was sent to this member, so the job is lost if the roster does not arrive */
-    bool waits;     /* the job is under way, and this member joins it at a boundary */
+    bool has_begun;   /* the roster was sent to this member, so the job is lost if the roster does not arrive */
+    bool knows_begun; /* all members have the roster, and the store has its epoch if there is one */
+    bool waits;       /* the job is under way, and this member joins it at a boundary */
     bool leaving;
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */

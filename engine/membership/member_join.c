@@ -16,7 +16,9 @@
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member_internal.h"
 #include "engine/membership/server_drain.h"
+#include "engine/membership/tenure.h"
 #include "engine/tracer/tracer.h"
+#include "engine/wire/address_list.h"
 #include "engine/worker/worker.h"
 
 #define VERDICT_NS (2 * INT64_C(1000000000))
@@ -70,6 +72,7 @@ void trib_member_note_waits(trib_member *member, bool waits)
 static void begin_watch(trib_member *member)
 {
     const trib_roster *roster = member->core->engine->roster;
+    trib_assert(roster != NULL && roster->peer_timeout_ns > 0);
     member->watch.fired = trib_member_watch_coordinator;
     member->watch.user = member;
     trib_timer_arm(member->core->reactor, &member->watch,
@@ -96,8 +99,9 @@ void trib_member_link_ready(trib_link *link)
     trib_job_settings_put(&writer, &settings);
     trib_assert(!writer.overflow);
     /* A server with a configured number asks for that number. */
+    const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
     trib_frame frame = {.type = TRIB_FRAME_JOIN,
-                        .root = (uint32_t)engine->config.rank,
+                        .root = is_worker ? engine->member_id : (uint32_t)engine->config.rank,
                         .tensor = engine->roster != NULL ? engine->roster->epoch : 0};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_send_advance(member);
@@ -113,6 +117,13 @@ void trib_member_look_up_coordinator(trib_member *member)
     trib_address found;
     if (member->core->engine->formation.moved) {
         return; /* the name leads to a coordinator that is lost */
+    }
+    if (trib_tenure_find(member->core->engine, &found)) {
+        trib_member_redirect(member->core->engine, &found, false);
+        if (member->link != NULL) {
+            trib_redial_set_addresses(member->link, &found);
+        }
+        return;
     }
     if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
         member->coordinator = found;
@@ -134,6 +145,12 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
         trib_member_look_up_coordinator(member);
     }
     member->has_tried = true;
+    if (trib_address_list_leaves_port(member->coordinator.text)) { /* the store has not said yet where it is */
+        snprintf(member->last_problem, sizeof member->last_problem, "the store (TRIB_STORE=%.160s) does not say where",
+                 engine->store != NULL ? engine->store : "");
+        trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + TRIB_MEMBER_RETRY_NS);
+        return;
+    }
     errno = 0;
     trib_status status = trib_link_connect(&member->core->host, &member->coordinator, TRIB_PURPOSE_CONTROL,
                                            TRIB_NO_MEMBER, 0, &trib_member_upcalls, member, &member->link);
@@ -212,7 +229,7 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
 {
     pthread_mutex_lock(&engine->mutex);
     if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
-        engine->config.rank = (int32_t)member;
+        engine->config.rank = (int32_t)roster->members[member].rank;
     }
     engine->config.worker_count = (int32_t)roster->worker_count;
     engine->config.server_count = (int32_t)roster->server_count;
@@ -220,12 +237,25 @@ static void take_place(trib_engine *engine, const trib_roster *roster, uint32_t 
     pthread_mutex_unlock(&engine->mutex);
 }
 
+/* Of a list of addresses all but the one that led to the coordinator are other machines'. One that hangs would keep
+ * this member away for longer than it is waited for between two epochs. */
+static void stay_with_address(trib_member *member)
+{
+    const trib_link *link = member->link;
+    trib_address at;
+    if (link != NULL && trib_address_list_count(link->redial.to.text) > 1) {
+        trib_address_list_copy(link->redial.to.text, link->redial.address, at.text, sizeof at.text);
+        trib_member_redirect(member->core->engine, &at, false);
+        trib_redial_set_addresses(member->link, &at);
+    }
+}
+
 /* Forgets the election that led to this epoch, and makes room for the next one. Returns false if memory runs out. */
 static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
 {
     trib_formation *formation = &engine->formation;
     trib_election_stop(engine);
-    formation->is_known = formation->is_settled = false;
+    formation->is_known = formation->is_settled = formation->at_boundary = false;
     formation->settled_ballot = 0;
     formation->committed_count = 0;
     return trib_formation_reserve(formation, roster->member_count);
@@ -284,6 +314,7 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     member->joined = true;
     engine->member_id = engine->formation.place = frame->root;
     atomic_store(&engine->shrinks, roster->shrinks);
+    atomic_store(&engine->continues, roster->continues);
     roster->before = engine->roster;
     if (changes) {
         take_place(engine, roster, frame->root);
@@ -296,9 +327,15 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
         trib_timer_arm(member->core->reactor, &member->join_deadline,
                        trib_now(member->core->reactor) + engine->config.join_timeout_ns);
     }
+    if (roster->ticket != 0) {
+        atomic_fetch_add(&engine->cores_joining, 1); /* for the store, which has yet to say that the epoch begins */
+    }
     trib_engine_publish(engine, roster);
     if (member->link != NULL) { /* else it came from another member (election.h) */
         trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_ROSTER_TAKEN}, NULL, 0);
+    }
+    if (roster->shrinks) {
+        stay_with_address(member);
     }
     trib_member_note_awaited(engine);
     trib_tracer_joined(engine);

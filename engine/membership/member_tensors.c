@@ -13,6 +13,7 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
     const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
     const size_t size =
         sizeof tensor->name + sizeof tensor->codec_text + 32 + (tensor->dims + splits) * sizeof(uint64_t);
+    trib_assert(!tensor->is_declared && !tensor->waits_for_group);
     tensor->is_declared = true;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
@@ -190,6 +191,7 @@ trib_status trib_member_take_released(trib_engine *engine, const trib_frame *fra
 static void send_forgotten(trib_engine *engine)
 {
     const trib_frame answer = {.type = TRIB_FRAME_FORGOTTEN};
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     trib_member_send(engine->member, &answer, NULL, 0);
 }
 

@@ -37,6 +37,7 @@ bool trib_rebalance_is_possible(const trib_roster *roster)
 trib_status trib_rebalance_open(trib_coordinator *self, const trib_place_member *members)
 {
     const uint32_t count = trib_coordinator_slots(self);
+    trib_assert(self->rebalance == NULL && count <= TRIB_RATE_MEMBERS_MAX);
     trib_rebalance_state *rebalance = calloc(1, sizeof *rebalance + count * sizeof rebalance->members[0]);
     if (rebalance == NULL) {
         return TRIB_NO_MEMORY;
@@ -96,6 +97,7 @@ static void forget_move(trib_registry_entry *entry)
 static bool propose_move(trib_coordinator *self, trib_registry_entry *entry)
 {
     const size_t size = trib_owners_size(entry->partition_count);
+    trib_assert(entry->owners_next != NULL && entry->answered == NULL && self->rebalance->moving_count < MOVING_MAX);
     unsigned char *payload = malloc(size);
     entry->answered = calloc(self->worker_count, 1);
     if (payload == NULL || entry->answered == NULL) {
@@ -135,6 +137,7 @@ static void decide_move(trib_coordinator *self, trib_registry_entry *entry, uint
 {
     send_to_all(self, entry, (trib_frame){.type = TRIB_FRAME_MOVE_DECIDED, .round = round}, NULL, 0);
     if (round > 0) {
+        trib_assert(entry->owners_next != NULL);
         free(entry->owners);
         entry->owners = entry->owners_next;
         entry->owners_next = NULL;
@@ -149,6 +152,7 @@ static void take_answer(trib_coordinator *self, trib_registry_entry *entry, uint
 {
     trib_assert(entry->owners_next != NULL && entry->answered[rank] == 0 && self->rebalance->moving_count > 0);
     entry->answered[rank] = 1;
+    trib_assert(entry->answer_count < self->worker_count);
     entry->answer_count++;
     entry->not_now = entry->not_now || round == 0;
     entry->first_round = round > entry->first_round ? round : entry->first_round;
@@ -205,6 +209,7 @@ void trib_rebalance_stop(trib_coordinator *self)
             forget_move(entry);
         }
     }
+    trib_assert(self->rebalance->moving_count == 0);
 }
 
 /* ---- A new deal of all tensors ---- */
@@ -236,6 +241,7 @@ static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_registr
         differs = differs || memcmp(&owners[i], &entry->owners[i], sizeof owners[i]) != 0;
     }
     if (differs) {
+        trib_assert(entry->owners_next == NULL); /* the last move was decided */
         entry->owners_next = owners;
     } else {
         free(owners);

@@ -108,6 +108,7 @@ void trib_drain_check(trib_coordinator *self)
         if (!slot->drains || is_awaited(self, slot)) {
             continue;
         }
+        trib_assert(slot->left && slot->is_let_go && slot->loss_number > 0 && slot->loss_number <= self->losses);
         slot->drains = false;
         if (slot->link != NULL) {
             const trib_cause cause =

@@ -34,6 +34,7 @@ static void ask(trib_reactor *reactor, trib_post *post)
 void trib_server_suspected(trib_engine *engine, uint32_t member)
 {
     trib_losses *losses = &engine->losses;
+    trib_assert(member < losses->capacity);
     atomic_store(&losses->suspected[member], true);
     if (!atomic_exchange(&losses->ask_posted, true)) {
         losses->ask_post.run = ask;
@@ -101,31 +102,15 @@ static bool deal_anew(const survivors *at, trib_registry_entry *entry, bool take
         if (!is_covered || !trib_succession_find(at->self->roster, is_gone, at, entry->id, i, &owner)) {
             return false;
         }
+        trib_assert(!is_gone(at, owner.member) && at->self->roster->members[owner.member].sums);
         entry->owners[i] = takes ? owner : entry->owners[i];
     }
     return true;
 }
 
-/* Deals the tensors to come among those that are left. NULL: nobody sums, or there is no memory. */
-static trib_dealer *make_dealer(const survivors *at)
+static void limit_to_survivors(const void *user, uint32_t member, trib_place_member *place)
 {
-    const uint32_t count = trib_coordinator_slots(at->self);
-    trib_place_member *members = calloc(count, sizeof *members);
-    trib_dealer *dealer = NULL;
-    double unused = 0;
-    for (uint32_t i = 0; members != NULL && i < count; i++) {
-        const trib_member_info *info = &at->self->roster->members[i];
-        members[i] = (trib_place_member){.is_worker = i < at->self->worker_count,
-                                         .can_sum = info->sums && !is_gone(at, i),
-                                         .bandwidth = info->bandwidth,
-                                         .reactors = info->reactors};
-    }
-    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
-        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
-        dealer = NULL;
-    }
-    free(members);
-    return dealer;
+    place->can_sum = place->can_sum && !is_gone(user, member);
 }
 
 static void tell_members(const trib_coordinator *self, const trib_cause *cause)
@@ -140,6 +125,7 @@ static void tell_members(const trib_coordinator *self, const trib_cause *cause)
 /* The server of that place is no part of the job any more. */
 static void expel(trib_coordinator_slot *slot, const trib_cause *cause)
 {
+    trib_assert(slot->left && slot->lost && slot->loss_number > 0);
     slot->drains = false;
     if (slot->link != NULL) {
         trib_coordinator_notify_end(slot->link, cause);
@@ -162,7 +148,7 @@ static bool go_on_without(trib_coordinator *self, const trib_cause *cause)
     for (trib_registry_entry *entry = self->tensors_first; entry != NULL && goes_on; entry = entry->newer) {
         goes_on = deal_anew(&at, entry, false);
     }
-    trib_dealer *dealer = goes_on ? make_dealer(&at) : NULL;
+    trib_dealer *dealer = goes_on ? trib_registry_make_dealer(self, limit_to_survivors, &at) : NULL;
     if (dealer == NULL) {
         return false;
     }

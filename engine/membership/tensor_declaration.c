@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
 #include "engine/worker/op.h"
 
 /* Returns false if there cannot be such a tensor. */
@@ -72,6 +73,14 @@ void trib_declaration_key(const trib_declaration *what, char *text, size_t size)
 static void describe(char *text, size_t size, const trib_declaration *what)
 {
     static const char *const layouts[] = {"", " in slices", " in pairs"};
+    if (strncmp(what->name, TRIB_BYTES_NAME, strlen(TRIB_BYTES_NAME)) == 0 && what->dims == 2) {
+        if (what->shape[1] == 0) {
+            snprintf(text, size, "bytes gathered by all");
+        } else {
+            snprintf(text, size, "bytes broadcast by root %llu", (unsigned long long)what->shape[1] - 1);
+        }
+        return;
+    }
     if (what->layout == TRIB_WHOLE || what->dims > 0) {
         trib_tensor_describe(text, size, what->dtype, what->count, what->dims, what->shape);
     } else {
@@ -115,6 +124,7 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
                               const trib_declaration *what, uint32_t rank, char *text, size_t size)
 {
     char one[TRIB_TENSOR_TEXT_SIZE + TRIB_CODEC_TEXT_SIZE + 80], other[sizeof one];
+    trib_assert(!trib_declaration_is_same(entry, what));
     /* Shapes are part of the texts if they are all that differs. */
     const bool is_shape = is_same_but_shape(entry, what);
     trib_declaration first = {.dtype = entry->dtype,
@@ -126,6 +136,7 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
     trib_declaration second = *what;
     memcpy(first.shape, entry->shape, sizeof first.shape);
     memcpy(first.codec, entry->codec, sizeof first.codec);
+    memcpy(first.name, what->name, sizeof first.name);
     second.dims = is_shape ? what->dims : 0;
     describe(one, sizeof one, &first);
     describe(other, sizeof other, &second);

@@ -17,6 +17,8 @@ bool trib_number_take(trib_coordinator *self, uint32_t *number_out)
 {
     if (self->number_free != 0) {
         *number_out = self->number_free - 1;
+        trib_assert(*number_out < self->number_count);
+        trib_assert(self->numbers[*number_out].round_base < TRIB_ROUND_BASE_MAX); /* one that has retired is not free */
         self->number_free = self->numbers[*number_out].next;
         return true;
     }
@@ -82,6 +84,7 @@ void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, u
     trib_assert(number < self->number_count);
     trib_tensor_number *mine = &self->numbers[number];
     mine->round_base = rounds < UINT32_MAX - mine->round_base ? mine->round_base + rounds : UINT32_MAX;
+    trib_assert(self->number_forgotten == 0 || self->numbers[self->number_forgotten_last - 1].next == 0);
     mine->forget = ++self->forgets;
     mine->next = 0;
     *(self->number_forgotten == 0 ? &self->number_forgotten : &self->numbers[self->number_forgotten_last - 1].next) =
@@ -103,6 +106,7 @@ trib_status trib_registry_take_forgotten(trib_coordinator *self, uint32_t member
     if (slot->forgets_answered >= slot->forgets_sent) {
         return trib_error_set(error, TRIB_PROTOCOL, "FORGOTTEN without a FORGET");
     }
+    trib_assert(slot->forgets_sent <= self->forgets);
     slot->forgets_answered++;
     collect(self);
     return TRIB_OK;

@@ -15,6 +15,7 @@ static trib_place_owner slice_owner(const trib_coordinator *self, const trib_reg
     const uint32_t place = entry->layout == TRIB_PAIRS ? slice % trib_registry_sharers(self, entry) : slice;
     const uint32_t rank = entry->group == NULL ? place : entry->group->ranks->ranks[place];
     const trib_member_info *info = &self->roster->members[rank];
+    trib_assert(place < trib_registry_sharers(self, entry) && rank < self->worker_count && info->reactors > 0);
     *is_bound = entry->layout != TRIB_WHOLE && info->sums;
     return (trib_place_owner){.member = (uint16_t)rank, .reactor = (uint16_t)(turn % info->reactors)};
 }
@@ -42,8 +43,33 @@ static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
     return true;
 }
 
+trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
+                                       void (*limit)(const void *user, uint32_t member, trib_place_member *place),
+                                       const void *user)
+{
+    const uint32_t count = trib_coordinator_slots(self);
+    trib_place_member *members = calloc(count, sizeof *members);
+    trib_dealer *dealer = NULL;
+    double unused = 0;
+    for (uint32_t i = 0; members != NULL && i < count; i++) {
+        const trib_member_info *info = &self->roster->members[i];
+        members[i] = (trib_place_member){.is_worker = i < self->worker_count,
+                                         .can_sum = info->sums,
+                                         .bandwidth = info->bandwidth,
+                                         .reactors = info->reactors};
+        limit(user, i, &members[i]);
+    }
+    if (members != NULL && trib_place_weights(members, count, &unused) == TRIB_OK &&
+        trib_dealer_create(members, count, &dealer) != TRIB_OK) {
+        dealer = NULL;
+    }
+    free(members);
+    return dealer;
+}
+
 bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
 {
+    trib_assert(entry->cut == NULL && !entry->bad);
     trib_cut *cut = trib_cut_create(entry->layout, trib_registry_sharers(self, entry), entry->counts,
                                     trib_dtype_size(entry->dtype));
     if (cut == NULL) {
@@ -67,6 +93,7 @@ trib_status trib_registry_send_declared(trib_coordinator *self, const trib_regis
 {
     const uint32_t slices = entry->cut->slice_count;
     trib_assert(entry->is_known && entry->tags[rank] < TRIB_TAG_RELEASED); /* members that sum know it first */
+    trib_assert(self->slots[rank].link != NULL && entry->partition_count == entry->cut->partition_count);
     size_t size = trib_owners_size(entry->partition_count) + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {

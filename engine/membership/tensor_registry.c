@@ -18,6 +18,7 @@ static void send_bad(const trib_coordinator *self, const trib_registry_entry *en
     if (self->slots[rank].link == NULL || entry->tags[rank] >= TRIB_TAG_RELEASED) {
         return;
     }
+    trib_assert(entry->bad && entry->bad_status != TRIB_OK);
     const trib_cause cause = trib_cause_about(entry->bad_status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_TENSOR,
                                               entry->tags[rank], TRIB_NO_MEMBER, entry->bad_text);
     const trib_frame frame = {.type = TRIB_FRAME_TENSOR_BAD, .tensor = entry->tags[rank]};
@@ -99,6 +100,9 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
         return NULL;
     }
     memset(entry->tags, 0xff, self->worker_count * sizeof *entry->tags); /* TRIB_TAG_NONE */
+    if (entry->id < self->number_count) {
+        self->numbers[entry->id].ranks = entry->group == NULL ? NULL : entry->group->ranks;
+    }
     if (!link_entry(self, entry)) {
         trib_number_give(self, entry->id);
         free_entry(entry);
@@ -119,6 +123,7 @@ static void take_counts(const trib_coordinator *self, trib_registry_entry *entry
                         uint32_t at, trib_reader *reader)
 {
     const uint32_t n = trib_registry_sharers(self, entry);
+    trib_assert(at < n && what->split_count <= n);
     for (uint32_t i = 0; i < what->split_count; i++) {
         const uint64_t count = trib_get_u64(reader);
         if (entry->layout == TRIB_PAIRS) {
@@ -162,7 +167,7 @@ void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_en
 static void check_absent(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
-    if (entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
+    if (self->over || entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
         !(self->slots[rank].left || self->slots[rank].is_out_of_data)) {
         return;
     }
@@ -314,6 +319,7 @@ static void end_entry(trib_coordinator *self, trib_registry_entry *entry)
     self->tensors_alive--;
     for (uint32_t i = 0; i < self->worker_count; i++) { /* of those that left without releasing it */
         if (entry->tags[i] < TRIB_TAG_RELEASED) {
+            trib_assert(self->slots[i].tensors[entry->tags[i]] == entry);
             self->slots[i].tensors[entry->tags[i]] = NULL;
         }
     }
@@ -389,11 +395,12 @@ void trib_registry_clear(trib_coordinator *self)
     while (self->tensors_first != NULL) {
         trib_registry_entry *entry = self->tensors_first;
         self->tensors_first = entry->newer;
+        self->tensors_alive--;
         free_entry(entry);
     }
+    trib_assert(self->tensors_alive == 0);
     self->tensors_last = NULL;
     self->serve_first = self->serve_last = NULL;
-    self->tensors_alive = 0;
     free(self->numbers);
     self->numbers = NULL;
 }

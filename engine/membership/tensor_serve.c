@@ -49,6 +49,7 @@ static void answer_workers(trib_coordinator *self, trib_registry_entry *entry)
 {
     trib_status status = TRIB_OK;
     entry->is_known = true;
+    trib_assert(entry->owners != NULL && entry->serve > 0 && entry->serve <= self->serves);
     if (entry->lacking[0] != '\0') {
         refuse_codec(self, entry);
     }
@@ -103,6 +104,7 @@ trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
                               .collective = (uint8_t)entry->layout,
                               .dtype = (uint8_t)entry->dtype,
                               .root = entry->local_size};
+    trib_assert(self->serve_first == NULL || self->serve_last->serve_next == NULL);
     entry->serve = ++self->serves;
     *(self->serve_first == NULL ? &self->serve_first : &self->serve_last->serve_next) = entry;
     self->serve_last = entry;
@@ -143,6 +145,7 @@ trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, con
     if (slot->serves_answered >= slot->serves_sent) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVING without a SERVE");
     }
+    trib_assert(slot->serves_sent <= self->serves);
     slot->serves_answered++;
     if (frame->aux == TRIB_SERVING_LACKS_CODEC) {
         note_lacking(self, member);

@@ -66,6 +66,9 @@ static void finish(trib_coordinator *self)
             return;
         }
     }
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
+        raise_count(&entry->join_round, entry->join_round_next);
+    }
     for (uint32_t rank = 0; rank < self->worker_count; rank++) {
         if (self->slots[rank].is_out_of_data) {
             self->slots[rank].is_out_of_data = false;
@@ -118,7 +121,7 @@ static bool take_entry(trib_coordinator *self, const trib_coordinator_slot *slot
         raise_count(&self->uneven.bytes[number], count);
     } else if (kind == TRIB_JOIN_TENSOR && number < slot->tensors_capacity && slot->tensors[number] != NULL &&
                count <= TRIB_ROUNDS_MAX) {
-        raise_count(&slot->tensors[number]->join_round, count);
+        raise_count(&slot->tensors[number]->join_round_next, count);
     } else {
         return false;
     }

@@ -106,6 +106,7 @@ void trib_keepers_check(trib_core *core)
     trib_keeper *self, *next;
     HASH_ITER(hh, core->keepers, self, next)
     {
+        trib_assert(!self->is_old || self->waits);
         if (self->is_old) {
             let_go(self, false);
         }

@@ -236,6 +236,7 @@ void trib_relay_round_refused(void *user, const trib_contribution *what, trib_st
 {
     trib_core *core = ((const trib_server_sum *)user)->core;
     trib_link *link = core->owner_links[what->owner];
+    trib_assert(status != TRIB_OK);
     trib_relay_drop_pushes(core, what);
     if (link == NULL) {
         return;
@@ -285,6 +286,7 @@ bool trib_relay_is_report(const trib_core *core, const trib_frame *frame)
 
 trib_status trib_relay_open(trib_core *core)
 {
+    trib_assert(core->relay == NULL);
     core->relay = trib_core_zalloc(core, sizeof *core->relay);
     return core->relay == NULL ? TRIB_NO_MEMORY : TRIB_OK;
 }

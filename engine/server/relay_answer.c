@@ -121,6 +121,7 @@ static void pass_on_stall(void *user, uint32_t receiver, const trib_contribution
 {
     const stall_note *note = user;
     trib_core *core = note->core;
+    trib_assert(receiver < core->sums[TRIB_SUM_RANK].count);
     const trib_frame extra = {
         .type = TRIB_FRAME_STALL, .aux = note->missing, .root = note->is_vague, .chunk = note->chunk};
     if (!trib_server_has_joined(&core->sums[TRIB_SUM_RANK], receiver, what)) {

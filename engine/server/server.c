@@ -3,6 +3,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/server/keeper.h"
@@ -63,6 +64,7 @@ static void reject(trib_link *link)
 void trib_server_adopt(trib_link *link)
 {
     trib_core *core = link->core;
+    trib_assert(link->role == TRIB_LINK_ROLE_NONE && !link->outgoing);
     link->upcalls = &trib_server_upcalls;
     link->role = TRIB_LINK_ROLE_SERVER;
     trib_counter_add(&core->stats.connections, 1);
@@ -103,6 +105,7 @@ static void server_closed(trib_link *link, trib_status status, const char *reaso
 trib_status trib_server_open(trib_core *core, trib_error *error)
 {
     const trib_roster *roster = core->engine->roster;
+    trib_assert(core->worker_links == NULL && core->served == NULL);
     core->worker_links = trib_core_zalloc(core, roster->worker_count * sizeof(trib_link *));
     if (core->worker_links == NULL || trib_server_sums_open(core) != TRIB_OK) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");

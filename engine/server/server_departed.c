@@ -2,6 +2,7 @@
  * arrive. */
 #include <stdio.h>
 
+#include "engine/base/assert.h"
 #include "engine/server/server_sum.h"
 
 /* The coordinator's news of a departure can overtake frames on the member's own connections. A member that also sums
@@ -9,6 +10,7 @@
  * awaited. */
 static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left_ns)
 {
+    trib_assert(rank < core->engine->roster->worker_count);
     trib_link *link = core->worker_links[rank];
     int64_t received_ns = left_ns;
     for (uint32_t i = 0; link != NULL && i < trib_link_connections(link); i++) {
@@ -34,6 +36,7 @@ bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, c
 uint32_t trib_server_stall_chunk(const trib_core *core, uint32_t missing_rank)
 {
     int64_t left_ns = 0;
+    trib_assert(missing_rank < core->engine->roster->worker_count);
     const bool is_gone =
         core->worker_links[missing_rank] == NULL && trib_departed_has(&core->engine->departed, missing_rank, &left_ns);
     return is_gone ? TRIB_STALL_FOR_GOOD : 0;

@@ -29,6 +29,7 @@ static void forgotten_everywhere(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     forget *self = trib_container_of(post, forget, done_post);
+    trib_assert(atomic_load(&self->cores_left) == 0);
     self->done(self->engine);
     free(self);
 }
@@ -76,7 +77,10 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
             }
         }
     }
-    if (atomic_fetch_sub(&self->cores_left, 1) == 1) {
+    trib_assert(trib_core_is_here(core));
+    const unsigned left = atomic_fetch_sub(&self->cores_left, 1);
+    trib_assert(left > 0 && left <= core->engine->core_count);
+    if (left == 1) {
         self->done_post.run = forgotten_everywhere;
         trib_reactor_post(self->engine->cores[0].reactor, &self->done_post);
     }

@@ -28,6 +28,7 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .step = frame->step,
         .scale = frame->scale,
         .round_base = trib_server_rounds_over(sum->core, frame->tensor),
+        .joins = atomic_load(&sum->core->engine->join.joins_over),
         .owner = is_pair || trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
 }

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
+#include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/server/server_sum.h"
 
@@ -59,21 +60,56 @@ void trib_server_sums_fill(const trib_core *core)
 static void fill_all(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
+    trib_assert(trib_core_is_here(core));
     atomic_store(&trib_container_of(post, trib_core, joined_post)->joined_posted, false);
     if (!core->ended) {
         trib_server_sums_fill(core);
     }
 }
 
+/* Core 0: no core is inside a turn that began while the workers counted as joined. */
+static void end_joined(trib_reactor *reactor, trib_post *post)
+{
+    (void)post;
+    trib_core *core = reactor->owner;
+    trib_engine *engine = core->engine;
+    trib_uneven *join = &engine->join;
+    join->is_closing = false;
+    atomic_fetch_add(&join->joins_over, 1);
+    atomic_store(&join->ranks_joined, 0);
+    for (uint32_t i = 0; i < engine->roster->worker_count && join->has_joined != NULL; i++) {
+        atomic_store(&join->has_joined[i], false);
+    }
+    if (!core->ended) {
+        engine->hooks->tell_coordinator(engine, &(trib_frame){.type = TRIB_FRAME_JOIN_HEARD}, NULL, 0);
+    }
+}
+
+/* Goes through all cores: sums are still handed out to others there, or wait for the rank that joined last. */
+static void close_joined(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    const trib_engine *engine = core->engine;
+    const uint32_t next = reactor->index + 1;
+    if (!core->ended) {
+        trib_server_sums_fill(core);
+    }
+    post->run = next < engine->core_count ? close_joined : end_joined;
+    trib_reactor_post(engine->cores[next < engine->core_count ? next : 0].reactor, post);
+}
+
 trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, trib_error *error)
 {
     trib_uneven *join = &engine->join;
     const uint32_t workers = engine->roster->worker_count;
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (frame->root == TRIB_JOINED_NOBODY) {
-        atomic_store(&join->ranks_joined, 0);
-        for (uint32_t i = 0; i < workers && join->has_joined != NULL; i++) {
-            atomic_store(&join->has_joined[i], false);
+        if (join->is_closing) {
+            return trib_error_set(error, TRIB_PROTOCOL, "JOINED of nobody, twice");
         }
+        join->is_closing = true;
+        join->close_post.run = close_joined;
+        trib_reactor_post(engine->cores[0].reactor, &join->close_post);
         return TRIB_OK;
     }
     if (frame->aux >= workers) {

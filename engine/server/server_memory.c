@@ -9,6 +9,7 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include "engine/base/assert.h"
 #include "engine/core/core.h"
 
 #define NS_PER_S 1e9
@@ -46,6 +47,7 @@ void trib_server_check_memory(trib_core *core)
     }
     const int64_t now_ns = trib_now(core->reactor), limit_ns = core->engine->roster->peer_timeout_ns;
     const int64_t step_ns = now_ns - core->out_of_memory_at_ns;
+    trib_assert(step_ns >= 0 && core->out_of_memory_logged);
     core->out_of_memory_at_ns = now_ns;
     /* the process may have been stopped, so a long step counts as a quarter of the limit */
     core->out_of_memory_ns += step_ns < limit_ns / 4 ? step_ns : limit_ns / 4;

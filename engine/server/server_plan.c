@@ -349,6 +349,7 @@ void trib_server_send_sum(trib_sum_entry *entry)
 
 void trib_server_free_entries(trib_core *core)
 {
+    trib_assert(core->entries_waiting == 0);
     while (core->free_entries != NULL) {
         trib_sum_entry *entry = core->free_entries;
         core->free_entries = entry->next;
@@ -359,6 +360,7 @@ void trib_server_free_entries(trib_core *core)
 void trib_server_notice(const trib_core *core, const trib_frame *extra, uint32_t rank, const trib_contribution *what,
                         const char *text)
 {
+    trib_assert(rank < core->engine->roster->worker_count);
     trib_link *link = core->worker_links[rank];
     if (link != NULL) {
         trib_frame frame = {.type = extra->type,

@@ -301,6 +301,7 @@ static trib_status find_group(const trib_link *link, const trib_frame *frame, tr
     }
     trib_server_sum *sum = core->group_sums == NULL ? NULL : core->group_sums[frame->group];
     if (sum == NULL && core->group_sums != NULL && (sum = trib_core_zalloc(core, sizeof *sum)) != NULL) {
+        trib_assert(ranks != NULL && frame->group < TRIB_GROUPS_MAX);
         *sum = (trib_server_sum){
             .core = core, .level = TRIB_SUM_GROUP, .rank_step = 1, .count = ranks->count, .ranks = ranks};
         if (open_sum(sum) != TRIB_OK) {
@@ -364,6 +365,8 @@ trib_status trib_server_sums_open(trib_core *core)
     const trib_roster *roster = core->engine->roster;
     const uint32_t me = core->engine->member_id, local_size = roster->local_size;
     const bool relays = local_size > 0 && me < roster->worker_count;
+    trib_assert(core->sums == NULL && core->sum_count == 0 && core->group_sum_list == NULL);
+    trib_assert(local_size == 0 || roster->worker_count % local_size == 0);
     if (relays && trib_relay_open(core) != TRIB_OK) {
         return TRIB_NO_MEMORY;
     }
@@ -398,6 +401,7 @@ void trib_server_sums_close(trib_core *core)
             sum->aggregator->ops->destroy(sum->aggregator);
         }
     }
+    trib_assert(core->group_sums != NULL || core->group_sum_list == NULL);
     while (core->group_sum_list != NULL) {
         trib_server_sum *sum = core->group_sum_list;
         core->group_sum_list = sum->next;

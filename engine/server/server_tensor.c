@@ -78,6 +78,7 @@ void trib_server_forget_tensor(trib_core *core, uint32_t id)
 {
     struct trib_served_tensor *tensor = find(core, id);
     if (tensor != NULL) {
+        trib_assert(tensor->id == id);
         core->served[id] = NULL;
         give(tensor);
     }
@@ -99,6 +100,7 @@ static void served_everywhere(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     serve *self = trib_container_of(post, serve, done_post);
+    trib_assert(atomic_load(&self->cores_left) == 0);
     self->done(self->engine, self->lacks_codec);
     free(self);
 }
@@ -119,7 +121,9 @@ static void serve_on_core(trib_reactor *reactor, trib_post *post)
         give(tensor); /* a core that is closed takes no contributions */
     }
     trib_assert(trib_core_is_here(core));
-    if (atomic_fetch_sub(&self->cores_left, 1) == 1) {
+    const unsigned left = atomic_fetch_sub(&self->cores_left, 1);
+    trib_assert(left > 0 && left <= core->engine->core_count);
+    if (left == 1) {
         self->done_post.run = served_everywhere;
         trib_reactor_post(self->engine->cores[0].reactor, &self->done_post);
     }
@@ -189,6 +193,7 @@ static struct trib_served_tensor *read_tensor(const trib_engine *engine, const t
 trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame, const void *payload,
                                    void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error)
 {
+    trib_assert(trib_core_is_here(&engine->cores[0]));
     if (frame->tensor >= TRIB_TENSORS_MAX || find(&engine->cores[0], frame->tensor) != NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVE of tensor %u, which is another's or too high",
                               frame->tensor);

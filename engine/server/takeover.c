@@ -279,6 +279,7 @@ static trib_takeover *find_or_add(trib_core *core, const trib_frame *frame)
         return self;
     }
     const uint32_t count = core->engine->roster->worker_count;
+    trib_assert(core->engine->roster->survives && core->sums != NULL);
     self = trib_core_zalloc(core, sizeof *self + count * sizeof self->reports[0]);
     if (self != NULL) {
         self->core = core;
@@ -348,6 +349,7 @@ trib_status trib_takeover_report(trib_link *link, const trib_frame *frame, const
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a partition of a lost server");
     }
     const bool is_first = self->chunk_bytes == 0;
+    trib_assert(link->peer < self->count);
     if (self->reports[link->peer].is_there ||
         (!is_first && !report.waits_for_nothing && (self->size != frame->size || self->chunk_bytes != chunk_bytes))) {
         return trib_error_set(error, TRIB_PROTOCOL,
@@ -386,6 +388,7 @@ static const char *missing_name(const trib_takeover *self)
     while (missing + 1 < self->count && self->reports[missing].is_there) {
         missing++;
     }
+    trib_assert(!self->reports[missing].is_there);
     return trib_roster_name(self->core->engine->roster, missing);
 }
 

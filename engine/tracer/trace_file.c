@@ -24,7 +24,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
 
-#define SECTION_COUNT 9u
+#define SECTION_COUNT 10u
 #define OTHER_NAMES 16u /* names that are tried for the incomplete file */
 
 typedef struct trace_writer {
@@ -75,7 +75,7 @@ static void enter_section(trace_writer *self, trib_trace_section section, uint32
     trib_put_u64(&entry, offset);
     trib_put_u64(&entry, count);
     trib_put_u64(&entry, checksum);
-    trib_assert(!entry.overflow && entry.size == TRIB_TRACE_SECTION_BYTES);
+    trib_assert(!entry.overflow); /* what is left of the entry stays zero */
 }
 
 /* Writes a section that was built in memory, and frees the memory. */
@@ -127,6 +127,7 @@ static uint32_t put_string(trace_writer *self, const char *text)
     }
     memcpy(strings->data + offset, text, length + 1);
     strings->size += length + 1;
+    trib_assert(strings->size <= strings->capacity);
     return (uint32_t)offset;
 }
 
@@ -148,6 +149,7 @@ static void put_records(trace_writer *self)
         }
         uint64_t lost = 0;
         const uint64_t there = trib_trace_ring_copy(ring, records, &lost);
+        trib_assert(there <= ring->capacity);
         checksum = trib_trace_checksum(checksum, records, there * sizeof *records);
         put_bytes(self, records, there * sizeof *records);
         count += there;
@@ -167,6 +169,7 @@ static void put_clock(trace_writer *self)
     trib_writer section = build((size_t)TRIB_CLOCK_SAMPLES_MAX * 24);
     pthread_mutex_lock(&engine->mutex);
     const trib_clock *clock = &engine->tracer->clock;
+    trib_assert(clock->count <= TRIB_CLOCK_SAMPLES_MAX);
     for (uint32_t i = 0; section.data != NULL && i < clock->count; i++) {
         trib_put_u64(&section, (uint64_t)clock->samples[i].at_ns);
         trib_put_u64(&section, (uint64_t)clock->samples[i].offset_ns);
@@ -203,6 +206,18 @@ static void put_stages(trace_writer *self)
     put_section(self, TRIB_TRACE_SECTION_STAGES, 4, &section);
 }
 
+static void put_choices(trace_writer *self)
+{
+    trib_engine *engine = self->engine;
+    trib_writer section = build((size_t)TRIB_TRACE_CHOICES_MAX * 4);
+    pthread_mutex_lock(&engine->mutex);
+    for (uint32_t i = 0; section.data != NULL && i < engine->tracer->choice_count; i++) {
+        trib_put_u32(&section, put_string(self, engine->tracer->choices[i]));
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    put_section(self, TRIB_TRACE_SECTION_CHOICES, 4, &section);
+}
+
 static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_writer *section, trib_writer *owners)
 {
     const bool placed = atomic_load(&tensor->placed);
@@ -217,6 +232,7 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
     trib_put_u32(section, partitions);
     trib_put_u32(section, (uint32_t)(owners->size / 4));
     trib_put_u64(section, 0);
+    trib_assert(!section->overflow); /* it has room for all tensors */
     if (!grow(owners, (size_t)partitions * 4)) {
         self->out_of_memory = true;
         return;
@@ -280,6 +296,7 @@ static void put_job(trace_writer *self)
         trib_put_u32(&section, (uint32_t)fate);
         trib_put_u32(&section, engine->env.cpu_count);
         trib_put_u32(&section, roster != NULL ? roster->local_size : 0);
+        trib_assert(!section.overflow);
         section.size = section.capacity; /* the rest is zero */
     }
     put_section(self, TRIB_TRACE_SECTION_JOB, 128, &section);
@@ -287,6 +304,7 @@ static void put_job(trace_writer *self)
 
 static void put_header(trace_writer *self)
 {
+    trib_assert(self->sections == SECTION_COUNT);
     unsigned char header[TRIB_TRACE_HEADER_BYTES] = TRIB_TRACE_MAGIC;
     trib_writer fields = {.data = header, .size = 8, .capacity = sizeof header};
     trib_put_u32(&fields, TRIB_TRACE_MAJOR);
@@ -298,6 +316,7 @@ static void put_header(trace_writer *self)
     fields.size = TRIB_TRACE_HEADER_SUMMED;
     trib_put_u64(&fields,
                  trib_trace_checksum(checksum, self->table, (size_t)self->sections * TRIB_TRACE_SECTION_BYTES));
+    trib_assert(!fields.overflow && fields.size == TRIB_TRACE_HEADER_BYTES);
     /* The seek writes what is still in memory, and may fail. rewind would hide earlier failures. */
     if (fseek(self->file, 0, SEEK_SET) != 0) {
         note_failure(self);
@@ -320,6 +339,7 @@ static void put_all(trace_writer *self)
     put_clock(self);
     put_members(self);
     put_stages(self);
+    put_choices(self);
     put_tensors(self);
     put_job(self);
     put_section(self, TRIB_TRACE_SECTION_STRINGS, 1, &self->strings);

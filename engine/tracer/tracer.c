@@ -65,6 +65,7 @@ static void begin_asking(trib_tracer *tracer)
 {
     if (!trib_tracer_is_reference(tracer->engine)) {
         trib_reactor *reactor = tracer->engine->cores[0].reactor;
+        trib_assert(trib_core_is_here(&tracer->engine->cores[0]));
         tracer->questions = 0;
         trib_timer_arm(reactor, &tracer->clock_timer, trib_now(reactor));
     }
@@ -324,6 +325,19 @@ trib_status trib_tracer_open(trib_engine *engine, trib_error *error)
     return status == TRIB_OK ? trib_tracer_start(engine, engine->config.trace_bytes, error) : status;
 }
 
+void trib_tracer_note_choice(trib_engine *engine, const char *text)
+{
+    trib_tracer *tracer = engine->tracer;
+    char *copy = strdup(text);
+    pthread_mutex_lock(&engine->mutex);
+    if (copy != NULL && tracer->choice_count < TRIB_TRACE_CHOICES_MAX) {
+        tracer->choices[tracer->choice_count++] = copy;
+        copy = NULL;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    free(copy);
+}
+
 void trib_tracer_close(trib_engine *engine)
 {
     trib_tracer *tracer = engine->tracer;
@@ -333,6 +347,9 @@ void trib_tracer_close(trib_engine *engine)
     trib_timer_stop(engine->cores[0].reactor, &tracer->clock_timer);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         trib_trace_ring_close(&engine->cores[i].trace);
+    }
+    for (uint32_t i = 0; i < tracer->choice_count; i++) {
+        free(tracer->choices[i]);
     }
     pthread_mutex_destroy(&tracer->writing);
     free(tracer->path);

@@ -16,6 +16,7 @@
 #define TRIB_TRACE_BYTES_DEFAULT (UINT64_C(64) << 20)
 #define TRIB_TRACE_BYTES_MAX (UINT64_C(1) << 36)
 #define TRIB_TRACE_PATH_MAX 4096
+#define TRIB_TRACE_CHOICES_MAX 32u
 
 /* Each engine has one. */
 typedef struct trib_tracer {
@@ -37,6 +38,8 @@ typedef struct trib_tracer {
     int64_t active_ns;        /* core 0: time of the latest operation or contribution */
     trib_post clock_post;
     atomic_bool clock_posted;
+    char *choices[TRIB_TRACE_CHOICES_MAX]; /* guarded by the engine's mutex, as is their count */
+    uint32_t choice_count;
 } trib_tracer;
 
 /* ---- The engine's part ---- */
@@ -51,6 +54,9 @@ void trib_tracer_core_closed(trib_engine *engine);
 void trib_tracer_data_began(trib_core *core, int64_t at_ns);
 /* Core 0: the coordinator has answered with its time. */
 void trib_tracer_clock_answer(trib_engine *engine, const trib_frame *answer, int64_t now_ns);
+
+/* Any thread: the file will say so, whether a recording is on or not. Of many choices the first ones count. */
+void trib_tracer_note_choice(trib_engine *engine, const char *text);
 
 /* Any thread: starts a recording, and drops the records of an earlier one. bytes: size of all rings together, 0 for the
  * default. TRIB_NO_MEMORY. TRIB_STATE: the rings exist with another size. */

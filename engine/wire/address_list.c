@@ -124,6 +124,17 @@ const char *trib_address_list_next(const char *list, const char *own, const char
     return next;
 }
 
+bool trib_address_list_leaves_port(const char *list)
+{
+    for (const char *at = list; at != NULL && (at = strchr(at, ':')) != NULL; at++) {
+        const size_t zeros = strspn(at + 1, "0");
+        if (zeros > 0 && (at[1 + zeros] == '\0' || at[1 + zeros] == ',')) {
+            return true;
+        }
+    }
+    return false;
+}
+
 void trib_address_list_strip_offers(char *list)
 {
     for (char *offer; (offer = strchr(list, '+')) != NULL;) {

@@ -32,6 +32,9 @@ size_t trib_address_list_count(const char *list);
 /* Copies the entry at the index modulo their number. */
 void trib_address_list_copy(const char *list, size_t index, char *entry_out, size_t size);
 
+/* True if one entry has port 0: the system chooses the port then, and only its own process knows it. */
+bool trib_address_list_leaves_port(const char *list);
+
 /* Removes addresses of other transports, which follow a plain one behind a plus sign. */
 void trib_address_list_strip_offers(char *list);
 

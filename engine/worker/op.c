@@ -19,6 +19,7 @@
 #include "engine/job/completions.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/op_commit.h"
 #include "engine/worker/task_trace.h"
 
@@ -125,10 +126,25 @@ static bool may_overlap(const trib_op *op, const needed_bytes *needs)
     return tensor->layout == TRIB_SLICES && (needs->in < needs->out ? in == out + before : out == in + before);
 }
 
+/* A worker that is named by its rank has its place in this epoch only. */
+static void find_root(trib_op *op)
+{
+    const trib_roster *roster = op->engine->roster;
+    if (op->root_rank == TRIB_NO_MEMBER || op->tensor->group != NULL || !roster->continues) {
+        return;
+    }
+    op->root = trib_roster_find_rank(roster, op->root_rank);
+    if (op->root == TRIB_NO_MEMBER) {
+        op->root = 0;
+        trib_op_fail(op, TRIB_PEER_LEFT, "rank %u, its root, is not there any more", op->root_rank);
+    }
+}
+
 void trib_op_fit(trib_op *op)
 {
-    if (op->tensor->layout == TRIB_WHOLE) {
-        return; /* checked when it was submitted */
+    find_root(op);
+    if (op->tensor->layout == TRIB_WHOLE || atomic_load(&op->claim) != 0) {
+        return; /* the buffers of a whole tensor were checked when it was submitted */
     }
     const needed_bytes needs = bytes_of(op);
     if (op->input_bytes != 0 && op->input_bytes != needs.in) {
@@ -252,12 +268,9 @@ void trib_op_fail(trib_op *op, trib_status status, const char *format, ...)
 
 void trib_op_read_result(const trib_op *op, trib_result *result)
 {
-    const int claim = atomic_load(&op->claim);
-    const bool is_from_one = op->collective == TRIB_COLLECTIVE_BROADCAST && op->tensor->layout == TRIB_WHOLE;
-    const uint32_t givers = is_from_one ? 1 : op->tensor->members;
     *result = (trib_result){
-        .status = (trib_status)claim,
-        .contributors = claim == 0 ? givers : 0,
+        .status = (trib_status)atomic_load(&op->claim),
+        .contributors = op->contributors,
         .bytes = atomic_load(&op->tensor->placed) ? op->tensor->cut->bytes : op->tensor->bytes,
         .duration_ns = op->duration_ns,
         .tensor = trib_tensor_is_reserved(op->tensor) ? "" : op->tensor->name,
@@ -346,9 +359,23 @@ void trib_op_core_done(trib_op *op, trib_core *core)
     }
 }
 
+bool trib_op_is_from_one(const trib_op *op)
+{
+    return op->collective == TRIB_COLLECTIVE_BROADCAST && (op->tensor->layout == TRIB_WHOLE || op->names_root);
+}
+
+/* The result has contributions of all members of the epoch that share the tensor. */
+static void note_contributors(trib_op *op)
+{
+    op->roster = op->engine->roster;
+    op->contributors = atomic_load(&op->claim) != 0 ? 0 : trib_op_is_from_one(op) ? 1 : op->tensor->members;
+}
+
 void trib_op_complete(trib_op *op, trib_core *core)
 {
     trib_engine *engine = op->engine;
+    note_contributors(op);
+    trib_carry_release(op);
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;
     trib_trace_op(core, TRIB_TRACE_COMPLETE, op, op->submit_ns + op->duration_ns);
     if (op->tensor->on_device && atomic_load(&op->is_awaited)) {
@@ -379,6 +406,7 @@ void trib_ops_free(trib_engine *engine)
         engine->all_ops = op->made_next;
         trib_handle_give_place(op->place);
         free_output(op);
+        free(op->kept);
         free(op->device);
         free(op);
     }

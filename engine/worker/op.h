@@ -108,6 +108,7 @@ typedef struct trib_tensor {
     trib_codec_config codec;               /* of its sums; none from the placement on if it cannot be there */
     bool names_codec;                      /* the declaration names the codec; else the job's setting does */
     char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
+    struct trib_kept_input *kept_spare;    /* memory for copies of inputs (op_carry.h); guarded by the mutex */
     unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
     bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
     bool on_device;        /* TRIB_TENSOR_DEVICE */
@@ -139,6 +140,7 @@ struct trib_op_core {
     bool abort;          /* open tasks are to fail */
     int64_t abort_ns;    /* time when `abort` was set */
     bool grace_extended; /* the grace period was repeated because this process had been suspended */
+    bool is_kept;        /* this core's part of the input is in the operation's copy */
     bool released;       /* this core will not touch the operation's buffers again */
     trib_timer grace;
 };
@@ -153,11 +155,16 @@ struct trib_op {
     double prescale;  /* of integers, before they are summed; 1: none */
     trib_collective collective;
     trib_reduce reduce;
-    uint32_t root;
+    uint32_t root, root_rank; /* its place, and the rank that the caller names; TRIB_NO_MEMBER: none */
+    bool names_root;          /* of bytes whose length only the root knows */
     int32_t priority;
     const unsigned char *input;
     unsigned char *output;
     uint64_t input_bytes, output_bytes; /* what the caller says is there; 0: it does not say */
+    uint64_t input_given, output_given; /* what it has said */
+    unsigned char *kept;                /* memory for a copy of the input, or NULL (op_carry.h) */
+    uint64_t number;                    /* the order of submission */
+    bool is_spent;                      /* it has failed here, and is carried over to spend its round */
     bool allocates;                     /* the output is the engine's, from the placement to the slot's next use */
     void *allocated;
     trib_done_cb done_cb;
@@ -170,9 +177,11 @@ struct trib_op {
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its
      * turn. */
     atomic_uint cores_booked;
-    bool is_held;     /* it waits until all workers are through with its round (op_commit.h) */
-    bool spread;      /* posted to every core; false: to core 0, which posts it on after the placement */
-    atomic_int claim; /* 0: no failure; else the failure's status, whose text is written or about to be */
+    const trib_roster *roster; /* of the epoch in which it was completed; NULL: none had come */
+    uint32_t contributors;     /* whose contributions are in the result */
+    bool is_held;              /* it waits until all workers are through with its round (op_commit.h) */
+    bool spread;               /* posted to every core; false: to core 0, which posts it on after the placement */
+    atomic_int claim;          /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
     atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
@@ -181,6 +190,7 @@ struct trib_op {
     atomic_bool is_over;           /* its callback has begun, so it may be started again if it is a prepared one's */
     atomic_bool is_awaited;        /* threads wait for it, or did, and are to be woken at its end */
     atomic_bool cancelled;         /* cancellation was requested */
+    atomic_bool is_cancelled;      /* by the caller */
     atomic_uint references;        /* held by the completion, the cores and the caller; at 0 the slot is free */
     atomic_uint counts;            /* of these, the completion and the caller; above 0: counts for ops_max */
     struct trib_device_op *device; /* NULL until the slot is first used for a device tensor */
@@ -370,6 +380,7 @@ void trib_tensor_move_forget(trib_tensor_core *mine);
 bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 
 #define TRIB_BARRIER_NAME "__barrier"
+#define TRIB_BYTES_NAME "__bytes." /* followed by a number; shape[1]: 0 if all give, else the root plus one */
 
 /* ---- op_submit.c: submitting ---- */
 
@@ -396,6 +407,7 @@ typedef struct trib_request {
     trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
     trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
 
+    bool names_root; /* of bytes: the root of params gives them */
     bool is_once;
     trib_op *op;
     bool spread;     /* as in the operation before it is posted */
@@ -434,6 +446,8 @@ static inline const char *trib_op_reason(const trib_op *op)
 void trib_op_give_up(trib_op *op);
 /* The core will not touch the operation's buffers again. */
 void trib_op_core_done(trib_op *op, trib_core *core);
+/* True if one worker gives what all get. */
+bool trib_op_is_from_one(const trib_op *op);
 /* The operation is over: its callback will run. */
 void trib_op_complete(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
@@ -451,6 +465,8 @@ void trib_ops_free(trib_engine *engine);
 /* An operation has arrived at the core that it was posted to. */
 void trib_worker_arrived(trib_core *core, trib_op_core *op_core);
 void trib_worker_prepare_op_core(trib_op_core *op_core);
+/* Core 0: the operation is submitted once more. No core has it. is_over: its buffers are not used again. */
+void trib_worker_prepare_again(trib_op_core *op_core, bool is_over);
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
 
 #endif

@@ -6,6 +6,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/worker/op_carry.h"
 
 #define TOLD_AT_ONCE 512u /* rounds in a SETTLED */
 
@@ -18,7 +19,10 @@ static bool is_gated(const trib_engine *engine)
 
 bool trib_commit_holds(trib_op *op)
 {
-    op->is_held = is_gated(op->engine) && atomic_load(&op->claim) == 0;
+    const int claim = atomic_load(&op->claim);
+    /* A change of the membership has cut it short, here or on a worker that has heard of it sooner. */
+    const bool is_cut = claim == TRIB_EPOCH_CHANGED || claim == TRIB_PEER_LOST;
+    op->is_held = is_gated(op->engine) && (claim == 0 || (is_cut && atomic_load(&op->engine->continues)));
     if (op->is_held) {
         atomic_fetch_add(&op->engine->ops_held, 1);
     }
@@ -27,12 +31,17 @@ bool trib_commit_holds(trib_op *op)
 
 /* ---- Core 0 ---- */
 
-static void finish(trib_core *core, trib_op *op)
+static void complete_held(trib_core *core, trib_op *op)
 {
     trib_assert(op->is_held && atomic_load(&op->engine->ops_held) > 0 && trib_core_is_here(core));
     op->is_held = false;
     atomic_fetch_sub(&op->engine->ops_held, 1);
     trib_op_complete(op, core);
+}
+
+static void finish(trib_core *core, trib_op *op)
+{
+    complete_held(core, op);
     trib_op_unref(op);
 }
 
@@ -55,14 +64,45 @@ static void tell(const trib_core *core, trib_writer *writer)
 
 static void hold(trib_core *core, trib_op *op)
 {
-    if (core->ended) {
+    if (core->ended && !trib_carry_take(core, op)) {
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         finish(core, op);
+    } else if (!core->ended) {
+        op->next = NULL;
+        *core->held_last = op;
+        core->held_last = &op->next;
+    }
+}
+
+/* An operation has failed on this worker alone. Where operations go on in the next epoch, its round has to be spent
+ * there, unless all are through with it before. */
+static void keep_spent(trib_core *core, trib_op *op)
+{
+    trib_formation *formation = &core->engine->formation;
+    if (core->ended ? trib_carry_take(core, op) : false) {
         return;
     }
-    op->next = NULL;
-    *core->held_last = op;
-    core->held_last = &op->next;
+    if (core->ended || !atomic_load(&core->engine->continues) || !is_told(core, op)) {
+        trib_op_unref(op);
+        return;
+    }
+    op->next = formation->spent;
+    formation->spent = op;
+}
+
+/* All are through with the tensor's rounds up to that one. */
+static void forget_spent(trib_core *core, uint32_t tensor, uint32_t round)
+{
+    trib_op **at = &core->engine->formation.spent;
+    while (*at != NULL) {
+        trib_op *op = *at;
+        if (op->tensor->id == tensor && op->round <= round) {
+            *at = op->next;
+            trib_op_unref(op);
+        } else {
+            at = &op->next;
+        }
+    }
 }
 
 static void reports_arrived(trib_reactor *reactor, trib_post *post)
@@ -91,7 +131,7 @@ static void reports_arrived(trib_reactor *reactor, trib_post *post)
         if (op->is_held) {
             hold(core, op);
         } else {
-            trib_op_unref(op);
+            keep_spent(core, op);
         }
     }
     tell(core, &writer);
@@ -164,6 +204,7 @@ void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the operations that an election has decided");
         return;
     }
+    forget_spent(core, tensor, round);
     trib_op **at = &core->held;
     while (*at != NULL) {
         if ((*at)->tensor->id == tensor && (*at)->round <= round) {
@@ -184,6 +225,7 @@ trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const voi
                 return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u tensors", tensor);
             }
             commit(core, tensor, round);
+            forget_spent(core, tensor, round);
         }
     }
     return trib_get_end(&reader, "COMMIT", error);
@@ -203,14 +245,27 @@ void trib_commit_check(trib_core *core)
         trib_op_fail(op, is_late ? TRIB_TIMEOUT : TRIB_CANCELLED,
                      "%s: this worker has the result, and some other does not",
                      is_late ? "not complete by its deadline" : "cancelled");
-        finish(core, take_held(core, at));
+        complete_held(core, take_held(core, at));
+        keep_spent(core, op);
     }
 }
 
 void trib_commit_fail_all(trib_core *core, trib_status status, const char *text)
 {
     while (core->held != NULL) {
-        trib_op_fail(core->held, status, "%s", text);
-        finish(core, take_held(core, &core->held));
+        trib_op *op = take_held(core, &core->held);
+        if (!trib_carry_take(core, op)) {
+            trib_op_fail(op, status, "%s", text);
+            finish(core, op);
+        }
+    }
+    trib_op *spent = core->engine->formation.spent;
+    core->engine->formation.spent = NULL;
+    while (spent != NULL) {
+        trib_op *op = spent;
+        spent = op->next;
+        if (!trib_carry_take(core, op)) {
+            trib_op_unref(op);
+        }
     }
 }

@@ -101,12 +101,19 @@ static void complete(trib_engine *engine)
 
 static void step(trib_reactor *reactor, trib_post *post);
 
-static bool has_ending_tensor(trib_engine *engine)
+/* The rounds of a tensor can be told when it has its numbers. Slices may wait for others that will never declare. */
+static bool lacks_numbers(const trib_tensor *tensor)
+{
+    return tensor->state == TRIB_TENSOR_DECLARED && tensor->layout == TRIB_WHOLE && tensor->rounds > 0 &&
+           !atomic_load(&tensor->placed) && !atomic_load(&tensor->bad);
+}
+
+static bool has_unsettled_tensor(trib_engine *engine)
 {
     bool has = false;
     pthread_mutex_lock(&engine->mutex);
     for (uint32_t tag = 0; tag < engine->tensor_count && !has; tag++) {
-        has = engine->tensors[tag]->state == TRIB_TENSOR_ENDING;
+        has = engine->tensors[tag]->state == TRIB_TENSOR_ENDING || lacks_numbers(engine->tensors[tag]);
     }
     pthread_mutex_unlock(&engine->mutex);
     return has;
@@ -128,7 +135,7 @@ static void settled_everywhere(trib_reactor *reactor, trib_post *post)
     } else if (engine->roster->survives || engine->roster->shrinks) { /* the job's setting was not known before */
         trib_op_fail(engine->join.op, TRIB_UNSUPPORTED, "%s", NOT_IF_IT_SURVIVES);
         complete(engine);
-    } else if (has_ending_tensor(engine)) {
+    } else if (has_unsettled_tensor(engine)) {
         post_to(&engine->join, core, step);
     } else {
         tell(engine);
@@ -143,6 +150,9 @@ static void take_targets(const trib_core *core, const trib_uneven *join)
         trib_assert(mine->active == NULL && mine->pending == NULL);
         if (mine->round_next <= join->targets[i].round) {
             mine->round_next = join->targets[i].round + 1;
+        }
+        for (uint32_t k = 0; k < mine->task_count; k++) {
+            trib_worker_forget_kept(&mine->tasks[k], join->targets[i].round);
         }
     }
 }

@@ -15,6 +15,7 @@
 #include "engine/base/scale.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/op_join.h"
 
 /* Operations that are posted together. A core begins with the first ones while the next are filled in. */
@@ -41,6 +42,9 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->reduce = trib_collective_is_sum(op->collective) ? params->reduce : TRIB_SUM;
     const bool has_root = op->collective == TRIB_COLLECTIVE_BROADCAST || op->collective == TRIB_COLLECTIVE_REDUCE;
     op->root = has_root && tensor->layout == TRIB_WHOLE ? (uint32_t)params->root : 0;
+    op->names_root = request->names_root;
+    op->root_rank =
+        op->names_root || (has_root && tensor->layout == TRIB_WHOLE) ? (uint32_t)params->root : TRIB_NO_MEMBER;
     op->step = request->step;
     set_scale(op, params);
     if (tensor->on_device) {
@@ -49,8 +53,8 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->priority = params->has_priority ? params->priority : tensor->priority;
     op->input = params->input;
     op->output = params->output;
-    op->input_bytes = params->input_bytes;
-    op->output_bytes = params->output_bytes;
+    op->input_bytes = op->input_given = params->input_bytes;
+    op->output_bytes = op->output_given = params->output_bytes;
     op->allocates = (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0;
     op->done_cb = params->done_cb;
     op->user = params->user;
@@ -59,8 +63,10 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     int64_t timeout_ns =
         trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
-    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire);
-    op->is_held = false;
+    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire) && !trib_carry_parks(engine);
+    op->is_held = op->is_spent = false;
+    op->number = ++engine->op_number;
+    op->contributors = 0;
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */
     const uint32_t cores = op->spread ? tensor->cores_used : engine->core_count;
@@ -70,6 +76,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     atomic_init(&op->claim, 0);
     atomic_init(&op->status, TRIB_PENDING);
     atomic_init(&op->cancelled, false);
+    atomic_init(&op->is_cancelled, false);
     atomic_init(&op->is_over, false);
     atomic_init(&op->is_awaited, false);
     for (uint32_t i = 0; i < engine->core_count; i++) {
@@ -113,6 +120,9 @@ static trib_status take_slot(trib_engine *engine, trib_request *request, trib_er
 {
     trib_status status = trib_op_take(engine, &request->op, error);
     const trib_device_hooks *device = hooks_of(request);
+    if (status == TRIB_OK) {
+        status = trib_carry_reserve(request->op, request->params, request->collective, request->tensor, error);
+    }
     if (status == TRIB_OK && device != NULL) {
         pthread_mutex_unlock(&engine->mutex);
         status = device->prepare(request->op, error);
@@ -208,8 +218,8 @@ static void begin(trib_request *request, int64_t now_ns)
     const bool has_handle = request->handle_out != NULL || request->prepared != NULL;
     fill_op(op, request, now_ns);
     request->spread = op->spread; /* core 0 may change the operation's own once it is posted */
-    op->round = ++op->tensor->rounds;
-    trib_assert(op->round <= TRIB_ROUNDS_MAX); /* book_round has checked it */
+    op->round = trib_carry_parks(op->engine) ? 0 : ++op->tensor->rounds; /* it gets another one if it waits */
+    trib_assert(op->round <= TRIB_ROUNDS_MAX);                           /* book_round has checked it */
     if (op->spread) {
         trib_op_fit(op);
     }
@@ -243,6 +253,12 @@ void trib_op_begin_alone(trib_request *request)
 static void post_all(trib_engine *engine, const trib_request *requests, size_t count)
 {
     uint32_t unwoken = 0;
+    for (size_t i = 0; trib_carry_parks(engine) && i < count; i++) {
+        trib_carry_park(requests[i].op);
+    }
+    if (trib_carry_parks(engine)) {
+        return; /* no core may have it before the next epoch */
+    }
     for (uint32_t core = 0; core < engine->core_count; core++) {
         trib_post_list posts = {.newest = NULL};
         for (size_t i = 0; i < count; i++) {
@@ -289,7 +305,9 @@ static trib_status submit_all(trib_engine *engine, trib_request *requests, size_
         post_all(engine, requests + first, some);
     }
     while (status != TRIB_OK && taken > 0) {
-        trib_op_put_back(requests[--taken].op);
+        const trib_request *last = &requests[--taken];
+        trib_carry_give_back(last->op, last->tensor);
+        trib_op_put_back(last->op);
     }
     pthread_mutex_unlock(&engine->mutex);
     if (status != TRIB_OK) {

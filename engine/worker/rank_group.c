@@ -8,7 +8,7 @@
 static trib_group *find(const trib_engine *engine, const char *name)
 {
     trib_group *group = engine->groups;
-    while (group != NULL && strcmp(group->name, name) != 0) {
+    while (group != NULL && (atomic_load(&group->is_over) || strcmp(group->name, name) != 0)) {
         group = group->next;
     }
     return group;
@@ -72,6 +72,22 @@ trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_de
     return status;
 }
 
+void trib_rank_groups_end(trib_engine *engine)
+{
+    for (trib_group *group = engine->groups; group != NULL; group = group->next) {
+        atomic_store(&group->is_over, true);
+        group->waiting = NULL;
+        group->barrier_tensor = NULL;
+    }
+}
+
+void trib_rank_sets_free(trib_engine *engine)
+{
+    for (uint32_t i = 0; i < TRIB_GROUPS_MAX; i++) {
+        free((void *)(uintptr_t)atomic_exchange(&engine->rank_sets[i], NULL));
+    }
+}
+
 void trib_rank_groups_free(trib_engine *engine)
 {
     while (engine->groups != NULL) {
@@ -80,7 +96,5 @@ void trib_rank_groups_free(trib_engine *engine)
         free(group->ranks);
         free(group);
     }
-    for (uint32_t i = 0; i < TRIB_GROUPS_MAX; i++) {
-        free((void *)(uintptr_t)atomic_load(&engine->rank_sets[i]));
-    }
+    trib_rank_sets_free(engine);
 }

@@ -27,6 +27,7 @@ struct trib_group {
     uint32_t bytes_calls;               /* operations on bytes so far, guarded by the engine's mutex */
     struct trib_tensor *barrier_tensor; /* guarded by the engine's mutex; NULL: no barrier so far */
     trib_post create_post;
+    atomic_bool is_over;     /* its epoch is: its ranks name nobody any more (job/formation.h) */
     struct trib_group *next; /* in engine->groups, newest first */
     /* On core 0: */
     trib_group_state state;
@@ -38,7 +39,17 @@ struct trib_group {
 
 TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
                                                      trib_group **group_out, trib_error *error);
+/* Between two epochs: ends all groups. Their names are free again. The caller holds the mutex. */
+void trib_rank_groups_end(trib_engine *engine);
+/* Forgets the ranks of the groups of the job, when nothing sums for them any more. */
+void trib_rank_sets_free(trib_engine *engine);
 void trib_rank_groups_free(trib_engine *engine);
+
+/* This worker as callers name it: by its rank, or its place in the group. */
+static inline uint32_t trib_rank_group_own(const trib_engine *engine, const trib_group *group)
+{
+    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+}
 
 /* The number of workers that share the tensors of a group, and this worker's place among them; NULL: all of the job. */
 static inline uint32_t trib_rank_group_count(const trib_engine *engine, const trib_group *group)
@@ -48,7 +59,14 @@ static inline uint32_t trib_rank_group_count(const trib_engine *engine, const tr
 
 static inline uint32_t trib_rank_group_place(const trib_engine *engine, const trib_group *group)
 {
-    return group == NULL ? (uint32_t)engine->config.rank : group->place;
+    return group == NULL ? engine->member_id : group->place;
+}
+
+/* Roots are below this number: the ranks that there are, or have been where they stay as they were. */
+static inline uint32_t trib_rank_group_roots(const trib_engine *engine, const trib_group *group)
+{
+    const trib_roster *roster = engine->roster;
+    return group == NULL && roster != NULL ? roster->ranks_used : trib_rank_group_count(engine, group);
 }
 
 /* The rank of the worker at a place. */

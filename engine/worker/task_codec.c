@@ -111,29 +111,56 @@ static trib_codec_memory chunk_memory(const trib_task *task, uint32_t chunk)
     return memory;
 }
 
+trib_codec_place trib_task_first_place(const trib_task *task)
+{
+    const uint32_t element = task->codec->element;
+    const uint64_t first = task->offset / element;
+    return (trib_codec_place){.tensor_key = task->tensor->key,
+                              .round = task->op_core->op->round,
+                              .first_element = first,
+                              .partition_first = first,
+                              .partition_count = task->size / element,
+                              .rank = task->tensor->engine->member_id};
+}
+
+void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at)
+{
+    trib_assert(!trib_codec_is_wrapped(&task->tensor->codec)); /* no residual would learn of it */
+    task->codec->there = (trib_view){.data = data, .bytes = room * task->chunk_count, .chunk_bytes = room};
+    task->codec->there_at = at;
+}
+
+/* Copies what a device has encoded, so that sums may land where it lies. */
+static uint32_t take_encoded(const trib_task_codec *self, uint32_t chunk, unsigned char *encoded)
+{
+    const unsigned char *from = trib_view_chunk(&self->there, chunk);
+    uint32_t bytes;
+    memcpy(&bytes, from, sizeof bytes);
+    trib_assert(bytes > 0 && bytes <= self->there.chunk_bytes - self->there_at);
+    memcpy(encoded, from + self->there_at, bytes);
+    return bytes;
+}
+
 static trib_status encode_chunk(const trib_task *task, const trib_encoding *encoding, uint32_t chunk, trib_error *error)
 {
     const trib_tensor *tensor = task->tensor;
-    const uint32_t element = task->codec->element;
-    const uint64_t first = task->offset / element;
-    const trib_codec_place place = {.tensor_key = tensor->key,
-                                    .round = task->op_core->op->round,
-                                    .first_element = first + (uint64_t)chunk * (tensor->chunk_bytes / element),
-                                    .partition_first = first,
-                                    .partition_count = encoding->partition_count,
-                                    .rank = tensor->engine->member_id};
+    trib_task_codec *self = task->codec;
     const trib_codec_memory memory = chunk_memory(task, chunk);
-    unsigned char *at = trib_view_chunk(&task->codec->encoded, chunk);
+    unsigned char *at = trib_view_chunk(&self->encoded, chunk);
     const uint32_t count = chunk_elements(task, chunk);
+    trib_codec_place place = trib_task_first_place(task);
+    place.first_element += (uint64_t)chunk * (tensor->chunk_bytes / self->element);
     trib_encoding_put(encoding, at);
-    task->codec->sizes[chunk] = 0;
-    task->codec->answer_sizes[chunk] = 0;
-    const uint32_t bytes = trib_codec_encode(&tensor->codec, &memory, &place, tensor->dtype,
-                                             trib_view_chunk(&task->io.source, chunk), count, at + TRIB_ENCODING_BYTES);
+    self->sizes[chunk] = 0;
+    self->answer_sizes[chunk] = 0;
+    const uint32_t bytes = self->there.data != NULL ? take_encoded(self, chunk, at + TRIB_ENCODING_BYTES)
+                                                    : trib_codec_encode(&tensor->codec, &memory, &place, tensor->dtype,
+                                                                        trib_view_chunk(&task->io.source, chunk), count,
+                                                                        at + TRIB_ENCODING_BYTES);
     const trib_status status = trib_codec_check_encoded(&tensor->codec, tensor->dtype, count, bytes, error);
     if (status == TRIB_OK) {
-        task->codec->sizes[chunk] = TRIB_ENCODING_BYTES + bytes;
-        trib_assert(task->codec->sizes[chunk] <= task->codec->encoded.chunk_bytes);
+        self->sizes[chunk] = TRIB_ENCODING_BYTES + bytes;
+        trib_assert(self->sizes[chunk] <= self->encoded.chunk_bytes);
     }
     return status;
 }
@@ -392,6 +419,7 @@ void trib_task_codec_settled(trib_task *task)
     }
     if (task->codec != NULL) {
         task->codec->is_open = task->codec->is_on_host = false;
+        task->codec->there.data = NULL;
     }
 }
 

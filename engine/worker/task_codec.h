@@ -19,6 +19,8 @@ typedef struct trib_task_codec {
     uint32_t element;         /* bytes of an element */
     bool is_used;             /* this round's contribution travels encoded */
     bool is_open;             /* its encoding has begun, and it has not settled */
+    trib_view there;          /* the round's chunks, as a device has encoded them; no data: it has not */
+    uint32_t there_at;        /* bytes of each before them: their number, which is a uint32_t */
     bool is_on_host;          /* the round's contribution has come to COMPRESS, and lies in host memory */
     uint32_t chunks_encoded;  /* of this round */
     uint32_t chunk_to_decode; /* the next one */
@@ -51,6 +53,11 @@ void trib_task_codec_close(trib_task *task);
 
 /* True if the operation's contribution will travel encoded. */
 bool trib_task_will_encode(const trib_task *task);
+/* The place of the task's first chunk in this round. */
+trib_codec_place trib_task_first_place(const trib_task *task);
+/* A device encodes this round's contribution: each chunk has `room` bytes from `data` on, its encoded ones from `at`
+ * on. They are there when the task comes to COMPRESS. */
+void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
 /* COMPRESS: sets the views. Returns true if this operation travels encoded. */
 bool trib_task_encode_prepare(trib_task *task);
 /* Encodes the contribution from the event loop, a chunk at a time, and resumes the pipeline. The operation fails with

@@ -11,6 +11,7 @@
 #include "engine/base/handle.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/task_codec.h"
 
 /* The FNV-1a hash of the name. */
@@ -333,6 +334,7 @@ void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text)
 
 void trib_tensor_free_parts(trib_tensor *tensor)
 {
+    trib_carry_free_spare(tensor);
     for (uint32_t core = 0; core < tensor->engine->core_count; core++) {
         for (uint32_t i = 0; tensor->cores[core].tasks != NULL && i < tensor->cores[core].task_count; i++) {
             trib_task_codec_close(&tensor->cores[core].tasks[i]);

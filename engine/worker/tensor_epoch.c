@@ -2,7 +2,8 @@
  * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows
  * them.
  *
- * A tensor that the caller has released is not declared to the next coordinator. It ends here alone.
+ * A tensor of a group is bad from then on, as the group is over. One that the caller has released is not declared to
+ * the next coordinator, unless operations on it go on (op_carry.h). It ends here alone.
  */
 #include <string.h>
 
@@ -15,7 +16,9 @@ static void reset(trib_tensor *tensor)
     atomic_store(&tensor->placed, false);
     trib_tensor_free_parts(tensor);
     memset(tensor->cores, 0, tensor->engine->core_count * sizeof *tensor->cores);
-    atomic_store(&tensor->bad, tensor->is_stale);
+    /* Where operations go on, workers may have failed different numbers of them on a tensor that is bad. */
+    const bool stays_bad = atomic_load(&tensor->bad) && atomic_load(&tensor->engine->formation.continues);
+    atomic_store(&tensor->bad, tensor->is_stale || stays_bad);
     atomic_store(&tensor->ahead_round, 0);
     atomic_store(&tensor->move_number, 0);
     atomic_store(&tensor->move_round, 0);
@@ -27,25 +30,31 @@ static void reset(trib_tensor *tensor)
     tensor->partition_count = tensor->partition_bytes = tensor->chunk_bytes = tensor->id = 0;
     tensor->plan = NULL;
     trib_codec_reset(tensor);
-    tensor->is_declared = tensor->is_covered = false;
+    tensor->is_declared = tensor->is_covered = tensor->waits_for_group = false;
+    tensor->group_next = NULL;
 }
 
 void trib_tensors_reset(trib_engine *engine)
 {
+    const bool continues = atomic_load(&engine->formation.continues);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         trib_tensor *tensor = engine->tensors[i];
         const trib_tensor_state state = tensor->state;
         switch (state) {
         case TRIB_TENSOR_DECLARED:
             reset(tensor);
-            if (trib_tensor_is_reserved(tensor) && tensor != engine->barrier_tensor) {
+            if (!continues && trib_tensor_is_reserved(tensor) && tensor != engine->barrier_tensor) {
                 tensor->is_stale = true; /* for an operation that was not taken: their numbers begin anew */
                 trib_tensor_release_once(tensor);
+            } else if (tensor->group != NULL && !tensor->is_stale) {
+                tensor->is_stale = true;
+                trib_tensor_bad(tensor, TRIB_EPOCH_CHANGED,
+                                "its group has ended with its epoch: create the group anew, and declare it there");
             }
             break;
         case TRIB_TENSOR_RELEASED:
             reset(tensor);
-            tensor->is_stale = true;
+            tensor->is_stale = !continues || tensor->is_stale; /* operations on it go on */
             break;
         case TRIB_TENSOR_ENDING:
             tensor->is_stale = true; /* the cores' posts are on their way */

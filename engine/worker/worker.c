@@ -10,6 +10,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/worker/device_hooks.h"
+#include "engine/worker/op_carry.h"
 #include "engine/worker/op_join.h"
 #include "engine/worker/pipeline.h"
 #include "engine/worker/task_trace.h"
@@ -125,6 +126,7 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
     if (op_core->op->tensor->on_device) {
         core->engine->device_hooks->failed(op_core->op);
     }
+    trib_carry_keep(core, op_core);
     mine->round_next++;
     finish_op_core(core, op_core);
 }
@@ -142,7 +144,17 @@ void trib_worker_prepare_op_core(trib_op_core *op_core)
     op_core->core = NULL;
     op_core->queue_next = NULL;
     op_core->abort = false;
+    op_core->is_kept = false;
     op_core->released = false;
+}
+
+void trib_worker_prepare_again(trib_op_core *op_core, bool is_over)
+{
+    trib_assert(op_core->core == NULL);
+    op_core->submit_post.run = submit_arrived;
+    op_core->queue_next = NULL;
+    op_core->abort = false;
+    op_core->released = is_over;
 }
 
 /* Up to ops_max rounds may be pending, so a full search is avoided. Rounds submitted before the placement arrive
@@ -177,6 +189,14 @@ static trib_op_core *dequeue_first(trib_tensor_core *mine)
     return op_core;
 }
 
+/* The end of an epoch cuts the operation short before its turn: other cores may have begun with it. */
+static void keep_if_spread(trib_core *core, trib_op_core *op_core)
+{
+    if (op_core->op->spread && atomic_load(&op_core->op->tensor->placed)) {
+        trib_carry_keep(core, op_core);
+    }
+}
+
 void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
@@ -196,6 +216,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
     }
     if (core->ended) {
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
+        keep_if_spread(core, op_core);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
         fit_and_spread(core, op);
@@ -307,6 +328,7 @@ static void begin_round(trib_core *core, trib_tensor *tensor, trib_op_core *op_c
         task->missing_rank = task->giver = TRIB_NO_MEMBER;
         memset(task->received, 0, (task->chunk_count + 63) / 64 * sizeof(uint64_t));
     }
+    trib_carry_keep(core, op_core);
     if (mine->task_count == 0) {
         finish_round(core, op_core);
     }
@@ -430,6 +452,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         if (mine != NULL && mine->active == op_core) {
             trib_worker_abort_active(core, op_core);
         } else {
+            keep_if_spread(core, op_core);
             drop_op_core(core, op_core);
         }
         if (mine != NULL) {

@@ -104,6 +104,17 @@ void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
     }
 }
 
+/* The others have summed such a round or have joined before it. Then it counts as summed, though nothing came of it. */
+void trib_worker_forget_kept(trib_task *task, uint32_t round)
+{
+    for (uint32_t i = 0; i < TRIB_SUM_KEPT_ROUNDS_MAX; i++) {
+        if (task->kept[i].chunks > 0 && task->kept[i].round <= round) {
+            task->kept[i].chunks = 0;
+            answered(task, task->kept[i].round, false);
+        }
+    }
+}
+
 void trib_worker_held_text(const trib_core *core, const trib_task *task, char *text, size_t size)
 {
     const trib_roster *roster = core->engine->roster;

@@ -235,6 +235,7 @@ static void free_all(trib_device *device)
         (void)cudaEventDestroy(marker->event);
         free(marker);
     }
+    cuda_codec_free(device);
     for (int which = 0; which < CUDA_STREAM_COUNT; which++) {
         if (device->streams[which] != NULL) {
             (void)cudaStreamDestroy(device->streams[which]);
@@ -291,6 +292,9 @@ static cudaError_t set_up_device(trib_device *device)
     cudaError_t code = cudaDeviceGetStreamPriorityRange(&least, &greatest);
     for (int which = 0; code == cudaSuccess && which < CUDA_STREAM_COUNT; which++) {
         code = cudaStreamCreateWithPriority(&device->streams[which], cudaStreamNonBlocking, greatest);
+    }
+    if (code == cudaSuccess) {
+        code = cuda_codec_load();
     }
     if (code == cudaSuccess) {
         set_up_gpu_direct(device);
@@ -388,6 +392,7 @@ const trib_device_ops *trib_device_cuda(void)
         .name = "cuda",
         .locate = device_locate,
         .reduces = cuda_nccl_reduces,
+        .encodes = cuda_encodes,
         .open = device_open,
         .submit = device_submit,
         .marker_record = device_marker_record,

@@ -182,6 +182,8 @@ struct trib_device {
     cuda_queue deferred;                  /* copies whose `after` has not been issued */
     trib_device_job *waits, *waits_tail;  /* jobs that wait for callers' streams, oldest first */
     cuda_end_event *end_events;           /* all of them */
+    void *encoded;                        /* device memory where the stream to the host encodes; NULL: none yet */
+    size_t encoded_bytes;
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
@@ -267,6 +269,16 @@ trib_status cuda_stream_wait(trib_device *device, void *stream, const trib_devic
  * streams may wait for it. */
 CUresult cuda_end_launched(trib_device *device, trib_device_end *end, cudaStream_t stream);
 void cuda_ends_free(trib_device *device);
+
+/* ---- cuda_codec.c ---- */
+/* trib_device_ops.encodes */
+bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype);
+/* Loads the kernels, so that no launch waits for that beside kernels of NCCL's. */
+cudaError_t cuda_codec_load(void);
+/* The device thread: puts the job's kernel and its copy on that stream. */
+cudaError_t cuda_encode(trib_device *device, const trib_device_job *job, cudaStream_t stream);
+/* After the stream's last work. */
+void cuda_codec_free(trib_device *device);
 
 /* ---- cuda_comm.c ---- */
 /* Starts to join the group of that name. False: out of memory or threads. */

@@ -146,7 +146,7 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
 {
     const trib_device_job *job = slot->job;
     trib_assert(!slot->issued && job->slot == slot);
-    const bool to_host = job->kind == TRIB_DEVICE_TO_HOST;
+    const bool to_host = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE;
     const cuda_stream_id which = to_host ? CUDA_TO_HOST : CUDA_TO_DEVICE;
     const char *why = "";
     const trib_status order = cuda_stream_order_after(device, job, which, &why);
@@ -165,7 +165,9 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
         return true;
     }
     cudaError_t code = job->kind == TRIB_DEVICE_SEE ? flush_direct_writes(device) : cudaSuccess;
-    if (job->kind != TRIB_DEVICE_SEE && job->bytes > 0) {
+    if (job->kind == TRIB_DEVICE_ENCODE) {
+        code = cuda_encode(device, job, device->streams[which]);
+    } else if (job->kind != TRIB_DEVICE_SEE && job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes,
                                to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[which]);
     }
@@ -204,8 +206,8 @@ static void begin_job(trib_device *device, trib_device_job *job)
             return;
         }
     }
-    const bool is_copy =
-        job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_SEE;
+    const bool is_copy = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE ||
+                         job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_SEE;
     if (!is_copy) {
         cuda_queue_push(&device->ready, slot);
     } else if (device->deferred.head != NULL || !issue_copy(device, slot)) {

@@ -7,7 +7,8 @@
  *
  * This stage decides the path of the bytes for the whole round. If the network device reads GPU memory directly,
  * nothing is copied. The network device cannot wait for a stream, so the stage then waits for the end of the
- * reduction. Bytes copied ahead (engine/device/device_op.c) are already in host memory.
+ * reduction. A device that has the tensor's codec encodes, so that fewer bytes are copied. Bytes copied ahead
+ * (engine/device/device_op.c) are already in host memory, as they are.
  */
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -60,11 +61,14 @@ static trib_verdict copy_run(trib_core *core, trib_task *task, trib_error *error
     (void)error;
     trib_device_task *device = task->device;
     trib_assert(task->has_credit && device->staging != NULL && device->to_host.slot == NULL);
+    const bool encodes = trib_device_encode_there(core, task);
     device->to_host = (trib_device_job){
-        .kind = TRIB_DEVICE_TO_HOST,
+        .kind = encodes ? TRIB_DEVICE_ENCODE : TRIB_DEVICE_TO_HOST,
+        .dtype = task->tensor->dtype,
         .source = task->io.source.data,
         .target = device->staging,
         .bytes = task->size,
+        .encoding = encodes ? &device->encoding : NULL,
         .after = device->ready,
     };
     task->io.source.data = device->staging;

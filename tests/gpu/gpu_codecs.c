@@ -1,5 +1,6 @@
 /* gpu_codecs.c - the scenario of tensors on GPUs whose sums travel encoded: numbers that codecs keep exactly, and any
  * numbers beside a tensor in host memory with the same codec, which gives the same bits. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -13,10 +14,10 @@ typedef struct encoded {
     bool is_exact; /* it keeps numbers that all have one magnitude, and their sums */
 } encoded;
 
-/* None draws numbers, which depend on the tensor's name. */
 static const encoded codecs[] = {
-    {"fp16", true},
+    {"fp16", true}, /* the GPU encodes the first three */
     {"bf16,two_way", true},
+    {"int8,seed=5", false},
     {"fp8_e4m3,ef=vanilla,two_way", true},
     {"onebit,ef=vanilla,two_way", true},
     {"onebit,ef=vanilla,momentum=nesterov,mu=0.9", false},
@@ -30,31 +31,33 @@ static float sign_of(uint64_t i)
 
 static float rough(int rank_index, unsigned round, uint64_t i)
 {
+    static const float special[] = {0.0F,  -0.0F,           1e-40F,     -1e-42F, 65520.0F,
+                                    3e38F, (float)INFINITY, (float)NAN, 6e-8F,   1e-30F};
     const uint32_t mixed = (uint32_t)(i * 2654435761u) ^ (uint32_t)rank_index * 40503u ^ round * 9176u;
+    if (round == ROUNDS - 1 && i % 4099 == 0) {
+        return special[mixed % (sizeof special / sizeof special[0])];
+    }
     return (float)((int)(mixed >> 7 & 0xfff) - 2048) / 1000.0F;
 }
 
-static trib_tensor *declare_as(rank *self, const char *where, const encoded *what, bool is_exact, uint32_t flags)
+static trib_tensor *declare_as(rank *self, trib_group *group, const encoded *what, bool is_exact, uint32_t flags)
 {
     char name[256];
     trib_tensor_desc desc;
     trib_tensor *tensor = NULL;
     trib_error error = {.status = TRIB_OK};
     trib_tensor_desc_init(&desc, sizeof desc);
-    snprintf(name, sizeof name, "%s of %s%s", where, what->codec, is_exact ? ", exact" : "");
+    /* Numbers that a codec draws depend on the name, and on the round: so no tensor is released. The one in host memory
+     * has a group of its own. */
+    snprintf(name, sizeof name, "%s%s", what->codec, is_exact ? ", exact" : "");
     desc.name = name;
+    desc.group = group;
     desc.dtype = TRIB_FLOAT32;
     desc.count = COUNT;
     desc.codec = what->codec;
     desc.flags = flags;
     check_status(trib_tensor_declare(self->engine, &desc, &tensor, &error), &error, "declare");
     return tensor;
-}
-
-static void release(trib_tensor *tensor)
-{
-    trib_error error = {.status = TRIB_OK};
-    check_status(trib_tensor_release(tensor, &error), &error, "release");
 }
 
 static float *host_memory(void)
@@ -99,7 +102,7 @@ static void compare(const encoded *what, const char *with, unsigned round, const
 
 static void sum_exactly(rank *self, const encoded *what, float *device, float *const host[3])
 {
-    trib_tensor *tensor = declare_as(self, "GPU", what, true, TRIB_TENSOR_DEVICE);
+    trib_tensor *tensor = declare_as(self, NULL, what, true, TRIB_TENSOR_DEVICE);
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (uint64_t i = 0; i < COUNT; i++) {
             host[0][i] = sign_of(i + round);
@@ -108,13 +111,12 @@ static void sum_exactly(rank *self, const encoded *what, float *device, float *c
         sum_on_gpu(self, tensor, host[0], device, host[1]);
         compare(what, "exact sums", round, host[1], host[2]);
     }
-    release(tensor);
 }
 
-static void sum_as_on_host(rank *self, const encoded *what, float *device, float *const host[3])
+static void sum_as_on_host(rank *self, trib_group *group, const encoded *what, float *device, float *const host[3])
 {
-    trib_tensor *tensor = declare_as(self, "GPU", what, false, TRIB_TENSOR_DEVICE);
-    trib_tensor *beside = declare_as(self, "host", what, false, 0);
+    trib_tensor *tensor = declare_as(self, NULL, what, false, TRIB_TENSOR_DEVICE);
+    trib_tensor *beside = declare_as(self, group, what, false, 0);
     for (unsigned round = 0; round < ROUNDS; round++) {
         for (uint64_t i = 0; i < COUNT; i++) {
             host[0][i] = rough(self->index, round, i);
@@ -123,14 +125,30 @@ static void sum_as_on_host(rank *self, const encoded *what, float *device, float
         sum_on_host(self, beside, host[0], host[2]);
         compare(what, "a tensor in host memory", round, host[1], host[2]);
     }
-    release(tensor);
-    release(beside);
+}
+
+static trib_group *everybody(rank *self)
+{
+    int32_t ranks[64];
+    trib_group *group = NULL;
+    trib_group_desc desc;
+    trib_error error = {.status = TRIB_OK};
+    trib_group_desc_init(&desc, sizeof desc);
+    for (int i = 0; i < self->count; i++) {
+        ranks[i] = i;
+    }
+    desc.name = "everybody";
+    desc.ranks = ranks;
+    desc.rank_count = (uint32_t)self->count;
+    check_status(trib_group_create(self->engine, &desc, &group, &error), &error, "group");
+    return group;
 }
 
 /* On one machine alone NCCL sums, without a codec. Where GPUs sum first the host's tensor would be encoded before. */
 void scenario_codecs(rank *self)
 {
     float *const host[3] = {host_memory(), host_memory(), host_memory()};
+    trib_group *group = everybody(self);
     void *device = NULL;
     check_cuda(cudaMalloc(&device, COUNT * sizeof(float)), "cudaMalloc");
     for (size_t i = 0; i < sizeof codecs / sizeof codecs[0]; i++) {
@@ -138,7 +156,7 @@ void scenario_codecs(rank *self)
             sum_exactly(self, &codecs[i], device, host);
         }
         if (self->local_size == 1 && self->count > 1) {
-            sum_as_on_host(self, &codecs[i], device, host);
+            sum_as_on_host(self, group, &codecs[i], device, host);
         }
     }
     trib_stats stats = {.struct_size = sizeof stats};

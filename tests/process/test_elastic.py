@@ -82,6 +82,37 @@ def wrong_hosts_are_named():
         assert job.process.returncode != 0 and text in output, (options, output)
 
 
+LINES = """
+import os
+number = int(os.environ['TRIB_RANK'])
+with open('/proc/self/status') as status:
+    ignored = [line for line in status if line.startswith('SigIgn')]
+os.write(1, ignored[0].encode())
+for _ in range(60):
+    os.write(1, b'%d' % number * 5000)
+os.write(1, b'\\n\\nnot finished')
+"""
+
+
+def lines_are_whole_and_signals_work():
+    """Each line has one prefix, however long it is and whoever prints meanwhile. Workers ignore no signal that the
+    launcher, or an operator, ends them with."""
+    output = Job('-H', 'a:1,b:1', *AWAY, '--', PYTHON, '-c', LINES).end().split('\n')
+    for rank, host in enumerate('ab'):
+        tag = '[%s rank %d] ' % (host, rank)
+        its = [line[len(tag):] for line in output if line.startswith(tag)]
+        assert its[1:] == [str(rank) * 300000, '', 'not finished'], [line[:40] for line in its]
+        ignored = int(its[0].split()[1], 16)
+        assert not ignored & sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)), its[0]
+    assert len(output) == 8, [line[:40] for line in output]
+
+
+def ends_with_a_program_that_never_joins():
+    """A program that ends with success has nothing more to do, although it has never asked for a place."""
+    output = Job('--elastic', '1:1', '--', 'echo', 'done').end()
+    assert output == '[localhost worker 0] done', output[-2000:]
+
+
 def failure_ends_all_hosts():
     output = Job('-H', 'a:2,b:2', *AWAY, '--', 'sh', '-c', '[ $TRIB_RANK = 2 ] && exit 7; sleep 100').end(status=7)
     assert 'b rank 2 ended with status 7' in output, output
@@ -231,6 +262,8 @@ def main():
                 hosts_by_list_and_file,
                 token_is_in_no_command_line,
                 wrong_hosts_are_named,
+                lines_are_whole_and_signals_work,
+                ends_with_a_program_that_never_joins,
                 failure_ends_all_hosts,
                 interrupt_and_kill_leave_nothing,
                 way_to_a_host_ends,

@@ -93,6 +93,14 @@ for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'), (
                     (lambda: engine.declare_like('text', 'text'), 'str is no array'),
                     (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('P')), 'type P'),
                     (lambda: engine.declare('short', 0, 4).push_pull(array.array('f', [1.0])), 'declared with 4'),
+                    (lambda: engine.declare('root', 0, 1).broadcast(array.array('f', [1.0]), root=2), 'root 2 is not a rank'),
+                    (lambda: engine.declare('root', 0, 1).broadcast(array.array('f', [1.0]), root=2**40), 'root 10995'),
+                    (lambda: engine.declare('less', 0, -1), 'count [-1]'),
+                    (lambda: engine.declare_once('pairs', 0, layout=2, splits=[-1, 2]), 'splits [-1, 2]'),
+                    (lambda: engine.declare_once('pairs', 0, layout=2, splits=[1, 2, 3]), '3 splits, needs 2'),
+                    (lambda: engine.group('far', [0, 2**32 + 1]), 'ranks [0, 4294967297]'),
+                    (lambda: engine.group('far', [0, 2]), '2 is not a rank below 2'),
+                    (lambda: engine.group('nul\\0', [0, 1]), 'NUL'),
                     (lambda: tributary.Engine(no_such_setting=1), 'no_such_setting')):
     try:
         call()
@@ -124,6 +132,52 @@ print('errors are right')
 def errors_are_exceptions():
     output = python_bed.run_workers(sys.executable, 2, '-c', ERRORS)
     assert output.count('errors are right') == 2, output[-1500:]
+
+
+JOIN = '''
+import array
+import tributary
+tributary.init()
+engine, rank, size = tributary.engine(), tributary.rank(), tributary.size()
+for lap in range(3):
+    for batch in range(rank + lap if rank > 0 else 0):  # declared by worker 0 after its first join only
+        values = array.array('f', [rank + 1.0] * 70000)
+        engine.declare_like('batch', values).push_pull(values, reduce=tributary.SUM).wait()
+        there = [r for r in range(1, size) if r + lap > batch]
+        assert set(values) == {float(sum(r + 1 for r in there))}, (lap, batch, set(values))
+    assert engine.join() == size - 1
+values = array.array('f', [1.0] * 70000)
+engine.declare_like('batch', values).push_pull(values, reduce=tributary.SUM).wait()
+assert set(values) == {float(size)}
+print('joins are right')
+'''
+
+
+def workers_join():
+    for options in (), ('-s', '1'):
+        for transport in 'shm', 'tcp':
+            output = python_bed.run_workers(
+                sys.executable, 3, '-c', JOIN, options=options, TRIB_TRANSPORT=transport
+            )
+            assert output.count('joins are right') == 3, (options, transport, output[-1500:])
+
+
+VARIABLES = '''
+import tributary
+tributary.init()
+print('partitions of', tributary.engine().info().partition_bytes)
+'''
+
+
+def byteps_variables_are_read():
+    names = {'BYTEPS_PARTITION_BYTES': '4096000', 'BYTEPS_NCCL_NUM_RINGS': '2', 'BYTEPS_PCIE_SWITCH_SIZE': '4'}
+    for more, partition in (({}, 4 << 20), ({'TRIB_PARTITION_BYTES': '512K'}, 512 << 10)):
+        output = python_bed.run_workers(sys.executable, 2, '-c', VARIABLES, **names, **more)
+        assert output.count('partitions of %d' % partition) == 2, output
+        assert output.count('have no effect: BYTEPS_NCCL_NUM_RINGS, BYTEPS_PCIE_SWITCH_SIZE\n') == 1, output
+    for name, value in (('BYTEPS_ENABLE_ASYNC', '1'), ('BYTEPS_PARTITION_BYTES', '4M')):
+        output = python_bed.run_workers(sys.executable, 1, '-c', VARIABLES, statuses=(1,), **{name: value})
+        assert 'Error: %s' % name in output, output
 
 
 BOOTSTRAP = '''
@@ -213,6 +267,8 @@ def main():
             ('generated', the_file_is_what_the_header_says),
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
+            ('join', workers_join),
+            ('byteps_variables', byteps_variables_are_read),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )

@@ -225,6 +225,15 @@ def live():
     replay(files, '-n', '5')
 
 
+def other_collectives():
+    for op in 'broadcast', 'reduce', 'all_gather', 'reduce_scatter', 'all_to_all':
+        run('bench', '-n', '2', '--op', op, '--sizes', '64K', '--iters', '5', TRIB_TRACE='%s/%s.%%r' % (FOLDER, op))
+        files = sorted(glob.glob('%s/%s.*' % (FOLDER, op)))
+        assert len(files) == 2 and 'bench' in run('trace', *files), files
+        said = run('replay', *files, status=1)
+        assert 'no all-reduces' in said and 'only push_pull is replayed' in said, said
+
+
 def what_cannot_be():
     files, _ = recorded('errors', '-n', '2', '-s', '1')
     assert 'must be a rate from 1kbit' in run('replay', '--rate', 'fast', *files, status=2)
@@ -241,7 +250,7 @@ def what_cannot_be():
 
 def main():
     cases = [as_it_was, other_worlds, machines, hosts_of_one_machine, one_host, steps_that_overlap, exported, tuned, tuned_priorities,
-             on_a_narrow_terminal, live, what_cannot_be]
+             on_a_narrow_terminal, live, other_collectives, what_cannot_be]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Kills workers of a job that goes on without them (TRIB_SURVIVE=workers), and lets others join. examples/shrink must
-train on, on all that are left, and all must end with the same weights.
+"""Kills workers of a job that goes on without them (TRIB_SURVIVE=workers, continue), and lets others join.
+examples/shrink must train on, on all that are left, and all must end with the same weights.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
@@ -155,6 +155,8 @@ tensor = engine.declare("x", tributary._abi.TRIB_INT32, 3)
 coded = engine.declare("coded", tributary._abi.TRIB_FLOAT32, 100000, codec="auto")
 ones = array.array("f", [1] * 100000)
 coded.push_pull(ones, reduce=tributary.AVG).wait()
+group = engine.group("all", [2, 1, 0])
+group.declare("y", tributary._abi.TRIB_INT32, 1).push_pull(array.array("i", [1]), reduce=tributary.SUM).wait()
 print("there", flush=True)
 for step in range(10**9):
     data = array.array("i", [1, engine.rank, step])
@@ -164,6 +166,15 @@ for step in range(10**9):
         now = engine.advance()
         print("epoch", now.epoch, "rank", engine.rank, "of", engine.size, flush=True)
         tensor.push_pull(array.array("i", [1, 1, 1]), reduce=tributary.SUM).wait()
+        try:
+            group.declare("z", tributary._abi.TRIB_INT32, 1)
+            print("the group of the last epoch goes on")
+        except tributary.MembershipChangedError:
+            group = engine.group("all", [1, 0])
+        data = array.array("i", [3])
+        group.declare("y", tributary._abi.TRIB_INT32, 1).push_pull(data, reduce=tributary.SUM).wait()
+        group.barrier()
+        assert (group.rank, data[0]) == (1 - engine.rank, 6), (group.rank, data)
         break
 coded.push_pull(ones, reduce=tributary.AVG).wait()
 assert max(abs(each - 1) for each in ones) < 0.02
@@ -195,15 +206,69 @@ def from_python(killed_rank):
             )
 
 
+CONTINUES = '''
+import array, sys
+import tributary
+engine = tributary.Engine()
+engine.wait_ready()
+tensor = engine.declare("x", tributary._abi.TRIB_INT32, 100000)
+average = engine.declare("average", tributary._abi.TRIB_FLOAT64, 1)
+seen, left = None, 0
+while left < 200:
+    data = array.array("i", [1 + engine.rank]) * 100000
+    mean = array.array("d", [engine.rank])
+    sums, means = tensor.push_pull(data, reduce=tributary.SUM), average.push_pull(mean, reduce=tributary.AVG)
+    sums.wait()
+    means.wait()
+    who, others = sums.contributors, means.contributors
+    assert set(data) == {len(who) + sum(who)} and engine.rank in who, (who, data[0])
+    assert mean[0] == sum(others) / len(others), (others, mean[0])
+    if who != seen:
+        print("contributors", list(who), flush=True)
+        seen = who
+    left += len(who) == int(sys.argv[1])
+print("rank", engine.rank, "has had", list(who), flush=True)
+engine.close()
+'''
+
+
+def continued(transport, servers):
+    """TRIB_SURVIVE=continue: a worker is killed, then rank 0. The programs of the others notice nothing, and each sum
+    is that of the ranks that the result names."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(WORKERS, servers, transport) as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        job.env.update(TRIB_SURVIVE='continue', TRIB_LOG='error')
+        for rank in range(WORKERS):
+            job.workers.append(
+                subprocess.Popen(
+                    [sys.executable, '-c', CONTINUES, '2'], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES
+                )
+            )
+        await_line(job.workers[1], r'contributors \[0, 1, 2, 3\]')
+        job.workers[3].send_signal(signal.SIGKILL)
+        await_line(job.workers[1], r'contributors \[0, 1, 2\]')
+        job.workers[0].send_signal(signal.SIGKILL)
+        for rank, (status, output) in zip((1, 2), ends_of(job.workers[1:3])):
+            assert status == 0 and 'rank %d has had [1, 2]' % rank in output, (status, output[-800:])
+
+
 ELASTIC = '''
 import array
 import tributary.elastic
+import tributary.process_sets
 tributary.init()
 state = tributary.elastic.ObjectState(step=0, total=0)
 
 @tributary.elastic.run
 def train(state):
+    last = tributary.process_sets.add_process_set([tributary.size() - 1])  # sets end with their epoch
     while True:
+        if last.included():
+            data = array.array("i", [5])
+            tensor = last.engine().declare("y", tributary._abi.TRIB_INT32, 1)
+            tensor.push_pull(data, reduce=tributary.SUM).wait()
+            assert data[0] == 5, data
         data = array.array("i", [1])
         tensor = tributary.engine().declare("x", tributary._abi.TRIB_INT32, 1)
         tensor.push_pull(data, reduce=tributary.SUM).wait()
@@ -321,6 +386,10 @@ CASES += [
 ]
 CASES += [('coordinator_of_two_killed', coordinator_of_two_killed)]
 CASES += [('from_python_rank_%d_killed' % rank, lambda r=rank: from_python(r)) for rank in (0, 1)]
+CASES += [
+    ('continued_with_%d_servers_%s' % (servers, transport), lambda t=transport, s=servers: continued(t, s))
+    for transport, servers in (('tcp', 0), ('shm', 0), ('tcp', 1))
+]
 CASES += [('elastic_from_python', elastic_from_python)]
 CASES += [
     ('server_comes_back_%s' % transport, lambda t=transport, n=number: server_comes_back(t, n))

@@ -1,15 +1,22 @@
 """Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import os
 import warnings
 
 warnings.simplefilter('ignore')
 import mxnet as mx  # noqa: E402
 import numpy as np  # noqa: E402
-from mxnet import autograd, gluon, nd  # noqa: E402
+from mxnet import autograd, gluon  # noqa: E402
 
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.mxnet as trib  # noqa: E402
+
+if mx.__version__.startswith('1.'):
+    nd = mx.nd
+else:
+    nd = mx.np  # gluon takes no other arrays since 2.0
+    mx.npx.set_np()
 
 
 def of(rank, shape, dtype='float32'):
@@ -134,13 +141,17 @@ def sets(rank, size):
         assert np.array_equal(got, total((9,))), name
 
 
+def joined(parts):
+    return nd.concat(*parts, dim=0) if nd is mx.nd else nd.concatenate(parts)
+
+
 def alone_over(ranks):
     """Parameters that one process gets from the batches of those workers, with the last one's network."""
     net = network(ranks[-1])
     trainer = gluon.Trainer(net.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
     for step in range(3):
         with autograd.record():
-            value = nd.concat(*[loss(net, batch(step, r)) for r in ranks], dim=0)
+            value = joined([loss(net, batch(step, r)) for r in ranks])
         value.backward()
         trainer.step(8 * len(ranks))
     return parameters(net)
@@ -163,7 +174,7 @@ def batch(step, rank):
 
 
 def loss(net, x):
-    return ((net(x) - x[:, :4].abs()) ** 2).mean(axis=1)
+    return ((net(x) - nd.abs(x[:, :4])) ** 2).mean(axis=1)
 
 
 def trains(rank, size):
@@ -171,7 +182,7 @@ def trains(rank, size):
     trainer = gluon.Trainer(alone.collect_params(), 'sgd', {'learning_rate': 0.1}, kvstore=None)
     for step in range(6):
         with autograd.record():
-            value = nd.concat(*[loss(alone, batch(step, r)) for r in range(size)], dim=0)
+            value = joined([loss(alone, batch(step, r)) for r in range(size)])
         value.backward()
         trainer.step(8 * size)
     for make in (
@@ -229,9 +240,16 @@ def codecs(rank, size):
         loss = (parameter.data() * signs).sum()
     loss.backward()
     trainer.step(1)
-    assert np.array_equal(parameter.data().asnumpy(), size * signs.asnumpy())  # of one magnitude: nothing is lost
+    assert np.array_equal(parameter.data().asnumpy(), signs.asnumpy())  # of one magnitude: nothing is lost
     assert trainer._compression.text == 'compressor=onebit,scaling=True,ef=vanilla,two_way'
     assert tributary.engine().stats().bytes_pushed - before < 80000 + 80000 / 8  # the broadcast and few bytes more
+    # Signs alone are of the same size whatever the batch's is: gradients are divided before.
+    trainer = trib.DistributedTrainer([parameter], Kept(), compression_params={'compressor': 'onebit'}, prefix='sign.')
+    with autograd.record():
+        loss = (parameter.data() * signs).sum()
+    loss.backward()
+    trainer.step(64)
+    assert np.array_equal(parameter.data().asnumpy(), np.sign(signs.asnumpy()))
     for params, words in (({'compressor': 'onebit', 'momentum': 'nesterov'}, 'mu'), ({'k': 3}, 'compressor')):
         try:
             trib.DistributedTrainer([parameter], 'sgd', compression_params=params)
@@ -243,6 +261,28 @@ def codecs(rank, size):
     trainer = trib.DistributedTrainer([parameter], 'sgd', {'momentum': 0.9}, compression_params=momentum)
     assert trainer._compression.text == 'compressor=onebit,momentum=nesterov,mu=0.9,two_way'
     assert trainer._optimizer.momentum == 0.0
+
+
+def suspended_and_resumed(rank, size):
+    """A trainer's gradients are means of the workers that there are, also when they have become fewer."""
+    if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
+        return
+    parameter = gluon.Parameter('resumed', shape=(4,), init='zeros')
+    parameter.initialize()
+    trainer = trib.DistributedTrainer([parameter], 'sgd', {'learning_rate': 1.0}, prefix='resumed.')
+    expected = np.zeros(4, 'float32')
+    for change, workers in enumerate((size, size - 1, size)):
+        if change:
+            trib.suspend()
+            if rank < workers:
+                trib.resume(workers, 0, rank)
+        if rank < workers:
+            with autograd.record():
+                loss = (parameter.data() * (rank + 1)).sum()
+            loss.backward()
+            trainer.step(1)
+            expected -= (workers + 1) / 2
+            assert np.array_equal(parameter.data().asnumpy(), expected), (workers, parameter.data(), expected)
 
 
 def rows_of(rank, dtype='float32'):
@@ -296,9 +336,9 @@ def compression(rank, size):
 
 
 def deferred(rank, size):
-    layer = gluon.nn.Dense(3, prefix='deferred_')  # how many inputs it has, the first batch says
+    layer = gluon.nn.Dense(3)  # how many inputs it has, the first batch says
     layer.initialize(mx.init.Constant(rank + 1))
-    trib.broadcast_parameters(layer.collect_params(), size - 1)
+    trib.broadcast_parameters({'deferred': layer.weight}, size - 1)
     layer(nd.ones((2, 5)))
     assert np.array_equal(layer.weight.data().asnumpy(), np.full((3, 5), size, 'float32'))
 
@@ -331,7 +371,7 @@ def functions_have_type_hints(rank, size):
 if __name__ == '__main__':
     trib.init()
     cases = reductions, scaling, predivides, grouped, sets, trains, codecs, gathers, compression, deferred
-    for case in (*cases, functions_have_type_hints, errors):
+    for case in (*cases, functions_have_type_hints, suspended_and_resumed, errors):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -153,6 +153,12 @@ def gathers(rank, size):
             assert np.array_equal(function(rows_of(rank, dtype)), gathered(size, dtype)), dtype
     assert all(np.array_equal(x, gathered(size)) for x in trib.grouped_allgather([rows_of(rank)] * 3))
     assert trib.allgather_object('x' * rank) == ['x' * r for r in range(size)]
+    for function in (trib.allgather, tf.function(trib.allgather)):
+        assert function(tf.ones([rank + 1, 0])).shape == (size * (size + 1) // 2, 0)
+    for function in (trib.alltoall, tf.function(trib.alltoall)):
+        empty, counts = function(tf.ones([size, 0]), tf.constant([int(to == 0) for to in range(size)]))
+        assert empty.shape == (size if rank == 0 else 0, 0) and list(counts) == [int(rank == 0)] * size
+        assert trib.alltoall(tf.ones([2 * size, 0])).shape == (2 * size, 0)
     # Rank r has r + to + 1 rows for worker `to`, all of r * 10 + to.
     splits = [rank + to + 1 for to in range(size)]
     source = tf.constant(np.repeat([[rank * 10.0 + to] * 2 for to in range(size)], splits, 0), tf.float32)
@@ -286,6 +292,18 @@ def local_layers(rank, size):
         assert np.allclose(ours[1], first.kernel * (size + 1) / 2)  # the mean of all workers' inputs
 
 
+def uneven_data(rank, size):
+    # Worker r has r more batches. The last worker's last batch is summed alone, so it is the last one to join.
+    trib.allreduce(tf.ones(4))
+    for batch in range(rank):
+        for function in (summed, tf.function(summed)):
+            assert np.all(function(tf.fill((4,), 2.0)) == 2.0 * (size - 1 - batch))
+    assert trib.join() == size - 1
+    assert trib.allgather_object(rank) == list(range(size))
+    for function in (summed, tf.function(summed)):
+        assert np.array_equal(function(of(rank, (4,))), total((4,)))
+
+
 def errors(rank, size):
     try:
         trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
@@ -293,6 +311,14 @@ def errors(rank, size):
         assert 'GradientDescentOptimizer' in str(problem), problem
     else:
         raise AssertionError("an optimizer of TensorFlow 1's was taken")
+    from tributary.tensorflow.distribute import MirroredStrategy
+
+    try:
+        MirroredStrategy(devices=['cpu:0'])
+    except tributary.UnsupportedError as problem:
+        assert 'MirroredStrategy: strategies' in str(problem), problem
+    else:
+        raise AssertionError('a strategy was made')
     if size > 1:
         try:
             trib.allreduce(tf.ones(3 + rank), name='differs')
@@ -334,6 +360,7 @@ if __name__ == '__main__':
         sets,
         batch_norm_over_all,
         local_layers,
+        uneven_data,
         functions_have_type_hints,
         errors,
     ):

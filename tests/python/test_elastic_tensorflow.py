@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
-"""Elastic training with Keras on TensorFlow: a worker is killed and comes back. Prints `ok NAME` / `not ok NAME: why`,
+"""Elastic training with Keras on TensorFlow: a worker is killed and comes back, or another one comes in. Prints `ok NAME` / `not ok NAME: why`,
 or one `skip NAME: why` and exits with 77.
 """
 
 import os
+import subprocess
 import sys
 import tempfile
 
@@ -14,6 +15,7 @@ sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
 from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
+from ports import free_port  # noqa: E402
 
 
 def worker_is_lost(python):
@@ -31,12 +33,39 @@ def worker_is_lost(python):
     all_have_trained(output, 2)
 
 
+def names_begin_anew(python):
+    """A worker comes into a job in which a name has had two shapes, and uses it for the second one first."""
+    env = python_bed.environment(
+        TRIB_WORKERS='2',
+        TRIB_SERVERS='0',
+        TRIB_TOKEN='token of a test',
+        TRIB_LISTEN='127.0.0.1',
+        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+        TRIB_SURVIVE='workers',
+    )
+    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    command = [python, HERE + '/elastic_names_cases.py']
+    workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=rank), **pipes) for rank in ('0', '1', '-1')]
+    try:
+        outputs = [worker.communicate(timeout=python_bed.TIMEOUT)[0] for worker in workers]
+        assert ''.join(outputs).count('of 3 is right') == 3, ''.join(outputs)[-2500:]
+    finally:
+        for worker in workers:
+            worker.kill()
+            worker.communicate()
+
+
 def main():
     python, reason = python_bed.interpreter('tensorflow')
     if python is None:
         print('skip elastic_tensorflow: ' + reason)
         return 77
-    return run_cases([('worker_is_lost', lambda: worker_is_lost(python))])
+    return run_cases(
+        [
+            ('worker_is_lost', lambda: worker_is_lost(python)),
+            ('names_begin_anew', lambda: names_begin_anew(python)),
+        ]
+    )
 
 
 if __name__ == '__main__':

@@ -1,6 +1,8 @@
 #!/usr/bin/env python3
 """tributary.mxnet with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME:
 why` and exits with 77.
+
+  tests/python/test_mxnet.py [mxnet2]      mxnet2: with MXNet 2.0 in place of 1.9
 """
 
 import os
@@ -16,11 +18,11 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 def all_cases(python, workers, *options):
     output = python_bed.run_workers(python, workers, HERE + '/mxnet_cases.py', options=options)
-    assert output.count('is right') == 12 * workers, output[-1500:]
+    assert output.count('is right') == 13 * workers, output[-1500:]
 
 
 def main():
-    python, reason = python_bed.interpreter('mxnet')
+    python, reason = python_bed.interpreter(sys.argv[1] if len(sys.argv) > 1 else 'mxnet')
     if python is None:
         print('skip mxnet: ' + reason)
         return 77

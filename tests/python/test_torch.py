@@ -68,6 +68,46 @@ def horovod_and_byteps_names(python):
     assert python_bed.run_workers(python, 2, '-c', program, options=('--as', 'horovod')).count('alias') == 2
 
 
+def places_of_names(python):
+    """Scripts import from modules of Horovod's and BytePS's packages, too."""
+    for package, program in (
+        (
+            'horovod',
+            'from horovod.torch.mpi_ops import allreduce, poll; from horovod.common.util import gloo_built; '
+            'from horovod.common.process_sets import ProcessSet; from horovod.torch.compression import Compression; '
+            'from horovod.torch.elastic import TorchState; from horovod.runner import run; '
+            'from horovod.common.exceptions import HorovodInternalError; '
+            'from horovod.torch.functions import broadcast_object; import horovod.torch as all; all.init(); '
+            'assert horovod.torch is all',
+        ),
+        (
+            'byteps',
+            'from byteps.torch.ops import push_pull_async_inplace, poll, size; '
+            'from byteps.torch.parallel import DistributedDataParallel; import byteps.torch.cross_barrier as all; '
+            'all.init(); all.CrossBarrier, all.broadcast_parameters, all.Compression.fp16, all.local_rank()',
+        ),
+    ):
+        python_bed.run_workers(python, 1, '-c', 'import %s; %s' % (package, program), options=('--as', package))
+
+
+def function_in_workers(python):
+    """horovod.run starts the workers itself."""
+    program = (
+        'import horovod, torch, horovod.torch as hvd\n'
+        'def work(factor, plus):\n'
+        '    hvd.init()\n'
+        '    return hvd.allreduce(torch.ones(2) * factor, op=hvd.Sum).tolist(), hvd.rank() + plus\n'
+        'assert horovod.run(work, (3,), {"plus": 10}, np=2) == [([6, 6], 10), ([6, 6], 11)]\n'
+        'try:\n'
+        '    horovod.run(lambda: 1 / 0, np=2)\n'
+        'except RuntimeError as problem:\n'
+        '    print("told:", problem)\n'
+    )
+    path = python_bed.SOURCE + '/api/python/tributary/alias/horovod'
+    output = python_bed.run([python, '-c', program], python_bed.environment(path))
+    assert 'told: run: a worker ended with status 1' in output, output[-1500:]
+
+
 def digits_example(python):
     output = python_bed.run_workers(python, 2, python_bed.SOURCE + '/examples/torch_digits.py', '--epochs', '3')
     assert 'accuracy' in output, output[-800:]
@@ -85,6 +125,8 @@ def main():
             ('three_and_a_server', all_cases(python, 3, '-s', '1')),
             ('backend', lambda: backend(python)),
             ('alias', lambda: horovod_and_byteps_names(python)),
+            ('places_of_names', lambda: places_of_names(python)),
+            ('function_in_workers', lambda: function_in_workers(python)),
             ('digits', lambda: digits_example(python)),
         ]
     )

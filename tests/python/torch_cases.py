@@ -124,6 +124,10 @@ def gathers():
     for dtype in (torch.float32, torch.int64, torch.bool, torch.int16):
         part = lambda r: tensor_of(r, (r % 3 + 1, 4), dtype)  # noqa: E731
         assert torch.equal(trib.allgather(part(rank)), torch.cat([part(r) for r in range(size)])), dtype
+    empty, counts = trib.allgather(torch.ones(rank + 1, 0)), list(range(1, size + 1))
+    assert empty.shape == (sum(counts), 0), empty.shape
+    empty, received = trib.alltoall(torch.ones(sum(counts), 2, 0), counts)
+    assert empty.shape == (size * (rank + 1), 2, 0) and received.tolist() == [rank + 1] * size, empty.shape
     assert trib.allgather_object({'rank': rank, 'text': 'x' * rank}) == [
         {'rank': r, 'text': 'x' * r} for r in range(size)
     ]
@@ -384,7 +388,7 @@ def suspended_and_resumed():
     rank, size = trib.rank(), trib.size()
     for workers in size - 1, size:
         trib.suspend()
-        assert not trib.is_initialized()
+        assert not trib.is_initialized() and trib.local_size() == trib.size() and trib.rank() == rank
         if rank < workers:
             trib.resume(workers, 0, rank)
             assert (trib.rank(), trib.size()) == (rank, workers)

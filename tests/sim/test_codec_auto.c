@@ -3,9 +3,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
+#include "engine/tracer/tracer.h"
 #include "engine/worker/op.h"
 #include "tests/sim/sim_bed.h"
+#include "tools/trace/trace_read.h"
 
 enum { WORKERS = 4, COUNT = 1 << 20, ROUNDS = 3 };
 #define GBIT UINT64_C(1000000000)
@@ -14,9 +17,11 @@ typedef struct bed {
     const char *codec;
     uint64_t bits, slow_bits; /* slow_bits: of the last member's link; 0: as the others' */
     uint32_t servers;
-    bool is_told; /* members are told their bandwidth */
+    void (*change)(trib_config *config); /* may be NULL */
+    bool is_told;                        /* members are told their bandwidth */
     char chosen[TRIB_CODEC_TEXT_SIZE];
     int64_t round_ns;
+    char reason[600]; /* in the coordinator's trace */
 } bed;
 
 static void set_link(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
@@ -26,6 +31,9 @@ static void set_link(sim_job *job, uint32_t member, trib_config *config, trib_si
         link->egress_bits = link->ingress_bits = self->slow_bits;
     }
     config->bandwidth_bits = self->is_told ? link->egress_bits : 0;
+    if (self->change != NULL) {
+        self->change(config);
+    }
 }
 
 static void sum_once(sim_job *job, trib_tensor *const tensors[], float *const values[], float *const sums[])
@@ -49,6 +57,24 @@ static void sum_once(sim_job *job, trib_tensor *const tensors[], float *const va
         assert_int_equal(exchanges[rank].status, TRIB_OK);
         assert_memory_equal(sums[rank], sums[0], COUNT * sizeof(float));
     }
+}
+
+/* Writes the trace of the coordinator's process, and reads it. */
+static void read_reason(trib_engine *engine, bed *self)
+{
+    char path[] = "/tmp/tributary-auto-XXXXXX";
+    const int fd = mkstemp(path);
+    trace_file *file = NULL;
+    trib_error error = {.text = ""};
+    assert_true(fd >= 0);
+    close(fd);
+    if (trib_tracer_write(engine, path, &error) != TRIB_OK || trace_file_load(path, &file, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    assert_int_equal(file->choice_count, 1);
+    snprintf(self->reason, sizeof self->reason, "%s", file->choices[0]);
+    trace_file_free(file);
+    assert_int_equal(unlink(path), 0);
 }
 
 /* Notes what the members chose, which is the same on all, and the time of the last round. */
@@ -78,6 +104,8 @@ static void run_job(bed *self)
             values[rank][i] = (float)((i * 2654435761u + rank) % 2001) - 1000;
         }
     }
+    trib_error why = {.text = ""};
+    assert_int_equal(trib_tracer_start(job->members[0].engine, 1 << 20, &why), TRIB_OK);
     for (uint32_t round = 0; round < ROUNDS; round++) {
         const int64_t began_ns = trib_sim_now(job->sim);
         sum_once(job, tensors, values, sums);
@@ -95,6 +123,9 @@ static void run_job(bed *self)
             memcpy(self->chosen, text, sizeof text);
         }
         assert_string_equal(text, self->chosen);
+    }
+    if (strncmp(self->codec, "auto", 4) == 0) {
+        read_reason(job->members[0].engine, self);
     }
     assert_true(sim_job_close(job, 60 * SECOND));
     sim_job_free(job);
@@ -139,6 +170,23 @@ static void a_list_is_all_that_may_be_chosen(void **state)
     bed self = {.codec = "auto:fp16,two_way", .bits = GBIT / 2};
     run_job(&self);
     assert_string_equal(self.chosen, "fp16,two_way");
+    assert_non_null(strstr(self.reason, "tensor \"gradient\" and its like: auto chose fp16,two_way; links carry 0."));
+    assert_non_null(strstr(self.reason, "a step, in ns a byte: none "));
+}
+
+static void survives(trib_config *config)
+{
+    config->survive = TRIB_SURVIVE_SERVERS;
+}
+
+/* The job goes without a codec, and the trace says why. */
+static void a_job_that_survives_has_none(void **state)
+{
+    (void)state;
+    bed self = {.codec = "auto", .bits = GBIT, .servers = 2, .change = survives};
+    run_job(&self);
+    assert_string_equal(self.chosen, "none");
+    assert_non_null(strstr(self.reason, "auto chose none: the job survives the loss of servers"));
 }
 
 static void the_step_is_about_the_shortest(void **state)
@@ -170,6 +218,7 @@ int main(void)
         cmocka_unit_test(configured_rates_count),
         cmocka_unit_test(the_slowest_link_counts),
         cmocka_unit_test(a_list_is_all_that_may_be_chosen),
+        cmocka_unit_test(a_job_that_survives_has_none),
         cmocka_unit_test(the_step_is_about_the_shortest),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

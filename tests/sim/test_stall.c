@@ -123,12 +123,55 @@ static void a_long_name_hides_nothing(void **state)
     sim_job_free(job);
 }
 
+static void may_lose_workers(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    listen_to_log(job, member, config, link);
+    config->survive = TRIB_SURVIVE_WORKERS;
+}
+
+static void on_advanced(trib_engine *engine, const trib_membership *membership, void *user)
+{
+    (void)engine;
+    (void)membership;
+    *(uint32_t *)user += 1;
+}
+
+/* A worker is lost, and the program of another one does not go on: the coordinator says whose. */
+static void a_program_does_not_advance(void **state)
+{
+    (void)state;
+    memset(logs, 0, sizeof logs);
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.tweak = may_lose_workers;
+    sim_job *job = sim_bed_open(&config);
+    uint32_t advanced = 0;
+    sim_job_kill(job, 3);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, NULL, NULL);
+    for (uint32_t rank = 0; rank < 3; rank++) {
+        if (rank == 2) {
+            (void)sim_job_run(job, trib_sim_now(job->sim) + 25 * SECOND, NULL, NULL);
+            assert_int_equal(count_stalls(logs[0]), 0);
+            (void)sim_job_run(job, trib_sim_now(job->sim) + 15 * SECOND, NULL, NULL);
+            assert_int_equal(advanced, 0);
+            assert_int_equal(count_stalls(logs[0]), 1);
+            assert_non_null(strstr(logs[0], "lacks trib_membership_advance of rank 2 (n2:1002)"));
+        }
+        assert_int_equal(trib_membership_advance(job->members[rank].engine, on_advanced, &advanced, NULL), TRIB_OK);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 100 * SECOND, NULL, NULL);
+    assert_int_equal(advanced, 3);
+    assert_int_equal(count_stalls(logs[0]), 1);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(one_rank_is_missing),
         cmocka_unit_test(several_ranks_are_missing),
         cmocka_unit_test(a_long_name_hides_nothing),
+        cmocka_unit_test(a_program_does_not_advance),
     };
     return cmocka_run_group_tests_name("stalls", tests, NULL, NULL);
 }

@@ -82,7 +82,7 @@ static void worker_joins(void **state)
     for (uint32_t kind = 0; kind < 8; kind++) {
         const setting what = {.workers = 2 + (kind & 1) * 2,
                               .servers = kind / 4,
-                              .joins = true,
+                              .joins = 1,
                               .boundaries = 1,
                               .colocated = true,
                               .in_place = (kind & 1) != 0,

@@ -110,7 +110,8 @@ typedef struct torture_tensor {
     trib_dtype dtype;
     uint32_t count, rounds;
     trib_reduce reduce;
-    int32_t root; /* -1: push_pull; a place in the group */
+    double prescale, postscale; /* 0: 1 */
+    int32_t root;               /* -1: push_pull; a place in the group */
     torture_exchange exchange;
     uint32_t shape; /* decides the lengths of slices, together with count */
     uint32_t group; /* a bit for each of its members; 0: all workers */
@@ -190,7 +191,7 @@ void torture_draw_attack(torture_plan *plan);
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
-/* torture_join.c: draws all of that, and workers with different amounts of data; called last. And a bit for each worker
+/* torture_join.c: draws all of that, and workers with different amounts of data. And a bit for each worker
  * that has joined before that round. */
 void torture_draw_joins(torture_plan *plan);
 uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round);
@@ -198,6 +199,8 @@ uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
 void torture_draw_exchanges(torture_plan *plan);
+/* Draws all of that and joins, and which sums are scaled; called last. */
+void torture_draw_scales(torture_plan *plan);
 /* Writes one line about everything that the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);

@@ -106,6 +106,22 @@ static double neutral(const torture_tensor *what)
     }
 }
 
+/* Integers are truncated before the sum and after it. A sum of floats is multiplied once, in more than their bits. */
+static double scaled(const torture_tensor *what, const double *values, uint32_t workers)
+{
+    const double before = what->prescale == 0 ? 1 : what->prescale, after = what->postscale == 0 ? 1 : what->postscale;
+    const long double divisor = what->reduce == TRIB_AVG ? workers : 1;
+    if (trib_dtype_is_float(what->dtype)) {
+        const long double sum = tree_sum(values, 0, 8, workers, what->dtype != TRIB_FLOAT64);
+        return (double)(sum * (before * after) / divisor);
+    }
+    long double sum = 0;
+    for (uint32_t k = 0; k < workers; k++) {
+        sum += trunc(values[k] * before);
+    }
+    return trunc((double)(sum * after / divisor));
+}
+
 /* The reduction of element i over all that share the tensor. */
 static double reduced(const torture_tensor *what, uint32_t tensor, uint32_t round, uint32_t all, uint32_t i)
 {
@@ -120,6 +136,9 @@ static double reduced(const torture_tensor *what, uint32_t tensor, uint32_t roun
     }
     if (what->dtype == TRIB_BOOL || what->reduce >= TRIB_PRODUCT) {
         return of_integers(what->reduce, values, workers);
+    }
+    if (what->prescale != 0 || what->postscale != 0) {
+        return scaled(what, values, workers);
     }
     switch (what->reduce) {
     case TRIB_MIN:

@@ -84,6 +84,9 @@ static void describe_tensors(const torture_plan *plan, line *out)
         if (what->exchange != TORTURE_WHOLE) {
             say(out, " (%s, shape %u)", exchanges[what->exchange], what->shape);
         }
+        if (what->prescale != 0 || what->postscale != 0) {
+            say(out, " (times %.3g, %.3g)", what->prescale, what->postscale);
+        }
         if (what->group != 0) {
             say(out, " (group 0x%x%s)", what->group, what->backwards ? " backwards" : "");
         }

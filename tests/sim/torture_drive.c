@@ -81,6 +81,8 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
+    params->prescale = tensor.prescale;
+    params->postscale = tensor.postscale;
     if (tensor.exchange != TORTURE_WHOLE) {
         return torture_submit_other(engine, &tensor, torture_buffers_size(what), params, op_out, error);
     }

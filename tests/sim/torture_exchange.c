@@ -40,6 +40,28 @@ void torture_draw_exchanges(torture_plan *plan)
     }
 }
 
+/* Sums in host memory whose workers agree. No scaled sum is too large for its type. The oracle of encoded sums knows no
+ * factors. */
+void torture_draw_scales(torture_plan *plan)
+{
+    torture_draw_joins(plan);
+    static const double before[] = {0, 0.7, 1 / 3.0, 0.5}, after[] = {0, 0.3, 0.77, 1.5};
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 167};
+    for (uint32_t i = 0; i < plan->tensor_count && plan->job.engine.codec == NULL; i++) {
+        torture_tensor *what = &plan->tensors[i];
+        const bool draws = trib_sim_draw_one_in(&stream, 3);
+        const double prescale = before[between(&stream, 0, 3)], postscale = after[between(&stream, 0, 3)];
+        const bool is_whole = what->exchange == TORTURE_WHOLE && what->root < 0;
+        const bool is_sum = is_whole || what->exchange == TORTURE_REDUCE || what->exchange == TORTURE_SCATTER;
+        const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
+        if (draws && is_sum && !what->on_device && !is_disputed && what->dtype != TRIB_BOOL &&
+            (what->reduce == TRIB_SUM || what->reduce == TRIB_AVG)) {
+            what->prescale = is_whole || trib_dtype_is_float(what->dtype) ? prescale : 0;
+            what->postscale = postscale;
+        }
+    }
+}
+
 static size_t offset_of(const attempt *what, torture_exchange exchange)
 {
     const torture_plan *plan = what->run->plan;

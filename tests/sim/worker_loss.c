@@ -59,7 +59,7 @@ static void on_done(const trib_result *result, void *user)
     memset(at->output, 0xa5, count_of(at->tensor) * sizeof *at->output);
     if (++at->round < ROUNDS) {
         begin(at);
-    } else if (++me->through == TENSORS && me->epoch <= self->what->boundaries) {
+    } else if (++me->through == TENSORS && me->epoch <= self->what->boundaries && !me->changing) {
         advance(me);
     }
 }
@@ -105,6 +105,7 @@ static void start(worker *me, const trib_membership *now)
     me->through = 0;
     me->changing = false;
     assert_true(me->epoch < EPOCHS_MAX);
+    me->bed->began[me->epoch][me->index] = true;
     for (uint32_t i = 0; i < TENSORS; i++) {
         me->streams[i].round = 0;
         me->streams[i].epoch = me->epoch;
@@ -143,14 +144,12 @@ static void advance(worker *me)
     }
 }
 
-static void open_worker(bed *self, uint32_t index);
-
 static bool is_over(sim_job *job, void *argument)
 {
     bed *self = argument;
     const uint32_t last = self->what->workers - 1;
-    if (self->what->joins && job->members[last].ready_told && !self->workers[last].is_there) {
-        open_worker(self, last);
+    if (self->what->joins > 0 && job->members[last].ready_told && !self->workers[last].is_there) {
+        worker_loss_begin(self, last);
     }
     uint32_t left = 0, epoch = 0;
     for (uint32_t i = 0; i < self->what->workers; i++) {
@@ -185,7 +184,7 @@ void worker_loss_check_alike(const bed *self)
             uint32_t some = 0, left = 0;
             for (uint32_t i = 0; i < self->what->workers; i++) {
                 const bool lives = !self->job->members[i].killed && !self->workers[i].is_out;
-                left += lives && (e > 1 || !self->what->joins || i + 1 < self->what->workers);
+                left += lives && (i + self->what->joins < self->what->workers || self->began[e][i]);
                 some += lives && self->results[e][k / ROUNDS][k % ROUNDS][i] == TRIB_OK;
             }
             if (some != 0 && some != left) {
@@ -198,7 +197,7 @@ void worker_loss_check_alike(const bed *self)
     }
 }
 
-static void open_worker(bed *self, uint32_t index)
+void worker_loss_begin(bed *self, uint32_t index)
 {
     worker *me = &self->workers[index];
     *me = (worker){.bed = self, .index = index, .is_there = true};
@@ -227,23 +226,13 @@ static void close_worker(worker *me)
 static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
     (void)link;
-    const setting *what = job->config.user;
-    config->server_count -= (int32_t)what->late;
-    config->worker_count -= what->joins;
-    if (what->joins && member == what->workers - 1) {
+    const bed *self = job->config.user;
+    config->worker_count -= (int32_t)self->what->joins;
+    config->server_count -= (int32_t)self->what->late;
+    config->coordinator = "n0:4000,n1:4000,n2:4000,n3:4000,n4:4000,n5:4000,n6:4000";
+    if (member < job->config.workers && member + self->what->joins >= job->config.workers) {
         config->rank = -1;
     }
-}
-
-static bool are_begun(sim_job *job, void *argument)
-{
-    const setting *what = argument;
-    for (uint32_t i = 0; i < what->workers + what->servers - what->late; i++) {
-        if (!job->members[i].ready_told) {
-            return false;
-        }
-    }
-    return true;
 }
 
 void worker_loss_start_late(const bed *self, uint32_t member)
@@ -262,30 +251,31 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.engine.chunk_bytes = 4096;
     config.engine.partition_bytes = 16384;
     config.engine.peer_timeout_ns = 4 * SECOND;
+    config.has_store = what->has_store;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    setting of = *what;
-    config.tweak = what->joins || what->late > 0 ? joins_later : NULL;
-    config.user = &of;
+    const bool some_join = what->joins > 0 || what->late > 0;
+    config.tweak = some_join ? joins_later : NULL;
+    config.user = self;
+    self->what = what;
     trib_error error = {.status = TRIB_OK};
-    self->job = config.tweak != NULL ? sim_job_open(&config, &error) : sim_bed_open(&config);
+    self->job = some_join ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
+    for (uint32_t i = what->workers - what->joins; what->asleep && i < what->workers; i++) {
+        trib_sim_process_freeze(self->job->members[i].process, true);
+    }
     for (uint32_t i = 0; i < what->late; i++) {
         trib_sim_process_freeze(self->job->members[what->workers + what->servers - 1 - i].process, true);
     }
-    if (what->late > 0) {
-        assert_true(sim_job_run(self->job, 30 * SECOND, are_begun, &of));
+    if (some_join) {
+        (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last workers wait */
     }
-    if (what->joins) {
-        (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last worker waits */
-    }
-    self->what = what;
     self->seed = seed;
     for (size_t i = 0; i < sizeof self->results / sizeof(trib_status); i++) {
         ((trib_status *)self->results)[i] = TRIB_PENDING;
     }
-    for (uint32_t i = 0; i < what->workers - (what->joins ? 1 : 0); i++) {
-        open_worker(self, i);
+    for (uint32_t i = 0; i < what->workers - what->joins; i++) {
+        worker_loss_begin(self, i);
     }
     return self;
 }

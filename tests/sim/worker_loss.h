@@ -7,7 +7,8 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS_MAX = 5, SERVERS_MAX = 3, TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 16, DEATHS_MAX = 3 };
+enum { WORKERS_MAX = 5, JOINERS_MAX = 2, ALL_MAX = WORKERS_MAX + JOINERS_MAX, SERVERS_MAX = 3 };
+enum { TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 32, DEATHS_MAX = 3 };
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
@@ -31,9 +32,11 @@ typedef struct setting {
     uint32_t workers, servers, reactors, deaths;
     bool in_place, mixes, colocated, server_dies;
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
-    bool joins;          /* the last worker joins at the boundary after the first epoch */
-    uint32_t late;       /* so many of the servers start later, by worker_loss_start_late; they stand still till then */
-    uint32_t boundaries; /* all workers advance when they are through with each of the first so many epochs */
+    uint32_t joins;      /* so many of the last workers join at a boundary */
+    bool asleep;         /* those are not started yet */
+    uint32_t late;       /* so many of the last servers start later, by worker_loss_start_late */
+    uint32_t boundaries; /* workers ask for the next epoch where they are through with one whose number is not larger */
+    bool has_store;      /* the job is kept in a store (TRIB_STORE) */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 
@@ -42,15 +45,18 @@ typedef struct bed {
     const setting *what;
     uint64_t seed;
     uint32_t wrong, deaths_left;
-    worker workers[WORKERS_MAX];
-    trib_status results[EPOCHS_MAX][TENSORS][ROUNDS][WORKERS_MAX]; /* TRIB_PENDING: none */
-    char text[TRIB_ERROR_TEXT_SIZE];                               /* of an operation that failed otherwise */
+    worker workers[ALL_MAX];
+    bool began[EPOCHS_MAX][ALL_MAX];                           /* the worker has been in that epoch */
+    trib_status results[EPOCHS_MAX][TENSORS][ROUNDS][ALL_MAX]; /* TRIB_PENDING: none */
+    char text[TRIB_ERROR_TEXT_SIZE];                           /* of an operation that failed otherwise */
 } bed;
 
 bed *worker_loss_open(const setting *what, uint64_t seed);
 void worker_loss_close(bed *self);
 /* A late server's process starts. */
 void worker_loss_start_late(const bed *self, uint32_t member);
+/* A worker that has joined goes to work. */
+void worker_loss_begin(bed *self, uint32_t index);
 /* Returns the virtual time that the exchange took. */
 int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t seed);
 /* An operation has succeeded on all that are left and go on, or on none. */

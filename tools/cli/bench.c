@@ -45,7 +45,8 @@ typedef struct bench {
     trib_engine_info info;
     int64_t *times; /* ns per iteration: first of this worker, then of the slowest */
     trib_tensor *times_tensor, *cpu_tensor, *wrong_tensor;
-    uint64_t wrong; /* wrong elements of all results */
+    uint64_t wrong;               /* wrong elements of all results */
+    uint32_t prescale, postscale; /* 0: none */
 } bench;
 
 static double cpu_seconds(void)
@@ -108,6 +109,13 @@ static int check_options(bench *self, const option_table *table, const char *siz
     if (!parse_dtype(self, dtype)) {
         return options_reject(table, "--dtype", dtype, "must be a type, such as float32 or bfloat16");
     }
+    const uint32_t factor = self->prescale != 0 ? self->prescale : self->postscale;
+    if (factor != 0 && (!bench_ops[self->op].sums || self->batch > 0)) {
+        char text[16];
+        snprintf(text, sizeof text, "%u", factor);
+        return options_reject(table, self->prescale != 0 ? "--prescale" : "--postscale", text,
+                              "goes with an --op that sums, and not with --batch");
+    }
     for (int i = 0; i < self->size_count; i++) {
         if (self->sizes[i] < trib_dtype_size(self->dtype)) {
             fprintf(stderr, "tributary bench: --sizes: %llu bytes are less than one element of %s\n",
@@ -135,6 +143,8 @@ static int parse_options(bench *self, int argc, char **argv)
                      "before every exchange, as a training program has between its steps")},
         {OPTION_COUNT("--batch", &self->batch, 1, BATCH_MAX,
                       "so many operations of each size: handed over one by one, in a batch, prepared")},
+        {OPTION_COUNT("--prescale", &self->prescale, 1, 4, "a factor of what workers give; of sums")},
+        {OPTION_COUNT("--postscale", &self->postscale, 1, 4, "a factor of the result; of sums")},
         {OPTION_SET("--json", &self->json, "one JSON object")},
     };
     const option_table table = {
@@ -355,6 +365,8 @@ static void measure_size(bench *self, uint64_t bytes, json_t *rows)
                        .dtype = self->dtype,
                        .rank = (uint64_t)self->info.rank,
                        .workers = workers,
+                       .prescale = self->prescale,
+                       .postscale = self->postscale,
                        .count = bench_count(op, bytes / trib_dtype_size(self->dtype), workers)};
     what.slice = op->layout == TRIB_WHOLE ? 0 : what.count / workers;
     const uint64_t size = what.count * trib_dtype_size(self->dtype);

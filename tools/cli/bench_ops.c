@@ -95,6 +95,8 @@ void bench_set_buffers(const bench_case *what, trib_op_params *params)
     } else if (what->op->layout == TRIB_PAIRS) {
         params->output = what->other;
     }
+    params->prescale = what->prescale;
+    params->postscale = what->postscale;
     params->output_bytes = what->op->layout == TRIB_WHOLE ? 0 : what->count * size;
 }
 
@@ -120,7 +122,7 @@ static uint64_t sum_at(const bench_case *what, uint64_t i)
     for (uint64_t rank = 0; rank < what->workers; rank++) {
         sum += value(rank, i);
     }
-    return sum;
+    return sum * (what->prescale > 0 ? what->prescale : 1) * (what->postscale > 0 ? what->postscale : 1);
 }
 
 static uint64_t expected(const bench_case *what, uint64_t i)

@@ -20,9 +20,10 @@ typedef struct bench_case {
     const bench_op *op;
     trib_dtype dtype;
     uint64_t rank, workers;
-    uint64_t count;              /* elements that nccl-tests calls the size: of the larger one of input and output */
-    uint64_t slice;              /* of these, for each worker */
-    unsigned char *data, *other; /* other: where input and output cannot share memory */
+    uint32_t prescale, postscale; /* of a sum; 0: none */
+    uint64_t count;               /* elements that nccl-tests calls the size: of the larger one of input and output */
+    uint64_t slice;               /* of these, for each worker */
+    unsigned char *data, *other;  /* other: where input and output cannot share memory */
 } bench_case;
 
 /* Elements of `count` that the operation uses: slices are equally long. */

@@ -27,6 +27,8 @@ def dependencies():
                    'libibverbs'),
         Dependency('rdmacm', 'option', 'librdmacm-dev', 'no RDMA transport', 'rdma/rdma_cma.h', '-lrdmacm',
                    'librdmacm'),
+        Dependency('libcurl', 'option', 'libcurl4-openssl-dev', 'no store (TRIB_STORE)', 'curl/curl.h', '-lcurl',
+                   'libcurl'),
         Dependency('CUDA', 'option', 'CUDA Toolkit', 'no GPU stages; training on CPUs works', 'cuda_runtime_api.h'),
         Dependency('NCCL', 'option', 'libnccl-dev', 'no GPU stages; training on CPUs works', 'nccl.h'),
     ]
@@ -91,6 +93,12 @@ def cuda_runtime(found):
     include = next(d.where for d in found if d.name == 'CUDA')
     places = [os.path.join(os.path.dirname(include), lib) for lib in ('lib64', 'lib', 'lib/' + os.uname().machine + '-linux-gnu')]
     return next((p + '/libcudart_static.a' for p in places if os.path.exists(p + '/libcudart_static.a')), '')
+
+
+def nvcc():
+    """Returns the path of CUDA's compiler, '' where there is none: the GPU module has no codecs then."""
+    places = (os.environ.get('CUDA_HOME', '/usr/local/cuda') + '/bin', *os.environ.get('PATH', '').split(':'))
+    return next((p + '/nvcc' for p in places if os.access(p + '/nvcc', os.X_OK)), '')
 
 
 def has(found, name):

@@ -149,6 +149,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
     list_networks(given, name, listen, sizeof listen);
     config.listen = listen;
     config.token = SIM_JOB_TOKEN;
+    config.store = given->has_store ? "sim" : NULL;
     config.ready_cb = on_ready;
     config.ended_cb = on_ended;
     config.ready_user = config.ended_user = member;
@@ -165,6 +166,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
         .may_alloc = given->may_alloc,
         .user = member,
         .device_world = given->device_world,
+        .store = given->has_store ? &job->store : NULL,
     };
     return trib_engine_create_sim(&host, &config, &member->engine, error);
 }
@@ -195,6 +197,7 @@ static trib_status make_world(sim_job *job, trib_error *error)
     if (job->sim == NULL || job->members == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a simulated world");
     }
+    trib_sim_store_init(&job->store, job->sim);
     if (given->void_bytes > 0) {
         if (trib_sim_void_open(&job->nothing, given->void_bytes) != TRIB_OK) {
             return trib_error_set(error, TRIB_NO_MEMORY, "no address space for %.1f GiB of simulated memory",

@@ -33,6 +33,7 @@ typedef struct sim_job_config {
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
     bool (*may_alloc)(void *member, size_t size); /* NULL: memory never runs out */
     void *user;
+    bool has_store;                /* the job is kept in sim_job.store (TRIB_STORE) */
     trib_host_world *device_world; /* for engine.device "host"; NULL: none */
 } sim_job_config;
 
@@ -56,6 +57,7 @@ struct sim_job {
     trib_sim_net *net;
     trib_sim_machine *machine; /* shared, or NULL */
     trib_sim_void nothing;
+    trib_sim_store store;
     uint32_t member_count;
     sim_member *members;
 };

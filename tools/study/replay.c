@@ -219,9 +219,30 @@ static bool all_equal(const study_model *model)
     return true;
 }
 
+/* A replay without what is in every step would predict other steps. What happens now and then is left out. */
+static trib_status check_others(const trace_run *run, const trace_stats *stats, trib_error *error)
+{
+    for (uint32_t i = 0; i < stats->steps_count; i++) {
+        const trace_steps *steps = &stats->steps[i];
+        if (steps->other_count > 0 && steps->other_count >= steps->count) {
+            char buffer[48];
+            return trib_error_set(error, TRIB_UNSUPPORTED,
+                                  "the recorded steps have operations that are no all-reduces (%llu, such as one on "
+                                  "tensor \"%.110s\"): only push_pull is replayed",
+                                  (unsigned long long)steps->other_count,
+                                  trace_tensor_name(run, steps->other, buffer, sizeof buffer));
+        }
+    }
+    return TRIB_OK;
+}
+
 trib_status study_replay_make(const trace_run *run, const trace_stats *stats, study_replay *replay, trib_error *error)
 {
     *replay = (study_replay){.payload_bits = stats->fastest_bits};
+    const trib_status status = check_others(run, stats, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
     replay->models = calloc((size_t)stats->steps_count + 1, sizeof *replay->models);
     if (replay->models == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");

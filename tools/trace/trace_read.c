@@ -13,7 +13,7 @@ typedef struct section {
     uint64_t count;
 } section;
 
-#define SECTION_KINDS 10u
+#define SECTION_KINDS (TRIB_TRACE_SECTION_CHOICES + 1u)
 #define CLOCK_SAMPLES_MAX 4096u /* the time to use them grows with the square of their number */
 
 typedef struct parser {
@@ -251,7 +251,9 @@ static trib_status parse_members(parser *self)
     const section *names = &self->sections[TRIB_TRACE_SECTION_STAGES];
     file->stage_count = (uint32_t)(names->count < TRIB_TRACE_NO_STAGE ? names->count : TRIB_TRACE_NO_STAGE);
     file->stages = entries_of(names, sizeof *file->stages);
-    if (file->members == NULL || file->stages == NULL) {
+    const section *choices = &self->sections[TRIB_TRACE_SECTION_CHOICES];
+    file->choices = entries_of(choices, sizeof *file->choices);
+    if (file->members == NULL || file->stages == NULL || file->choices == NULL) {
         return trib_error_set(self->error, TRIB_NO_MEMORY, "out of memory for %s", file->path);
     }
     file->member_count = (uint32_t)from->count;
@@ -271,6 +273,10 @@ static trib_status parse_members(parser *self)
     }
     for (uint32_t i = 0; i < file->stage_count; i++) {
         file->stages[i] = string_at(self, u32_at(entry_at(names, i)));
+    }
+    while (file->choice_count < choices->count) {
+        file->choices[file->choice_count] = string_at(self, u32_at(entry_at(choices, file->choice_count)));
+        file->choice_count++;
     }
     return TRIB_OK;
 }
@@ -477,6 +483,7 @@ void trace_file_free(trace_file *file)
         free(file->data);
         free(file->members);
         free(file->stages);
+        free(file->choices);
         free(file->tensors);
         free(file->owners);
         free(file->samples);

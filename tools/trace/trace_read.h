@@ -58,12 +58,13 @@ typedef struct trace_file {
     trib_status status; /* state of the job when the file was written */
     trace_member *members;
     const char **stages;
+    const char **choices;  /* what the process has chosen for the job, and why */
     trace_tensor *tensors; /* by tag */
     trib_place_owner *owners;
     trib_clock_sample *samples;
     trace_core *cores;
     trib_trace_record *records;
-    uint32_t member_count, stage_count, tensor_count, owner_count, sample_count, cores_recorded;
+    uint32_t member_count, stage_count, choice_count, tensor_count, owner_count, sample_count, cores_recorded;
     uint64_t record_count;
 } trace_file;
 

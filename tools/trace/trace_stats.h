@@ -61,9 +61,11 @@ typedef struct trace_steps {
     uint64_t bytes;               /* of a step */
     int64_t *begin_ns;            /* count + 1: when each began */
     int64_t step_ns, exchange_ns; /* medians; exchange: from the first submission until the last sum is back */
-    int64_t gap_ns;   /* from then until the next step's first submission; overlapped: the time of forward */
-    int64_t alone_ns; /* the part of exchange after the last submission */
-    bool overlapped;  /* the next step begins before the last sum is back */
+    int64_t gap_ns;       /* from then until the next step's first submission; overlapped: the time of forward */
+    int64_t alone_ns;     /* the part of exchange after the last submission */
+    bool overlapped;      /* the next step begins before the last sum is back */
+    uint64_t other_count; /* operations in these steps that are no all-reduces; without steps, in the whole trace */
+    uint32_t other;       /* the tensor of the last of them */
 } trace_steps;
 
 #define TRACE_LIMIT_MEMORY "shared memory"

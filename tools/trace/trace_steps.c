@@ -37,11 +37,16 @@ static int64_t median_of(int64_t *values, uint32_t count)
     return count > 0 ? values[count / 2] : 0;
 }
 
-static bool counts_as_gradient(const trace_run *run, const trib_trace_record *record)
+/* The program has named the tensor, not the engine. */
+static bool is_of_program(const trace_run *run, const trib_trace_record *record)
 {
     const trace_tensor *tensor = record->tensor < run->tensor_count ? run->tensors[record->tensor] : NULL;
-    return tensor != NULL && strncmp(tensor->name, "__", 2) != 0 &&
-           (record->extra & 0xff) == TRIB_COLLECTIVE_ALL_REDUCE;
+    return tensor != NULL && strncmp(tensor->name, "__", 2) != 0;
+}
+
+static bool is_all_reduce(const trib_trace_record *record)
+{
+    return (record->extra & 0xff) == TRIB_COLLECTIVE_ALL_REDUCE;
 }
 
 static int by_submit(const void *a, const void *b)
@@ -56,7 +61,8 @@ static void collect_ops(finder *self)
     for (uint64_t i = 0; i < run->event_count; i++) {
         const trace_event *event = &run->events[i];
         const trib_trace_record *record = &event->record;
-        if (event->process == self->process && record->kind == TRIB_TRACE_SUBMIT && counts_as_gradient(run, record)) {
+        if (event->process == self->process && record->kind == TRIB_TRACE_SUBMIT && is_of_program(run, record) &&
+            is_all_reduce(record)) {
             self->ops[self->op_count++] = (op){.tensor = record->tensor,
                                                .round = record->round,
                                                .priority = (int32_t)record->value,
@@ -274,6 +280,21 @@ static bool find_steps(finder *self, trace_steps *steps)
     return fine;
 }
 
+/* Counts operations that are no all-reduces in the steps, or in the whole trace if it has no steps. */
+static void count_others(const trace_run *run, trace_steps *steps)
+{
+    for (uint64_t i = 0; i < run->event_count; i++) {
+        const trace_event *event = &run->events[i];
+        const bool is_inside =
+            steps->count == 0 || (event->at_ns >= steps->begin_ns[0] && event->at_ns < steps->begin_ns[steps->count]);
+        if (event->process == steps->process && event->record.kind == TRIB_TRACE_SUBMIT && is_inside &&
+            is_of_program(run, &event->record) && !is_all_reduce(&event->record)) {
+            steps->other = event->record.tensor;
+            steps->other_count++;
+        }
+    }
+}
+
 bool trace_steps_make(const trace_run *run, uint32_t process, trace_steps *steps)
 {
     *steps = (trace_steps){.process = process};
@@ -293,6 +314,9 @@ bool trace_steps_make(const trace_run *run, uint32_t process, trace_steps *steps
         memset(self.last, 0xff, ((size_t)run->tensor_count + 1) * sizeof *self.last);
         collect_ops(&self);
         fine = find_steps(&self, steps);
+    }
+    if (fine) {
+        count_others(run, steps);
     }
     free(self.ops);
     free(self.begins);

@@ -210,6 +210,11 @@ void trace_print_text(const trace_run *run, const trace_stats *stats, FILE *out)
     print_phases(run, stats, out);
     print_members(run, stats, out);
     fprintf(out, "\nlimit: %s\n", stats->limit);
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        for (uint32_t k = 0; k < run->processes[i].file->choice_count; k++) {
+            fprintf(out, "\nchoice: %s\n", run->processes[i].file->choices[k]);
+        }
+    }
 }
 
 /* ---- JSON ---- */
@@ -288,9 +293,15 @@ json_t *trace_make_json(const trace_run *run, const trace_stats *stats)
     for (uint32_t i = 0; i < run->warning_count; i++) {
         json_array_append_new(notes, json_string(run->warnings[i]));
     }
+    json_t *choices = json_array();
+    for (uint32_t i = 0; i < run->process_count; i++) {
+        for (uint32_t k = 0; k < run->processes[i].file->choice_count; k++) {
+            json_array_append_new(choices, json_string(run->processes[i].file->choices[k]));
+        }
+    }
     const trace_file *first = run->processes[0].file;
     return json_pack("{s:s, s:i, s:b, s:i, s:i, s:s, s:i, s:i, s:f, s:I, s:I, s:I, s:I, s:I, s:I, s:o, s:o, s:o, s:o, "
-                     "s:o, s:o, s:s, "
+                     "s:o, s:o, s:o, s:s, "
                      "s:s}",
                      "job", first->job, "local_sum", (int)run->local_size, "one_host", run->one_host, "workers",
                      (int)run->worker_count, "servers", (int)run->server_count, "transport", first->transport,
@@ -299,6 +310,6 @@ json_t *trace_make_json(const trace_run *run, const trace_stats *stats)
                      (json_int_t)stats->operations, "failed", (json_int_t)stats->failed, "bytes_summed",
                      (json_int_t)stats->bytes_summed, "arrivals", (json_int_t)run->arrivals, "early_arrivals",
                      (json_int_t)run->early_arrivals, "processes", processes_json(run), "steps", steps_json(run, stats),
-                     "phases", phases, "stages", stages, "members", members_json(run, stats), "notes", notes, "limit",
-                     stats->limit_name, "limit_text", stats->limit);
+                     "phases", phases, "stages", stages, "members", members_json(run, stats), "notes", notes, "choices",
+                     choices, "limit", stats->limit_name, "limit_text", stats->limit);
 }

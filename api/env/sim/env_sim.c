@@ -148,6 +148,7 @@ static void memory_free(void *memory, void *block)
 
 static void close_env(trib_env *env)
 {
+    trib_sim_store_free(env->store);
     free(env->memory);
 }
 
@@ -178,6 +179,12 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
     };
     snprintf(env.place, sizeof env.place, "%s", host->place);
     env.device_world = host->device_world;
+    env.store_ops = host->store != NULL ? &trib_sim_store_ops : NULL;
+    env.store = host->store != NULL ? trib_sim_store_open(host->store) : NULL;
+    if (host->store != NULL && env.store == NULL) {
+        close_env(&env);
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
+    }
     trib_status status = config->device == NULL ? TRIB_OK : trib_device_load(config->device, &env.device, error);
     if (status != TRIB_OK) {
         close_env(&env);

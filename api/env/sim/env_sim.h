@@ -10,6 +10,7 @@
 #define TRIB_API_ENV_SIM_ENV_SIM_H
 
 #include "api/create.h"
+#include "api/env/sim/store_sim.h"
 #include "transports/sim/sim.h"
 
 /* Memory without contents: addresses that nothing is ever written to, for jobs larger than this machine. */
@@ -31,6 +32,7 @@ typedef struct trib_sim_host {
     /* Asked before every allocation of the data path; false: it fails. NULL: none does. */
     bool (*may_alloc)(void *user, size_t size);
     void *user;
+    trib_sim_store *store;                /* that its job is kept in; NULL: none */
     struct trib_host_world *device_world; /* of devices in plain memory ("host"); NULL: collectives need local_size 1 */
 } trib_sim_host;
 

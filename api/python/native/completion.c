@@ -6,6 +6,7 @@
 #include <signal.h>
 #include <stdbool.h>
 #include <stddef.h>
+#include <stdio.h>
 
 static struct {
     pthread_mutex_t lock;
@@ -50,8 +51,20 @@ static bool start(void)
     return is_started;
 }
 
-void completion_post(struct completion *completion)
+void completion_set(struct completion *completion, trib_status status, const char *text)
 {
+    completion->status = status;
+    (void)snprintf(completion->text, sizeof completion->text, "%s", text);
+}
+
+const char *completion_failure(const struct completion *completion)
+{
+    return completion->status == TRIB_OK ? NULL : completion->text;
+}
+
+void completion_post(struct completion *completion, const trib_result *result)
+{
+    completion_set(completion, result->status, result->text);
     pthread_mutex_lock(&queue.lock);
     if (!queue.is_started) {
         queue.is_started = start();

@@ -5,13 +5,24 @@
 #ifndef TRIB_PYTHON_COMPLETION_H
 #define TRIB_PYTHON_COMPLETION_H
 
+#include "tributary.h"
+
+/* How an operation ended. The text lies here, so that no failure is lost where memory has run out. */
 struct completion {
     struct completion *next;
     void (*run)(struct completion *completion);
+    trib_status status;
+    char text[TRIB_ERROR_TEXT_SIZE]; /* why it failed */
 };
 
-/* Runs completion->run on the thread, which is started at the first call. On any thread; entries run in order. If there
- * is no thread to be had, it runs at once. */
-void completion_post(struct completion *completion);
+/* Notes an operation's end without a result of the engine's. */
+void completion_set(struct completion *completion, trib_status status, const char *text);
+
+/* Returns why the operation failed, or NULL if it did not. */
+const char *completion_failure(const struct completion *completion);
+
+/* Notes how an operation ended, and runs completion->run on the thread, which is started at the first call. On any
+ * thread; entries run in order. If there is no thread to be had, it runs at once. */
+void completion_post(struct completion *completion, const trib_result *result);
 
 #endif

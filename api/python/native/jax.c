@@ -7,6 +7,7 @@
  * which are never used again, and not by handles. */
 #include <pthread.h>
 #include <stdbool.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,12 +28,12 @@ static struct {
     struct entry *entries;
     uint64_t count, capacity;
     uint64_t calls, in_place; /* for tests */
-    char *failure;            /* the text of an operation on a GPU that failed, until a call has told it */
+    bool has_failed;          /* an operation on a GPU failed, and no call has told it yet */
+    char failure[TRIB_ERROR_TEXT_SIZE];
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 struct pending {
     struct completion completion; /* first */
-    char *failure;                /* why the operation failed, or NULL */
     const struct xla_api *api;
     struct xla_future *future;
 };
@@ -40,7 +41,7 @@ struct pending {
 TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
 TRIB_API void trib_jax_close(const trib_engine *engine);
 TRIB_API uint64_t trib_jax_calls(bool in_place);
-TRIB_API char *trib_jax_failure(void);
+TRIB_API bool trib_jax_failure(char *text);
 TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
 TRIB_API struct xla_error *trib_jax_device(struct xla_call *call);
 
@@ -97,14 +98,14 @@ static void complete(struct completion *completion)
 {
     struct pending *pending = (struct pending *)completion;
     const struct xla_api *api = pending->api;
-    if (pending->failure == NULL) {
+    const char *failure = completion_failure(completion);
+    if (failure == NULL) {
         struct xla_future_args args = {sizeof args, NULL, pending->future};
         (void)api->future_set_available(&args);
     } else {
-        struct xla_future_set_error_args args = {sizeof args, NULL, pending->future, error_of(api, pending->failure)};
+        struct xla_future_set_error_args args = {sizeof args, NULL, pending->future, error_of(api, failure)};
         (void)api->future_set_error(&args);
     }
-    free(pending->failure);
     free(pending);
 }
 
@@ -112,11 +113,8 @@ static void complete(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct pending *pending = user;
-    if (result->status != TRIB_OK) {
-        pending->failure = strdup(result->text);
-    }
     pending->completion.run = complete;
-    completion_post(&pending->completion);
+    completion_post(&pending->completion, result);
 }
 
 static int64_t attribute(const struct xla_call *call, const char *name)
@@ -150,21 +148,24 @@ static void device_operation_done(const trib_result *result, void *user)
     (void)user;
     if (result->status != TRIB_OK) {
         pthread_mutex_lock(&table.lock);
-        if (table.failure == NULL) {
-            table.failure = strdup(result->text);
+        if (!table.has_failed) {
+            table.has_failed = true;
+            (void)snprintf(table.failure, sizeof table.failure, "%s", result->text);
         }
         pthread_mutex_unlock(&table.lock);
     }
 }
 
-/* Returns the text of an operation on a GPU that failed since the last call, or NULL. The caller frees it. */
-char *trib_jax_failure(void)
+/* Returns whether an operation on a GPU has failed since the last call, and why in `text`, which has room for
+ * TRIB_ERROR_TEXT_SIZE bytes. */
+bool trib_jax_failure(char *text)
 {
     pthread_mutex_lock(&table.lock);
-    char *failure = table.failure;
-    table.failure = NULL;
+    const bool has_failed = table.has_failed;
+    memcpy(text, table.failure, sizeof table.failure);
+    table.has_failed = false;
     pthread_mutex_unlock(&table.lock);
-    return failure;
+    return has_failed;
 }
 
 /* Fills the parameters of a call's operation and submits it. */
@@ -229,11 +230,9 @@ struct xla_error *trib_jax_device(struct xla_call *call)
     if (answered_metadata(call)) {
         return NULL;
     }
-    char *earlier = trib_jax_failure();
-    if (earlier != NULL) {
-        struct xla_error *error = error_of(call->api, earlier);
-        free(earlier);
-        return error;
+    char earlier[TRIB_ERROR_TEXT_SIZE];
+    if (trib_jax_failure(earlier)) {
+        return error_of(call->api, earlier);
     }
     struct xla_stream_get_args get = {sizeof get, NULL, call->context, NULL};
     struct xla_error *failure = call->api->stream_get(&get);

@@ -32,8 +32,7 @@ struct operation {
     trib_op_params params;
     bool is_broadcast;
     struct on_complete complete;
-    void *array;   /* a handle of its own: the program may give up its array meanwhile */
-    char *failure; /* why it failed, or NULL */
+    void *array; /* a handle of its own: the program may give up its array meanwhile */
 };
 
 static struct {
@@ -75,9 +74,9 @@ static void complete(struct completion *completion)
 {
     struct operation *operation = (struct operation *)completion;
     struct on_complete callback = operation->complete;
-    void *error = operation->failure != NULL ? trib_mxnet_error_make(operation->failure) : NULL;
+    const char *failure = completion_failure(completion);
+    void *error = failure != NULL ? trib_mxnet_error_make(failure) : NULL;
     (void)mxnet.free_handle(operation->array);
-    free(operation->failure);
     free(operation);
     callback.callback(callback.engine, callback.param, error);
     trib_mxnet_error_free(error);
@@ -87,11 +86,8 @@ static void complete(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
-    if (result->status != TRIB_OK) {
-        operation->failure = strdup(result->text);
-    }
     operation->completion.run = complete;
-    completion_post(&operation->completion);
+    completion_post(&operation->completion, result);
 }
 
 /* MXNet: the array is ready. */
@@ -108,7 +104,7 @@ static void start(struct operation *operation, const struct on_complete *callbac
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);
     }
     if (status != TRIB_OK) {
-        operation->failure = strdup(error.text);
+        completion_set(&operation->completion, status, error.text);
         complete(&operation->completion);
     }
 }

@@ -18,8 +18,6 @@ struct job trib_tf_job = {.lock = PTHREAD_MUTEX_INITIALIZER, .taken = PTHREAD_CO
 
 struct operation {
     struct completion completion; /* first */
-    trib_status status;           /* of the operation */
-    char *failure;                /* why it failed, or NULL */
     TF_OpKernelContext *context;
     void *done;
     TF_Tensor *input, *output;
@@ -30,6 +28,7 @@ TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
 TRIB_API void trib_tensorflow_set_group(uint64_t number, trib_group *group);
 TRIB_API uint64_t trib_tensorflow_calls(bool in_place);
 TRIB_API uint64_t trib_tensorflow_wait(int64_t milliseconds);
+TRIB_API void trib_tensorflow_forget(void);
 
 /* NULL before the engine is destroyed. */
 void trib_tensorflow_set_engine(trib_engine *engine)
@@ -105,8 +104,29 @@ int trib_tf_size(const trib_group *group)
                          : (trib_engine_get_info(trib_tf_job.engine, &info) == TRIB_OK ? info.worker_count : 0);
 }
 
-/* Waits until no gather is under way, as their results must be taken before the engine is destroyed. Returns how many
- * are when that time has passed. */
+void trib_tf_taken(void)
+{
+    pthread_mutex_lock(&trib_tf_job.lock);
+    trib_tf_job.pending--;
+    pthread_cond_broadcast(&trib_tf_job.taken);
+    pthread_mutex_unlock(&trib_tf_job.lock);
+}
+
+/* Releases what kernels have declared: where the job goes on with others, they declare anew, as a worker that comes
+ * does. No operation may be under way. */
+void trib_tensorflow_forget(void)
+{
+    pthread_mutex_lock(&trib_tf_job.lock);
+    for (size_t i = 0; i < trib_tf_job.tensor_count; i++) {
+        const trib_status status = trib_tensor_release(trib_tf_job.tensors[i], NULL);
+        (void)status; /* a tensor of a process set that is gone has gone with it */
+    }
+    trib_tf_job.tensor_count = 0;
+    pthread_mutex_unlock(&trib_tf_job.lock);
+}
+
+/* Waits until no operation is under way, as results of gathers must be taken before the engine is destroyed. Returns
+ * how many are when that time has passed. */
 uint64_t trib_tensorflow_wait(int64_t milliseconds)
 {
     struct timespec at;
@@ -187,7 +207,7 @@ void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *t
 static void finish(struct operation *operation, const char *text)
 {
     if (text != NULL) {
-        trib_tf_fail(operation->context, operation->status, text);
+        trib_tf_fail(operation->context, operation->completion.status, text);
     }
     if (operation->input != NULL) {
         TF_DeleteTensor(operation->input);
@@ -196,7 +216,6 @@ static void finish(struct operation *operation, const char *text)
         TF_DeleteTensor(operation->output);
     }
     void *done = operation->done;
-    free(operation->failure);
     free(operation);
     trib_done_run(done);
 }
@@ -207,21 +226,16 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
-    finish(operation, operation->status == TRIB_OK ? NULL
-                      : operation->failure != NULL ? operation->failure
-                                                   : "the operation failed");
+    trib_tf_taken();
+    finish(operation, completion_failure(completion));
 }
 
 /* Runs on an engine's thread. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
-    operation->status = result->status;
-    if (result->status != TRIB_OK) {
-        operation->failure = strdup(result->text);
-    }
     operation->completion.run = finish_completion;
-    completion_post(&operation->completion);
+    completion_post(&operation->completion, result);
 }
 
 /* Takes the input, and an output that is the input's memory where nobody else refers to it. */
@@ -247,6 +261,28 @@ static bool take_buffers(struct operation *operation, TF_Status *status)
         TF_GetInput(operation->context, 0, &operation->input, status);
     }
     return TF_GetCode(status) == 0;
+}
+
+/* Remembers a tensor for trib_tensorflow_forget(). Kernels of one name share a tensor. The job is locked. */
+static trib_status remember(trib_tensor *tensor)
+{
+    struct job *job = &trib_tf_job;
+    for (size_t i = 0; i < job->tensor_count; i++) {
+        if (job->tensors[i] == tensor) {
+            return TRIB_OK;
+        }
+    }
+    if (job->tensor_count == job->tensor_capacity) {
+        const size_t capacity = job->tensor_capacity ? 2 * job->tensor_capacity : 64;
+        trib_tensor **grown = realloc(job->tensors, capacity * sizeof(trib_tensor *));
+        if (grown == NULL) {
+            return TRIB_NO_MEMORY;
+        }
+        job->tensors = grown;
+        job->tensor_capacity = capacity;
+    }
+    job->tensors[job->tensor_count++] = tensor;
+    return TRIB_OK;
 }
 
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
@@ -282,6 +318,9 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_g
         (void)snprintf(name, sizeof name, number == 0 ? "%s" : "%s#%d", kernel->name, number);
         desc.name = name;
         status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
+    }
+    if (status == TRIB_OK) {
+        status = remember(kernel->tensor);
     }
     if (status == TRIB_OK) {
         kernel->generation = trib_tf_job.generation;
@@ -332,14 +371,16 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
         params.tensor = kernel->tensor;
         trib_tf_job.calls++;
         trib_tf_job.in_place += params.input == params.output;
+        trib_tf_job.pending++;
         status = begin(kernel, operation, group, &params, error);
+        trib_tf_job.pending -= status != TRIB_OK;
     }
     pthread_mutex_unlock(&kernel->lock);
     pthread_mutex_unlock(&trib_tf_job.lock);
     if (status == TRIB_OK) {
         return NULL; /* the completion's thread may have freed the operation already */
     }
-    operation->status = status;
+    operation->completion.status = status;
     return error->text;
 }
 

@@ -19,8 +19,6 @@ struct gather {
     TF_Tensor *input, *splits, *output; /* output: of a reduce-scatter alone */
     trib_tensor *tensor;
     trib_op *op;
-    trib_status status;
-    char *failure;
     int rank, size;     /* of this worker in the process set */
     uint64_t row;       /* elements that an index of the first dimension stands for; at least 1 */
     uint64_t lengths[]; /* room for the rows of each member, or pair of members */
@@ -39,7 +37,6 @@ static void finish(struct gather *gather, trib_status status, const char *text)
         }
     }
     void *done = gather->done;
-    free(gather->failure);
     free(gather);
     trib_done_run(done);
 }
@@ -144,19 +141,18 @@ static void finish_completion(struct completion *completion)
     pthread_mutex_lock(&gather->kernel->lock);
     pthread_mutex_unlock(&gather->kernel->lock);
     /* The callback may still be returning: until then the operation counts as pending. */
-    gather->status = trib_op_wait(gather->op, -1, NULL);
-    if (gather->status == TRIB_OK) {
+    (void)trib_op_wait(gather->op, -1, NULL);
+    const char *text = completion_failure(completion);
+    if (text == NULL) {
         take_result(gather, status);
     }
     trib_op_release(gather->op);
     release(gather);
-    pthread_mutex_lock(&trib_tf_job.lock);
-    trib_tf_job.pending--;
-    pthread_cond_broadcast(&trib_tf_job.taken);
-    pthread_mutex_unlock(&trib_tf_job.lock);
-    const char *text = gather->status != TRIB_OK ? (gather->failure != NULL ? gather->failure : "the operation failed")
-                                                 : (TF_GetCode(status) != 0 ? TF_Message(status) : NULL);
-    finish(gather, gather->status, text);
+    trib_tf_taken();
+    if (text == NULL && TF_GetCode(status) != 0) {
+        text = TF_Message(status);
+    }
+    finish(gather, completion->status, text);
     TF_DeleteStatus(status);
 }
 
@@ -164,12 +160,8 @@ static void finish_completion(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct gather *gather = user;
-    gather->status = result->status;
-    if (result->status != TRIB_OK) {
-        gather->failure = strdup(result->text);
-    }
     gather->completion.run = finish_completion;
-    completion_post(&gather->completion);
+    completion_post(&gather->completion, result);
 }
 
 /* Reads how many rows go to each member into gather->lengths, as elements. */

@@ -19,9 +19,11 @@ struct job {
     trib_engine *engine;
     uint64_t generation;
     uint64_t calls, in_place; /* for tests */
-    uint64_t pending;         /* gathers whose results the engine holds */
+    uint64_t pending;         /* operations whose results TensorFlow has not got yet */
     pthread_cond_t taken;     /* one of them less */
-    trib_group **groups;      /* by the number of a process set; NULL where this worker is no member */
+    trib_tensor **tensors;    /* of all kernels, each once */
+    size_t tensor_count, tensor_capacity;
+    trib_group **groups; /* by the number of a process set; NULL where this worker is no member */
     uint64_t group_count;
 };
 extern struct job trib_tf_job;
@@ -49,6 +51,9 @@ trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, t
 /* This worker's number in a group, or in the job (NULL), and how many members it has. The job is locked. */
 int trib_tf_rank(const trib_group *group);
 int trib_tf_size(const trib_group *group);
+
+/* TensorFlow has the result of an operation that counted as pending. */
+void trib_tf_taken(void);
 
 /* Fails a kernel's call with the code of TensorFlow that a status means. */
 void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text);

@@ -84,6 +84,7 @@ TRIB_CHECKSUM_ON = 2
 TRIB_SURVIVE_NOTHING = 0
 TRIB_SURVIVE_SERVERS = 1
 TRIB_SURVIVE_WORKERS = 2
+TRIB_SURVIVE_CONTINUE = 3
 TRIB_GPU_DIRECT_AUTO = 0
 TRIB_GPU_DIRECT_OFF = 1
 TRIB_LOG_NONE = 0
@@ -204,7 +205,8 @@ class trib_config(Structure):
         ('codec_count', c_uint32),
         ('reserved_32', c_uint32),
         ('codec_library', c_char_p),
-        ('reserved', c_uint64 * 2),
+        ('store', c_char_p),
+        ('reserved', c_uint64 * 1),
     ]
 
 
@@ -461,6 +463,7 @@ FUNCTIONS = {
     'trib_memory_register': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_memory_unregister': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_cancel': (None, c_void_p),
+    'trib_op_contributors': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     'trib_op_counts': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     'trib_op_get_result': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_output': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),

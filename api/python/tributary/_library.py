@@ -1,5 +1,6 @@
 """Finds and loads the shared library, and turns its statuses into exceptions."""
 
+import array
 import ctypes
 import os
 
@@ -86,3 +87,18 @@ def initialised(struct, initialise):
     """Fills a struct with the library's defaults and returns it."""
     initialise(ctypes.byref(struct), ctypes.sizeof(struct))
     return struct
+
+
+def encoded(name):
+    """Returns a name as the library takes it."""
+    if '\0' in name:
+        raise errors.ArgumentError('%r: a name must not contain a NUL' % name)
+    return name.encode()
+
+
+def numbers(code, values, what):
+    """Returns an array of integers. Those that do not fit are refused; ctypes would cut them off."""
+    try:
+        return array.array(code, values)
+    except (OverflowError, TypeError) as problem:
+        raise errors.ArgumentError('%s %s: %s' % (what, list(values), problem)) from None

@@ -6,6 +6,18 @@ import importlib.machinery
 import sys
 
 
+# Modules that lie elsewhere here. A package holds all names of the modules that have been split there.
+_PLACES = {
+    'byteps.mxnet.ops': 'mxnet',
+    'byteps.tensorflow.ops': 'tensorflow',
+    'byteps.torch.ops': 'torch',
+    'horovod.common.process_sets': 'process_sets',
+    'horovod.common.util': 'job',
+    'horovod.mxnet.mpi_ops': 'mxnet',
+    'horovod.tensorflow.mpi_ops': 'tensorflow',
+}
+
+
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self, package):
         self._prefix = package + '.'
@@ -16,7 +28,8 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
-        return importlib.import_module('tributary.' + spec.name[len(self._prefix) :])
+        place = _PLACES.get(spec.name, spec.name[len(self._prefix) :])
+        return importlib.import_module('tributary.' + place)
 
     def exec_module(self, module):
         """The module has been executed under its own name."""

@@ -9,7 +9,7 @@ import threading
 import time
 
 from . import _abi
-from ._library import call, error_of, initialised, lib
+from ._library import call, encoded, error_of, initialised, lib, numbers
 from .bootstrap import Exchange, place_of
 from .buffers import buffer_of
 from .completions import Completions
@@ -23,14 +23,26 @@ _SLICE_NS = 200_000_000
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
+def _contributors_of(handle):
+    count, capacity = ctypes.c_size_t(0), 16
+    while True:
+        ranks = (ctypes.c_int32 * capacity)()
+        if lib.trib_op_contributors(handle, ranks, capacity, ctypes.byref(count), None) != _abi.TRIB_OK:
+            return ()
+        if count.value <= capacity:
+            return tuple(ranks[: count.value])
+        capacity = count.value
+
+
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
 
-    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock')
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock', 'contributors')
 
     def __init__(self, engine, handle, owner, value, once=None):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
         self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self._lock = threading.Lock()
 
     def done(self):
@@ -61,7 +73,9 @@ class Operation:
                 return  # another thread was faster
             if status < 0:
                 self._error = error_of(status, text)
-            elif callable(self._value):
+            else:
+                self.contributors = _contributors_of(self._handle)
+            if status >= 0 and callable(self._value):
                 self._value = self._value(self._handle)  # takes the result out of the engine's memory
             handle, self._handle = self._handle, None
         self._owner = None
@@ -128,6 +142,8 @@ class Tensor:
         a function that makes it of the operation's handle. is_once: the tensor is released when the operation is
         over."""
         engine, params, handle = self.engine, self._params, ctypes.c_void_p()
+        if root >> 31 not in (0, -1):  # ctypes would cut it off
+            raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
         with self._lock:
             params.input, params.output, params.reduce, params.root, params.stream = (
                 source,
@@ -420,14 +436,11 @@ class Engine:
     ):
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
         the n-th of that name on the other workers."""
-        encoded = name.encode()
-        if b'\0' in encoded:
-            raise ArgumentError('%r: a name must not contain a NUL' % name)
         desc = initialised(_abi.trib_tensor_desc(), lib.trib_tensor_desc_init)
         desc.name, desc.dtype, desc.count, desc.priority, desc.layout, desc.row = (
-            encoded,
+            encoded(name),
             dtype,
-            count,
+            numbers('Q', [count], '%s: count' % name)[0],
             priority,
             layout,
             row,
@@ -439,8 +452,8 @@ class Engine:
             sizes = (ctypes.c_uint64 * len(shape))(*shape)
             desc.shape, desc.dims = ctypes.addressof(sizes), len(shape)
         if splits is not None:
-            listed = (ctypes.c_uint64 * len(splits))(*splits)
-            desc.splits, desc.split_count = ctypes.addressof(listed), len(splits)
+            listed = numbers('Q', splits, '%s: splits' % name)
+            desc.splits, desc.split_count = listed.buffer_info()
         handle = ctypes.c_void_p()
         with self._entered():
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
@@ -454,8 +467,8 @@ class Engine:
     def group(self, name, ranks):
         """Makes a group of workers; each of them calls it, with the same ranks in the same order."""
         desc = initialised(_abi.trib_group_desc(), lib.trib_group_desc_init)
-        listed = (ctypes.c_int32 * len(ranks))(*ranks)
-        desc.name, desc.ranks, desc.rank_count = name.encode(), ctypes.addressof(listed), len(ranks)
+        listed = numbers('i', ranks, 'group %s: ranks' % name)
+        desc.name, (desc.ranks, desc.rank_count) = encoded(name), listed.buffer_info()
         handle = ctypes.c_void_p()
         with self._entered():
             call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))

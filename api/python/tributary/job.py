@@ -10,7 +10,7 @@ import threading
 import time
 from typing import Any
 
-from . import _abi
+from . import _abi, byteps_variables
 from .bootstrap import place_of
 from .engine import Engine
 from .errors import JobLostError, NotInitializedError
@@ -28,7 +28,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are
     the job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of
     trib_config, or unique_id=tributary.unique_id() of rank 0 (Engine)."""
-    global _engine, _generation, _settings
+    global _engine, _generation, _settings, _suspended
     if comm:
         place_of(comm)  # what is no communicator is refused at once
         settings['comm'] = comm
@@ -36,7 +36,9 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
         if _engine is not None:
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
-        _generation, _settings = _generation + 1, settings
+        if _engine.rank == 0 and not _generation:
+            byteps_variables.tell_unread()
+        _generation, _settings, _suspended = _generation + 1, settings, None
         if _followers:
             atexit.register(
                 shutdown
@@ -71,7 +73,7 @@ def _join(settings, deadline):
     rendezvous = launcher()
     while True:
         place = {} if rendezvous is None else rendezvous.next_place()
-        made = Engine(**dict(settings, **_place_settings(place)))
+        made = Engine(**dict(byteps_variables.settings(), **dict(settings, **_place_settings(place))))
         try:
             made.wait_ready(None if rendezvous is None else rendezvous.is_void)
             if rendezvous is not None:
@@ -99,15 +101,16 @@ def _place_settings(place):
 
 def shutdown() -> None:
     """Leaves the job. init() may be called again afterwards."""
-    global _engine
+    global _engine, _suspended
+    _suspended = None
     with _lock:
         for _, closing in _followers if _engine is not None else ():
             closing()
         gone, _engine = _engine, None
     if gone is not None:
-        from .process_sets import close_all
+        from . import process_sets
 
-        close_all()
+        process_sets.close_all()
         gone.close()
 
 
@@ -128,10 +131,13 @@ def advance():
     """Goes on with the workers that are left and those that wait to join, in the engine that is there. Tensors and
     counted names begin anew, as they do on a worker that comes."""
     global _generation, _has_newcomers
+    from . import process_sets
+
     with _lock:
         for _, closing in _followers:
             closing()
         before = _engine.size
+        process_sets.close_all()
         _engine.forget_tensors()
         membership = _engine.advance()
         _has_newcomers = membership.worker_count > before - membership.lost_count
@@ -169,32 +175,36 @@ def generation():
 
 def rank() -> int:
     """This worker's number in the job, from 0."""
-    return engine().rank
+    return engine().rank if _suspended is None else _suspended.rank
 
 
 def size() -> int:
     """How many workers the job has."""
-    return engine().size
+    return engine().size if _suspended is None else _suspended.worker_count
+
+
+def _info():
+    return engine().info() if _suspended is None else _suspended
 
 
 def local_rank() -> int:
     """This worker's number among those of its machine, from 0."""
-    return engine().info().local_rank
+    return _info().local_rank
 
 
 def local_size() -> int:
     """How many workers this machine has."""
-    return engine().info().local_size
+    return _info().local_size
 
 
 def cross_rank() -> int:
     """The number of this worker's machine among those that have a worker of its local rank."""
-    return engine().info().cross_rank
+    return _info().cross_rank
 
 
 def cross_size() -> int:
     """How many machines have a worker of this local rank."""
-    return engine().info().cross_size
+    return _info().cross_size
 
 
 def is_homogeneous() -> bool:
@@ -247,6 +257,38 @@ def mpi_built() -> bool:
 
 
 mpi_enabled = ddl_built = ccl_built = rocm_built = mpi_built
+
+
+# BytePS's functions of a job.
+
+
+def get_pushpull_speed() -> tuple[float, float]:
+    """Returns the time in seconds and the MB pushed and pulled for each second since the last call, as BytePS does."""
+    stats, now = engine().stats(), time.time()
+    moved = stats.bytes_pushed + stats.bytes_pulled
+    before, _speed['last'] = _speed.get('last', (now, moved)), (now, moved)
+    return now, (moved - before[1]) / 1e6 / max(now - before[0], 1e-9)
+
+
+_speed = {}
+_suspended = None  # what the engine knew when suspend() closed it
+
+
+def suspend() -> None:
+    """Leaves the job; resume() joins it again, with other counts if need be. rank() and its kin keep their answers
+    until then."""
+    global _suspended
+    info = _suspended if _engine is None else engine().info()
+    shutdown()
+    _suspended = info
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
+    """Joins the job again as rank global_rank of num_workers, with num_servers servers and else the settings of the last
+    init(). All workers that go on call it; the coordinator stays at its address, so rank 0 has to be on the same machine
+    as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher says ranks
+    and counts, and these arguments have no meaning."""
+    init(**dict(_settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
 
 
 @contextlib.contextmanager

@@ -127,10 +127,15 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def close_all():
-    """Ends all sets: the engine that they belong to is going to be closed."""
-    for process_set in _added.values():
+    """Ends all sets: the engine that they belong to is going to be closed, or their ranks become other workers'. Numbers
+    begin anew, as they do on a worker that comes."""
+    global _next_id
+    for number, process_set in _added.items():
+        for removed in _followers:
+            removed(number)
         process_set.process_set_id = process_set._engine = None
     _added.clear()
+    _next_id = 1
 
 
 def resolve(process_set):

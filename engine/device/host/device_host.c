@@ -283,6 +283,14 @@ void trib_host_stream_open(trib_host_stream *stream)
 
 /* ---- Life ---- */
 
+/* It stands in for a device that has all codecs of the library's but those with memory. */
+static bool host_encodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    (void)dtype;
+    return config->feedback == TRIB_FEEDBACK_NONE && config->momentum == TRIB_MOMENTUM_NONE &&
+           config->codec->state_bytes == 0 && config->codec->id != TRIB_CODEC_BROUGHT;
+}
+
 static trib_status host_open(const trib_device_params *params, trib_device **out, trib_error *error)
 {
     if (params->size > 1 && params->world == NULL) {
@@ -377,6 +385,7 @@ const trib_device_ops trib_device_host_ops = {
     .abi = TRIB_DEVICE_ABI,
     .name = "host memory",
     .reduces = host_reduces,
+    .encodes = host_encodes,
     .open = host_open,
     .submit = host_submit,
     .marker_record = host_marker_record,

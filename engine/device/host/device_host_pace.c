@@ -19,12 +19,30 @@ void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace)
     world->pace = *pace;
 }
 
+static void encode_elements(const trib_device_job *job)
+{
+    const trib_device_encoding *how = job->encoding;
+    const uint64_t element = trib_dtype_size(job->dtype), count = job->bytes / element;
+    trib_codec_place place = how->place;
+    unsigned char *target = job->target;
+    for (uint64_t first = 0; first < count; first += how->chunk_elements, target += how->room) {
+        const uint32_t length = count - first < how->chunk_elements ? (uint32_t)(count - first) : how->chunk_elements;
+        const unsigned char *source = (const unsigned char *)job->source + first * element;
+        place.first_element = how->place.first_element + first;
+        const uint32_t bytes = how->config->codec->encode(&how->config->params, &place, NULL, job->dtype, source,
+                                                          length, target + TRIB_DEVICE_ENCODED_AT);
+        memcpy(target, &bytes, sizeof bytes);
+    }
+}
+
 /* Copies the bytes of a job that concerns its member alone. */
 static void copy_bytes(const trib_device_job *job)
 {
     const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE ||
                         job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
-    if (copies && job->target != job->source && job->bytes > 0) {
+    if (job->kind == TRIB_DEVICE_ENCODE) {
+        encode_elements(job);
+    } else if (copies && job->target != job->source && job->bytes > 0) {
         memcpy(job->target, job->source, job->bytes);
     }
 }

@@ -271,12 +271,97 @@ static void test_bad_arguments(void **state)
     job_close(&self.jobs);
 }
 
+/* Submits one operation on each worker, of which rank 1 asks for the odd one. */
+static void disagree(const party *self, const char *name, party_operation run, trib_op_params usual,
+                     party_operation odd_run, trib_op_params odd, const char *words)
+{
+    static float data[3][8], out[3][64];
+    trib_op *ops[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        trib_op_params params = i == 1 ? odd : usual;
+        if (name != NULL) {
+            params.tensor = party_declare(self, i, (trib_tensor_desc){.name = name, .dtype = TRIB_FLOAT32, .count = 8});
+            params.output = out[i];
+        }
+        params.input = data[i];
+        params.group = name == NULL ? self->groups[self->ranks[i]] : NULL;
+        ops[i] = party_submit(self, i, i == 1 ? odd_run : run, params);
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        party_fails_with(ops[i], TRIB_MISMATCH, words, "rank 1");
+    }
+}
+
+/* Everybody hears the same, and what comes next on the tensor is as good as ever. */
+static void operations_that_disagree(const party *self)
+{
+    const trib_op_params none = {.root = 0}, other_root = {.root = 2}, most = {.reduce = TRIB_MAX};
+    for (int again = 0; again < 2; again++) {
+        disagree(self, "sums", trib_all_reduce, none, trib_all_reduce, most, "disagree");
+        disagree(self, "sums", trib_all_reduce, none, trib_broadcast, none, "disagree");
+        disagree(self, "sums", trib_reduce_to, none, trib_all_reduce, none, "disagree");
+        disagree(self, "sums", trib_reduce_to, none, trib_reduce_to, other_root, "disagree");
+        disagree(self, "sums", trib_all_reduce, (trib_op_params){.postscale = 2}, trib_all_reduce, none, "scales");
+        disagree(self, "sums", trib_all_reduce, (trib_op_params){.step = 7}, trib_all_reduce,
+                 (trib_op_params){.step = 8}, "step");
+        trib_op *ops[3];
+        static float data[3][8];
+        for (uint32_t i = 0; i < 3; i++) {
+            trib_tensor *tensor =
+                party_declare(self, i, (trib_tensor_desc){.name = "sums", .dtype = TRIB_FLOAT32, .count = 8});
+            data[i][7] = 1;
+            ops[i] = party_submit(self, i, trib_all_reduce,
+                                  (trib_op_params){.tensor = tensor, .input = data[i], .output = data[i]});
+        }
+        for (uint32_t i = 0; i < 3; i++) {
+            party_succeeds(ops[i]);
+            assert_true(data[i][7] == 3);
+        }
+    }
+}
+
+static void test_operations_that_disagree(void **state)
+{
+    (void)state;
+    party self;
+    job_open(&self.jobs, 4, 0, party_small_pieces);
+    party_make_group(&self, "three", (const int32_t[]){0, 1, 3}, 3);
+    operations_that_disagree(&self);
+    job_close(&self.jobs);
+    job_open(&self.jobs, 3, 1, party_dedicated);
+    party_all_workers(&self);
+    operations_that_disagree(&self);
+    job_close(&self.jobs);
+}
+
+/* Operations on bytes of workers that call different ones, or name different roots. */
+static void test_bytes_that_disagree(void **state)
+{
+    (void)state;
+    party self;
+    job_open(&self.jobs, 3, 0, party_small_pieces);
+    party_all_workers(&self);
+    const trib_op_params some = {.input_bytes = 8, .root = 0}, other_root = {.input_bytes = 8, .root = 1};
+    disagree(&self, NULL, trib_broadcast_bytes, some, trib_all_gather_bytes, some, "bytes");
+    disagree(&self, NULL, trib_broadcast_bytes, some, trib_broadcast_bytes, other_root, "root");
+    static char data[3][8];
+    trib_op *ops[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        ops[i] = party_submit(&self, i, trib_all_gather_bytes, (trib_op_params){.input = data[i], .input_bytes = i});
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        party_succeeds(ops[i]);
+    }
+    job_close(&self.jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_members_that_disagree), cmocka_unit_test(test_output_too_small),
-        cmocka_unit_test(test_groups_that_disagree),  cmocka_unit_test(test_bad_arguments),
-        cmocka_unit_test(test_member_that_left),      cmocka_unit_test(test_overlapping_buffers),
+        cmocka_unit_test(test_members_that_disagree),    cmocka_unit_test(test_output_too_small),
+        cmocka_unit_test(test_groups_that_disagree),     cmocka_unit_test(test_bad_arguments),
+        cmocka_unit_test(test_member_that_left),         cmocka_unit_test(test_overlapping_buffers),
+        cmocka_unit_test(test_operations_that_disagree), cmocka_unit_test(test_bytes_that_disagree),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -194,6 +194,34 @@ static void a_worker_that_leaves_never_joins(void **state)
     trib_engine_destroy(jobs.engines[0]);
 }
 
+/* Rounds that one worker has given up lack the others for good. Those that join last must not be waited for in them. */
+static void rounds_that_were_given_up(void **state)
+{
+    (void)state;
+    static float data[WORKERS][COUNT];
+    for (int servers = 0; servers < 2; servers++) {
+        job jobs;
+        trib_op *joins[WORKERS];
+        job_open(&jobs, WORKERS, servers, NULL);
+        sum_from(&jobs, 0, "both", TRIB_SUM);
+        for (int rank = WORKERS - 1; rank >= 0; rank--) {
+            for (int i = 0; i < rank; i++) {
+                trib_tensor *tensor = job_declare(jobs.engines[rank], i % 2 == 0 ? "both" : "new", TRIB_FLOAT32, COUNT);
+                trib_op *op = job_push_pull(jobs.engines[rank], tensor, data[rank], data[rank], TRIB_SUM);
+                trib_op_cancel(op);
+                assert_int_equal(job_wait(op, NULL), TRIB_CANCELLED);
+            }
+            joins[rank] = join(jobs.engines[rank], NULL);
+        }
+        for (int rank = 0; rank < WORKERS; rank++) {
+            assert_int_equal(job_wait(joins[rank], NULL), TRIB_OK);
+        }
+        sum_from(&jobs, 0, "both", TRIB_SUM);
+        sum_from(&jobs, 0, "new", TRIB_SUM);
+        job_close(&jobs);
+    }
+}
+
 static void survive(trib_config *config, int member)
 {
     (void)member;
@@ -214,9 +242,13 @@ static void jobs_that_survive_refuse_it(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(sums_go_on_without_those_that_joined), cmocka_unit_test(machines_that_sum_first),
-        cmocka_unit_test(all_but_all_reduce_is_refused),        cmocka_unit_test(nothing_is_submitted_after_it),
-        cmocka_unit_test(a_worker_that_leaves_never_joins),     cmocka_unit_test(jobs_that_survive_refuse_it),
+        cmocka_unit_test(sums_go_on_without_those_that_joined),
+        cmocka_unit_test(machines_that_sum_first),
+        cmocka_unit_test(all_but_all_reduce_is_refused),
+        cmocka_unit_test(nothing_is_submitted_after_it),
+        cmocka_unit_test(a_worker_that_leaves_never_joins),
+        cmocka_unit_test(jobs_that_survive_refuse_it),
+        cmocka_unit_test(rounds_that_were_given_up),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -10,7 +10,9 @@
 #include <cmocka.h>
 
 #include "engine/cluster/roster.h"
+#include "engine/core/core.h"
 #include "tests/loop/host.h"
+#include "tests/loop/job.h"
 #include "tests/loop/raw_peer.h"
 
 #define OTHER_START 0x123456u
@@ -207,13 +209,39 @@ static void without_a_word(void **state)
     assert_non_null(strstr(first.log, "has not joined within 10 s"));
 }
 
+static void may_lose_workers(trib_config *config, int member)
+{
+    (void)member;
+    config->survive = TRIB_SURVIVE_WORKERS;
+    config->transport = "tcp";
+    config->reactors = 1;
+}
+
+/* It proves the token to a worker that would take votes if the coordinator were lost, and never votes. */
+static void without_a_vote(void **state)
+{
+    (void)state;
+    job jobs;
+    raw_peer intruder;
+    job_open(&jobs, 3, 0, may_lose_workers);
+    for (int i = 0; i < 2; i++) {
+        raw_peer_connect(&intruder, jobs.engines[1]->cores[0].host.address.text, HOST_TOKEN, TRIB_PURPOSE_CONTROL, 2);
+        if (i > 0) { /* a ping is no vote */
+            raw_peer_send(&intruder, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+        }
+        raw_peer_expect_end(&intruder);
+        raw_peer_close(&intruder);
+    }
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_the_roster),  cmocka_unit_test(with_a_rank_that_is_taken),
         cmocka_unit_test(of_the_last_attempt), cmocka_unit_test(of_the_last_coordinator),
         cmocka_unit_test(with_two_ranks),      cmocka_unit_test(with_the_connection_of_a_member),
-        cmocka_unit_test(without_a_word),
+        cmocka_unit_test(without_a_word),      cmocka_unit_test(without_a_vote),
     };
     return cmocka_run_group_tests_name("intruders", tests, NULL, NULL);
 }

@@ -6,6 +6,7 @@
 #include <locale.h>
 #include <sys/stat.h>
 
+#include "engine/codec/codec.h"
 #include "tests/unit/api/config_cases.h"
 
 #define SECOND INT64_C(1000000000)
@@ -200,6 +201,19 @@ static void long_values(void **state)
             "SLURM_STEP_NODELIST", value);
 }
 
+/* Members exchange this text. */
+static void codecs_keep_their_point(void)
+{
+    trib_codec_config codec;
+    trib_error error = {.text = ""};
+    char text[TRIB_CODEC_TEXT_SIZE];
+    if (trib_codec_parse("topk,ratio=0.25,momentum=nesterov,mu=0.5", &codec, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    assert_non_null(strstr(trib_codec_format(&codec, text), ",ratio=0.25,"));
+    assert_non_null(strstr(text, ",mu=0.5"));
+}
+
 /* The program has chosen its user's locale, as toolkits do: there 0,5 is a half, and the capital of i has a dot. */
 static void locales_change_nothing(void **state)
 {
@@ -227,6 +241,7 @@ static void locales_change_nothing(void **state)
         assert_int_equal(config.log_level, TRIB_LOG_INFO);
         assert_int_equal(config.sum_order, TRIB_ORDER_ARRIVAL);
         REFUSED("TRIB_JOIN_TIMEOUT", "above 0", "TRIB_JOIN_TIMEOUT", "0,5");
+        codecs_keep_their_point();
         setlocale(LC_ALL, "C");
     }
     char command[100];

@@ -26,8 +26,9 @@ typedef void (*change)(trib_config *config);
 CHANGE(smaller_struct, config->struct_size -= 8)
 CHANGE(larger_struct, config->struct_size += 8)
 CHANGE(unknown_flag, config->flags = 4)
-CHANGE(first_reserved, config->reserved[0] = 1)
-CHANGE(last_reserved, config->reserved[1] = 1)
+CHANGE(set_reserved, config->reserved[0] = 1)
+CHANGE(odd_store, config->store = "redis://127.0.0.1:1/x")
+CHANGE(store_without_port, config->store = "etcd://host/x")
 CHANGE(unknown_mode, config->mode = (trib_mode)3)
 CHANGE(unknown_role, config->roles = 8)
 CHANGE(unknown_colocate, config->colocate = (trib_colocate)3)
@@ -148,8 +149,7 @@ static void wrong_fields(void **state)
         {smaller_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
         {larger_struct, TRIB_INVALID, "struct_size", "trib_config_init"},
         {unknown_flag, TRIB_INVALID, "flags", "0x4"},
-        {first_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
-        {last_reserved, TRIB_INVALID, "reserved[1]", "not 0"},
+        {set_reserved, TRIB_INVALID, "reserved[0]", "not 0"},
         {unknown_mode, TRIB_INVALID, "mode 3", "0..2"},
         {unknown_role, TRIB_INVALID, "roles", "0x8"},
         {unknown_colocate, TRIB_INVALID, "colocate 3", "0..2"},
@@ -214,6 +214,8 @@ static void wrong_fields(void **state)
         {bad_listen, TRIB_INVALID, "nonsense", "address"},
         {far_listen, TRIB_SYSTEM, "listen \"192.0.2.1\"", "TRIB_LISTEN"},
         {unknown_transport, TRIB_UNSUPPORTED, "pigeon", "tcp"},
+        {odd_store, TRIB_INVALID, "redis://127.0.0.1:1/x", "etcd://host:port/prefix"},
+        {store_without_port, TRIB_INVALID, "etcd://host/x", "TRIB_STORE"},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
         trib_config config;

@@ -25,10 +25,13 @@ static trib_roster *sample_roster(void)
     roster->sum_order = TRIB_ORDER_ARRIVAL;
     roster->peer_timeout_ns = INT64_C(10000000000);
     roster->t_opt_factor = 1.25;
+    roster->shrinks = roster->continues = true;
+    roster->ranks_used = 6;
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info *info = &roster->members[i];
         info->roles = i < 3 ? TRIB_ROLE_WORKER : TRIB_ROLE_SERVER;
         info->sums = i != 1;
+        info->rank = i == 2 ? 4 : i;
         info->stands_by = i == 2;
         info->placed = i < 2;
         info->subflows = i > 1;
@@ -61,6 +64,7 @@ static void assert_same_member(const trib_member_info *got, const trib_member_in
     assert_int_equal(got->reactors, want->reactors);
     assert_true(got->bandwidth == want->bandwidth);
     assert_true(got->kernel == want->kernel);
+    assert_int_equal(got->rank, want->rank);
     assert_string_equal(got->name, want->name);
     for (uint32_t r = 0; r < want->reactors; r++) {
         assert_string_equal(got->addresses[r].text, want->addresses[r].text);
@@ -78,6 +82,10 @@ static void test_roster_round_trips(void **state)
     assert_int_equal(reader.left, 0);
     assert_int_equal(got->epoch, want->epoch);
     assert_int_equal(got->worker_count, 3);
+    assert_true(got->shrinks && got->continues);
+    assert_int_equal(got->ranks_used, 6);
+    assert_int_equal(trib_roster_find_rank(got, 4), 2);
+    assert_int_equal(trib_roster_find_rank(got, 2), TRIB_NO_MEMBER);
     assert_int_equal(got->server_count, 1);
     assert_int_equal(got->member_count, 4);
     assert_int_equal(got->partition_bytes, want->partition_bytes);
@@ -146,6 +154,7 @@ static void test_machines_in_rosters(void **state)
         roster->chunk_bytes = cases[i].chunk_bytes;
         for (uint32_t member = 0; member < 4; member++) {
             roster->members[member].reactors = cases[i].odd_reactors > 0 && member == 3 ? 2 : 1;
+            roster->members[member].rank = member;
         }
         unsigned char bytes[ENCODED_MAX];
         trib_reader reader = {.data = bytes, .left = encode_roster(roster, bytes)};

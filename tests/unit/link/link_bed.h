@@ -101,6 +101,7 @@ static void bed_open(bed *self, uint32_t local_size)
     self->engine->core_count = 1;
     self->engine->env.kernels = trib_kernels_best();
     self->reactor.ops = &fake_reactor;
+    self->engine->reactors[0].reactor = &self->reactor;
     self->transport = (trib_transport){.ops = &fake_transport, .user = self};
     trib_core *core = &self->core;
     trib_core_init(core, self->engine, &self->reactor, &trib_link_second_upcalls);

@@ -217,7 +217,7 @@ static void bed_open(bed *self)
     assert_non_null(self->engine);
     self->engine->roster = self->roster;
     self->host.engine = self->engine;
-    self->link = (trib_link){.host = &self->host, .peer = 1, .peer_reactor = 2, .outgoing = true};
+    self->link = (trib_link){.host = &self->host, .peer = 1, .peer_reactor = 2, .outgoing = true, .is_ended = true};
 }
 
 static void bed_close(bed *self)

@@ -15,7 +15,7 @@ import numpy as np
 from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
-from .. import job
+from .. import _abi, job
 from .._library import beside, lib
 from ..buffers import DTYPES
 from ..codecs import CodecCompressor, codec_of
@@ -28,7 +28,7 @@ _native = ctypes.CDLL(beside('libtributary-jax.so'))
 _native.trib_jax_add.argtypes, _native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
 _native.trib_jax_close.argtypes, _native.trib_jax_close.restype = [ctypes.c_void_p], None
 _native.trib_jax_calls.argtypes, _native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
-_native.trib_jax_failure.argtypes, _native.trib_jax_failure.restype = [], ctypes.c_void_p
+_native.trib_jax_failure.argtypes, _native.trib_jax_failure.restype = [ctypes.c_char_p], ctypes.c_bool
 jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(_native.trib_jax_host), platform='cpu')
 jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(_native.trib_jax_device), platform='CUDA')
 
@@ -186,11 +186,9 @@ def broadcast(tree: Any, root_rank: int = 0, name: str | None = None) -> Any:
 def check() -> None:
     """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread:
     the next operation raises the error, or this call, after block_until_ready()."""
-    address = _native.trib_jax_failure()
-    if address:
-        text = ctypes.string_at(address)
-        ctypes.CDLL(None).free(ctypes.c_void_p(address))
-        raise TributaryError(text.decode(errors='replace'))
+    text = ctypes.create_string_buffer(_abi.TRIB_ERROR_TEXT_SIZE)
+    if _native.trib_jax_failure(text):
+        raise TributaryError(text.value.decode(errors='replace'))
 
 
 def barrier() -> None:

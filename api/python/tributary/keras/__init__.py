@@ -13,6 +13,7 @@ from ..job import (
     cross_size,
     cuda_built,
     ddl_built,
+    get_pushpull_speed,
     gloo_built,
     gloo_enabled,
     is_homogeneous,
@@ -24,10 +25,12 @@ from ..job import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    resume,
     rocm_built,
     size,
     start_timeline,
     stop_timeline,
+    suspend,
 )
 from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set

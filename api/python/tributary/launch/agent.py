@@ -18,6 +18,7 @@ _SUBREAPER, _DEATH_SIGNAL = 36, 1  # of prctl(2)
 _KILL_SECONDS = 3  # between SIGTERM and SIGKILL
 _GONE_SECONDS = 10  # after SIGKILL: a process that waits in the kernel, as for a dead disk, does not end
 _CHUNK = 1 << 16
+_IGNORED = signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE  # the end of the input says when to end
 _libc = ctypes.CDLL(None)
 
 
@@ -101,6 +102,8 @@ class Agent:
         parent = os.getpid()
 
         def prepare():
+            for number in _IGNORED:
+                signal.signal(number, signal.SIG_DFL)
             _libc.prctl(_DEATH_SIGNAL, signal.SIGKILL)
             if os.getppid() != parent:
                 os._exit(127)
@@ -176,8 +179,8 @@ def _end_all():
 
 
 def main():
-    for number in signal.SIGINT, signal.SIGHUP, signal.SIGTERM, signal.SIGPIPE:
-        signal.signal(number, signal.SIG_IGN)  # the launcher says when to end, by the end of the input
+    for number in _IGNORED:
+        signal.signal(number, signal.SIG_IGN)
     _libc.prctl(_SUBREAPER, 1)
     _say(event='here')
     try:

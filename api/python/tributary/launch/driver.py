@@ -14,6 +14,7 @@ from link import HostLost, Link
 
 GRACE_SECONDS = 10  # time of the other workers after a failure or a signal, to end by themselves
 SERVERS_SECONDS = 1  # time of the servers after the last worker
+_LINE_MAX = 1 << 24  # a longer line is cut: a program that never ends its line must not fill memory
 # Variables of this machine or login that mean nothing elsewhere.
 _LOCAL_VARIABLES = (
     'HOME',
@@ -50,6 +51,7 @@ class Worker:
         self.is_server = False
         self.is_unwanted = False  # its end is no failure
         self.is_pressed = False  # it was ended because it was late
+        self.unfinished = {}  # by stream, the line whose end has not come
         self.started_at = time.monotonic()
 
     def __str__(self):
@@ -216,11 +218,18 @@ class Driver:
 
     def _end(self, worker, status):
         del self.workers[worker.number]
+        for stream in list(worker.unfinished):
+            self._print(worker, stream, '\n')
         self.note_end(worker, status)
 
     def _print(self, worker, stream, text):
+        """Prints lines with the worker's name in front. The rest waits for its end, as other workers print meanwhile."""
         to = sys.stdout if stream == 1 else sys.stderr
-        lines = text[:-1].split('\n') if text.endswith('\n') else text.split('\n')
+        *lines, rest = (worker.unfinished.pop(stream, '') + text).split('\n')
+        if len(rest) >= _LINE_MAX:
+            lines.append(rest)
+        elif rest:
+            worker.unfinished[stream] = rest
         data = ''.join('[%s] %s\n' % (worker, line) for line in lines)
         try:
             to.buffer.write(data.encode('utf-8', 'surrogateescape'))

@@ -277,7 +277,9 @@ class Elastic(Driver):
         if worker.is_unwanted or self.is_asked(status):
             return
         if status == 0:
-            self._is_finishing = self._is_finishing or was_member
+            self._is_finishing = self._is_finishing or was_member or not self._members
+            if not self._is_finishing:  # one that would not join: others like it are started with delays
+                self._record(worker.link.name).note_failure()
             return
         code = status if status >= 0 else 128 - status
         self.report(worker, status)

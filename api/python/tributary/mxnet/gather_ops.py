@@ -37,6 +37,10 @@ def _host(tensor, name):
 def _begin_gather(tensor, name, process_set, splits=None):
     """Returns a function that waits for the result, and for how many rows came from each worker."""
     host, row = _host(tensor, name)
+    trailing, dtype, is_empty = host.shape[1:], host.dtype, math.prod(host.shape[1:]) == 0
+    if is_empty:  # how many there are is all that can be sent of rows without elements
+        host = np.array([host.shape[0]] if splits is None else splits, np.int64)
+        splits = splits and [1] * len(splits)
     engine = process_set.engine()
     kind = lib.trib_all_gather if splits is None else lib.trib_all_to_all
     elements = None if splits is None else [length * row for length in splits]
@@ -46,8 +50,9 @@ def _begin_gather(tensor, name, process_set, splits=None):
     def finish():
         content, counts = operation.wait()
         values = np.frombuffer(content, host.dtype)
-        rows = [count // row for count in counts]
-        return _like(tensor, values.reshape([sum(rows), *host.shape[1:]])), rows
+        rows = values.tolist() if is_empty else [count // row for count in counts]
+        values = np.empty(0, dtype) if is_empty else values
+        return _like(tensor, values.reshape([sum(rows), *trailing])), rows
 
     return finish
 

@@ -104,29 +104,48 @@ class DistributedTrainer(mx.gluon.Trainer):
         self._compression = of_params if compression_params else compression
         if isinstance(optimizer, DistributedOptimizer):
             optimizer = optimizer._optimizer  # this class averages itself
-        # Of a Parameter's own broadcast MXNet knows nothing: all go out before the first step.
         super().__init__(params, optimizer, optimizer_params, kvstore=None)
         self._predivide = gradient_predivide_factor
-        self._scale *= self._predivide / self._process_set.size()
+        # BytePS's codecs get gradients that are divided already: one that sends signs alone has no other size.
+        self._divides_before, self._batch_size = bool(compression_params), 1
         self._root_rank = (self._process_set.ranks or [0])[0] if root_rank is None else root_rank
-        self._prefix, self._has_broadcast = prefix or '', False
+        self._prefix = prefix or ''
 
-    def _broadcast_once(self):
-        if not self._has_broadcast:
-            for index, parameter in enumerate(self._params):
-                for value in parameter.list_data()[:1]:
-                    name = '%sparameter.%d' % (self._prefix, index)
-                    broadcast_(value, self._root_rank, name, process_set=self._process_set)
-            self._has_broadcast = True
-
-    def _allreduce_grads(self):
+    def _init_params(self):
+        """MXNet's: gives all workers the root's values of the parameters that have some by now."""
+        waiting, self._params_to_init = self._params_to_init, []
         if self._process_set.included() is False:
             return
-        self._broadcast_once()
+        for parameter in waiting:
+            if parameter._deferred_init:
+                self._params_to_init.append(parameter)
+                continue
+            index = next(i for i, each in enumerate(self._params) if each is parameter)
+            name = '%sparameter.%d' % (self._prefix, index)
+            broadcast_(parameter.list_data()[0], self._root_rank, name, process_set=self._process_set)
+
+    def step(self, batch_size: int, ignore_stale_grad: bool = False) -> None:
+        """Sums the gradients and updates the parameters; gradients are divided by batch_size."""
+        self._batch_size = batch_size if self._divides_before else 1
+        super().step(batch_size, ignore_stale_grad)
+        self._batch_size = 1
+
+    def _check_and_rescale_grad(self, scale):
+        """MXNet's: the optimizer multiplies gradients by it. How many workers there are may change between steps."""
+        factor = self._batch_size if self._divides_before else self._predivide / self._process_set.size()
+        super()._check_and_rescale_grad(scale * factor)
+
+    def _allreduce_grads(self):
+        divisor = self._batch_size * self._process_set.size() if self._divides_before else self._predivide
+        is_member = self._process_set.included() is not False
+        if not (is_member or self._divides_before):
+            return
         for index, parameter in enumerate(self._params):
             if parameter.grad_req != 'null':
                 gradient = parameter.list_grad()[0]
-                scale(gradient, 1.0 / self._predivide)
+                scale(gradient, 1.0 / divisor)
+                if not is_member:
+                    continue
                 sent, context = self._compression.compress(gradient)
                 exchange(
                     sent,

@@ -13,6 +13,7 @@ from ..job import (
     cross_size,
     cuda_built,
     ddl_built,
+    get_pushpull_speed,
     gloo_built,
     gloo_enabled,
     is_homogeneous,
@@ -24,10 +25,12 @@ from ..job import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    resume,
     rocm_built,
     size,
     start_timeline,
     stop_timeline,
+    suspend,
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
@@ -48,6 +51,7 @@ from .ops import (
     broadcast_,
     grouped_allreduce,
     init,
+    join,
     local_rank_op,
     local_size_op,
     process_set_included_op,

@@ -26,6 +26,8 @@ def _gather(tensor, name, kind, process_set, reduce=0, splits=None):
     tensor = tf.convert_to_tensor(tensor)
     if tensor.shape.rank == 0:
         raise ArgumentError('%s: a tensor without dimensions has no rows' % name)
+    if kind != _REDUCE_SCATTER and tensor.shape.rank is not None and 0 in tensor.shape[1:]:
+        return _gather_empty(tensor, name, kind, process_set, splits)
     result, counts = module().tributary_gather(
         value=tensor, splits=splits, tensor_name=name, kind=kind, reduce=reduce, process_set=number
     )
@@ -33,6 +35,17 @@ def _gather(tensor, name, kind, process_set, reduce=0, splits=None):
         result.set_shape([None, *tensor.shape[1:]])
         counts.set_shape([process_set.size()])
     return result, counts
+
+
+def _gather_empty(tensor, name, kind, process_set, splits):
+    """How many there are is all that can be sent of rows without elements."""
+    size, rows = process_set.size(), tf.shape(tensor, tf.int64)[:1]
+    if kind == _ALL_GATHER:
+        counts = _gather(rows, name, kind, process_set)[0]
+    else:
+        lengths = splits if splits.shape[0] != 0 else tf.repeat(rows // size, size)
+        counts = _gather(lengths, name, kind, process_set, splits=tf.ones([size], tf.int64))[0]
+    return tf.zeros([tf.reduce_sum(counts), *tensor.shape[1:]], tensor.dtype), counts
 
 
 @tf.RegisterGradient('TributaryGather')

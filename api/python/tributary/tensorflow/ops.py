@@ -21,6 +21,7 @@ from .compression import Compression
 
 _PUSH_PULL, _BROADCAST, _REDUCE = 0, 1, 2
 _counters = {}
+_joins = 0  # how often all workers have joined since init()
 
 _path = beside('libtributary-tensorflow.so')
 _module = tf.load_op_library(_path)
@@ -29,15 +30,19 @@ _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.
 _native.trib_tensorflow_set_group.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
 _native.trib_tensorflow_set_group.restype = None
 _native.trib_tensorflow_wait.argtypes, _native.trib_tensorflow_wait.restype = [ctypes.c_int64], ctypes.c_uint64
+_native.trib_tensorflow_forget.argtypes, _native.trib_tensorflow_forget.restype = [], None
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
 
 def _closing():
     """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
+    global _joins
     _native.trib_tensorflow_set_engine(None)
     while _native.trib_tensorflow_wait(200):
         pass  # handlers of signals run; each operation ends at its own deadline, or with the job
+    _native.trib_tensorflow_forget()
     _counters.clear()
+    _joins = 0
 
 
 job.follow(lambda: _native.trib_tensorflow_set_engine(job.engine()._handle), _closing)
@@ -46,9 +51,12 @@ init, shutdown = job.init, job.shutdown
 
 
 def name_of(name, kind, process_set=global_process_set):
-    """Returns an operation's name. Those without one are counted for each set: other workers do not see them."""
+    """Returns an operation's name. Those without one are counted for each set, as other workers do not see them, and
+    anew after each join(), as workers that joined have counted less."""
     if name is None:
-        name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
+        epoch = '.%d' % _joins if _joins else ''
+        counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
+        name = 'noname%s.%d' % (epoch, next(counter))
     return '%s.%s' % (kind, name.replace(':', '_'))
 
 
@@ -243,6 +251,16 @@ def broadcast_(
 def barrier(process_set: ProcessSet | None = global_process_set) -> None:
     """Waits until all workers of a set have called it."""
     resolve(process_set).engine().barrier()
+
+
+def join() -> int:
+    """This worker has no more data: waits until all have none, and returns the rank that joined last. Until then the
+    others' allreduces go on, with zeros for this worker; Average divides by all workers."""
+    global _joins
+    last = job.engine().join()
+    _joins += 1
+    _counters.clear()
+    return last
 
 
 def rank_op(name: str | None = None) -> Any:

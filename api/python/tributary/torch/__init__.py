@@ -34,11 +34,13 @@ from ..job import (
     mpi_threads_supported,
     nccl_built,
     rank,
+    resume,
     rocm_built,
     shutdown,
     size,
     start_timeline,
     stop_timeline,
+    suspend,
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
@@ -53,8 +55,6 @@ from .byteps_ops import (
     push_pull_async_inplace,
     push_pull_group_sync_inplace,
     push_pull_inplace,
-    resume,
-    suspend,
 )
 from .compression import Compression
 from .cross_barrier import CrossBarrier

@@ -6,8 +6,8 @@ from typing import Any
 
 import torch
 
-from .. import job
 from ..errors import ArgumentError
+from ..job import get_pushpull_speed, resume, suspend  # noqa: F401 (names of this module)
 from .compression import Compression
 from ..reductions import Average, Sum
 from .handles import Handle
@@ -82,28 +82,3 @@ def declare(name: str) -> None:
     """Does nothing: a tensor is declared at its first operation, which knows its size."""
     if not name:
         raise ArgumentError('declare() needs a name')
-
-
-def get_pushpull_speed() -> tuple[float, float]:
-    """Returns the time in seconds and the MB pushed and pulled for each second since the last call, as BytePS does."""
-    import time
-
-    stats, now = job.engine().stats(), time.time()
-    moved = stats.bytes_pushed + stats.bytes_pulled
-    before, _speed['last'] = _speed.get('last', (now, moved)), (now, moved)
-    return now, (moved - before[1]) / 1e6 / max(now - before[0], 1e-9)
-
-
-_speed = {}
-
-
-def suspend() -> None:
-    """Leaves the job; resume() joins it again, with other counts if need be."""
-    job.shutdown()
-
-
-def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
-    """Joins the job again as rank global_rank of num_workers, with num_servers servers. All workers that go on call it;
-    the coordinator stays at its address, so rank 0 has to be on the same machine as before. Under `tributary run
-    --elastic` the launcher says ranks and counts, and these arguments have no meaning."""
-    job.init(rank=global_rank, worker_count=num_workers, server_count=num_servers)

@@ -1,14 +1,22 @@
 """CrossBarrier: a layer waits for its own sums in the next forward pass, and not for all of them at step() (BytePS, Peng
 et al., SOSP'19). With priorities by layer the first layers' sums come first, and the rest overlaps with computing."""
 
+# Scripts of BytePS's take this module for the whole: import byteps.torch.cross_barrier as bps.
+from ..job import local_rank, local_size, rank, shutdown, size  # noqa: F401
 from ..reductions import Average
+from .byteps_ops import byteps_push_pull  # noqa: F401
 from .compression import Compression
+from .device import init  # noqa: F401
+from .functions import broadcast_optimizer_state, broadcast_parameters  # noqa: F401
+from .handles import poll, synchronize  # noqa: F401
 from .optimizer import _Exchange, _named
 
 
 class CrossBarrier:
     """Wraps a model and its optimizer. step() returns at once: each parameter is updated when the next forward pass gets to
     its layer, or when flush(), state_dict() or the next zero_grad() asks for it.
+
+    num_steps: the last step that is announced waits for all sums.
 
     The optimizer must treat each parameter by itself, as SGD, Adam, AdamW and RMSprop do. One that looks at all gradients
     together (LBFGS, clipping by the global norm) needs DistributedOptimizer."""
@@ -22,7 +30,7 @@ class CrossBarrier:
         backward_passes_per_step=1,
         num_steps=10**6,
     ):
-        self._model, self._optimizer = model, optimizer
+        self._model, self._optimizer, self._steps_left = model, optimizer, num_steps
         if named_parameters is None:
             named_parameters = model.named_parameters()
         self._exchange = _Exchange(
@@ -45,6 +53,9 @@ class CrossBarrier:
                 if parameter not in self._exchange.handles:
                     self._exchange._submit(parameter)
                 self._waiting[parameter] = True
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            self.flush()
         return loss
 
     def _before_forward(self, module, _inputs):

@@ -35,19 +35,30 @@ class ElasticSampler(torch.utils.data.Sampler):
         """Notes which elements of the data set this worker has used."""
         self.processed_indices.update(indices)
 
+    @property
+    def processed_num(self):
+        """How many samples of the epoch this worker knows to be used: its own, and at a sync() those of all."""
+        return len(self.processed_indices)
+
     def get_indices(self, batch_idx, batch_size):
-        """Returns the elements of the data set that belong to a batch of this worker."""
-        return self.indices[batch_idx * batch_size : (batch_idx + 1) * batch_size]
+        """Returns the elements of the data set that belong to a batch of this worker. Batches count from where it began
+        to read, by an iteration or by this function, also when a state has been restored since."""
+        self._read = self.indices if self._read is None else self._read
+        return self._read[batch_idx * batch_size : (batch_idx + 1) * batch_size]
 
     def state_dict(self):
         return {'epoch': self.epoch, 'processed_indices': copy.copy(self.processed_indices)}
 
     def load_state_dict(self, state_dict):
         self.epoch, self.processed_indices = state_dict['epoch'], set(state_dict['processed_indices'])
-        self.reset()
+        self._deal()
 
     def reset(self):
-        """Deals what is left to the workers that are there now."""
+        """Deals what is left to the workers that are there now, who begin to read anew."""
+        self._read = None
+        self._deal()
+
+    def _deal(self):
         self.num_replicas = job.size() if job.is_initialized() else 1
         self.rank = job.rank() if job.is_initialized() else 0
         left = [index for index in range(len(self.dataset)) if index not in self.processed_indices]
@@ -61,7 +72,8 @@ class ElasticSampler(torch.utils.data.Sampler):
         self.indices = padded[: self.total_size][self.rank :: self.num_replicas]
 
     def __iter__(self):
-        return iter(self.indices)
+        self._read = self.indices
+        return iter(self._read)
 
     def __len__(self):
         return len(self.indices)

@@ -22,6 +22,11 @@ def _rows(tensor):
     return torch.Size(tensor.shape[1:]).numel()
 
 
+def _empty_rows(source, counts):
+    """Returns a tensor of so many rows that have no elements."""
+    return source.new_empty([int(counts.sum()), *source.shape[1:]])
+
+
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
@@ -32,11 +37,14 @@ def allgather_async(
     if source.dim() == 0:
         source = source.reshape(1)
     trailing = list(source.shape[1:])
+    if not _rows(source):  # how many there are is all that can be sent of rows without elements
+        counted = exchange.all_gather(process_set.engine(), torch.tensor([source.shape[0]], device='cpu'), 1, name)
+        return keep(name, exchange.merged([counted], lambda: _empty_rows(source, counted.wait()[0])))
     handle = exchange.all_gather(process_set.engine(), source, _rows(source), name)
 
     def finish():
         flat, lengths = handle.wait()
-        return flat.reshape([sum(lengths) if _rows(source) else source.shape[0], *trailing])
+        return flat.reshape([sum(lengths), *trailing])
 
     return keep(name, exchange.merged([handle], finish))
 
@@ -116,11 +124,15 @@ def alltoall_async(
     source = contiguous(tensor, name)
     lengths = _lengths(source, splits, engine.size, name)
     trailing = list(source.shape[1:])
-    handle = exchange.all_to_all(engine, source[: sum(lengths)], lengths, _rows(source), name)
+    if _rows(source):
+        handle = exchange.all_to_all(engine, source[: sum(lengths)], lengths, _rows(source), name)
+    else:  # how many there are is all that can be sent of rows without elements
+        handle = exchange.all_to_all(engine, torch.tensor(lengths, device='cpu'), [1] * engine.size, 1, name)
 
     def finish():
         flat, received = handle.wait()
-        output = flat.reshape([sum(received), *trailing])
+        received = received if _rows(source) else flat.tolist()
+        output = (flat if _rows(source) else source.new_empty(0)).reshape([sum(received), *trailing])
         return output if splits is None else (output, torch.tensor(received, dtype=torch.int32, device='cpu'))
 
     return keep(name, exchange.merged([handle], finish))

@@ -1,0 +1,47 @@
+/*
+ * store_sim.h - a store (engine/job/store.h) in virtual time, which all engines of a simulated job share. It may be
+ * slow, be away, lose answers, be reached by some only, and lie.
+ */
+#ifndef TRIB_API_ENV_SIM_STORE_SIM_H
+#define TRIB_API_ENV_SIM_STORE_SIM_H
+
+#include "engine/job/store.h"
+#include "engine/sim/reactor_sim.h"
+
+typedef enum trib_sim_lie {
+    TRIB_SIM_TRUTH,
+    TRIB_SIM_LIE_FORGETS,  /* a swap is said to be carried out, and is not */
+    TRIB_SIM_LIE_STALE,    /* reads are of the first record */
+    TRIB_SIM_LIE_GARBAGE,  /* records are other texts */
+    TRIB_SIM_LIE_LOSES,    /* there is no record any more */
+    TRIB_SIM_LIE_TWO_WINS, /* a swap is carried out whatever the revision is */
+    TRIB_SIM_LIE_COUNT,
+} trib_sim_lie;
+
+typedef struct trib_sim_store {
+    trib_sim *sim;
+    trib_sim_stream random;
+    int64_t delay_ns;     /* most for a way, drawn for each */
+    uint64_t lost_one_in; /* answers that are lost, after the request was carried out; 0: none */
+    bool is_away;         /* nothing is carried out, nothing answers */
+    trib_sim_lie lie;
+    bool (*reaches)(void *user, const trib_reactor *reactor); /* NULL: all do */
+    void *user;
+    /* What it holds. */
+    uint64_t revision;
+    char record[TRIB_STORE_TEXT_MAX], first[TRIB_STORE_TEXT_MAX];
+    char sign[sizeof(trib_address)];
+    const void *sign_of; /* the handle that has written it */
+    int64_t fades_ns;    /* when the sign does */
+    uint64_t swaps;      /* that were carried out */
+} trib_sim_store;
+
+void trib_sim_store_init(trib_sim_store *self, trib_sim *sim);
+
+/* What an engine has of it: trib_env's store. NULL if out of memory. */
+typedef struct trib_sim_store_handle trib_sim_store_handle;
+trib_sim_store_handle *trib_sim_store_open(trib_sim_store *store);
+void trib_sim_store_free(trib_sim_store_handle *handle);
+extern const trib_store_ops trib_sim_store_ops;
+
+#endif

@@ -1,0 +1,426 @@
+/*
+ * storm.c - draws a job and its faults from a seed, and runs it. See storm.h.
+ *
+ * Checked are: every sum; that an operation succeeds on all that go on or on none; that no epoch has two coordinators
+ * and no rank two workers; that one side of a cut goes on at most; that nobody waits for ever; and that the majority
+ * goes on where faults leave one.
+ *
+ * Half of the jobs have a store (TRIB_STORE), which is slow, away for a while, reached by some only, or lies. Where it
+ * does not lie all that are spared go on, however few, if others are killed.
+ */
+#include "tests/sim/storm.h"
+
+#include <stdio.h>
+
+#include "engine/membership/coordinator_internal.h"
+#include "tests/sim/worker_loss.h"
+
+enum { DRAWN_MAX = 3, FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1), NUMBERS_MAX = 64 };
+
+typedef struct fault {
+    enum { KILL, PAUSE, CUT, DEAF, MUTE, START } kind; /* DEAF, MUTE: cut off one way */
+    uint32_t members;                                  /* a set */
+    int64_t at_ns, lasts_ns;
+} fault;
+
+typedef struct storm {
+    bed *bed;
+    setting what;
+    uint32_t fault_count, hit; /* hit: the set of members that some fault concerns */
+    bool mends;                /* some fault passes, so that those it hit may go on, too */
+    fault faults[FAULTS_MAX];
+    uint32_t coordinator_of[NUMBERS_MAX]; /* by epoch: the member that forms it, plus one */
+    uint32_t paused;
+    int64_t quiet_ns; /* after the last fault */
+    /* The store. */
+    bool is_everywhere; /* who is cut off from the others reaches it, so that both sides ask */
+    uint32_t cut;       /* members that are cut off */
+    trib_sim_lie lie;
+    int64_t lies_ns, away_ns, back_ns; /* when it begins to lie, is away, and is back */
+} storm;
+
+static uint64_t draw(uint64_t *state, uint64_t below)
+{
+    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (*state >> 33) % below;
+}
+
+static uint32_t members_of(const storm *self)
+{
+    return self->what.workers + self->what.servers;
+}
+
+/* Returns when the last fault begins. */
+static int64_t draw_faults(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 7919 + 1;
+    (void)draw(&state, 2);
+    self->what = (setting){.workers = 2 + (uint32_t)draw(&state, WORKERS_MAX - 1),
+                           .servers = (uint32_t)draw(&state, SERVERS_MAX),
+                           .in_place = draw(&state, 2) != 0,
+                           .mixes = draw(&state, 2) != 0,
+                           .colocated = draw(&state, 2) != 0,
+                           .reactors = 1 + (uint32_t)draw(&state, 2)};
+    self->what.colocated = self->what.colocated || self->what.servers == 0;
+    self->fault_count = 1 + (uint32_t)draw(&state, DRAWN_MAX);
+    int64_t at_ns = (int64_t)draw(&state, 4000000);
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        fault *at = &self->faults[i];
+        const uint64_t kind = draw(&state, 6);
+        at->kind = kind < 4 ? KILL : kind == 4 ? PAUSE : CUT;
+        at->members = 1u << (draw(&state, 3) == 0 ? draw(&state, members_of(self)) : draw(&state, 2));
+        if (at->kind == CUT) {
+            const uint64_t some = draw(&state, 1u << members_of(self)), others = draw(&state, 1u << members_of(self));
+            at->members |= (uint32_t)(some & others);
+        }
+        at->at_ns = at_ns;
+        at->lasts_ns = at->kind != KILL && draw(&state, 2) == 0 ? (int64_t)draw(&state, 12 * SECOND) : 0;
+        at_ns += draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 10 * SECOND);
+    }
+    return at_ns;
+}
+
+/* A member that joins is started, and may die soon. Returns when the last fault begins. */
+static int64_t draw_start(storm *self, uint64_t *state, uint32_t member, int64_t at_ns)
+{
+    const bool dies = draw(state, 4) == 0;
+    const int64_t comes_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 12 * SECOND);
+    const int64_t lives_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 6 * SECOND);
+    self->faults[self->fault_count++] = (fault){.kind = START, .members = 1u << member, .at_ns = 1 + comes_ns};
+    if (dies) {
+        self->faults[self->fault_count++] =
+            (fault){.kind = KILL, .members = 1u << member, .at_ns = 1 + comes_ns + lives_ns};
+    }
+    const int64_t last_ns = comes_ns + (dies ? lives_ns : 0);
+    return last_ns > at_ns ? last_ns : at_ns;
+}
+
+/* Workers that join, at any time, and may die soon after they have come; and members that are cut off one way. */
+static int64_t draw_more(storm *self, uint64_t seed, int64_t at_ns)
+{
+    uint64_t state = seed * 104729 + 3;
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        const uint64_t way = draw(&state, 3);
+        self->faults[i].kind = self->faults[i].kind == CUT && way > 0 ? (way == 1 ? DEAF : MUTE) : self->faults[i].kind;
+    }
+    const uint32_t initial = self->what.workers;
+    self->what.joins = draw(&state, 2) == 0 ? 1 + (uint32_t)draw(&state, JOINERS_MAX) : 0;
+    self->what.asleep = true;
+    self->what.boundaries = (uint32_t)draw(&state, 4);
+    for (uint32_t i = 0; i < self->fault_count; i++) { /* servers follow the workers */
+        const uint32_t workers = self->faults[i].members & ((1u << initial) - 1);
+        self->faults[i].members = (self->faults[i].members ^ workers) << self->what.joins | workers;
+    }
+    self->what.workers += self->what.joins;
+    for (uint32_t i = 0; i < self->what.joins; i++) {
+        at_ns = draw_start(self, &state, initial + i, at_ns);
+    }
+    return at_ns;
+}
+
+/* A server that joins, which is on either side of a cut. In some jobs it is alone with the coordinator, and must not
+ * make a majority with it. */
+static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
+{
+    uint64_t state = seed * 15485863 + 5;
+    (void)draw(&state, 2);
+    const bool is_alone = draw(&state, 8) == 0;
+    if (draw(&state, 2) == 0 && !is_alone) {
+        return at_ns;
+    }
+    const uint32_t late = members_of(self);
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        const int kind = self->faults[i].kind;
+        const bool is_cut = kind == CUT || kind == DEAF || kind == MUTE;
+        self->faults[i].members |= is_cut && draw(&state, 2) == 0 ? 1u << late : 0;
+        self->faults[i].members = is_alone && kind != START ? 0 : self->faults[i].members;
+    }
+    if (is_alone) {
+        self->faults[0] = (fault){.kind = CUT, .members = 1u | 1u << late, .at_ns = self->faults[0].at_ns};
+        self->what.boundaries = 0;
+    }
+    self->what.servers++;
+    self->what.late = 1;
+    return draw_start(self, &state, late, at_ns);
+}
+
+/* Numbers of its own, so that a seed's faults are the same with a store and without. */
+static void plan_store(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 104729 + 7;
+    (void)draw(&state, 2);
+    self->what.has_store = draw(&state, 2) != 0;
+    self->is_everywhere = draw(&state, 2) != 0;
+    self->lie = draw(&state, 4) == 0 ? (trib_sim_lie)draw(&state, TRIB_SIM_LIE_COUNT) : TRIB_SIM_TRUTH;
+    self->lies_ns = draw(&state, 3) == 0 ? 0 : (int64_t)draw(&state, (uint64_t)self->quiet_ns);
+    self->away_ns = draw(&state, 2) == 0 ? (int64_t)draw(&state, (uint64_t)self->quiet_ns) : INT64_MAX;
+    self->back_ns = self->away_ns != INT64_MAX ? self->away_ns + (int64_t)draw(&state, 20 * SECOND) : INT64_MAX;
+}
+
+static bool reaches(void *user, const trib_reactor *reactor)
+{
+    const storm *self = user;
+    for (uint32_t i = 0; i < self->bed->job->member_count; i++) {
+        const sim_member *at = &self->bed->job->members[i];
+        if (at->process == trib_sim_reactor_process(reactor)) {
+            return !at->killed && (self->is_everywhere || (self->cut >> i & 1) == 0);
+        }
+    }
+    return false;
+}
+
+static void open_store(storm *self, uint64_t seed)
+{
+    static const int64_t delays_ns[] = {1000, 1000000, 300000000, 1500000000};
+    trib_sim_store *store = &self->bed->job->store;
+    uint64_t state = seed * 1299709 + 3;
+    (void)draw(&state, 2);
+    store->delay_ns = delays_ns[draw(&state, 4)];
+    store->lost_one_in = draw(&state, 3) == 0 ? 3 : 0;
+    store->reaches = reaches;
+    store->user = self;
+}
+
+/* Sees to it that the store is as it is planned at that time. Returns when that changes next. */
+static int64_t keep_store(storm *self, int64_t now_ns)
+{
+    trib_sim_store *store = &self->bed->job->store;
+    store->is_away = now_ns >= self->away_ns && now_ns < self->back_ns;
+    store->lie = now_ns >= self->lies_ns ? self->lie : TRIB_SIM_TRUTH;
+    const int64_t times_ns[] = {self->lies_ns, self->away_ns, self->back_ns};
+    int64_t next_ns = INT64_MAX;
+    for (uint32_t i = 0; i < 3; i++) {
+        next_ns = times_ns[i] > now_ns && times_ns[i] < next_ns ? times_ns[i] : next_ns;
+    }
+    return next_ns;
+}
+
+static void plan(storm *self, const storm_run *how)
+{
+    int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
+    last_ns = draw_late_server(self, how->seed, last_ns);
+    self->quiet_ns = last_ns + 14 * SECOND;
+    plan_store(self, how->seed);
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        const fault *at = &self->faults[i];
+        self->mends = self->mends || at->lasts_ns > 0;
+        self->hit |= at->kind != START ? at->members : 0;
+    }
+    for (uint32_t i = 0; how->tells && i < self->fault_count; i++) {
+        static const char *const kinds[] = {"kills", "pauses", "cuts off", "deafens", "mutes", "starts"};
+        const fault *at = &self->faults[i];
+        printf("fault %u %s the members %x at %.6f s for %.6f s\n", i, kinds[at->kind], at->members,
+               (double)at->at_ns / 1e9, (double)at->lasts_ns / 1e9);
+    }
+}
+
+static void fail_of(const storm *self, const char *what)
+{
+    worker_loss_fail(self->bed, what);
+}
+
+/* A worker that has joined goes to work. No epoch has two coordinators that have begun it. */
+static void watch(storm *self)
+{
+    for (uint32_t i = self->what.workers - self->what.joins; i < self->what.workers; i++) {
+        const sim_member *member = &self->bed->job->members[i];
+        if (!self->bed->workers[i].is_there && !member->killed && member->ready_told &&
+            member->ready.status == TRIB_OK) {
+            worker_loss_begin(self->bed, i);
+        }
+    }
+    for (uint32_t i = 0; i < members_of(self); i++) {
+        const trib_engine *engine = self->bed->job->members[i].engine;
+        const trib_coordinator *coordinator = engine->coordinator;
+        if (coordinator == NULL || !coordinator->running || self->bed->job->members[i].killed ||
+            self->lie == TRIB_SIM_LIE_TWO_WINS) {
+            continue;
+        }
+        if (coordinator->roster->ticket != 0 && !engine->formation.is_known) {
+            continue; /* its epoch has not begun */
+        }
+        const uint32_t number = trib_epoch_number(coordinator->roster->epoch);
+        assert_true(number < NUMBERS_MAX);
+        uint32_t *owner = &self->coordinator_of[number];
+        if (*owner != 0 && *owner != i + 1) {
+            char text[80];
+            snprintf(text, sizeof text, "members %u and %u coordinate epoch %u", *owner - 1, i, number);
+            fail_of(self, text);
+        }
+        *owner = i + 1;
+    }
+}
+
+static bool is_initial(const storm *self, uint32_t member)
+{
+    return member < self->what.workers - self->what.joins ||
+           (member >= self->what.workers && member < members_of(self) - self->what.late);
+}
+
+/* True for a worker that has joined and has not ended. */
+static bool goes_on(const storm *self, uint32_t rank)
+{
+    const worker *at = &self->bed->workers[rank];
+    return at->is_there && !self->bed->job->members[rank].killed && !at->is_out && (self->paused >> rank & 1) == 0;
+}
+
+static bool is_hit(const storm *self, uint32_t member)
+{
+    return (self->hit >> member & 1) != 0;
+}
+
+/* All that go on are through with an epoch that has no others, and whoever does not go on knows it. */
+static bool is_over(sim_job *job, void *argument)
+{
+    storm *self = argument;
+    const worker *one = NULL;
+    uint32_t count = 0;
+    watch(self);
+    for (uint32_t i = 0; i < self->what.workers; i++) {
+        worker *at = &self->bed->workers[i];
+        at->is_out = at->is_out || job->members[i].ended_told;
+        if (goes_on(self, i)) {
+            one = at;
+            count++;
+        }
+    }
+    for (uint32_t i = 0; i < self->what.workers; i++) {
+        const worker *at = &self->bed->workers[i];
+        if (goes_on(self, i) &&
+            (at->changing || at->through < TENSORS || at->epoch != one->epoch || at->count != count)) {
+            return false;
+        }
+    }
+    return true;
+}
+
+static void change(storm *self, const fault *at, bool begins)
+{
+    for (uint32_t i = 0; i < members_of(self); i++) {
+        sim_member *member = &self->bed->job->members[i];
+        if ((at->members >> i & 1) == 0 || member->killed) {
+            continue;
+        }
+        if (at->kind == KILL) {
+            sim_job_kill(self->bed->job, i);
+        } else if (at->kind == START) {
+            trib_sim_process_freeze(member->process, false);
+        } else if (at->kind == DEAF || at->kind == MUTE) {
+            trib_sim_node_block(member->node, begins && at->kind == MUTE, begins && at->kind == DEAF);
+        } else if (at->kind == CUT) {
+            trib_sim_node_regroup(member->node, begins ? (uint32_t)(at - self->faults) + 1 : 0);
+            self->cut = begins ? self->cut | 1u << i : self->cut & ~(1u << i);
+        } else {
+            trib_sim_process_freeze(member->process, begins);
+            self->paused = begins ? self->paused | 1u << i : self->paused & ~(1u << i);
+        }
+    }
+}
+
+static bool look(sim_job *job, void *argument)
+{
+    (void)job;
+    watch(argument);
+    return false;
+}
+
+/* Runs the faults in the order of their times, beginnings and ends. */
+static void run_faults(storm *self, int64_t began_ns)
+{
+    for (int64_t now_ns = 0; now_ns < self->quiet_ns;) {
+        const int64_t store_ns = keep_store(self, now_ns);
+        int64_t next_ns = store_ns < self->quiet_ns ? store_ns : self->quiet_ns;
+        for (uint32_t i = 0; i < self->fault_count; i++) {
+            const fault *at = &self->faults[i];
+            const int64_t ends_ns = at->lasts_ns > 0 ? at->at_ns + at->lasts_ns : INT64_MAX;
+            next_ns = at->at_ns > now_ns && at->at_ns < next_ns ? at->at_ns : next_ns;
+            next_ns = ends_ns > now_ns && ends_ns < next_ns ? ends_ns : next_ns;
+        }
+        (void)sim_job_run(self->bed->job, began_ns + next_ns, look, self);
+        for (uint32_t i = 0; i < self->fault_count; i++) {
+            const fault *at = &self->faults[i];
+            if (at->at_ns == next_ns) {
+                change(self, at, true);
+            } else if (at->lasts_ns > 0 && at->at_ns + at->lasts_ns == next_ns) {
+                change(self, at, false);
+            }
+        }
+        now_ns = next_ns;
+    }
+}
+
+/* Where faults hit a minority only, for good, the others go on. A member that joins has a vote from then on. With a
+ * store a minority goes on if the others are dead. */
+static void check_majority(storm *self)
+{
+    uint32_t spared = 0, hit = 0, workers_out = 0;
+    bool suffices = self->what.has_store && self->lie == TRIB_SIM_TRUTH;
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        suffices = suffices && (self->faults[i].kind == KILL || self->faults[i].kind == START);
+    }
+    for (uint32_t i = 0; i < members_of(self); i++) {
+        spared += !is_hit(self, i) && is_initial(self, i);
+        hit += is_hit(self, i);
+        workers_out +=
+            i < self->what.workers && !is_hit(self, i) && is_initial(self, i) && self->bed->workers[i].is_out;
+    }
+    suffices = self->what.has_store ? suffices : spared > hit;
+    if (suffices && workers_out > 0) {
+        char text[TRIB_ERROR_TEXT_SIZE + 80];
+        snprintf(text, sizeof text, "%u of %u members are spared, %u hit, and %u workers ended: %s", spared,
+                 members_of(self), hit, workers_out, self->bed->text);
+        fail_of(self, text);
+    }
+}
+
+static void show(const storm *self)
+{
+    for (uint32_t i = 0; i < self->what.workers; i++) {
+        const worker *at = &self->bed->workers[i];
+        printf("worker %u: epoch %u, rank %u of %u, %u through%s%s%s%s\n", i, at->epoch, at->rank, at->count,
+               at->through, at->changing ? ", changing" : "", at->is_out ? ", out" : "", at->is_there ? "" : ", waits",
+               self->bed->job->members[i].killed ? ", killed" : "");
+    }
+}
+
+bool storm_seed(const storm_run *how)
+{
+    const uint64_t seed = how->seed;
+    storm self = {.paused = 0};
+    plan(&self, how);
+    self.bed = worker_loss_open(&self.what, seed);
+    open_store(&self, seed);
+    const trib_sim_weather weather = {.delay_one_in = seed % 2 == 0 ? 5 : 0, .delay_ns = 2000000};
+    trib_sim_net_weather(self.bed->job->net, &weather);
+    const int64_t began_ns = trib_sim_now(self.bed->job->sim);
+    run_faults(&self, began_ns);
+    self.bed->job->store.is_away = false;
+    const bool over = sim_job_run(self.bed->job, began_ns + self.quiet_ns + 200 * SECOND, is_over, &self);
+    if (!over || how->tells) {
+        show(&self);
+    }
+    if (!over || self.bed->wrong > 0) {
+        char text[TRIB_ERROR_TEXT_SIZE + 64];
+        snprintf(text, sizeof text, "%s, %u wrong: %s", over ? "over" : "not over", self.bed->wrong, self.bed->text);
+        fail_of(&self, text);
+    }
+    for (uint32_t i = 0; i < self.what.workers; i++) { /* who stands still has not heard of anything */
+        self.bed->workers[i].is_out = self.bed->workers[i].is_out || (self.paused >> i & 1) != 0;
+    }
+    worker_loss_check_alike(self.bed);
+    if (!self.mends) {
+        check_majority(&self);
+    }
+    uint32_t going = 0;
+    for (uint32_t i = 0; i < members_of(&self); i++) {
+        sim_member *member = &self.bed->job->members[i];
+        if ((self.paused >> i & 1) != 0) { /* nothing else ends it */
+            trib_sim_process_freeze(member->process, false);
+            sim_job_kill(self.bed->job, i);
+        }
+        going +=
+            i < self.what.workers && self.bed->workers[i].is_there && !member->killed && !self.bed->workers[i].is_out;
+    }
+    worker_loss_close(self.bed);
+    return going > 0;
+}

@@ -1,0 +1,142 @@
+/*
+ * test_election_mutants.c - a test of the storms (storm.h): bugs are planted in the election of a coordinator and in
+ * what follows the loss of a worker, one at a time, and the seeds must find each.
+ *
+ * See test_mutants.c. Each bug runs in a process of its own, which it must end.
+ */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "engine/membership/ballot.h"
+#include "engine/membership/coordinator_internal.h"
+#include "engine/membership/formation.h"
+#include "engine/membership/tenure.h"
+#include "engine/worker/op_commit.h"
+#include "tests/sim/storm.h"
+#include "tests/sim/worker_loss.h"
+
+#define SEEDS 2000u
+#define CPU_SECONDS 600u /* a bug may loop for ever */
+
+#define BUG_LIST(X)                                                                                                    \
+    X(MINORITY, "a minority goes on, too")                                                                             \
+    X(HALF, "exactly half goes on without the last coordinator")                                                       \
+    X(VOTE_TWICE, "a vote counts twice")                                                                               \
+    X(NOTHING_DECIDED, "what has succeeded on some voter fails on the others")                                         \
+    X(DECISION_IGNORED, "a voter does not take the decision over")                                                     \
+    X(STRANGER_VOTES, "a new server has the place, and the vote, of one that may be cut off")                          \
+    X(UNCLAIMED, "nobody asks the store whether another one goes on")                                                  \
+    X(NOT_FORGONE, "an epoch that is over begins by the store")
+#define BUG_ENUM(name, text) PLANT_##name,
+#define BUG_NAME(name, text) [PLANT_##name] = (text),
+
+enum { PLANT_NOTHING, BUG_LIST(BUG_ENUM) PLANT_COUNT };
+static const char *const names[PLANT_COUNT] = {BUG_LIST(BUG_NAME)};
+
+static bool is_planted(int bug)
+{
+    return worker_loss_planted == bug;
+}
+
+/* ---- The bugs ---- */
+
+__typeof__(trib_ballot_is_majority) __real_trib_ballot_is_majority, __wrap_trib_ballot_is_majority;
+bool __wrap_trib_ballot_is_majority(const trib_majority *majority, bool with_coordinator)
+{
+    trib_majority counted = *majority;
+    counted.votes += is_planted(PLANT_VOTE_TWICE);
+    counted.former += is_planted(PLANT_VOTE_TWICE);
+    return is_planted(PLANT_MINORITY) ||
+           __real_trib_ballot_is_majority(&counted, with_coordinator || is_planted(PLANT_HALF));
+}
+
+__typeof__(trib_ballot_tally) __real_trib_ballot_tally, __wrap_trib_ballot_tally;
+bool __wrap_trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *tally_out)
+{
+    const bool done = __real_trib_ballot_tally(papers, members, tally_out);
+    if (done && is_planted(PLANT_NOTHING_DECIDED)) {
+        trib_paper_clear(&tally_out->decided);
+    }
+    return done;
+}
+
+__typeof__(trib_coordinator_take_join) __real_trib_coordinator_take_join, __wrap_trib_coordinator_take_join;
+trib_status __wrap_trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                              const void *payload, trib_error *error)
+{
+    trib_frame claims = *frame;
+    if (is_planted(PLANT_STRANGER_VOTES) && frame->tensor == 0) {
+        claims.tensor = self->core->engine->formation.epoch;
+    }
+    return __real_trib_coordinator_take_join(self, link, &claims, payload, error);
+}
+
+__typeof__(trib_commit_settle) __real_trib_commit_settle, __wrap_trib_commit_settle;
+void __wrap_trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
+{
+    if (!is_planted(PLANT_DECISION_IGNORED)) {
+        __real_trib_commit_settle(core, tensor, round);
+    }
+}
+
+__typeof__(trib_tenure_claim) __real_trib_tenure_claim, __wrap_trib_tenure_claim;
+void __wrap_trib_tenure_claim(trib_coordinator *self)
+{
+    if (is_planted(PLANT_UNCLAIMED)) {
+        trib_formation_begun(self);
+    } else {
+        __real_trib_tenure_claim(self);
+    }
+}
+
+__typeof__(trib_tenure_forgo) __real_trib_tenure_forgo, __wrap_trib_tenure_forgo;
+void __wrap_trib_tenure_forgo(trib_engine *engine)
+{
+    if (!is_planted(PLANT_NOT_FORGONE)) {
+        __real_trib_tenure_forgo(engine);
+    }
+}
+
+/* ---- The search ---- */
+
+static void planted_bugs_are_found(void **state)
+{
+    (void)state;
+    volatile uint64_t *seed = mmap(NULL, sizeof *seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(seed != MAP_FAILED);
+    uint32_t missed = 0;
+    for (int bug = PLANT_NOTHING + 1; bug < PLANT_COUNT; bug++) {
+        fflush(stdout);
+        const pid_t child = fork();
+        if (child == 0) {
+            const struct rlimit limit = {.rlim_cur = CPU_SECONDS, .rlim_max = CPU_SECONDS};
+            setrlimit(RLIMIT_CPU, &limit);
+            if (freopen("/dev/null", "w", stderr) == NULL || freopen("/dev/null", "w", stdout) == NULL) {
+                _exit(0);
+            }
+            worker_loss_planted = bug;
+            for (*seed = 1; *seed <= SEEDS; ++*seed) {
+                (void)storm_seed(&(storm_run){.seed = *seed});
+            }
+            _exit(0);
+        }
+        int status = 0;
+        waitpid(child, &status, 0);
+        const bool is_found = !WIFEXITED(status) || WEXITSTATUS(status) != 0;
+        missed += !is_found;
+        printf("%s by seed %llu: %s\n", is_found ? "found" : "NOT FOUND", (unsigned long long)*seed, names[bug]);
+    }
+    munmap((void *)(uintptr_t)seed, sizeof *seed);
+    assert_int_equal(missed, 0);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {cmocka_unit_test(planted_bugs_are_found)};
+    return cmocka_run_group_tests_name("election mutants", tests, NULL, NULL);
+}
