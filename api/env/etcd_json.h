@@ -1,5 +1,5 @@
-/* etcd_json.h - requests to etcd's JSON gateway, and its answers, as texts and values. Keys and values are base64 there,
- * and 64-bit numbers are texts. */
+/* etcd_json.h - requests to etcd's JSON gateway, and its answers, as texts and values. Keys and values are base64
+ * there, and 64-bit numbers are texts. */
 #ifndef TRIB_API_ENV_ETCD_JSON_H
 #define TRIB_API_ENV_ETCD_JSON_H
 

@@ -46,8 +46,8 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_KIND_COUNT
 } trib_device_kind;
 
-/* How a device encodes a partition, chunk by chunk. Each chunk has `room` bytes at the target: the number of its encoded
- * bytes (uint32_t), and from TRIB_DEVICE_ENCODED_AT on, these. */
+/* How a device encodes a partition, chunk by chunk. Each chunk has `room` bytes at the target: the number of its
+ * encoded bytes (uint32_t), and from TRIB_DEVICE_ENCODED_AT on, these. */
 #define TRIB_DEVICE_ENCODED_AT 16u
 typedef struct trib_device_encoding {
     const trib_codec_config *config; /* without feedback, momentum and state */

@@ -81,8 +81,8 @@ void trib_device_collective_done(trib_reactor *reactor, trib_post *post);
  * writes them to its destination, or they pass through staging, which becomes the destination then. Returns true if the
  * network device reads the source. */
 bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls);
-/* True if the device encodes the round's contribution on its way to `staging`. Fills in device->encoding then, and tells
- * the task where its chunks will lie. */
+/* True if the device encodes the round's contribution on its way to `staging`. Fills in device->encoding then, and
+ * tells the task where its chunks will lie. */
 bool trib_device_encode_there(const trib_core *core, trib_task *task);
 /* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
 void trib_device_release(trib_core *core, trib_task *task);

@@ -38,9 +38,7 @@ void trib_engine_notify(trib_engine *engine)
     pthread_cond_broadcast(&engine->changed);
 }
 
-/* The caller holds the mutex. The post will run where callbacks run; the queue mode skips a post without a
- * callback. */
-static void tell(trib_engine *engine, trib_post *post, bool is_wanted)
+void trib_job_tell(trib_engine *engine, trib_post *post, bool is_wanted)
 {
     if (engine->config.mode != TRIB_MODE_QUEUE) {
         trib_reactor_post(engine->reactors[0].reactor, post);
@@ -149,7 +147,7 @@ static void end_advance(trib_engine *engine, trib_status status)
         formation->advanced_post.run = notify_advanced;
         formation->advanced_queued = formation->advanced_cb != NULL;
         if (formation->advanced_queued) {
-            tell(engine, &formation->advanced_post, true);
+            trib_job_tell(engine, &formation->advanced_post, true);
         }
     }
 }
@@ -174,7 +172,7 @@ static void tell_of_change(trib_engine *engine)
     if (engine->formation.changed_cb != NULL && !engine->formation.changed_queued) {
         engine->formation.changed_queued = true;
         engine->formation.changed_post.run = notify_changed;
-        tell(engine, &engine->formation.changed_post, true);
+        trib_job_tell(engine, &engine->formation.changed_post, true);
     }
 }
 
@@ -222,7 +220,7 @@ void trib_engine_core_joined(trib_engine *engine)
         if (!engine->joined) {
             engine->joined = true;
             engine->ready_post.run = notify_ready;
-            tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+            trib_job_tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
         }
     }
     pthread_cond_broadcast(&engine->changed);
@@ -299,11 +297,11 @@ void trib_job_end(trib_engine *engine, const trib_cause *cause)
     end_advance(engine, trib_status_is_orderly(cause->status) ? TRIB_CLOSED : cause->status);
     if (phase == TRIB_PHASE_JOINING && !engine->joined) {
         engine->ready_post.run = notify_ready;
-        tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
+        trib_job_tell(engine, &engine->ready_post, engine->config.ready_cb != NULL);
     }
     if (!engine->close_asked) {
         engine->ended_post.run = notify_ended;
-        tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
+        trib_job_tell(engine, &engine->ended_post, engine->config.ended_cb != NULL);
     }
     const bool has_advice = advises(engine, cause);
     pthread_cond_broadcast(&engine->changed);
@@ -400,85 +398,6 @@ void trib_job_fail(trib_engine *engine, trib_status status, const char *detail)
     trib_assert(!trib_status_is_orderly(status));
     const trib_cause cause = trib_cause_trouble(status, engine->member_id, detail);
     trib_job_end(engine, &cause);
-}
-
-/* Called with the mutex held. */
-static void set_closed(trib_engine *engine)
-{
-    engine->closed = true;
-    pthread_cond_broadcast(&engine->changed);
-}
-
-static void finish_closed(trib_reactor *reactor, trib_post *post)
-{
-    (void)reactor;
-    trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
-    pthread_mutex_lock(&engine->mutex);
-    set_closed(engine);
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-static void notify_closed(trib_reactor *reactor, trib_post *post)
-{
-    trib_engine *engine = trib_container_of(post, trib_engine, closed_post);
-    if (engine->closed_cb == NULL) {
-        finish_closed(reactor, post);
-        return;
-    }
-    trib_callback callback TRIB_CALLBACK_SCOPE = {
-        .engine = engine, .reactor = reactor, .post = post, .after = finish_closed, .kind = TRIB_CALLBACK_CLOSED};
-    trib_callback_begin(&callback);
-    engine->closed_cb(engine, engine->closed_user);
-}
-
-/* The caller holds the mutex. Close was asked for, and every core has closed its links. */
-static void post_closed(trib_engine *engine)
-{
-    trib_assert(engine->close_asked && atomic_load(&engine->cores_open) == 0);
-    engine->closed_post.run = notify_closed;
-    tell(engine, &engine->closed_post, engine->closed_cb != NULL);
-    if (engine->config.mode == TRIB_MODE_QUEUE) {
-        set_closed(engine); /* trib_engine_destroy dispatches the post if nobody else does */
-    }
-}
-
-void trib_engine_core_closed(trib_engine *engine, bool goes_on)
-{
-    if (!goes_on) {
-        engine->hooks->core_closed(engine);
-    }
-    pthread_mutex_lock(&engine->mutex);
-    const unsigned open = atomic_fetch_sub(&engine->cores_open, 1);
-    trib_assert(open > 0 && open <= engine->core_count);
-    if (open == 1) {
-        if (goes_on) {
-            engine->formation.reopens = true;
-            engine->formation.reopen_post.run = engine->hooks->reopen;
-            trib_reactor_post(engine->reactors[0].reactor, &engine->formation.reopen_post);
-        } else if (engine->close_asked) {
-            post_closed(engine);
-        }
-    }
-    pthread_mutex_unlock(&engine->mutex);
-}
-
-void trib_engine_begin_close(trib_engine *engine, trib_closed_cb closed_cb, void *user)
-{
-    pthread_mutex_lock(&engine->mutex);
-    bool first = !engine->close_asked;
-    if (first) {
-        engine->close_asked = true;
-        engine->closed_cb = closed_cb;
-        engine->closed_user = user;
-        if (atomic_load(&engine->cores_open) == 0 && !engine->formation.reopens) {
-            post_closed(engine);
-        }
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    if (first) {
-        const trib_cause closed = trib_cause_note(TRIB_CLOSED, engine->member_id, "the engine was closed");
-        trib_job_end(engine, &closed);
-    }
 }
 
 trib_status trib_engine_check_open_locked(const trib_engine *engine, trib_error *error)

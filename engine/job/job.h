@@ -381,6 +381,8 @@ static inline const struct trib_rank_set *trib_engine_rank_set(const trib_engine
 
 /* Wakes the threads that wait on `changed`. */
 void trib_engine_notify(trib_engine *engine);
+/* The caller holds the mutex. The post will run where callbacks run; the queue mode skips a post without a callback. */
+void trib_job_tell(trib_engine *engine, trib_post *post, bool is_wanted);
 
 /* Any thread: wakes the reactors in the bit set; bit i stands for the reactor with index i. */
 void trib_engine_wake(trib_engine *engine, uint32_t reactors);

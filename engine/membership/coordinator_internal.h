@@ -1,7 +1,7 @@
 /*
  * coordinator_internal.h - declarations that the files of the coordinator share: coordinator.c (links and life),
- * coordinator_join.c (gathering), tensor_registry.c and tensor_placement.c (tensors). All functions are called on core
- * 0.
+ * coordinator_heartbeat.c (watching), coordinator_join.c (gathering), tensor_registry.c and tensor_placement.c
+ * (tensors). All functions are called on core 0.
  */
 #ifndef TRIB_ENGINE_COORDINATOR_INTERNAL_H
 #define TRIB_ENGINE_COORDINATOR_INTERNAL_H
@@ -167,6 +167,10 @@ static inline bool trib_coordinator_knows_partitions(const trib_coordinator *sel
 void trib_coordinator_notify_end(trib_link *link, const trib_cause *cause);
 /* Tells all members that have not left, and their engines end. Only the first call counts. */
 void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
+/* A member is lost: the coordinator found that itself, or that is its verdict on a report. */
+void trib_coordinator_take_loss(trib_coordinator *self, const trib_cause *cause);
+
+/* ---- coordinator_heartbeat.c ---- */
 /* Begins to watch the members, after the roster was sent. */
 void trib_coordinator_run(trib_coordinator *self);
 

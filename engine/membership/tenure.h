@@ -1,19 +1,19 @@
 /*
  * tenure.h - who coordinates, in a job with a store (TRIB_STORE, job/store.h): its record names the last epoch.
  *
- * - Each roster has a ticket, a number of its own. Its epoch begins when all members have the roster and the coordinator
- *   has put the ticket into the record, in place of that of an epoch before: one that it knows, since the last epoch
- *   that it knows to have begun. The record changes by compare-and-swap only. So of two that want to go on after an
- *   epoch, such as the two sides of a cut, one does, and no majority is needed. The other one finds a ticket that it
- *   does not know, and its job ends.
+ * - Each roster has a ticket, a number of its own. Its epoch begins when all members have the roster and the
+ *   coordinator has put the ticket into the record, in place of that of an epoch before: one that it knows, since the
+ *   last epoch that it knows to have begun. The record changes by compare-and-swap only. So of two that want to go on
+ *   after an epoch, such as the two sides of a cut, one does, and no majority is needed. The other one finds a ticket
+ *   that it does not know, and its job ends.
  * - Nothing of an epoch succeeds before it has begun, nor after a worker has left it for another one. So one of two
  *   epochs at most makes progress.
  * - All members have the roster by then, so any of them can go on after it if the coordinator dies.
  * - The sign in the store says where the coordinator is. Workers that join look there, and a job of the same name finds
  *   that there is one.
  *
- * A request that fails is made again, for join_timeout at most where an epoch waits for it. While nobody is lost nothing
- * waits for the store.
+ * A request that fails is made again, for join_timeout at most where an epoch waits for it. While nobody is lost
+ * nothing waits for the store.
  */
 #ifndef TRIB_ENGINE_TENURE_H
 #define TRIB_ENGINE_TENURE_H

@@ -217,8 +217,8 @@ static bool may_precede_roster(trib_frame_type type)
            type == TRIB_FRAME_ELECTED || type == TRIB_FRAME_ROSTER_TAKEN;
 }
 
-/* A member that was left behind in an epoch finds others in a later one: it proves who it is, votes, and is told that it
- * is out. Who takes a connection compares the epoch itself. */
+/* A member that was left behind in an epoch finds others in a later one: it proves who it is, votes, and is told that
+ * it is out. Who takes a connection compares the epoch itself. */
 static bool may_cross_epochs(trib_frame_type type)
 {
     return type <= TRIB_FRAME_BYE || type == TRIB_FRAME_VOTE || type == TRIB_FRAME_ENDED;

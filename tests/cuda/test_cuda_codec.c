@@ -1,5 +1,5 @@
-/* test_cuda_codec.c - ENCODE jobs of the CUDA module over stand-ins: what a kernel is told, and that memory is taken and
- * given back in the order of the stream. Kernels themselves run in tests/gpu alone. */
+/* test_cuda_codec.c - ENCODE jobs of the CUDA module over stand-ins: what a kernel is told, and that memory is taken
+ * and given back in the order of the stream. Kernels themselves run in tests/gpu alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>

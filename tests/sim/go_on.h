@@ -1,6 +1,6 @@
 /*
- * go_on.h - a job whose operations go on with the workers that are left (TRIB_SURVIVE=continue), in which members die at
- * given times. The workers' programs know nothing of it. An operation has the contributions of the workers that its
+ * go_on.h - a job whose operations go on with the workers that are left (TRIB_SURVIVE=continue), in which members die
+ * at given times. The workers' programs know nothing of it. An operation has the contributions of the workers that its
  * result names, the same on all that are left.
  */
 #ifndef TRIB_TESTS_SIM_GO_ON_H

@@ -1,6 +1,7 @@
 /*
- * test_epoch_groups.c - groups in a job that goes on after the loss of workers (TRIB_SURVIVE=workers): a group ends with
- * its epoch, and is created anew with the ranks of the next one. All or none of its members have an operation succeed.
+ * test_epoch_groups.c - groups in a job that goes on after the loss of workers (TRIB_SURVIVE=workers): a group ends
+ * with its epoch, and is created anew with the ranks of the next one. All or none of its members have an operation
+ * succeed.
  */
 #include <stdio.h>
 #include <stdlib.h>

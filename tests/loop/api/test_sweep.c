@@ -1,7 +1,7 @@
 /*
- * test_sweep.c - collectives of every type, reduction, length and group, in place or not, drawn from a seed: several at a
- * time in one batch, by jobs of several shapes. Results are computed from the inputs of all, each element for itself, in
- * 128-bit integers or in double precision.
+ * test_sweep.c - collectives of every type, reduction, length and group, in place or not, drawn from a seed: several
+ * at a time in one batch, by jobs of several shapes. Results are computed from the inputs of all, each element for
+ * itself, in 128-bit integers or in double precision.
  *
  *     test_sweep             the usual seeds
  *     test_sweep 17 100      seed 17, with 100 batches for each job

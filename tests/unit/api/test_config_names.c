@@ -94,6 +94,7 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_CODEC_LIBRARY", "a"},
                                               {"TRIB_SHARES", "follow"},
                                               {"TRIB_SURVIVE", "servers"},
+                                              {"TRIB_STORE", "etcd://a:2379/b"},
                                               {"TRIB_GPU_DIRECT", "auto"},
                                               {"TRIB_CHECKSUM", "auto"},
                                               {"TRIB_TEST_DATA", "a"},
