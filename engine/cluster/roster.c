@@ -91,6 +91,7 @@ void trib_roster_put(trib_writer *writer, const trib_roster *roster)
     trib_put_text(writer, roster->lost_text);
     trib_put_u32(writer, roster->electors_before);
     trib_put_u32(writer, roster->newcomers);
+    trib_put_u32(writer, roster->new_servers);
     trib_put_u64(writer, roster->ticket);
     for (uint32_t i = 0; i < roster->member_count; i++) {
         trib_member_info_put(writer, &roster->members[i]);
@@ -137,8 +138,9 @@ static bool header_is_sane(const trib_roster *head)
            head->partition_bytes % head->chunk_bytes == 0 &&
            head->partition_bytes / head->chunk_bytes <= TRIB_SUM_CHUNKS_MAX &&
            (unsigned)head->sum_order <= TRIB_ORDER_ARRIVAL && trib_roster_can_sum_first(head, head->local_size) &&
-           head->newcomers <= head->worker_count && head->electors_before <= TRIB_MEMBERS_MAX &&
-           head->peer_timeout_ns > 0 && head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
+           head->newcomers <= head->worker_count && head->new_servers <= head->server_count &&
+           head->electors_before <= TRIB_MEMBERS_MAX && head->peer_timeout_ns > 0 &&
+           head->t_opt_factor <= TRIB_T_OPT_FACTOR_MAX;
 }
 
 trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_error *error)
@@ -165,6 +167,7 @@ trib_status trib_roster_get(trib_reader *reader, trib_roster **roster_out, trib_
     trib_get_text(reader, head.lost_text, sizeof head.lost_text);
     head.electors_before = trib_get_u32(reader);
     head.newcomers = trib_get_u32(reader);
+    head.new_servers = trib_get_u32(reader);
     head.ticket = trib_get_u64(reader);
     const bool may_follow = head.member_count <= TRIB_RATE_MEMBERS_MAX && head.local_size == 0;
     if (reader->failed || follows > (may_follow ? 1 : 0) || survives > 1 || shrinks > SHRINKS_AND_CONTINUES ||

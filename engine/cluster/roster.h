@@ -45,6 +45,7 @@ typedef struct trib_roster {
      * the members of the epoch before is needed, too (engine/membership/election.h). */
     uint32_t electors_before; /* members of the epoch before that had not left in good order; 0: it is the first */
     uint32_t newcomers;       /* the last so many workers were no members then */
+    uint32_t new_servers;     /* nor were the last so many servers */
     uint64_t ticket;          /* what stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
     const struct trib_roster *before; /* of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];

@@ -21,8 +21,11 @@ typedef struct trib_formation {
     bool *expected;                      /* by former member id: it has not been lost (membership/formation.h) */
     uint32_t electors_before, newcomers; /* as in the roster of that epoch */
     uint32_t joined_last;                /* workers that join the epoch that is being formed */
-    uint32_t joiners;                    /* workers that asked to join while the epoch was running */
+    uint32_t joiners;                    /* workers and servers that asked to join while the epoch was running */
     uint32_t first_joiner;               /* the place of the first one that joins, behind the former workers */
+    uint32_t new_servers;                /* as in the roster of that epoch */
+    uint32_t servers_joined_last;        /* as joined_last */
+    uint32_t first_new_server;           /* the place of the first server that joins, behind the former ones */
     uint32_t lost;                       /* since then */
     char lost_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t electors;   /* members of that epoch that had not left in good order when it ended */

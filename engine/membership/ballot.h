@@ -42,10 +42,11 @@ typedef struct trib_majority {
 /* with_coordinator: the coordinator of the last epoch is among them, which decides where exactly half are here. */
 bool trib_ballot_is_majority(const trib_majority *majority, bool with_coordinator);
 
-/* True if the member of that id was new in its epoch: the last workers are. */
-static inline bool trib_ballot_is_newcomer(uint32_t worker_count, uint32_t newcomers, uint32_t member)
+/* True if the member of that id was new in its epoch: the last ones below end, which is behind the workers or the
+ * servers, are. */
+static inline bool trib_ballot_is_newcomer(uint32_t end, uint32_t newcomers, uint32_t member)
 {
-    return member < worker_count && member + newcomers >= worker_count;
+    return member < end && member + newcomers >= end;
 }
 
 #endif

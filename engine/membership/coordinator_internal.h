@@ -142,14 +142,14 @@ struct trib_coordinator {
     trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
     bool noticed;                      /* the missing members were logged before the join deadline */
-    uint32_t parked;                   /* workers that wait for the end of the epoch to join (formation.h) */
+    uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
     trib_uneven_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
     struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */
 };
 
-/* The peer of a link whose worker waits for the end of the epoch to join. */
+/* The peer of a link whose member waits for the end of the epoch to join. */
 #define TRIB_PEER_PARKED (TRIB_NO_MEMBER - 1)
 
 static inline uint32_t trib_coordinator_slots(const trib_coordinator *self)

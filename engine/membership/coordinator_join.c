@@ -1,6 +1,5 @@
 /*
- * coordinator_join.c - the gathering of the members: accepting and rejecting members, and the roster that begins the
- * job.
+ * coordinator_join.c - the gathering of the members: accepting and rejecting members.
  *
  * A member that is lost before the job has begun may come back. A member that comes after the beginning is rejected.
  */
@@ -9,15 +8,10 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
-#include "engine/cluster/machines.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member.h"
-#include "engine/membership/rebalance.h"
-#include "engine/membership/tenure.h"
 #include "engine/wire/address_list.h"
-
-#define STAND_BY_MAX 16u
 
 void trib_coordinator_list_missing(const trib_coordinator *self, char *text, size_t size)
 {
@@ -161,200 +155,16 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator_end_job(self, &cause);
 }
 
-/* True if workers sum beside the dedicated servers. On one machine that gains nothing. Across machines it helps if
- * there are fewer servers than workers (OSDI'20), or if the servers' links carry less. The shares, which are computed
- * from the links, settle that. */
-static bool workers_should_sum(const trib_coordinator *self, const trib_roster *roster)
-{
-    trib_colocate colocate = self->core->engine->config.colocate;
-    if (self->server_count == 0) {
-        return true;
-    }
-    if (colocate != TRIB_COLOCATE_AUTO) {
-        return colocate == TRIB_COLOCATE_ON;
-    }
-    if (roster->local_size > 0 || self->worker_count == 1) {
-        const uint32_t each = roster->local_size > 0 ? roster->local_size : 1;
-        return self->server_count < self->worker_count / each && !trib_roster_is_one_host(roster);
-    }
-    return !trib_roster_is_one_host(roster);
-}
-
-static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *roster)
-{
-    const trib_local_sum wanted = self->core->engine->config.local_sum;
-    char why[TRIB_MACHINES_WHY_SIZE];
-    const uint32_t local_size = trib_machines_local_size(roster, wanted, why);
-    trib_logger *logger = self->core->reactor->logger;
-    if (local_size > 0) {
-        trib_log(logger, TRIB_LOG_INFO, "the %u workers of each machine sum first", local_size);
-    } else {
-        trib_log(logger, wanted == TRIB_LOCAL_SUM_ON ? TRIB_LOG_WARN : TRIB_LOG_DEBUG,
-                 "the workers of a machine do not sum first: %s", why);
-    }
-    return local_size;
-}
-
-/* Decides whether shares follow what links carry. If they do, workers without a share stand by for one, unless that
- * makes too many connections. */
-static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
-{
-    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW || roster->survives) {
-        return;
-    }
-    for (uint32_t i = 0; i < roster->worker_count; i++) {
-        trib_member_info *info = &roster->members[i];
-        info->stands_by = members[i].can_sum && !info->sums && roster->worker_count <= STAND_BY_MAX;
-        info->sums = info->sums || info->stands_by;
-    }
-    roster->follows = trib_rebalance_is_possible(roster);
-    for (uint32_t i = 0; i < roster->worker_count; i++) {
-        trib_member_info *info = &roster->members[i];
-        if (info->stands_by && !roster->follows) {
-            info->stands_by = info->sums = false;
-        }
-        members[i].can_sum = info->sums;
-    }
-}
-
-/* Of workers that are lost, too, if ranks stay as they were. */
-static uint32_t count_ranks(const trib_roster *roster, const trib_formation *formation)
-{
-    const uint32_t before = roster->continues ? formation->ranks_used : 0;
-    const uint32_t now = roster->members[roster->worker_count - 1].rank + 1;
-    return before > now ? before : now;
-}
-
-static trib_status make_roster(trib_coordinator *self)
-{
-    const trib_config *config = &self->core->engine->config;
-    uint32_t count = trib_coordinator_slots(self);
-    trib_roster *roster = trib_roster_create(count);
-    trib_place_member *members = calloc(count, sizeof *members);
-    if (roster == NULL || members == NULL) {
-        free(roster);
-        free(members);
-        return TRIB_NO_MEMORY;
-    }
-    roster->epoch = trib_formation_next_epoch(self);
-    roster->worker_count = self->worker_count;
-    roster->server_count = self->server_count;
-    roster->partition_bytes = config->partition_bytes;
-    roster->chunk_bytes = config->chunk_bytes;
-    roster->sum_order = config->sum_order;
-    roster->peer_timeout_ns = config->peer_timeout_ns;
-    for (uint32_t i = 0; i < count; i++) {
-        roster->members[i] = self->slots[i].info;
-    }
-    roster->local_size = local_size_of(self, roster);
-    roster->survives = config->survive != TRIB_SURVIVE_NOTHING && self->server_count > 0 && roster->local_size == 0;
-    roster->shrinks = config->survive >= TRIB_SURVIVE_WORKERS;
-    roster->continues = config->survive == TRIB_SURVIVE_CONTINUE;
-    roster->ranks_used = count_ranks(roster, &self->core->engine->formation);
-    roster->electors_before = self->core->engine->formation.electors;
-    roster->newcomers = self->core->engine->formation.joined_last;
-    if (trib_tenure_is_used(self->core->engine)) {
-        trib_reactor *reactor = self->core->reactor;
-        reactor->ops->random(reactor, &roster->ticket, sizeof roster->ticket);
-        roster->ticket |= 1u; /* 0 means that there is no store */
-    }
-    roster->lost = self->core->engine->formation.lost;
-    memcpy(roster->lost_text, self->core->engine->formation.lost_text, sizeof roster->lost_text);
-    const bool colocated = workers_should_sum(self, roster);
-    for (uint32_t i = 0; i < count; i++) {
-        const bool worker = i < self->worker_count;
-        members[i] = (trib_place_member){
-            .is_worker = worker,
-            .can_sum = worker ? colocated : true,
-            .bandwidth = roster->members[i].bandwidth,
-            .reactors = roster->members[i].reactors,
-        };
-    }
-    trib_status status = roster->local_size == 0 ? trib_place_weights(members, count, &roster->t_opt_factor)
-                                                 : trib_machines_weights(members, count, self->worker_count,
-                                                                         roster->local_size, &roster->t_opt_factor);
-    for (uint32_t i = 0; i < count; i++) {
-        roster->members[i].sums = members[i].can_sum && members[i].weight > 0;
-    }
-    trib_assert(self->roster == NULL && self->dealer == NULL);
-    self->roster = roster;
-    stand_by(self, roster, members);
-    if (status == TRIB_OK) {
-        status = trib_dealer_create(members, count, &self->dealer);
-    }
-    if (status == TRIB_OK && roster->follows) {
-        status = trib_rebalance_open(self, members);
-    }
-    free(members);
-    return status;
-}
-
-/* The encoded roster, which all sends share. A copy for each member would take memory that grows with the square of
- * their number. */
-typedef struct roster_payload {
-    uint32_t references;
-    unsigned char bytes[];
-} roster_payload;
-
-static void roster_unref(roster_payload *payload)
-{
-    trib_assert(payload->references > 0);
-    if (--payload->references == 0) {
-        free(payload);
-    }
-}
-
-static void roster_sent(trib_send_record *out, trib_status status)
-{
-    (void)status;
-    roster_unref(out->context);
-}
-
-static void send_roster(trib_link *link, uint32_t member, roster_payload *payload, size_t size)
-{
-    const trib_frame frame = {.type = TRIB_FRAME_ROSTER, .root = member, .payload_size = (uint32_t)size};
-    payload->references++;
-    trib_status status = trib_link_send(link, &frame, payload->bytes, roster_sent, payload);
-    if (status != TRIB_OK) {
-        payload->references--; /* never the last reference, because the caller holds one */
-        trib_link_close(link, false, status, "could not send the roster");
-    }
-}
-
-void trib_coordinator_start_running(trib_coordinator *self)
-{
-    trib_assert(!self->running && !self->over && self->joined == trib_coordinator_slots(self));
-    trib_timer_stop(self->core->reactor, &self->join_deadline);
-    size_t capacity = TRIB_PAYLOAD_MAX;
-    roster_payload *payload = malloc(sizeof *payload + capacity);
-    if (payload == NULL || make_roster(self) != TRIB_OK) {
-        free(payload);
-        const trib_cause cause =
-            trib_cause_note(TRIB_NO_MEMORY, TRIB_NO_MEMBER, "the coordinator could not make the roster");
-        trib_coordinator_end_job(self, &cause);
-        return;
-    }
-    self->core->host.epoch = self->roster->epoch;
-    self->core->engine->formation.is_known = false;
-    payload->references = 1;
-    trib_writer writer = {.data = payload->bytes, .capacity = capacity};
-    trib_roster_put(&writer, self->roster);
-    if (writer.overflow) {
-        const trib_cause cause = trib_cause_note(TRIB_UNSUPPORTED, TRIB_NO_MEMBER, "too many members for one roster");
-        trib_coordinator_end_job(self, &cause);
-    }
-    for (uint32_t i = 0; i < trib_coordinator_slots(self) && !writer.overflow; i++) {
-        send_roster(self->slots[i].link, i, payload, writer.size);
-    }
-    roster_unref(payload);
-    trib_coordinator_run(self);
-}
-
-static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed)
+/* epoch: the number of the member's last roster, or 0. A server without the last one is a stranger, and must not take
+ * the place of one that may be cut off, and its vote. */
+static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed,
+                                        uint32_t epoch)
 {
     const bool gathers_again = trib_formation_gathers(self);
-    if ((info->roles & TRIB_ROLE_WORKER) && claimed == TRIB_NO_MEMBER) {
-        return trib_formation_find_place(self);
+    const bool is_server = !(info->roles & TRIB_ROLE_WORKER);
+    const bool is_stranger = is_server && gathers_again && epoch != self->core->engine->formation.epoch;
+    if (is_stranger || (!is_server && claimed == TRIB_NO_MEMBER)) {
+        return trib_formation_find_place(self, is_server);
     }
     if (info->roles & TRIB_ROLE_WORKER) {
         const bool has_place =
@@ -452,7 +262,11 @@ static void take_slot(trib_coordinator *self, trib_coordinator_slot *at, trib_li
     link->peer = index;
     trib_timer_stop(self->core->reactor, &link->deadline);
     /* The member learns the incarnation of the job from this frame's header. */
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    if (trib_formation_gathers(self)) {
+        trib_formation_tell_waits(link);
+    } else {
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
+    }
     trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "joined: %s", at->info.name);
     self->joined++;
 }
@@ -482,15 +296,22 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u workers", workers);
     }
     char text[TRIB_ERROR_TEXT_SIZE];
-    trib_coordinator_slot *at = find_slot(self, &info, frame->root);
+    trib_coordinator_slot *at = find_slot(self, &info, frame->root, frame->tensor);
     const char *kind = (info.roles & TRIB_ROLE_WORKER) != 0 ? "" : "server "; /* a joining server has no number yet */
-    const bool is_joiner =
-        is_worker && claimed == TRIB_NO_MEMBER && self->core->engine->config.survive >= TRIB_SURVIVE_WORKERS;
-    if (trib_formation_puts_off(self, link, is_joiner && at == NULL)) {
+    const bool is_joiner = claimed == TRIB_NO_MEMBER && self->core->engine->config.survive >= TRIB_SURVIVE_WORKERS;
+    const bool is_too_many = is_joiner && at == NULL && self->running && !self->over && trib_formation_is_full(self);
+    if (!is_too_many && trib_formation_puts_off(self, link, !is_worker, is_joiner && at == NULL)) {
         return TRIB_OK;
     }
-    if (self->running || self->over) {
-        snprintf(text, sizeof text, "%s%s came when the job had already begun", kind, info.name);
+    if (is_too_many) {
+        snprintf(text, sizeof text,
+                 "no place for %s%s: %u members are in the job or wait to join it, and that is the most", kind,
+                 info.name, TRIB_MEMBERS_MAX);
+    } else if (self->running || self->over) {
+        snprintf(text, sizeof text, "%s%s came when the job had already begun%s", kind, info.name,
+                 is_worker || is_joiner ? ""
+                                        : ": with TRIB_SURVIVE=workers on all members it would wait, and join when all "
+                                          "workers have called trib_membership_advance");
     } else if (!trib_formation_gathers(self) && expects_others(self, &info, workers, servers)) {
         snprintf(text, sizeof text,
                  "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",

@@ -40,6 +40,7 @@ static void take_office(trib_election *self, const bool *elects)
     formation->epoch = roster->epoch;
     formation->electors_before = roster->electors_before;
     formation->newcomers = roster->newcomers;
+    formation->new_servers = roster->new_servers;
     formation->ranks_used = roster->ranks_used;
     formation->admits = formation->at_boundary || !roster->continues;
     formation->joiners = formation->lost = formation->electors = 0;
@@ -96,7 +97,8 @@ static bool count(const trib_election *self, const trib_tally *tally)
     for (uint32_t i = 0; i < roster->member_count; i++) {
         majority.electors += trib_election_counts(self, i);
         majority.votes += tally->elects[i];
-        majority.former += tally->elects[i] && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i);
+        majority.former += tally->elects[i] && !trib_ballot_is_newcomer(roster->worker_count, roster->newcomers, i) &&
+                           !trib_ballot_is_newcomer(roster->member_count, roster->new_servers, i);
     }
     return trib_ballot_is_majority(&majority, false);
 }

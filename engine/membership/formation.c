@@ -12,9 +12,8 @@
 #include "engine/membership/member.h"
 #include "engine/membership/tenure.h"
 #include "engine/membership/verdict.h"
-#include "engine/wire/clock.h"
 
-#define JOINERS_MORE 8u                        /* that come while the membership changes */
+#define JOINERS_MORE 8u                        /* of each kind, that come while the membership changes */
 #define BACK_MORE_NS (2 * INT64_C(1000000000)) /* beyond the peer timeout: the time to close links and to come back */
 
 static trib_formation *formation_of(const trib_coordinator *self)
@@ -67,6 +66,7 @@ static bool expect(trib_coordinator *self, bool at_boundary)
     formation->ballot = 0;
     formation->electors_before = self->roster->electors_before;
     formation->newcomers = self->roster->newcomers;
+    formation->new_servers = self->roster->new_servers;
     formation->electors = 0;
     formation->worker_count = self->worker_count;
     formation->server_count = self->server_count;
@@ -194,79 +194,32 @@ uint32_t trib_formation_next_epoch(const trib_coordinator *self)
     return trib_epoch_make(trib_epoch_incarnation(self->core->host.epoch), after > most ? after - most : after);
 }
 
-/* Places for workers that join, between the former workers and the servers. */
+/* Places for members that join: for workers between the former workers and the servers, for servers behind those. */
 static void add_places(trib_formation *formation)
 {
     const uint32_t workers = formation->worker_count, servers = formation->server_count;
-    uint32_t more = formation->admits ? formation->joiners + JOINERS_MORE : 0;
-    more = more < TRIB_MEMBERS_MAX - workers - servers ? more : TRIB_MEMBERS_MAX - workers - servers;
-    bool *expected = realloc(formation->expected, (workers + more + servers) * sizeof *expected);
+    const uint32_t more = formation->admits ? formation->joiners + JOINERS_MORE : 0;
+    bool *expected = realloc(formation->expected, (workers + servers + 2 * (size_t)more) * sizeof *expected);
     formation->first_joiner = workers;
+    formation->first_new_server = workers + servers;
     if (expected == NULL) {
         formation->joiners = 0;
         return;
     }
     memmove(expected + workers + more, expected + workers, servers * sizeof *expected);
     memset(expected + workers, 0, more * sizeof *expected);
+    memset(expected + workers + more + servers, 0, more * sizeof *expected);
     formation->expected = expected;
     formation->worker_count += more;
+    formation->first_new_server += more;
+    formation->server_count += more;
 }
 
-/* ---- Workers that join ---- */
-
-static void park(trib_coordinator *self, trib_link *link)
+/* True if the place is for one that was no member of the last epoch. */
+static bool is_new_place(const trib_coordinator *self, uint32_t place)
 {
-    trib_assert(link->peer == TRIB_NO_MEMBER);
-    link->peer = TRIB_PEER_PARKED;
-    self->parked++;
-    trib_timer_stop(self->core->reactor, &link->deadline);
-    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
-    trib_log(self->core->reactor->logger, TRIB_LOG_INFO,
-             "a worker at %s waits to join: it does when all workers have called trib_membership_advance",
-             trib_link_remote(link));
-}
-
-bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks_place)
-{
-    if (lacks_place && self->running && !self->over) {
-        park(self, link);
-        return true;
-    }
-    const bool changes = self->over && self->roster != NULL && self->roster->shrinks;
-    if (changes || lacks_place) {
-        trib_link_close(link, true, TRIB_CLOSED, "the membership changes: come again");
-    }
-    return changes || lacks_place;
-}
-
-trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self)
-{
-    for (uint32_t i = formation_of(self)->first_joiner; trib_formation_gathers(self) && i < self->worker_count; i++) {
-        if (!self->slots[i].joined) {
-            return &self->slots[i];
-        }
-    }
-    return NULL;
-}
-
-trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error)
-{
-    switch (frame->type) {
-    case TRIB_FRAME_ADVANCE:
-    case TRIB_FRAME_PONG:
-    case TRIB_FRAME_LOST:
-        return TRIB_OK;
-    case TRIB_FRAME_PING:
-        trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(link->host->reactor)), NULL,
-                            0);
-        return TRIB_OK;
-    case TRIB_FRAME_LEAVE:
-        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = TRIB_NO_MEMBER}, NULL, 0);
-        return TRIB_OK;
-    default:
-        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame of a worker that waits to join",
-                              trib_frame_name(frame->type));
-    }
+    const trib_formation *formation = formation_of(self);
+    return place >= formation->first_joiner && (place < self->worker_count || place >= formation->first_new_server);
 }
 
 /* Members are asked for life signs while they wait for each other's programs. One that has become silent is lost. */
@@ -330,38 +283,43 @@ void trib_formation_deadline_passed(trib_coordinator *self)
     trib_formation_check(self);
 }
 
-/* Counts the members that are there: joiners, or those of the last epoch. */
-static uint32_t count_joined(const trib_coordinator *self, bool is_new)
+/* Counts the members that are there in places from first on and below end: joiners, or those of the last epoch. */
+static uint32_t count_joined(const trib_coordinator *self, uint32_t first, uint32_t end, bool is_new)
 {
     uint32_t count = 0;
-    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        const bool at_new = i >= formation_of(self)->first_joiner && i < self->worker_count;
-        count += self->slots[i].joined && at_new == is_new;
+    for (uint32_t i = first; i < end; i++) {
+        count += self->slots[i].joined && is_new_place(self, i) == is_new;
     }
     return count;
+}
+
+static uint32_t count_former(const trib_coordinator *self)
+{
+    return count_joined(self, 0, trib_coordinator_slots(self), false);
 }
 
 /* The id in the last epoch of the member that has that place. */
 static uint32_t former_id(const trib_coordinator *self, uint32_t place)
 {
     const trib_formation *formation = formation_of(self);
-    return place < formation->first_joiner ? place
-           : place < self->worker_count    ? TRIB_NO_MEMBER
-                                           : place - self->worker_count + formation->first_joiner;
+    return is_new_place(self, place)         ? TRIB_NO_MEMBER
+           : place < formation->first_joiner ? place
+                                             : place - self->worker_count + formation->first_joiner;
 }
 
 /* True if those that are there may go on: nobody else can then. */
 static bool has_majority(const trib_coordinator *self)
 {
     const trib_formation *formation = formation_of(self);
-    trib_majority majority = {.votes = count_joined(self, false),
+    const uint32_t servers_end = formation->first_new_server; /* of the former ones */
+    trib_majority majority = {.votes = count_former(self),
                               .electors = formation->electors,
                               .before = formation->electors_before,
                               .knows_roster = formation->is_known};
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        const bool is_former = i < formation->first_joiner || i >= self->worker_count;
-        majority.former += self->slots[i].joined && is_former &&
-                           !trib_ballot_is_newcomer(formation->first_joiner, formation->newcomers, i);
+        majority.former += self->slots[i].joined && !is_new_place(self, i) &&
+                           !trib_ballot_is_newcomer(formation->first_joiner, formation->newcomers, i) &&
+                           !trib_ballot_is_newcomer(servers_end, formation->new_servers, i);
     }
     return trib_ballot_is_majority(&majority, formation->ballot == 0);
 }
@@ -384,7 +342,7 @@ static void end_as_minority(trib_coordinator *self)
     snprintf(text, sizeof text,
              "%.200s; %u of the last epoch's %u members are here, which is no majority, so others may go on: start the "
              "job again",
-             formation->lost_text, count_joined(self, false), formation->electors);
+             formation->lost_text, count_former(self), formation->electors);
     const trib_cause cause = trib_cause_note(TRIB_PEER_LOST, TRIB_NO_MEMBER, text);
     trib_coordinator_end_job(self, &cause);
 }
@@ -408,7 +366,9 @@ static bool deal_places(trib_coordinator *self)
         return false;
     }
     const bool continues = self->core->engine->config.survive == TRIB_SURVIVE_CONTINUE;
-    formation_of(self)->joined_last = count_joined(self, true);
+    formation_of(self)->joined_last = count_joined(self, 0, self->worker_count, true);
+    formation_of(self)->servers_joined_last =
+        count_joined(self, self->worker_count, trib_coordinator_slots(self), true);
     uint32_t next = 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (!self->slots[i].joined) {
@@ -451,7 +411,7 @@ void trib_formation_check(trib_coordinator *self)
         }
     }
     bool any = false;
-    if (count_joined(self, true) < formation_of(self)->joiners) {
+    if (count_joined(self, 0, trib_coordinator_slots(self), true) < formation_of(self)->joiners) {
         return;
     }
     for (uint32_t i = 0; i < self->worker_count; i++) {

@@ -41,12 +41,16 @@ bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
 bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member);
 /* Gathering: deals out the new places if all that are left are there and want to go on. */
 void trib_formation_check(trib_coordinator *self);
-/* Returns true if the process that says JOIN has to wait. While the epoch runs a worker without a place waits on its
- * link; at other times whoever comes too early has to come again. */
-bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool lacks_place);
-/* Between epochs: returns a place for a new worker, or NULL if there is none now. */
-trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self);
-/* Takes a frame of a worker that waits on its link (trib_formation_puts_off). */
+/* Returns true if the process that says JOIN has to wait. While the epoch runs a worker or server without a place waits
+ * on its link; at other times whoever comes too early has to come again. */
+bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place);
+/* True if members and those that wait to join are as many as a job may have. */
+bool trib_formation_is_full(const trib_coordinator *self);
+/* Between epochs: returns a place for a new worker or server, or NULL if there is none now. */
+trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self, bool is_server);
+/* Tells a member that joins that it waits for the others' programs. */
+void trib_formation_tell_waits(trib_link *link);
+/* Takes a frame of a member that waits on its link (trib_formation_puts_off). */
 TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
 /* Declares the members lost that have not come back in time. */
 void trib_formation_deadline_passed(trib_coordinator *self);

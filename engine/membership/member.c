@@ -320,6 +320,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_PING:
         atomic_store(&member->core->engine->coordinator_heard_ns, link->last_received_ns);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PONG}, NULL, 0);
+        trib_member_note_waits(member, frame->root == TRIB_PING_WAITS);
         return TRIB_OK;
     case TRIB_FRAME_PROBE:
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PROBED}, NULL, 0);

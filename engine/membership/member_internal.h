@@ -16,6 +16,7 @@ struct trib_member {
     bool joined;
     bool has_begun;   /* the roster was sent to this member, so the job is lost if the roster does not arrive */
     bool knows_begun; /* all members have the roster, and the store has its epoch if there is one */
+    bool waits;       /* the job is under way, and this member joins it at a boundary */
     bool leaving;
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
@@ -24,10 +25,10 @@ struct trib_member {
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
-/* True for a worker that joins a job which is under way. */
+/* True for a member that joins a job which is under way. */
 static inline bool trib_member_is_joiner(const trib_engine *engine)
 {
-    return (engine->config.roles & TRIB_ROLE_WORKER) != 0 && engine->config.rank < 0;
+    return ((engine->config.roles & TRIB_ROLE_WORKER) != 0 && engine->config.rank < 0) || engine->member->waits;
 }
 
 /* ---- member.c ---- */
@@ -45,6 +46,8 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 /* The coordinator is not reached. Its name may have other addresses by now. */
 void trib_member_look_up_coordinator(trib_member *member);
+/* A PING says whether this member waits for a boundary of a job that is under way. */
+void trib_member_note_waits(trib_member *member, bool waits);
 /* The control link is up: sends JOIN. */
 void trib_member_link_ready(trib_link *link);
 TRIB_CHECKED trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,

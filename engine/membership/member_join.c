@@ -15,6 +15,7 @@
 #include "engine/membership/formation.h"
 #include "engine/membership/job_settings.h"
 #include "engine/membership/member_internal.h"
+#include "engine/membership/server_drain.h"
 #include "engine/membership/tenure.h"
 #include "engine/tracer/tracer.h"
 #include "engine/wire/address_list.h"
@@ -33,6 +34,10 @@ const char *trib_member_awaited(const trib_engine *engine, char *text, size_t si
         snprintf(text, size, "everybody is there, and connections are being made");
     } else if (engine->coordinator != NULL) {
         snprintf(text, size, "missing %s", missing);
+    } else if (self->waits && self->link != NULL && trib_link_is_up(self->link)) {
+        snprintf(text, size,
+                 "the job at %s is under way: this %s joins when all workers have called trib_membership_advance",
+                 engine->coordinator_address, engine->config.roles & TRIB_ROLE_WORKER ? "worker" : "server");
     } else if (self->link != NULL && trib_link_is_up(self->link)) {
         snprintf(text, size, "the coordinator at %s is reached, and waits for others", engine->coordinator_address);
     } else {
@@ -49,6 +54,18 @@ void trib_member_note_awaited(trib_engine *engine)
     pthread_mutex_lock(&engine->mutex);
     memcpy(engine->awaited, text, sizeof text);
     pthread_mutex_unlock(&engine->mutex);
+}
+
+void trib_member_note_waits(trib_member *member, bool waits)
+{
+    const trib_engine *engine = member->core->engine;
+    if (!waits || member->joined || member->waits || atomic_load(&engine->changing)) {
+        return;
+    }
+    member->waits = true;
+    trib_member_note_awaited(member->core->engine);
+    char text[TRIB_AWAITED_SIZE];
+    trib_log(member->core->reactor->logger, TRIB_LOG_INFO, "%s", trib_member_awaited(engine, text, sizeof text));
 }
 
 /* The roster may be that of the last epoch. */
@@ -83,7 +100,9 @@ void trib_member_link_ready(trib_link *link)
     trib_assert(!writer.overflow);
     /* A server with a configured number asks for that number. */
     const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
-    trib_frame frame = {.type = TRIB_FRAME_JOIN, .root = is_worker ? engine->member_id : (uint32_t)engine->config.rank};
+    trib_frame frame = {.type = TRIB_FRAME_JOIN,
+                        .root = is_worker ? engine->member_id : (uint32_t)engine->config.rank,
+                        .tensor = engine->roster != NULL ? engine->roster->epoch : 0};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_send_advance(member);
     trib_member_note_awaited(engine);
@@ -322,5 +341,6 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_tracer_joined(engine);
     begin_watch(member);
     declare_all(member);
+    trib_server_drain_again(engine);
     return TRIB_OK;
 }

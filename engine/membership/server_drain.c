@@ -51,6 +51,13 @@ trib_status trib_server_drain(trib_engine *engine, trib_error *error)
     return TRIB_OK;
 }
 
+void trib_server_drain_again(trib_engine *engine)
+{
+    if (atomic_load(&engine->losses.drains)) {
+        ask_to_go(engine->cores[0].reactor, NULL);
+    }
+}
+
 trib_status trib_server_drain_refused(trib_engine *engine, trib_error *error)
 {
     if (!atomic_load(&engine->losses.drains)) {

@@ -16,6 +16,8 @@
 
 /* Any thread: this server asks to go. Fails with TRIB_STATE where it cannot ask. */
 TRIB_CHECKED trib_status trib_server_drain(trib_engine *engine, trib_error *error);
+/* A new epoch begins: a server that had asked to go when the last one ended asks again. */
+void trib_server_drain_again(trib_engine *engine);
 /* Core 0: the coordinator cannot do without this server. */
 TRIB_CHECKED trib_status trib_server_drain_refused(trib_engine *engine, trib_error *error);
 /* Any core: all cores of this worker may have taken one more loss. */

@@ -117,6 +117,7 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 /* `root` of an ENDED: the epoch is over, and the job goes on without the subject. Of a SERVER_LOST: the sender cannot
  * go on without that server. */
 #define TRIB_ENDED_CHANGES 1u
+#define TRIB_PING_WAITS 1u /* root of a PING: the receiver joins when all workers have asked for the next epoch */
 #define TRIB_SERVER_LOST_STOPS 1u
 #define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
 #define TRIB_VOTE_BYTES 8u    /* of each tensor in VOTE and ELECTED */

@@ -305,6 +305,71 @@ def elastic_from_python():
         await_line(job.workers[0], 'rank 0 of 3')
 
 
+SERVER_BACK = '''
+import array
+import tributary
+engine = tributary.Engine()
+engine.wait_ready()
+tensor = engine.declare("x", tributary._abi.TRIB_INT32, 50000)
+
+def steps(count):
+    for step in range(count):
+        data = array.array("i", [engine.rank + step] * 50000)
+        tensor.push_pull(data, reduce=tributary.SUM).wait()
+        assert data == array.array("i", [1 + 2 * step] * 50000), list(data[:4])
+
+steps(20)
+print("there", flush=True)
+counts = [1]
+while counts != [1, 0, 1]:
+    now = engine.advance()
+    steps(20)
+    if now.server_count != counts[-1]:
+        counts.append(now.server_count)
+        print("servers", counts[-1], flush=True)
+before = engine.stats()
+steps(20)
+after = engine.stats()
+assert after.bytes_summed == before.bytes_summed, after.bytes_summed - before.bytes_summed
+assert after.bytes_pulled - before.bytes_pulled == 20 * 200000, after.bytes_pulled
+engine.close()
+print("done", flush=True)
+'''
+
+
+def server_comes_back(transport, number):
+    """The server is killed and started again as it was, or drained and another one started. Workers have summed
+    meanwhile, and do not any more."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(2, 1, transport, TRIB_COLOCATE='off', TRIB_LOG='info') as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        for rank in range(2):
+            env = dict(job.env, TRIB_RANK=str(rank), TRIB_LOG='warn')
+            job.workers.append(subprocess.Popen([sys.executable, '-c', SERVER_BACK], env=env, **PIPES))
+        for worker in job.workers:
+            await_line(worker, 'there')
+        job.servers[0].send_signal(signal.SIGKILL if number == '0' else signal.SIGTERM)
+        await_line(job.workers[0], 'servers 0')
+        env = dict(job.env, TRIB_RANK=number)
+        job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **PIPES))
+        await_line(job.servers[1], 'is under way: this server joins when all workers')
+        for status, output in ends_of(job.workers):
+            assert status == 0 and 'done' in output, (status, output[-600:])
+        ((status, output),) = ends_of(job.servers[1:])
+        assert status == 0, (status, output[-600:])
+
+
+def server_is_refused(survive):
+    """Without the setting a server that comes later is told which one would admit it."""
+    with Job(1, 0, 'tcp') as job:
+        job.env.update(TRIB_SURVIVE=survive, TRIB_SERVERS='1')
+        job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=job.env, **PIPES))
+        await_line(job.start(0, '1000000000'), 'epoch 1, ')
+        job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=job.env, **PIPES))
+        ((status, output),) = ends_of(job.servers[1:])
+        assert status == 1 and 'already begun: with TRIB_SURVIVE=workers on all members' in output, (status, output)
+
+
 CASES = [
     (
         'killed_%d_of_%d_with_%d_servers_%s' % (deaths, WORKERS, servers, transport),
@@ -326,6 +391,11 @@ CASES += [
     for transport, servers in (('tcp', 0), ('shm', 0), ('tcp', 1))
 ]
 CASES += [('elastic_from_python', elastic_from_python)]
+CASES += [
+    ('server_comes_back_%s' % transport, lambda t=transport, n=number: server_comes_back(t, n))
+    for transport, number in (('tcp', '0'), ('shm', '-1'))
+]
+CASES += [('server_refused_%s' % survive, lambda s=survive: server_is_refused(s)) for survive in ('nothing', 'servers')]
 CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
 
 

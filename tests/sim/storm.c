@@ -15,7 +15,7 @@
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
 
-enum { DRAWN_MAX = 3, FAULTS_MAX = DRAWN_MAX + 2 * JOINERS_MAX, MEMBERS_MAX = ALL_MAX + SERVERS_MAX, NUMBERS_MAX = 64 };
+enum { DRAWN_MAX = 3, FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1), NUMBERS_MAX = 64 };
 
 typedef struct fault {
     enum { KILL, PAUSE, CUT, DEAF, MUTE, START } kind; /* DEAF, MUTE: cut off one way */
@@ -56,7 +56,7 @@ static int64_t draw_faults(storm *self, uint64_t seed)
     uint64_t state = seed * 7919 + 1;
     (void)draw(&state, 2);
     self->what = (setting){.workers = 2 + (uint32_t)draw(&state, WORKERS_MAX - 1),
-                           .servers = (uint32_t)draw(&state, SERVERS_MAX + 1),
+                           .servers = (uint32_t)draw(&state, SERVERS_MAX),
                            .in_place = draw(&state, 2) != 0,
                            .mixes = draw(&state, 2) != 0,
                            .colocated = draw(&state, 2) != 0,
@@ -80,6 +80,21 @@ static int64_t draw_faults(storm *self, uint64_t seed)
     return at_ns;
 }
 
+/* A member that joins is started, and may die soon. Returns when the last fault begins. */
+static int64_t draw_start(storm *self, uint64_t *state, uint32_t member, int64_t at_ns)
+{
+    const bool dies = draw(state, 4) == 0;
+    const int64_t comes_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 12 * SECOND);
+    const int64_t lives_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 6 * SECOND);
+    self->faults[self->fault_count++] = (fault){.kind = START, .members = 1u << member, .at_ns = 1 + comes_ns};
+    if (dies) {
+        self->faults[self->fault_count++] =
+            (fault){.kind = KILL, .members = 1u << member, .at_ns = 1 + comes_ns + lives_ns};
+    }
+    const int64_t last_ns = comes_ns + (dies ? lives_ns : 0);
+    return last_ns > at_ns ? last_ns : at_ns;
+}
+
 /* Workers that join, at any time, and may die soon after they have come; and members that are cut off one way. */
 static int64_t draw_more(storm *self, uint64_t seed, int64_t at_ns)
 {
@@ -98,21 +113,35 @@ static int64_t draw_more(storm *self, uint64_t seed, int64_t at_ns)
     }
     self->what.workers += self->what.joins;
     for (uint32_t i = 0; i < self->what.joins; i++) {
-        const bool dies = draw(&state, 4) == 0;
-        const int64_t comes_ns =
-            draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 12 * SECOND);
-        const int64_t lives_ns =
-            draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 6 * SECOND);
-        self->faults[self->fault_count++] =
-            (fault){.kind = START, .members = 1u << (initial + i), .at_ns = 1 + comes_ns};
-        at_ns = comes_ns > at_ns ? comes_ns : at_ns;
-        if (dies) {
-            self->faults[self->fault_count++] =
-                (fault){.kind = KILL, .members = 1u << (initial + i), .at_ns = 1 + comes_ns + lives_ns};
-            at_ns = comes_ns + lives_ns > at_ns ? comes_ns + lives_ns : at_ns;
-        }
+        at_ns = draw_start(self, &state, initial + i, at_ns);
     }
     return at_ns;
+}
+
+/* A server that joins, which is on either side of a cut. In some jobs it is alone with the coordinator, and must not
+ * make a majority with it. */
+static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
+{
+    uint64_t state = seed * 15485863 + 5;
+    (void)draw(&state, 2);
+    const bool is_alone = draw(&state, 8) == 0;
+    if (draw(&state, 2) == 0 && !is_alone) {
+        return at_ns;
+    }
+    const uint32_t late = members_of(self);
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        const int kind = self->faults[i].kind;
+        const bool is_cut = kind == CUT || kind == DEAF || kind == MUTE;
+        self->faults[i].members |= is_cut && draw(&state, 2) == 0 ? 1u << late : 0;
+        self->faults[i].members = is_alone && kind != START ? 0 : self->faults[i].members;
+    }
+    if (is_alone) {
+        self->faults[0] = (fault){.kind = CUT, .members = 1u | 1u << late, .at_ns = self->faults[0].at_ns};
+        self->what.boundaries = 0;
+    }
+    self->what.servers++;
+    self->what.late = 1;
+    return draw_start(self, &state, late, at_ns);
 }
 
 /* Numbers of its own, so that a seed's faults are the same with a store and without. */
@@ -168,7 +197,8 @@ static int64_t keep_store(storm *self, int64_t now_ns)
 
 static void plan(storm *self, const storm_run *how)
 {
-    const int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
+    int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
+    last_ns = draw_late_server(self, how->seed, last_ns);
     self->quiet_ns = last_ns + 14 * SECOND;
     plan_store(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
@@ -223,7 +253,8 @@ static void watch(storm *self)
 
 static bool is_initial(const storm *self, uint32_t member)
 {
-    return member < self->what.workers - self->what.joins || member >= self->what.workers;
+    return member < self->what.workers - self->what.joins ||
+           (member >= self->what.workers && member < members_of(self) - self->what.late);
 }
 
 /* True for a worker that has joined and has not ended. */
@@ -318,7 +349,7 @@ static void run_faults(storm *self, int64_t began_ns)
     }
 }
 
-/* Where faults hit a minority only, for good, the others go on. A worker that joins has a vote from then on. With a
+/* Where faults hit a minority only, for good, the others go on. A member that joins has a vote from then on. With a
  * store a minority goes on if the others are dead. */
 static void check_majority(storm *self)
 {

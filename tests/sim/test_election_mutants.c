@@ -29,6 +29,7 @@
     X(VOTE_TWICE, "a vote counts twice")                                                                               \
     X(NOTHING_DECIDED, "what has succeeded on some voter fails on the others")                                         \
     X(DECISION_IGNORED, "a voter does not take the decision over")                                                     \
+    X(STRANGER_VOTES, "a new server has the place, and the vote, of one that may be cut off")                          \
     X(UNCLAIMED, "nobody asks the store whether another one goes on")                                                  \
     X(NOT_FORGONE, "an epoch that is over begins by the store")
 #define BUG_ENUM(name, text) PLANT_##name,
@@ -62,6 +63,17 @@ bool __wrap_trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_t
         trib_paper_clear(&tally_out->decided);
     }
     return done;
+}
+
+__typeof__(trib_coordinator_take_join) __real_trib_coordinator_take_join, __wrap_trib_coordinator_take_join;
+trib_status __wrap_trib_coordinator_take_join(trib_coordinator *self, trib_link *link, const trib_frame *frame,
+                                              const void *payload, trib_error *error)
+{
+    trib_frame claims = *frame;
+    if (is_planted(PLANT_STRANGER_VOTES) && frame->tensor == 0) {
+        claims.tensor = self->core->engine->formation.epoch;
+    }
+    return __real_trib_coordinator_take_join(self, link, &claims, payload, error);
 }
 
 __typeof__(trib_commit_settle) __real_trib_commit_settle, __wrap_trib_commit_settle;

@@ -93,6 +93,57 @@ static void worker_joins(void **state)
     }
 }
 
+static bool has_summed(const bed *self, uint32_t member)
+{
+    trib_stats stats = {.struct_size = sizeof stats};
+    assert_int_equal(trib_engine_get_stats(self->job->members[member].engine, &stats), TRIB_OK);
+    return stats.bytes_summed > 0;
+}
+
+static bool has_servers(sim_job *job, void *argument)
+{
+    const bed *self = argument;
+    (void)job;
+    bool all = true;
+    for (uint32_t i = 0; i < self->what->workers; i++) {
+        const worker *at = &self->workers[i];
+        all = all && at->servers == self->what->servers - self->deaths_left && at->through == TENSORS && !at->changing;
+    }
+    return all || self->text[0] != '\0';
+}
+
+/* A server starts while the job runs, beside others, after one is killed (which is how it comes back), or as the only
+ * one. It waits, is admitted at the next boundary, and sums. */
+static void server_joins(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 12; kind++) {
+        const setting what = {.workers = 2 + (kind & 1),
+                              .servers = 1 + kind / 4,
+                              .late = 1,
+                              .boundaries = 6,
+                              .colocated = kind < 4,
+                              .in_place = (kind & 1) != 0,
+                              .mixes = (kind & 2) != 0,
+                              .reactors = 1 + kind % 2};
+        bed *self = worker_loss_open(&what, kind + 1);
+        const uint32_t last = what.workers + what.servers - 1;
+        const bool comes_back = what.servers == 3;
+        if (comes_back) {
+            sim_job_kill(self->job, last - 1);
+            self->deaths_left = 1;
+        }
+        worker_loss_start_late(self, last);
+        assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 100 * SECOND, has_servers, self));
+        if (self->text[0] != '\0' || self->wrong > 0 || !self->job->members[last].ready_told) {
+            worker_loss_fail(self, self->text);
+        }
+        assert_true(self->workers[0].epoch > 1 && has_summed(self, last));
+        worker_loss_check_alike(self);
+        worker_loss_close(self);
+    }
+}
+
 static void last_server_dies(void **state)
 {
     (void)state;
@@ -200,6 +251,7 @@ int main(void)
         cmocka_unit_test(two_workers_die),        cmocka_unit_test(last_server_dies),
         cmocka_unit_test(coordinator_dies),       cmocka_unit_test(worker_joins),
         cmocka_unit_test(silence_between_epochs), cmocka_unit_test(planted_bugs_are_found),
+        cmocka_unit_test(server_joins),
     };
     return cmocka_run_group_tests_name("worker loss", tests, NULL, NULL);
 }

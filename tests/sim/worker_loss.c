@@ -101,6 +101,7 @@ static void start(worker *me, const trib_membership *now)
     me->epoch = now->epoch;
     me->rank = (uint32_t)now->rank;
     me->count = (uint32_t)now->worker_count;
+    me->servers = (uint32_t)now->server_count;
     me->through = 0;
     me->changing = false;
     assert_true(me->epoch < EPOCHS_MAX);
@@ -227,10 +228,17 @@ static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib
     (void)link;
     const bed *self = job->config.user;
     config->worker_count -= (int32_t)self->what->joins;
+    config->server_count -= (int32_t)self->what->late;
     config->coordinator = "n0:4000,n1:4000,n2:4000,n3:4000,n4:4000,n5:4000,n6:4000";
     if (member < job->config.workers && member + self->what->joins >= job->config.workers) {
         config->rank = -1;
     }
+}
+
+void worker_loss_start_late(const bed *self, uint32_t member)
+{
+    assert_true(member >= self->what->workers + self->what->servers - self->what->late);
+    trib_sim_process_freeze(self->job->members[member].process, false);
 }
 
 bed *worker_loss_open(const setting *what, uint64_t seed)
@@ -246,16 +254,20 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     config.has_store = what->has_store;
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
-    config.tweak = what->joins > 0 ? joins_later : NULL;
+    const bool some_join = what->joins > 0 || what->late > 0;
+    config.tweak = some_join ? joins_later : NULL;
     config.user = self;
     self->what = what;
     trib_error error = {.status = TRIB_OK};
-    self->job = what->joins > 0 ? sim_job_open(&config, &error) : sim_bed_open(&config);
+    self->job = some_join ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
     for (uint32_t i = what->workers - what->joins; what->asleep && i < what->workers; i++) {
         trib_sim_process_freeze(self->job->members[i].process, true);
     }
-    if (what->joins > 0) {
+    for (uint32_t i = 0; i < what->late; i++) {
+        trib_sim_process_freeze(self->job->members[what->workers + what->servers - 1 - i].process, true);
+    }
+    if (some_join) {
         (void)sim_job_run(self->job, SECOND, NULL, NULL); /* the others are at work, and the last workers wait */
     }
     self->seed = seed;

@@ -7,7 +7,7 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS_MAX = 5, JOINERS_MAX = 2, ALL_MAX = WORKERS_MAX + JOINERS_MAX, SERVERS_MAX = 2 };
+enum { WORKERS_MAX = 5, JOINERS_MAX = 2, ALL_MAX = WORKERS_MAX + JOINERS_MAX, SERVERS_MAX = 3 };
 enum { TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 32, DEATHS_MAX = 3 };
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
@@ -21,8 +21,8 @@ typedef struct stream {
 
 typedef struct worker {
     struct bed *bed;
-    uint32_t index, epoch, rank, count;
-    uint32_t through; /* streams that have had all their rounds in this epoch */
+    uint32_t index, epoch, rank, count, servers; /* servers: of the job in that epoch */
+    uint32_t through;                            /* streams that have had all their rounds in this epoch */
     bool changing, is_there;
     bool is_out; /* its job has ended */
     stream streams[TENSORS];
@@ -34,6 +34,7 @@ typedef struct setting {
     uint32_t first_dies; /* so many of the deaths hit the first members, the coordinator's process before others */
     uint32_t joins;      /* so many of the last workers join at a boundary */
     bool asleep;         /* those are not started yet */
+    uint32_t late;       /* so many of the last servers start later, by worker_loss_start_late */
     uint32_t boundaries; /* workers ask for the next epoch where they are through with one whose number is not larger */
     bool has_store;      /* the job is kept in a store (TRIB_STORE) */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
@@ -52,6 +53,8 @@ typedef struct bed {
 
 bed *worker_loss_open(const setting *what, uint64_t seed);
 void worker_loss_close(bed *self);
+/* A late server's process starts. */
+void worker_loss_start_late(const bed *self, uint32_t member);
 /* A worker that has joined goes to work. */
 void worker_loss_begin(bed *self, uint32_t index);
 /* Returns the virtual time that the exchange took. */

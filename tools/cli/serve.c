@@ -171,7 +171,8 @@ static int parse_options(int argc, char **argv, const char *command)
                  "  1  the job failed or did not form, the machine refused something, or SIGTERM or SIGINT came first\n"
                  "  2  an option or a setting is wrong\n"
                  "On SIGTERM or SIGINT a server of a job with TRIB_SURVIVE=servers leaves it first, which costs no\n"
-                 "operation; a second signal ends it at once.\n"
+                 "operation; a second signal ends it at once. With TRIB_SURVIVE=workers a server that is started\n"
+                 "while the job runs joins it at the next trib_membership_advance.\n"
                  "SIGHUP, SIGUSR1, SIGUSR2 and SIGALRM are ignored.\n",
     };
     const int status = options_parse(&table, argc, argv);

@@ -1,0 +1,82 @@
+/*
+ * formation_join.c - workers and servers that join a job which is under way (formation.h).
+ *
+ * While the epoch runs they wait on their links. When it ends the coordinator closes these, and they come again while
+ * the next epoch gathers. Who only waits is no member: it has no vote, and operations do not wait for it.
+ */
+#include "engine/base/assert.h"
+#include "engine/membership/formation.h"
+#include "engine/wire/clock.h"
+
+void trib_formation_tell_waits(trib_link *link)
+{
+    trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING, .root = TRIB_PING_WAITS}, NULL, 0);
+}
+
+static void park(trib_coordinator *self, trib_link *link, bool is_server)
+{
+    trib_assert(link->peer == TRIB_NO_MEMBER);
+    link->peer = TRIB_PEER_PARKED;
+    self->parked++;
+    trib_timer_stop(self->core->reactor, &link->deadline);
+    trib_formation_tell_waits(link);
+    trib_log(self->core->reactor->logger, TRIB_LOG_INFO,
+             "a %s at %s waits to join: it does when all workers have called trib_membership_advance",
+             is_server ? "server" : "worker", trib_link_remote(link));
+}
+
+bool trib_formation_is_full(const trib_coordinator *self)
+{
+    uint32_t count = self->parked;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        count += self->running ? !self->slots[i].left : self->slots[i].joined || trib_formation_expects(self, i);
+    }
+    return count >= TRIB_MEMBERS_MAX;
+}
+
+bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place)
+{
+    if (lacks_place && self->running && !self->over) {
+        park(self, link, is_server);
+        return true;
+    }
+    const bool changes = self->over && self->roster != NULL && self->roster->shrinks;
+    if (changes || lacks_place) {
+        trib_link_close(link, true, TRIB_CLOSED, "the membership changes: come again");
+    }
+    return changes || lacks_place;
+}
+
+trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self, bool is_server)
+{
+    const trib_formation *formation = &self->core->engine->formation;
+    const uint32_t first = is_server ? formation->first_new_server : formation->first_joiner;
+    const uint32_t end = is_server ? trib_coordinator_slots(self) : self->worker_count;
+    const bool has_room = trib_formation_gathers(self) && !trib_formation_is_full(self);
+    for (uint32_t i = first; has_room && i < end; i++) {
+        if (!self->slots[i].joined) {
+            return &self->slots[i];
+        }
+    }
+    return NULL;
+}
+
+trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error)
+{
+    switch (frame->type) {
+    case TRIB_FRAME_ADVANCE:
+    case TRIB_FRAME_PONG:
+    case TRIB_FRAME_LOST:
+        return TRIB_OK;
+    case TRIB_FRAME_PING:
+        trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(link->host->reactor)), NULL,
+                            0);
+        return TRIB_OK;
+    case TRIB_FRAME_LEAVE:
+        trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = TRIB_NO_MEMBER}, NULL, 0);
+        return TRIB_OK;
+    default:
+        return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame of a member that waits to join",
+                              trib_frame_name(frame->type));
+    }
+}
