@@ -178,7 +178,7 @@ static trib_status create_here(trib_config *config, const char *coordinator, tri
     if (status == TRIB_OK) {
         /* numbers need no resolver */
         if (coordinator != NULL && strcmp(coordinator, config->coordinator) != 0) {
-            trib_env_host_look_up(&env, coordinator);
+            trib_env_host_resolve(&env, coordinator);
         }
         status = trib_engine_create_in(&env, config, engine_out, error);
     }

@@ -168,7 +168,8 @@ int32_t trib_group_size(const trib_group *group)
 trib_status trib_api_write_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity, size_t *count_out,
                                   trib_error *error)
 {
-    const size_t slices = tensor->layout == TRIB_WHOLE ? 0 : (size_t)trib_cut_slices(tensor->layout, tensor->members);
+    const size_t slices =
+        tensor->layout == TRIB_WHOLE ? 0 : (size_t)trib_partitioning_slice_count(tensor->layout, tensor->members);
     if (slices == 0 || counts == NULL || capacity < slices) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %zu slices, room for %zu", tensor->name, slices,
                               counts == NULL ? 0 : capacity);

@@ -206,7 +206,7 @@ typedef struct trib_transport_ops {
     /* True if devices alone would move every payload of `least` bytes or more from or to that memory, whatever
      * happens to the connection, so that no processor needs access to it. The answer holds while the memory stays
      * registered. */
-    bool (*moves_alone)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
+    bool (*offloads)(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
 } trib_transport_ops;
 
 /* The way that a connection's bytes take. It decides whether the user checks payloads itself (trib_config.checksum). */

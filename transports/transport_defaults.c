@@ -45,7 +45,7 @@ trib_lease *trib_transport_never_leases(trib_conn *conn, bool past_upcall)
     return NULL;
 }
 
-bool trib_transport_never_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+bool trib_transport_never_offloads(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
     (void)conn;
     (void)memory;
@@ -63,5 +63,5 @@ void trib_transport_check_ops(const trib_transport_ops *ops)
     trib_assert(ops->listen != NULL && ops->listener_close != NULL);
     trib_assert(ops->connect != NULL && ops->conn_close != NULL);
     trib_assert(ops->send != NULL && ops->recv_resume != NULL);
-    trib_assert(ops->lease != NULL && ops->moves_alone != NULL);
+    trib_assert(ops->lease != NULL && ops->offloads != NULL);
 }

@@ -26,7 +26,7 @@ bool trib_transport_is_always_idle(const trib_transport *transport);
 trib_lease *trib_transport_never_leases(trib_conn *conn, bool past_upcall);
 
 /* A processor copies payloads: false. */
-bool trib_transport_never_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
+bool trib_transport_never_offloads(const trib_conn *conn, const void *memory, size_t size, uint32_t least);
 
 /* Asserts that every entry of the table is set. */
 void trib_transport_check_ops(const trib_transport_ops *ops);

@@ -58,7 +58,7 @@ static bool is_worth_retrying(int code, const char *host)
     return (code == EAI_AGAIN || code == EAI_NONAME || code == EAI_NODATA || code == EAI_FAIL) && is_host_name(host);
 }
 
-static trib_status look_up(const char *text, int flags, struct addrinfo **found, trib_error *error)
+static trib_status resolve(const char *text, int flags, struct addrinfo **found, trib_error *error)
 {
     char host[256], port[8];
     if (split_address(text, host, sizeof host, port, sizeof port) != TRIB_OK) {
@@ -97,7 +97,7 @@ static void format_address(const struct sockaddr *address, socklen_t length, boo
 static trib_status resolve_one(const char *text, trib_address *address_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
-    trib_status status = look_up(text, 0, &found, error);
+    trib_status status = resolve(text, 0, &found, error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -119,7 +119,7 @@ static trib_status resolve_one(const char *text, trib_address *address_out, trib
 static trib_status find_local_for_one(const char *remote, trib_address *local_out, trib_error *error)
 {
     struct addrinfo *found = NULL;
-    trib_status status = look_up(remote, AI_NUMERICHOST, &found, error);
+    trib_status status = resolve(remote, AI_NUMERICHOST, &found, error);
     if (status != TRIB_OK) {
         return status;
     }

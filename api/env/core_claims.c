@@ -86,7 +86,7 @@ static void read_line(const trib_core_claims_reading *reading, const char *line)
     }
 }
 
-bool trib_core_claims_more(trib_core_claims_reading *reading)
+bool trib_core_claims_read_more(trib_core_claims_reading *reading)
 {
     const size_t room = sizeof reading->text - 1 - reading->used;
     const ssize_t got = reading->fd < 0 ? 0 : read(reading->fd, reading->text + reading->used, room);
@@ -121,10 +121,10 @@ void trib_core_claims_read(uint32_t job, const trib_place_plan *mine, trib_place
 {
     trib_core_claims_reading reading;
     trib_core_claims_begin(&reading, job, mine, taken_out);
-    while (trib_core_claims_more(&reading)) {}
+    while (trib_core_claims_read_more(&reading)) {}
 }
 
-bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken)
+bool trib_core_claims_overlap(const trib_place_plan *plan, const trib_place_cpus *taken)
 {
     for (uint32_t i = 0; i < plan->reactor_count; i++) {
         if (plan->reactors[i].cpu >= 0 && trib_place_cpus_have(taken, plan->reactors[i].cpu)) {

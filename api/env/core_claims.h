@@ -33,12 +33,12 @@ typedef struct trib_core_claims_reading {
 void trib_core_claims_begin(trib_core_claims_reading *reading, uint32_t job, const trib_place_plan *mine,
                             trib_place_cpus *taken_out);
 /* Reads some 50 names; false: that was all. */
-bool trib_core_claims_more(trib_core_claims_reading *reading);
+bool trib_core_claims_read_more(trib_core_claims_reading *reading);
 /* Does nothing if it is over already. */
 void trib_core_claims_end(trib_core_claims_reading *reading);
 
 /* True if one of the plan's cores is taken. */
-bool trib_core_claims_meet(const trib_place_plan *plan, const trib_place_cpus *taken);
+bool trib_core_claims_overlap(const trib_place_plan *plan, const trib_place_cpus *taken);
 
 /* Claims the plan's cores: a descriptor that holds the claim; -1: the plan pins none, or no socket could be made. */
 int trib_core_claims_make(uint32_t job, const trib_place_plan *plan);

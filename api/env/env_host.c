@@ -9,7 +9,7 @@
 #include "api/config/interfaces.h"
 #include "api/env/device_load.h"
 #include "api/env/env_place.h"
-#include "api/env/look_up.h"
+#include "api/env/resolver.h"
 #include "api/env/store_load.h"
 #include "engine/worker/pipeline.h"
 #include "engine/reactor/reactor_ev.h"
@@ -202,15 +202,15 @@ static void destroy_host(host *self)
 static void close_env(trib_env *env)
 {
     env->transport->context_close(env->transport_context);
-    trib_look_up_close(env->resolver);
+    trib_resolver_close(env->resolver);
     trib_store_free(env);
     destroy_host(env->memory);
 }
 
-void trib_env_host_look_up(trib_env *env, const char *coordinator)
+void trib_env_host_resolve(trib_env *env, const char *coordinator)
 {
-    env->resolver = trib_look_up_open(coordinator);
-    env->look_up = env->resolver != NULL ? trib_look_up_ask : NULL;
+    env->resolver = trib_resolver_open(coordinator);
+    env->resolve = env->resolver != NULL ? trib_resolver_poll : NULL;
 }
 
 /* The id that a kernel draws when it boots: 32 hexadecimal digits, with dashes between. */

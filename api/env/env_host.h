@@ -13,7 +13,7 @@
 TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 
 /* Lets the engine look the coordinator up again, by its name. Without memory for that it does not. */
-void trib_env_host_look_up(trib_env *env, const char *coordinator);
+void trib_env_host_resolve(trib_env *env, const char *coordinator);
 /* The topology and where an engine would be placed, as one JSON object. */
 void trib_env_host_describe(FILE *out);
 

@@ -211,7 +211,7 @@ static void settle_process(trib_env_place *self, trib_reactor *reactor)
     trib_engine *engine = self->engine;
     const trib_place_request request = make_settled_request(engine, self);
     const bool needs_to =
-        self->where.count > 1 || (may_move(engine) && trib_core_claims_meet(&self->plan, &self->taken));
+        self->where.count > 1 || (may_move(engine) && trib_core_claims_overlap(&self->plan, &self->taken));
     if (!needs_to || trib_place_make(self->topo, &request, &self->settled, NULL) != TRIB_OK) {
         return;
     }
@@ -231,7 +231,7 @@ static void settle_process(trib_env_place *self, trib_reactor *reactor)
 static void read_claims(trib_reactor *reactor, trib_timer *timer)
 {
     trib_env_place *self = timer->user;
-    if (trib_core_claims_more(&self->reading)) {
+    if (trib_core_claims_read_more(&self->reading)) {
         trib_timer_arm(reactor, timer, 0); /* in the next turn, because input comes first */
     } else {
         settle_process(self, reactor);

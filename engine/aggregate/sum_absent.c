@@ -114,8 +114,8 @@ bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what)
     return what->round <= key->filled_last && what->round <= key->finished;
 }
 
-/* Brings the chunks that others have brought. Without memory, some are left for a later call. All of a round's chunks are
- * neutral, or none: what a contributor has begun to send before it joined is on its way, or a withdrawal is. */
+/* Brings the chunks that others have brought. Without memory, some are left for a later call. All of a round's chunks
+ * are neutral, or none: what a contributor has begun to send before it joined is on its way, or a withdrawal is. */
 static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
 {
     trib_status status = TRIB_OK;

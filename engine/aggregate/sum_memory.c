@@ -473,7 +473,7 @@ void trib_sum_memory_free(trib_summation *self)
     free(self->blocks.slots);
 }
 
-bool trib_sum_memory_adds_up(const trib_summation *self)
+bool trib_sum_memory_is_consistent(const trib_summation *self)
 {
     uint32_t all = 0, unused = 0, rounds = 0;
     for (const sum_block *block = self->all_blocks; block != NULL; block = block->all_next) {

@@ -47,7 +47,7 @@ void trib_sum_round_try_end(trib_summation *self, sum_round *round)
     if (key->is_forgotten && key->live == NULL) {
         trib_sum_key_free(self, key);
     }
-    trib_assert_slow(trib_sum_memory_adds_up(self));
+    trib_assert_slow(trib_sum_memory_is_consistent(self));
 }
 
 /* ---- Rounds of other owners, and of tensors that ended ---- */

@@ -199,7 +199,7 @@ sum_round *trib_sum_round_find(const trib_summation *self, const sum_key *key, u
 TRIB_CHECKED trib_status trib_sum_memory_init(trib_summation *self);
 void trib_sum_memory_free(trib_summation *self);
 /* Recounts blocks and live rounds for trib_assert_slow. Takes time in proportion to their number. */
-bool trib_sum_memory_adds_up(const trib_summation *self);
+bool trib_sum_memory_is_consistent(const trib_summation *self);
 
 /* ---- sum_round.c ---- */
 

@@ -491,7 +491,7 @@ trib_status trib_summation_create(const trib_summation_config *config, trib_summ
 void trib_summation_destroy(trib_summation *self)
 {
     if (self != NULL) {
-        trib_assert_slow(trib_sum_memory_adds_up(self));
+        trib_assert_slow(trib_sum_memory_is_consistent(self));
         trib_sum_memory_free(self);
         free(self->neutral);
         free(self);

@@ -58,7 +58,7 @@ typedef struct trib_sched_attr {
  * Otherwise another thread may keep the core for a slice of some milliseconds. The thread gets no larger share of the
  * processor, and needs no privilege. Older kernels and other policies ignore the request. Threads that it starts
  * inherit it. `prompt` false: the system's slice. */
-static inline void trib_thread_be_prompt(bool prompt)
+static inline void trib_thread_set_timer_slack(bool prompt)
 {
     trib_sched_attr attributes = {.size = 0};
     if (syscall(SYS_sched_getattr, 0, &attributes, sizeof attributes, 0) == 0 && attributes.policy == 0) {

@@ -26,19 +26,19 @@ typedef enum trib_codec_id {
     TRIB_CODEC_RANDOMK = 8,
     TRIB_CODEC_DITHERING = 9,
     TRIB_CODEC_UNIFORM = 10,
-    TRIB_CODEC_BROUGHT = 255, /* one that a program brings (brought.h): the chunk's description says which */
+    TRIB_CODEC_BROUGHT = 255, /* one that a program brings (user_codec.h): the chunk's description says which */
 } trib_codec_id;
 
 /* The parameters of all codecs; a codec leaves those of others 0. */
 typedef struct trib_codec_params {
-    uint64_t seed;       /* randomk, dithering: of XorShift128+, if not 0; others: mixed into the numbers of places */
-    double ratio;        /* topk, randomk: elements kept of each chunk; 0: k counts them */
-    uint32_t k;          /* topk, randomk: elements kept of each partition; dithering: levels */
-    uint8_t scaling;     /* onebit: decoded elements have the mean magnitude, else 1 */
-    uint8_t partition;   /* dithering: 0 linear levels, 1 powers of two */
-    uint8_t normalize;   /* dithering: 0 by the largest magnitude, 1 by the L2 norm */
-    uint8_t select;      /* topk: 0 the largest, 1 those above a threshold that a sample gives, at most as many */
-    const void *brought; /* the trib_codec_brought of a codec that a program brings; not part of the text form */
+    uint64_t seed;     /* randomk, dithering: of XorShift128+, if not 0; others: mixed into the numbers of places */
+    double ratio;      /* topk, randomk: elements kept of each chunk; 0: k counts them */
+    uint32_t k;        /* topk, randomk: elements kept of each partition; dithering: levels */
+    uint8_t scaling;   /* onebit: decoded elements have the mean magnitude, else 1 */
+    uint8_t partition; /* dithering: 0 linear levels, 1 powers of two */
+    uint8_t normalize; /* dithering: 0 by the largest magnitude, 1 by the L2 norm */
+    uint8_t select;    /* topk: 0 the largest, 1 those above a threshold that a sample gives, at most as many */
+    const void *user;  /* the trib_user_codec of a codec that a program brings; not part of the text form */
 } trib_codec_params;
 
 /* Where a chunk stands in its job. A chunk may have any number of elements from 1 on. */
@@ -125,7 +125,7 @@ typedef struct trib_codec_config {
 trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_error *error);
 /* The same, where a program has brought codecs of its own. NULL: none. */
 struct trib_codec_set;
-trib_status trib_codec_parse_with(const struct trib_codec_set *brought, const char *text, trib_codec_config *config,
+trib_status trib_codec_parse_with(const struct trib_codec_set *user, const char *text, trib_codec_config *config,
                                   trib_error *error);
 
 /* Writes the one text of this config, which parse reads back to the same: members compare it. Returns `text`. */
@@ -143,7 +143,7 @@ typedef struct trib_codec_memory {
 } trib_codec_memory;
 
 /* True if encoding needs `scratch`, which decoding never does. */
-bool trib_codec_is_wrapped(const trib_codec_config *config);
+bool trib_codec_is_stateful(const trib_codec_config *config);
 
 /* Applies momentum and feedback, and encodes; see trib_codec.encode. The source stays as it is. If a program's codec
  * fails the residual keeps all of the chunk. */

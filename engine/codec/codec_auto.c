@@ -32,8 +32,8 @@ static size_t first_length(const char *list)
     return length;
 }
 
-static trib_status read_choice(const trib_codec_set *brought, const char *at, size_t length,
-                               trib_codec_choices *choices, trib_error *error)
+static trib_status read_choice(const trib_codec_set *user, const char *at, size_t length, trib_codec_choices *choices,
+                               trib_error *error)
 {
     char text[TRIB_CODEC_TEXT_SIZE];
     trib_error why;
@@ -45,7 +45,7 @@ static trib_status read_choice(const trib_codec_set *brought, const char *at, si
     text[length] = '\0';
     trib_codec_config *config = &choices->items[choices->count];
     const trib_status status = trib_codec_is_auto(text) ? trib_error_set(&why, TRIB_INVALID, "it cannot choose auto")
-                                                        : trib_codec_parse_with(brought, text, config, &why);
+                                                        : trib_codec_parse_with(user, text, config, &why);
     if (status != TRIB_OK) {
         return trib_error_set(error, status, "choice %u of auto: %.300s", choices->count + 1, why.text);
     }
@@ -57,14 +57,14 @@ static trib_status read_choice(const trib_codec_set *brought, const char *at, si
     return TRIB_OK;
 }
 
-trib_status trib_codec_auto_parse(const trib_codec_set *brought, const char *text, trib_codec_choices *choices,
+trib_status trib_codec_auto_parse(const trib_codec_set *user, const char *text, trib_codec_choices *choices,
                                   trib_error *error)
 {
     const char *at = text[strlen(PREFIX)] == ':' ? text + strlen(PREFIX) + 1 : TRIB_CODEC_AUTO_DEFAULT;
     *choices = (trib_codec_choices){.count = 0};
     for (;;) {
         const size_t length = first_length(at);
-        const trib_status status = read_choice(brought, at, length, choices, error);
+        const trib_status status = read_choice(user, at, length, choices, error);
         if (status != TRIB_OK || at[length] == '\0') {
             return status;
         }

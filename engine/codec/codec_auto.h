@@ -8,7 +8,7 @@
 #ifndef TRIB_ENGINE_CODEC_AUTO_H
 #define TRIB_ENGINE_CODEC_AUTO_H
 
-#include "engine/codec/brought.h"
+#include "engine/codec/user_codec.h"
 
 #define TRIB_CODEC_CHOICES_MAX 4u
 #define TRIB_CODEC_AUTO_DEFAULT "bf16,two_way,int8,ef=vanilla,two_way"
@@ -21,7 +21,7 @@ typedef struct trib_codec_choices {
 /* True if the text begins with "auto". */
 bool trib_codec_is_auto(const char *text);
 /* Reads such a text. TRIB_INVALID: the error names the codec that cannot be. */
-TRIB_CHECKED trib_status trib_codec_auto_parse(const trib_codec_set *brought, const char *text,
+TRIB_CHECKED trib_status trib_codec_auto_parse(const trib_codec_set *user, const char *text,
                                                trib_codec_choices *choices, trib_error *error);
 /* Writes the one form of these choices. TRIB_INVALID: it is longer than a text may be. */
 TRIB_CHECKED trib_status trib_codec_auto_format(const trib_codec_choices *choices, char text[TRIB_CODEC_TEXT_SIZE],

@@ -24,7 +24,7 @@ static bool read_size(const char *text, uint64_t *bytes)
 }
 
 /* Splits "embed*@16M=topk" at the first '=', and its front at the last '@'. */
-static trib_status read_rule(trib_codec_rule *rule, const trib_codec_set *brought, char *part, trib_error *error)
+static trib_status read_rule(trib_codec_rule *rule, const trib_codec_set *user, char *part, trib_error *error)
 {
     char *codec = strchr(part, '=');
     trib_assert(codec != NULL); /* read_part has found it */
@@ -43,19 +43,19 @@ static trib_status read_rule(trib_codec_rule *rule, const trib_codec_set *brough
                               length == 0 ? "empty" : "too long");
     }
     memcpy(rule->pattern, length == 0 ? "*" : part, length == 0 ? 2 : length + 1);
-    return trib_codec_parse_with(brought, codec, &rule->config, error);
+    return trib_codec_parse_with(user, codec, &rule->config, error);
 }
 
-static trib_status read_part(trib_codec_rule *rule, const trib_codec_set *brought, char *part, trib_error *error)
+static trib_status read_part(trib_codec_rule *rule, const trib_codec_set *user, char *part, trib_error *error)
 {
     trib_error why;
     *rule = (trib_codec_rule){.pattern = "*", .bytes_least = ANY_SIZE};
-    const trib_status status = trib_codec_parse_with(brought, part, &rule->config, &why);
+    const trib_status status = trib_codec_parse_with(user, part, &rule->config, &why);
     const size_t front = strcspn(part, "=");
     if (status == TRIB_OK || part[front] == '\0' || memchr(part, ',', front) != NULL) {
         return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", why.text);
     }
-    return read_rule(rule, brought, part, error);
+    return read_rule(rule, user, part, error);
 }
 
 /* Copies the part without the blanks around it. Returns false if it is empty or too long. */
@@ -76,7 +76,7 @@ static bool copy_part(const char *at, size_t length, char part[PART_SIZE])
     return true;
 }
 
-trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set *brought, const char *text,
+trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set *user, const char *text,
                                   trib_error *error)
 {
     uint32_t count = text != NULL && *text != '\0';
@@ -102,7 +102,7 @@ trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set 
             return trib_error_set(error, TRIB_INVALID, "part %u between ';' is empty or too long", rules->count + 1);
         }
         memcpy(kept, part, sizeof kept);
-        const trib_status status = read_part(&rules->items[rules->count], brought, part, &why);
+        const trib_status status = read_part(&rules->items[rules->count], user, part, &why);
         if (status != TRIB_OK) {
             return count == 1
                        ? trib_error_set(error, status, "%s", why.text)

@@ -7,7 +7,7 @@
 #ifndef TRIB_ENGINE_CODEC_RULES_H
 #define TRIB_ENGINE_CODEC_RULES_H
 
-#include "engine/codec/brought.h"
+#include "engine/codec/user_codec.h"
 
 #define TRIB_CODEC_RULES_MAX 64u
 #define TRIB_CODEC_PATTERN_MAX 127u
@@ -24,7 +24,7 @@ typedef struct trib_codec_rules {
 } trib_codec_rules;
 
 /* NULL is no rule. TRIB_INVALID names the part that cannot be, and why. */
-TRIB_CHECKED trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set *brought, const char *text,
+TRIB_CHECKED trib_status trib_codec_rules_open(trib_codec_rules *rules, const trib_codec_set *user, const char *text,
                                                trib_error *error);
 void trib_codec_rules_close(trib_codec_rules *rules);
 

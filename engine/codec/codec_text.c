@@ -10,7 +10,7 @@
 #define WORD_SIZE 64u
 
 typedef struct codec_parser {
-    const trib_codec_set *brought;
+    const trib_codec_set *user;
     trib_codec_config config;
     trib_error *error;
     const char *text;
@@ -25,9 +25,9 @@ static trib_status unknown_codec(const codec_parser *parser, const char *name)
         const size_t used = strlen(known);
         (void)snprintf(known + used, sizeof known - used, "%s, ", trib_codec_at(i)->name);
     }
-    for (uint32_t i = 0; parser->brought != NULL && i < parser->brought->count; i++) {
+    for (uint32_t i = 0; parser->user != NULL && i < parser->user->count; i++) {
         const size_t used = strlen(known);
-        (void)snprintf(known + used, sizeof known - used, "%s, ", parser->brought->items[i].name);
+        (void)snprintf(known + used, sizeof known - used, "%s, ", parser->user->items[i].name);
     }
     return trib_error_set(parser->error, TRIB_INVALID, "there is no codec '%s': known are %sauto, none", name, known);
 }
@@ -60,9 +60,9 @@ static bool read_number(const char *value, double *number)
 
 static trib_status set_codec(codec_parser *parser, const char *value)
 {
-    const trib_codec_brought *brought = trib_codec_set_find(parser->brought, value);
-    parser->config.codec = brought != NULL ? &brought->codec : trib_codec_find(value);
-    parser->config.params.brought = brought;
+    const trib_user_codec *user = trib_codec_set_find(parser->user, value);
+    parser->config.codec = user != NULL ? &user->codec : trib_codec_find(value);
+    parser->config.params.user = user;
     if (parser->config.codec == NULL && strcmp(value, "none") != 0) {
         return unknown_codec(parser, value);
     }
@@ -321,10 +321,10 @@ static trib_status check_whole(codec_parser *parser)
     if ((parser->config.momentum != TRIB_MOMENTUM_NONE) != ((parser->named & BIT(MU)) != 0)) {
         return trib_error_set(parser->error, TRIB_INVALID, "codec '%s': momentum and mu belong together", parser->text);
     }
-    const trib_codec_brought *brought = parser->config.params.brought;
-    if (brought != NULL && (parser->named & BIT(VERSION)) && parser->version != brought->desc.version) {
+    const trib_user_codec *user = parser->config.params.user;
+    if (user != NULL && (parser->named & BIT(VERSION)) && parser->version != user->desc.version) {
         return trib_error_set(parser->error, TRIB_INVALID, "codec '%s': this process has version %u of it, not %u",
-                              brought->name, brought->desc.version, parser->version);
+                              user->name, user->desc.version, parser->version);
     }
     return codec != NULL ? codec->check(&parser->config.params, TRIB_FLOAT32, parser->error) : TRIB_OK;
 }
@@ -335,12 +335,12 @@ trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_e
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): a choice of auto is no auto */
-static trib_status parse_auto(const trib_codec_set *brought, const char *text, trib_codec_config *config,
+static trib_status parse_auto(const trib_codec_set *user, const char *text, trib_codec_config *config,
                               trib_error *error)
 {
     trib_codec_choices choices;
     trib_codec_config found = {.codec = NULL};
-    trib_status status = trib_codec_auto_parse(brought, text, &choices, error);
+    trib_status status = trib_codec_auto_parse(user, text, &choices, error);
     if (status == TRIB_OK) {
         status = trib_codec_auto_format(&choices, found.choices, error);
     }
@@ -351,13 +351,13 @@ static trib_status parse_auto(const trib_codec_set *brought, const char *text, t
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see parse_auto */
-trib_status trib_codec_parse_with(const trib_codec_set *brought, const char *text, trib_codec_config *config,
+trib_status trib_codec_parse_with(const trib_codec_set *user, const char *text, trib_codec_config *config,
                                   trib_error *error)
 {
-    codec_parser parser = {.brought = brought, .error = error, .text = text};
+    codec_parser parser = {.user = user, .error = error, .text = text};
     trib_status status = TRIB_OK;
     if (trib_codec_is_auto(text)) {
-        return parse_auto(brought, text, config, error);
+        return parse_auto(user, text, config, error);
     }
     for (const char *at = text; *text != '\0' && status == TRIB_OK; at++) {
         char word[WORD_SIZE];
@@ -395,8 +395,8 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
     size_t used =
         (size_t)snprintf(text, TRIB_CODEC_TEXT_SIZE, "%s", config->codec != NULL ? config->codec->name : "none");
 #define ADD(...) used += (size_t)snprintf(text + used, TRIB_CODEC_TEXT_SIZE - used, __VA_ARGS__)
-    if (params->brought != NULL && ((const trib_codec_brought *)params->brought)->desc.version != 0) {
-        ADD(",version=%u", ((const trib_codec_brought *)params->brought)->desc.version);
+    if (params->user != NULL && ((const trib_user_codec *)params->user)->desc.version != 0) {
+        ADD(",version=%u", ((const trib_user_codec *)params->user)->desc.version);
     }
     if (params->k != 0) {
         ADD(",k=%u", params->k);

@@ -45,7 +45,7 @@ void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_E
     put(bytes + COUNT_AT, encoding->partition_count, 4);
 }
 
-trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, const unsigned char *bytes, uint32_t size,
+trib_status trib_encoding_get(const trib_codec_set *user, uint8_t codec, const unsigned char *bytes, uint32_t size,
                               trib_dtype dtype, trib_encoding *encoding, trib_error *error)
 {
     if (size <= TRIB_ENCODING_BYTES) {
@@ -53,8 +53,8 @@ trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, cons
     }
     const uint64_t ratio = get(bytes + RATIO_AT, 8);
     const uint32_t identity = (uint32_t)get(bytes + IDENTITY_AT, 4);
-    const bool is_brought = codec == TRIB_CODEC_BROUGHT;
-    const trib_codec_brought *found = is_brought ? trib_codec_set_by_identity(brought, identity) : NULL;
+    const bool is_user_codec = codec == TRIB_CODEC_BROUGHT;
+    const trib_user_codec *found = is_user_codec ? trib_codec_set_by_identity(user, identity) : NULL;
     *encoding = (trib_encoding){.codec = found != NULL ? &found->codec : trib_codec_by_id(codec),
                                 .params = {.seed = get(bytes + SEED_AT, 8),
                                            .k = (uint32_t)get(bytes + K_AT, 4),
@@ -62,12 +62,13 @@ trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, cons
                                            .partition = bytes[PARTITION_AT],
                                            .normalize = bytes[NORMALIZE_AT],
                                            .select = (bytes[FLAGS_AT] & FLAG_SAMPLED) != 0,
-                                           .brought = found},
+                                           .user = found},
                                 .two_way = (bytes[FLAGS_AT] & FLAG_TWO_WAY) != 0,
                                 .partition_count = (uint32_t)get(bytes + COUNT_AT, 4)};
     memcpy(&encoding->params.ratio, &ratio, sizeof ratio);
-    if (encoding->codec == NULL || bytes[FLAGS_AT] > (FLAG_TWO_WAY | FLAG_SAMPLED) || (!is_brought && identity != 0) ||
-        encoding->partition_count == 0 || bytes[SCALING_AT] > 1 || bytes[PARTITION_AT] > 1 || bytes[NORMALIZE_AT] > 1 ||
+    if (encoding->codec == NULL || bytes[FLAGS_AT] > (FLAG_TWO_WAY | FLAG_SAMPLED) ||
+        (!is_user_codec && identity != 0) || encoding->partition_count == 0 || bytes[SCALING_AT] > 1 ||
+        bytes[PARTITION_AT] > 1 || bytes[NORMALIZE_AT] > 1 ||
         (encoding->two_way && !trib_codec_may_answer(encoding->codec))) {
         return trib_error_set(error, TRIB_PROTOCOL, "a chunk of codec %u with a description that cannot be", codec);
     }

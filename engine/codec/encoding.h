@@ -3,7 +3,7 @@
 #ifndef TRIB_ENGINE_ENCODING_H
 #define TRIB_ENGINE_ENCODING_H
 
-#include "engine/codec/brought.h"
+#include "engine/codec/user_codec.h"
 
 #define TRIB_ENCODING_BYTES 32u    /* of the description */
 #define TRIB_ENCODING_SMALL 4096u  /* bytes; a smaller sum has as much room as one of this size */
@@ -19,7 +19,7 @@ typedef struct trib_encoding {
 void trib_encoding_put(const trib_encoding *encoding, unsigned char bytes[TRIB_ENCODING_BYTES]);
 /* Reads what a peer wrote about a codec with that number, one of ours or of those that were brought. TRIB_PROTOCOL:
  * there is no such codec, or it cannot have these parameters or that type. */
-TRIB_CHECKED trib_status trib_encoding_get(const trib_codec_set *brought, uint8_t codec, const unsigned char *bytes,
+TRIB_CHECKED trib_status trib_encoding_get(const trib_codec_set *user, uint8_t codec, const unsigned char *bytes,
                                            uint32_t size, trib_dtype dtype, trib_encoding *encoding, trib_error *error);
 /* The part of the description that all chunks of a tensor share, and the elements of the chunk's partition. */
 #define TRIB_ENCODING_SHARED_BYTES 28u

@@ -170,7 +170,7 @@ typedef struct trib_host_pace {
 } trib_host_pace;
 void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace);
 /* Number of times that members of a group came to collectives in different orders, which would hang NCCL. */
-uint32_t trib_host_world_disorders(trib_host_world *world);
+uint32_t trib_host_world_order_conflicts(trib_host_world *world);
 /* For tests: lets the next jobs of that member fail, or hang until stop. */
 typedef enum trib_host_fault { TRIB_HOST_FAULT_NONE, TRIB_HOST_FAULT_FAIL, TRIB_HOST_FAULT_HANG } trib_host_fault;
 void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault);

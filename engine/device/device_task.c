@@ -111,7 +111,7 @@ static bool may_go_direct(const trib_core *core, const trib_task *task, const un
         return false;
     }
     const uint32_t chunk = task->tensor->chunk_bytes, rest = task->size % chunk;
-    const bool is_direct = conn->transport->ops->moves_alone(conn, memory, task->size, rest > 0 ? rest : chunk);
+    const bool is_direct = conn->transport->ops->offloads(conn, memory, task->size, rest > 0 ? rest : chunk);
     task->link->redial.needs_offer = task->link->redial.needs_offer || is_direct;
     return is_direct;
 }

@@ -81,7 +81,7 @@ typedef struct trib_env {
     void (*fini)(struct trib_env *env); /* frees the environment's own resources, after the engine is freed */
     /* Core 0: looks the coordinator's addresses up again, without waiting. Returns true if an earlier call has found
      * some. NULL: they do not change. */
-    bool (*look_up)(void *resolver, trib_address *found_out);
+    bool (*resolve)(void *resolver, trib_address *found_out);
     void *resolver;
     /* The store of the job's last epoch (job/store.h). NULL: there is none. */
     const trib_store_ops *store_ops;
@@ -175,7 +175,7 @@ typedef struct trib_join_target {
 } trib_join_target;
 
 /* Workers that have no more data (trib_join). */
-typedef struct trib_uneven {
+typedef struct trib_uneven_inputs {
     bool is_active; /* this worker has joined, and submits nothing; guarded by the mutex, set under once_mutex too */
     struct trib_op *op;    /* core 0; set under the mutex before the first post */
     trib_post post;        /* goes from core to core, and has what follows with it */
@@ -189,7 +189,7 @@ typedef struct trib_uneven {
     atomic_uint ranks_joined; /* set after has_joined */
     atomic_uint joins_over;   /* so often all have joined, and some have passed over rounds given up by others */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
-} trib_uneven;
+} trib_uneven_inputs;
 
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
@@ -281,7 +281,7 @@ struct trib_engine {
     uint32_t group_count;
     uint32_t bytes_calls; /* operations on bytes in the whole job so far */
 
-    trib_uneven join;
+    trib_uneven_inputs join;
 
     uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;

@@ -30,7 +30,7 @@ trib_status trib_egress_join(trib_egress *egress, trib_link *link)
 void trib_egress_leave(trib_link *link)
 {
     if (link->flow.egress != NULL) {
-        trib_egress_rest(link);
+        trib_egress_stop_waiting(link);
         trib_assert(link->in_flight == 0);
         trib_assert(link->flow.egress->link_count > 0 && link->flow.node.place == 0);
         link->flow.egress->link_count--;
@@ -118,7 +118,7 @@ void trib_egress_move(trib_link *from, trib_link *to, uint64_t bytes)
     }
 }
 
-void trib_egress_rest(trib_link *link)
+void trib_egress_stop_waiting(trib_link *link)
 {
     if (link->flow.node.place != 0) {
         trib_min_heap_remove(&link->flow.egress->waiting, &link->flow.node);

@@ -73,7 +73,7 @@ void trib_egress_move(struct trib_link *from, struct trib_link *to, uint64_t byt
 /* The connection has something to send. No-op if the connection waits already. */
 void trib_egress_wait(struct trib_link *link);
 /* The connection has nothing to send, or has ended. No-op if the connection does not wait. */
-void trib_egress_rest(struct trib_link *link);
+void trib_egress_stop_waiting(struct trib_link *link);
 /* Returns the i-th waiting link. The first link is the furthest behind its share, and the others have no order. */
 struct trib_link *trib_egress_waiting_link(const trib_egress *egress, uint32_t i);
 

@@ -198,7 +198,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
         return TRIB_CLOSED;
     }
     if (is_counted && frame->type != TRIB_FRAME_BYE && trib_link_connections(trib_link_main(link)) > 1) {
-        trib_session_tell_of_others(link);
+        trib_session_acknowledge_others(link);
     }
     trib_send_record *out = take_record(host);
     if (out == NULL) {
@@ -219,7 +219,7 @@ trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const 
     out->is_out = false;
     const bool goes_now = may_send_now(link, out);
     if (goes_now && link->session.is_kept && frame->type > TRIB_FRAME_WELCOME && frame->acknowledged == 0) {
-        stamped.acknowledged = trib_session_tell(link);
+        stamped.acknowledged = trib_session_put_count(link);
     }
     if (!link->is_self) {
         stamped.crc = trib_link_checksum_of(link, payload, frame->payload_size);

@@ -55,7 +55,7 @@ void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause)
         }
         return;
     }
-    if (flush && trib_link_handshake_lets_speak(link) && !link->is_self) {
+    if (flush && trib_link_handshake_may_send(link) && !link->is_self) {
         const trib_frame bye = {.type = TRIB_FRAME_BYE};
         if (trib_status_is_orderly(cause->status)) {
             trib_link_send_copy(link, bye, NULL, 0);
@@ -63,7 +63,7 @@ void trib_link_close_one(trib_link *link, bool flush, const trib_cause *cause)
             trib_link_send_cause(link, bye, cause);
         }
     }
-    trib_egress_rest(link);
+    trib_egress_stop_waiting(link);
     link->end = *cause;
     link->is_ended = true;
     link->end_from_peer = false;

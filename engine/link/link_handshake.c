@@ -293,7 +293,7 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
     }
 }
 
-bool trib_link_handshake_lets_speak(const trib_link *link)
+bool trib_link_handshake_may_send(const trib_link *link)
 {
     return link->state == TRIB_LINK_READY || (link->session.is_kept && trib_link_is_up(link)) ||
            (link->state == TRIB_LINK_AWAIT_WELCOME && link->purpose == TRIB_PURPOSE_DATA);

@@ -21,7 +21,7 @@ trib_status trib_link_handshake_received(trib_link *link, const trib_frame *fram
  * try again. The BYE has no payload, so that other versions can read it. */
 void trib_link_handshake_reject(trib_link *link, trib_status status, const char *reason);
 /* True if the peer accepts frames from this side, because it has this side's proof or gets it before them. */
-bool trib_link_handshake_lets_speak(const trib_link *link);
+bool trib_link_handshake_may_send(const trib_link *link);
 /* Returns how many connections a reactor may get at once: two from every reactor of every member, or one for each
  * network if there are several. */
 uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);

@@ -242,7 +242,7 @@ static void note_break(trib_link *link, const trib_conn *conn, const char *reaso
     trib_log(link->host->reactor->logger, is_expected ? TRIB_LOG_INFO : TRIB_LOG_WARN,
              "the connection %s %s broke (%s): it is made again", link->outgoing ? "to" : "from", conn->remote.text,
              redial->reason);
-    trib_egress_rest(link);
+    trib_egress_stop_waiting(link);
     arm_deadline(link);
 }
 

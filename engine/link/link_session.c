@@ -61,7 +61,7 @@ static void send_ack(trib_link *over, trib_link *about)
     trib_frame frame = {.type = TRIB_FRAME_ACK};
     if (over != about) {
         frame.aux = (uint32_t)about->session.id;
-        frame.acknowledged = trib_session_tell(about);
+        frame.acknowledged = trib_session_put_count(about);
     }
     trib_link_send_copy(over, frame, NULL, 0);
 }
@@ -73,12 +73,12 @@ void trib_session_acknowledge(trib_link *link)
     }
 }
 
-void trib_session_tell_of_others(trib_link *link)
+void trib_session_acknowledge_others(trib_link *link)
 {
     trib_link *main = link->main != NULL ? link->main : link;
     for (uint32_t i = 0; i < trib_link_connections(main); i++) {
         trib_link *other = trib_link_connection(main, i);
-        if (other != NULL && other != link && other->session.is_kept && other->session.untold_bytes > 0 &&
+        if (other != NULL && other != link && other->session.is_kept && other->session.unacknowledged_bytes > 0 &&
             link->state == TRIB_LINK_READY) {
             send_ack(link, other);
         }

@@ -37,7 +37,7 @@ typedef struct trib_link_session {
     uint64_t received;
     uint64_t told;                         /* of those, as the peer knows */
     uint64_t told_before;                  /* told when the timer was armed */
-    uint32_t untold_bytes;                 /* bytes of frames that the peer does not know to be received */
+    uint32_t unacknowledged_bytes;         /* bytes of frames that the peer does not know to be received */
     int64_t last_sent_ns;                  /* time of the last frame that was given to the transport */
     struct trib_send_record *first, *last; /* kept frames, oldest first (utlist.h) */
     trib_timer ack;                        /* armed while an ACK may be due */
@@ -83,7 +83,7 @@ TRIB_CHECKED trib_status trib_session_take_count(struct trib_link *link, const t
 void trib_session_await_ack(struct trib_link *link);
 /* Sends ACKs about the link's other connections over this one, before a frame that the peer may take for their
  * acknowledgement. */
-void trib_session_tell_of_others(struct trib_link *link);
+void trib_session_acknowledge_others(struct trib_link *link);
 /* Sends an ACK now, if the link can send. */
 void trib_session_acknowledge(struct trib_link *link);
 

@@ -29,11 +29,11 @@ static inline void trib_session_keep(trib_link *link, trib_send_record *out)
 }
 
 /* Notes that a frame tells the peer how many were received, and returns that number. */
-static inline uint64_t trib_session_tell(trib_link *link)
+static inline uint64_t trib_session_put_count(trib_link *link)
 {
     trib_assert(link->session.told <= link->session.received);
     link->session.told = link->session.received;
-    link->session.untold_bytes = 0;
+    link->session.unacknowledged_bytes = 0;
     return link->session.received;
 }
 
@@ -45,8 +45,8 @@ static inline void trib_session_received(trib_link *link, const trib_frame *fram
         return;
     }
     session->received++;
-    session->untold_bytes += TRIB_HEADER_SIZE + frame->payload_size;
-    if (session->untold_bytes >= TRIB_SESSION_ACK_BYTES || frame->type == TRIB_FRAME_BYE) {
+    session->unacknowledged_bytes += TRIB_HEADER_SIZE + frame->payload_size;
+    if (session->unacknowledged_bytes >= TRIB_SESSION_ACK_BYTES || frame->type == TRIB_FRAME_BYE) {
         trib_session_acknowledge(link);
     } else if (!session->ack.armed) {
         trib_session_await_ack(link);

@@ -123,7 +123,7 @@ static void update_waiting_connection(trib_link *connection)
     if (trib_scheduler_has_work(connection) && connection->state == TRIB_LINK_READY) {
         trib_egress_wait(connection);
     } else {
-        trib_egress_rest(connection);
+        trib_egress_stop_waiting(connection);
     }
 }
 

@@ -4,55 +4,55 @@
 #include <stdlib.h>
 #include <string.h>
 
-bool trib_paper_note(trib_paper *paper, uint32_t tensor, uint32_t round)
+bool trib_vote_note_round(trib_vote *vote, uint32_t tensor, uint32_t round)
 {
     if (tensor >= TRIB_TENSORS_MAX) {
         return false;
     }
-    if (tensor >= paper->count) {
-        const uint32_t count = tensor + 1 > 2 * paper->count ? tensor + 1 : 2 * paper->count;
-        uint32_t *rounds = realloc(paper->rounds, count * sizeof *rounds);
+    if (tensor >= vote->count) {
+        const uint32_t count = tensor + 1 > 2 * vote->count ? tensor + 1 : 2 * vote->count;
+        uint32_t *rounds = realloc(vote->rounds, count * sizeof *rounds);
         if (rounds == NULL) {
             return false;
         }
-        memset(rounds + paper->count, 0, (count - paper->count) * sizeof *rounds);
-        paper->rounds = rounds;
-        paper->count = count;
+        memset(rounds + vote->count, 0, (count - vote->count) * sizeof *rounds);
+        vote->rounds = rounds;
+        vote->count = count;
     }
-    if (round > paper->rounds[tensor]) {
-        paper->rounds[tensor] = round;
+    if (round > vote->rounds[tensor]) {
+        vote->rounds[tensor] = round;
     }
     return true;
 }
 
-void trib_paper_clear(trib_paper *paper)
+void trib_vote_clear(trib_vote *vote)
 {
-    free(paper->rounds);
-    *paper = (trib_paper){.link = NULL};
+    free(vote->rounds);
+    *vote = (trib_vote){.link = NULL};
 }
 
-static uint32_t round_of(const trib_paper *paper, uint32_t tensor)
+static uint32_t round_of(const trib_vote *vote, uint32_t tensor)
 {
-    return tensor < paper->count ? paper->rounds[tensor] : 0;
+    return tensor < vote->count ? vote->rounds[tensor] : 0;
 }
 
 /* True if the voter can have what is decided: it has no more, and no less if it cannot have more. */
-static bool fits(const trib_paper *paper, const trib_paper *decided)
+static bool vote_fits(const trib_vote *vote, const trib_vote *decided)
 {
-    const uint32_t count = paper->count > decided->count ? paper->count : decided->count;
+    const uint32_t count = vote->count > decided->count ? vote->count : decided->count;
     for (uint32_t i = 0; i < count; i++) {
-        const uint32_t mine = round_of(paper, i), all = round_of(decided, i);
-        if (mine > all || (paper->is_settled && mine < all)) {
+        const uint32_t mine = round_of(vote, i), all = round_of(decided, i);
+        if (mine > all || (vote->is_settled && mine < all)) {
             return false;
         }
     }
     return true;
 }
 
-static bool add(trib_paper *decided, const trib_paper *paper)
+static bool merge_rounds(trib_vote *decided, const trib_vote *vote)
 {
-    for (uint32_t i = 0; i < paper->count; i++) {
-        if (paper->rounds[i] != 0 && !trib_paper_note(decided, i, paper->rounds[i])) {
+    for (uint32_t i = 0; i < vote->count; i++) {
+        if (vote->rounds[i] != 0 && !trib_vote_note_round(decided, i, vote->rounds[i])) {
             return false;
         }
     }
@@ -60,11 +60,11 @@ static bool add(trib_paper *decided, const trib_paper *paper)
 }
 
 /* The vote with the latest decision; NULL: there is none. */
-static const trib_paper *find_settled(const trib_paper *papers, uint32_t members)
+static const trib_vote *find_settled(const trib_vote *votes, uint32_t members)
 {
-    const trib_paper *latest = NULL;
+    const trib_vote *latest = NULL;
     for (uint32_t i = 0; i < members; i++) {
-        const trib_paper *at = &papers[i];
+        const trib_vote *at = &votes[i];
         if (at->has_voted && at->is_settled && (latest == NULL || at->settled_ballot > latest->settled_ballot)) {
             latest = at;
         }
@@ -72,30 +72,30 @@ static const trib_paper *find_settled(const trib_paper *papers, uint32_t members
     return latest;
 }
 
-bool trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *tally_out)
+bool trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tally_out)
 {
-    const trib_paper *settled = find_settled(papers, members);
+    const trib_vote *settled = find_settled(votes, members);
     *tally_out = (trib_tally){.elects = calloc(members, sizeof(bool))};
     if (tally_out->elects == NULL) {
         return false;
     }
     tally_out->decided.at_boundary = settled != NULL && settled->at_boundary;
     for (uint32_t i = 0; i < members; i++) {
-        if (papers[i].has_voted && (settled == NULL || &papers[i] == settled) &&
-            !add(&tally_out->decided, &papers[i])) {
+        if (votes[i].has_voted && (settled == NULL || &votes[i] == settled) &&
+            !merge_rounds(&tally_out->decided, &votes[i])) {
             return false;
         }
     }
     for (uint32_t i = 0; i < members; i++) {
-        tally_out->elects[i] = papers[i].has_voted && fits(&papers[i], &tally_out->decided);
-        tally_out->knows_roster = tally_out->knows_roster || (tally_out->elects[i] && papers[i].knows_roster);
+        tally_out->elects[i] = votes[i].has_voted && vote_fits(&votes[i], &tally_out->decided);
+        tally_out->knows_roster = tally_out->knows_roster || (tally_out->elects[i] && votes[i].knows_roster);
     }
     return true;
 }
 
 void trib_ballot_free(trib_tally *tally)
 {
-    trib_paper_clear(&tally->decided);
+    trib_vote_clear(&tally->decided);
     free(tally->elects);
     tally->elects = NULL;
 }

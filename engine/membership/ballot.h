@@ -5,7 +5,7 @@
 #include "engine/link/link.h"
 
 /* A member's vote, or a decision. */
-typedef struct trib_paper {
+typedef struct trib_vote {
     trib_link *link; /* on which the vote came */
     bool has_voted;
     bool is_settled;         /* nothing else can succeed there */
@@ -14,23 +14,23 @@ typedef struct trib_paper {
     bool knows_roster;       /* it knows that all members have the last roster */
     uint32_t *rounds;        /* by a tensor's id: the last round that has succeeded; 0: none */
     uint32_t count;          /* tensors in that */
-} trib_paper;
+} trib_vote;
 
 /* Returns false if memory runs out. */
-bool trib_paper_note(trib_paper *paper, uint32_t tensor, uint32_t round);
-void trib_paper_clear(trib_paper *paper);
+bool trib_vote_note_round(trib_vote *vote, uint32_t tensor, uint32_t round);
+void trib_vote_clear(trib_vote *vote);
 
 #define TRIB_VOTE_AT_BOUNDARY 2u /* in the chunk of a VOTE, which is 1 if the vote is settled otherwise */
 
 typedef struct trib_tally {
-    trib_paper decided;
+    trib_vote decided;
     bool *elects; /* by member: its vote counts, as it can share what is decided */
     bool knows_roster;
 } trib_tally;
 
 /* Decides what has succeeded for all: what has on some voter. Where that was decided before, the latest decision holds,
  * and votes that contradict it do not count. Returns false if memory runs out. */
-TRIB_CHECKED bool trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *tally_out);
+TRIB_CHECKED bool trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tally_out);
 void trib_ballot_free(trib_tally *tally);
 
 typedef struct trib_majority {

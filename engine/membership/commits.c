@@ -25,7 +25,7 @@ typedef struct outgoing {
     unsigned char payload[TOLD_AT_ONCE * TRIB_SETTLED_BYTES];
 } outgoing;
 
-static void flush(outgoing *out)
+static void flush_commits(outgoing *out)
 {
     const trib_coordinator *self = out->self;
     const trib_frame frame = {.type = TRIB_FRAME_COMMIT};
@@ -38,7 +38,7 @@ static void flush(outgoing *out)
     out->writer.size = 0;
 }
 
-static void begin(outgoing *out, trib_coordinator *self)
+static void begin_commits(outgoing *out, trib_coordinator *self)
 {
     out->self = self;
     out->writer = (trib_writer){.data = out->payload, .capacity = sizeof out->payload};
@@ -56,7 +56,7 @@ static bool is_complete(const trib_coordinator *self, const struct trib_commit_e
 }
 
 /* Tells of the round, and forgets it, if all are through with it. */
-static void check(outgoing *out, struct trib_commit_entry *entry)
+static void check_entry(outgoing *out, struct trib_commit_entry *entry)
 {
     trib_coordinator *self = out->self;
     if (!is_complete(self, entry)) {
@@ -66,7 +66,7 @@ static void check(outgoing *out, struct trib_commit_entry *entry)
     trib_put_u32(&out->writer, entry->key.round);
     trib_assert(!out->writer.overflow);
     if (out->writer.size == out->writer.capacity) {
-        flush(out);
+        flush_commits(out);
     }
     HASH_DEL(self->commits, entry);
     free(entry);
@@ -105,7 +105,7 @@ trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, con
         return TRIB_OK; /* the workers have been told of the end of the epoch, which decides */
     }
     outgoing out;
-    begin(&out, self);
+    begin_commits(&out, self);
     while (reader.left > 0 && !reader.failed) {
         round_key key = {.tensor = trib_get_u32(&reader)};
         key.round = trib_get_u32(&reader);
@@ -118,9 +118,9 @@ trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, con
             break;
         }
         entry->settled[rank] = true;
-        check(&out, entry);
+        check_entry(&out, entry);
     }
-    flush(&out);
+    flush_commits(&out);
     return reader.failed || reader.left > 0
                ? trib_error_set(error, reader.failed ? TRIB_PROTOCOL : TRIB_NO_MEMORY, "SETTLED of %s: %s",
                                 trib_roster_name(self->roster, rank), reader.failed ? "malformed" : "out of memory")
@@ -132,12 +132,12 @@ void trib_commits_worker_left(trib_coordinator *self)
     outgoing out;
     struct trib_commit_entry *entry, *next;
     trib_assert(!self->over);
-    begin(&out, self);
+    begin_commits(&out, self);
     HASH_ITER(hh, self->commits, entry, next)
     {
-        check(&out, entry);
+        check_entry(&out, entry);
     }
-    flush(&out);
+    flush_commits(&out);
 }
 
 void trib_commits_close(trib_coordinator *self)

@@ -24,7 +24,7 @@
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
 #include "engine/membership/tenure.h"
-#include "engine/membership/uneven.h"
+#include "engine/membership/uneven_inputs.h"
 #include "engine/membership/verdict.h"
 
 #define LEFT_EARLY "left the job before its workers"
@@ -139,7 +139,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_groups_member_left(self);
     trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
-    trib_uneven_check(self);
+    trib_uneven_inputs_check(self);
     trib_drain_check(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
@@ -237,16 +237,16 @@ static trib_status take_member_frame(trib_coordinator *self, trib_link *link, co
         trib_formation_take_advance(self, member);
         return TRIB_OK;
     case TRIB_FRAME_ROSTER_TAKEN:
-        trib_formation_take_taken(self, member);
+        trib_formation_take_losses_taken(self, member);
         return TRIB_OK;
     case TRIB_FRAME_DRAIN:
         return trib_drain_take(self, member, error);
     case TRIB_FRAME_LOSSES_TAKEN:
-        return trib_drain_take_taken(self, member, frame, error);
+        return trib_drain_take_losses_taken(self, member, frame, error);
     case TRIB_FRAME_LOST:
         return take_lost(self, member, frame, payload, error);
     default:
-        return trib_uneven_take(self, member, frame, payload, error);
+        return trib_uneven_inputs_take(self, member, frame, payload, error);
     }
 }
 
@@ -296,7 +296,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     at->link = NULL;
     if (self->over || at->left) {
         trib_serves_check(self);
-        trib_uneven_check(self);
+        trib_uneven_inputs_check(self);
         return;
     }
     trib_cause cause;

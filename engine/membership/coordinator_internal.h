@@ -8,7 +8,7 @@
 
 #include "engine/membership/coordinator.h"
 #include "engine/base/hash.h"
-#include "engine/cluster/cut.h"
+#include "engine/cluster/partitioning.h"
 #include "engine/cluster/rank_set.h"
 #include "engine/codec/codec.h"
 #include "engine/link/listeners.h"
@@ -18,9 +18,9 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    bool has_roster;                      /* it has said so */
-    bool is_out_of_data, join_unheard;    /* uneven.h: it has joined; it has yet to hear that nobody has any more */
-    bool advances;                        /* it wants to go on in the next epoch (formation.h) */
+    bool has_roster;                   /* it has said so */
+    bool is_out_of_data, join_unheard; /* uneven_inputs.h: it has joined; it has yet to hear that nobody has any more */
+    bool advances;                     /* it wants to go on in the next epoch (formation.h) */
     struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
     uint32_t tensors_capacity;
     bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
@@ -68,8 +68,8 @@ typedef struct trib_registry_entry {
     trib_group_entry *group; /* NULL: all workers share it */
     trib_layout layout;
     uint64_t row;
-    uint64_t *counts; /* by slice, in elements; filled in as the workers declare */
-    trib_cut *cut;    /* NULL: not placed yet */
+    uint64_t *counts;       /* by slice, in elements; filled in as the workers declare */
+    trib_partitioning *cut; /* NULL: not placed yet */
     uint64_t count;
     uint8_t dims; /* of its shape; 0: nobody has given one */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
@@ -86,7 +86,7 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
-    uint32_t join_round;               /* the last one when all had joined last (uneven.h) */
+    uint32_t join_round;               /* the last one when all had joined last (uneven_inputs.h) */
     uint32_t join_round_next;          /* the last one of those that have joined since */
     uint32_t rounds;                   /* most operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
@@ -106,13 +106,13 @@ typedef struct trib_registry_entry {
 struct trib_rebalance_state;
 struct trib_codec_chooser;
 
-/* Workers that have no more data (uneven.h). */
-typedef struct trib_uneven_state {
+/* Workers that have no more data (uneven_inputs.h). */
+typedef struct trib_uneven_inputs_state {
     uint32_t count, last; /* their number; the rank that joined last */
     bool is_ending;       /* the coordinator is telling members that the joins are over */
     uint32_t left;        /* a rank that left without joining, plus one; 0: none */
     uint32_t once, bytes[TRIB_GROUPS_MAX];
-} trib_uneven_state;
+} trib_uneven_inputs_state;
 
 struct trib_coordinator {
     trib_core *core;
@@ -144,7 +144,7 @@ struct trib_coordinator {
     bool noticed;                      /* the missing members were logged before the join deadline */
     uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
-    trib_uneven_state uneven;
+    trib_uneven_inputs_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
     struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */
 };
@@ -209,7 +209,7 @@ void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *e
                             const char *text);
 
 /* Tells all workers that have declared the tensor that it is bad. */
-void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry);
+void trib_registry_send_bad(const trib_coordinator *self, const trib_registry_entry *entry);
 
 /* ---- tensor_placement.c ---- */
 /* Makes a dealer for the members as `limit` leaves them: it may take a member's part in summing away. Returns NULL if

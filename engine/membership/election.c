@@ -18,7 +18,7 @@ trib_election *trib_election_get(trib_engine *engine)
     const trib_roster *roster = engine->roster;
     if (engine->election == NULL && roster != NULL && atomic_load(&engine->shrinks)) {
         trib_election *self =
-            trib_core_zalloc(&engine->cores[0], sizeof *self + roster->member_count * sizeof(trib_paper));
+            trib_core_zalloc(&engine->cores[0], sizeof *self + roster->member_count * sizeof(trib_vote));
         if (self != NULL) {
             self->core = &engine->cores[0];
             self->roster = roster;
@@ -34,7 +34,7 @@ void trib_election_stop(trib_engine *engine)
     if (self != NULL) {
         trib_timer_stop(self->core->reactor, &self->timer);
         for (uint32_t i = 0; i < self->roster->member_count; i++) {
-            free(self->papers[i].rounds);
+            free(self->votes[i].rounds);
         }
         free(self->decided.rounds);
         free(self);
@@ -82,13 +82,13 @@ void trib_election_fail(trib_election *self, const char *why)
 
 /* ---- What is decided ---- */
 
-void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_paper *paper)
+void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_vote *vote)
 {
     unsigned char payload[TOLD_AT_ONCE * TRIB_VOTE_BYTES];
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     trib_frame frame = *head;
-    for (uint32_t i = 0; i < paper->count; i++) {
-        if (paper->rounds[i] == 0) {
+    for (uint32_t i = 0; i < vote->count; i++) {
+        if (vote->rounds[i] == 0) {
             continue;
         }
         if (writer.size == writer.capacity) {
@@ -97,13 +97,13 @@ void trib_election_put_rounds(trib_link *link, const trib_frame *head, const tri
             writer.size = 0;
         }
         trib_put_u32(&writer, i);
-        trib_put_u32(&writer, paper->rounds[i]);
+        trib_put_u32(&writer, vote->rounds[i]);
     }
     frame.root = 1;
     trib_link_send_copy(link, frame, payload, writer.size);
 }
 
-trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame, const void *payload, trib_error *error)
+trib_status trib_election_get_rounds(trib_vote *vote, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     while (reader.left > 0 && !reader.failed) {
@@ -111,26 +111,26 @@ trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame,
         if (!reader.failed && tensor >= TRIB_TENSORS_MAX) {
             return trib_error_set(error, TRIB_PROTOCOL, "%s about tensor %u", trib_frame_name(frame->type), tensor);
         }
-        if (!reader.failed && !trib_paper_note(paper, tensor, round)) {
+        if (!reader.failed && !trib_vote_note_round(vote, tensor, round)) {
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a vote");
         }
     }
     return trib_get_end(&reader, trib_frame_name(frame->type), error);
 }
 
-trib_paper trib_election_own_paper(const trib_election *self)
+trib_vote trib_election_own_vote(const trib_election *self)
 {
     const trib_formation *formation = trib_election_formation(self);
-    return (trib_paper){.has_voted = true,
-                        .is_settled = formation->is_settled && trib_election_place(self) < self->roster->worker_count,
-                        .at_boundary = formation->at_boundary,
-                        .knows_roster = formation->is_known,
-                        .settled_ballot = formation->settled_ballot,
-                        .rounds = formation->committed,
-                        .count = formation->committed_count};
+    return (trib_vote){.has_voted = true,
+                       .is_settled = formation->is_settled && trib_election_place(self) < self->roster->worker_count,
+                       .at_boundary = formation->at_boundary,
+                       .knows_roster = formation->is_known,
+                       .settled_ballot = formation->settled_ballot,
+                       .rounds = formation->committed,
+                       .count = formation->committed_count};
 }
 
-void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot)
+void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot)
 {
     trib_formation *formation = trib_election_formation(self);
     for (uint32_t i = 0; i < decided->count && !formation->is_settled; i++) {
@@ -210,15 +210,15 @@ static void vote(trib_link *link)
     if (self == NULL || self->link != link) {
         return;
     }
-    const trib_paper paper = trib_election_own_paper(self);
+    const trib_vote vote = trib_election_own_vote(self);
     const trib_frame frame = {.type = TRIB_FRAME_VOTE,
                               .tensor = self->roster->epoch,
                               .round = trib_election_ballot(self, self->candidate),
-                              .partition = paper.knows_roster,
-                              .chunk = paper.is_settled && paper.at_boundary ? TRIB_VOTE_AT_BOUNDARY : paper.is_settled,
-                              .size = paper.settled_ballot,
+                              .partition = vote.knows_roster,
+                              .chunk = vote.is_settled && vote.at_boundary ? TRIB_VOTE_AT_BOUNDARY : vote.is_settled,
+                              .size = vote.settled_ballot,
                               .aux = trib_election_place(self)};
-    trib_election_put_rounds(link, &frame, &paper);
+    trib_election_put_rounds(link, &frame, &vote);
 }
 
 /* This member cannot go on with the others. */
@@ -283,7 +283,7 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     }
     self->link = NULL;
     self->is_refused = !link->session.is_established;
-    trib_paper_clear(&self->decided);
+    trib_vote_clear(&self->decided);
 }
 
 static const trib_link_upcalls voter_upcalls = {
@@ -297,7 +297,7 @@ static void leave_candidate(trib_election *self)
 {
     trib_link *link = self->link;
     self->link = NULL;
-    trib_paper_clear(&self->decided);
+    trib_vote_clear(&self->decided);
     if (link != NULL) {
         trib_link_close(link, false, TRIB_CLOSED, "another candidate has its turn");
     }

@@ -60,7 +60,7 @@ static void take_office(trib_election *self, const bool *elects)
 }
 
 /* The majority has voted. */
-static void win(trib_election *self, const trib_paper *decided, const bool *elects)
+static void win(trib_election *self, const trib_vote *decided, const bool *elects)
 {
     trib_engine *engine = self->core->engine;
     trib_core *core = self->core;
@@ -69,7 +69,7 @@ static void win(trib_election *self, const trib_paper *decided, const bool *elec
                               .round = trib_election_ballot(self, trib_election_place(self))};
     const trib_address address = self->roster->members[trib_election_place(self)].addresses[0];
     for (uint32_t i = 0; i < self->roster->member_count; i++) {
-        trib_link *link = self->papers[i].link;
+        trib_link *link = self->votes[i].link;
         if (link != NULL && elects[i]) {
             trib_election_put_rounds(link, &frame, decided);
         } else if (link != NULL) {
@@ -110,7 +110,7 @@ static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
     uint32_t awaited = 0;
     *broken_out = 0;
     for (uint32_t i = trib_election_place(self) + 1; i < self->roster->member_count; i++) {
-        const bool is_awaited = !self->papers[i].has_voted && trib_election_counts(self, i);
+        const bool is_awaited = !self->votes[i].has_voted && trib_election_counts(self, i);
         awaited += is_awaited;
         *broken_out += is_awaited && i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
     }
@@ -128,9 +128,9 @@ void trib_election_stand(trib_election *self)
     }
     trib_tally tally;
     const uint32_t members = self->roster->member_count;
-    self->papers[trib_election_place(self)] = trib_election_own_paper(self);
-    const bool has_memory = trib_ballot_tally(self->papers, members, &tally);
-    self->papers[trib_election_place(self)] = (trib_paper){.link = NULL}; /* its rounds belong to the formation */
+    self->votes[trib_election_place(self)] = trib_election_own_vote(self);
+    const bool has_memory = trib_ballot_tally(self->votes, members, &tally);
+    self->votes[trib_election_place(self)] = (trib_vote){.link = NULL}; /* its rounds belong to the formation */
     const bool is_stored = self->roster->ticket != 0;
     if (is_stored && !trib_tenure_is_used(self->core->engine)) {
         trib_election_fail(self, "this process does not know the job's store (TRIB_STORE), which decides who goes on");
@@ -205,23 +205,23 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
         frame->round != trib_election_ballot(self, trib_election_place(self))) {
         return trib_error_set(error, TRIB_PROTOCOL, "VOTE of member %u with ballot %u", member, frame->round);
     }
-    trib_paper *paper = &self->papers[member];
-    if (paper->link != link) {
-        trib_link *before = paper->link;
-        trib_paper_clear(paper);
-        paper->link = link;
+    trib_vote *vote = &self->votes[member];
+    if (vote->link != link) {
+        trib_link *before = vote->link;
+        trib_vote_clear(vote);
+        vote->link = link;
         link->peer = member;
         trib_timer_stop(self->core->reactor, &link->deadline);
         if (before != NULL) {
             put_off(before);
         }
     }
-    paper->is_settled = frame->chunk != 0;
-    paper->at_boundary = frame->chunk == TRIB_VOTE_AT_BOUNDARY;
-    paper->settled_ballot = frame->size;
-    paper->knows_roster = frame->partition != 0;
-    const trib_status status = trib_election_get_rounds(paper, frame, payload, error);
-    paper->has_voted = status == TRIB_OK && frame->root == 1;
+    vote->is_settled = frame->chunk != 0;
+    vote->at_boundary = frame->chunk == TRIB_VOTE_AT_BOUNDARY;
+    vote->settled_ballot = frame->size;
+    vote->knows_roster = frame->partition != 0;
+    const trib_status status = trib_election_get_rounds(vote, frame, payload, error);
+    vote->has_voted = status == TRIB_OK && frame->root == 1;
     return status;
 }
 
@@ -229,7 +229,7 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
 static void take_ping(const trib_election *self, trib_link *link)
 {
     const bool has_vote =
-        self != NULL && link->peer < self->roster->member_count && self->papers[link->peer].link == link;
+        self != NULL && link->peer < self->roster->member_count && self->votes[link->peer].link == link;
     if (link->core->engine->member != NULL && link->core->engine->member->joined && !has_vote) {
         put_off(link);
     } else {
@@ -264,8 +264,8 @@ static void candidate_closed(trib_link *link, trib_status status, const char *re
     (void)reason;
     trib_election *self = link->core->engine->election;
     for (uint32_t i = 0; self != NULL && i < self->roster->member_count; i++) {
-        if (self->papers[i].link == link) {
-            trib_paper_clear(&self->papers[i]);
+        if (self->votes[i].link == link) {
+            trib_vote_clear(&self->votes[i]);
         }
     }
 }

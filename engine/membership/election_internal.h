@@ -18,9 +18,9 @@ struct trib_election {
     int64_t began_ns, turn_began_ns; /* of the election, and of the candidate's turn */
     trib_link *link;                 /* to the candidate; NULL: none, or this process is the candidate */
     bool is_refused;                 /* the last attempt to reach the candidate was */
-    trib_paper decided;              /* as far as it has arrived */
+    trib_vote decided;               /* as far as it has arrived */
     trib_timer timer;
-    trib_paper papers[]; /* by member, of those that vote for this process */
+    trib_vote votes[]; /* by member, of those that vote for this process */
 };
 
 /* ---- election.c ---- */
@@ -39,13 +39,13 @@ bool trib_election_counts(const trib_election *self, uint32_t member);
 /* The job ends here, as its coordinator is lost. Ends the election. */
 void trib_election_fail(trib_election *self, const char *why);
 /* Sends the rounds of the paper, in frames like that one. */
-void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_paper *paper);
-TRIB_CHECKED trib_status trib_election_get_rounds(trib_paper *paper, const trib_frame *frame, const void *payload,
+void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_vote *vote);
+TRIB_CHECKED trib_status trib_election_get_rounds(trib_vote *vote, const trib_frame *frame, const void *payload,
                                                   trib_error *error);
 /* This member's vote. Its rounds belong to the formation. */
-trib_paper trib_election_own_paper(const trib_election *self);
+trib_vote trib_election_own_vote(const trib_election *self);
 /* Takes over the candidate's decision: the rounds of that paper have succeeded here too, and no others. */
-void trib_election_settle(trib_election *self, const trib_paper *decided, uint32_t ballot);
+void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);
 /* Returns the id in this roster of that member of the epoch before, or TRIB_NO_MEMBER. */

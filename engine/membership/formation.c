@@ -430,7 +430,7 @@ void trib_formation_check(trib_coordinator *self)
     trib_coordinator_start_running(self);
 }
 
-void trib_formation_take_taken(trib_coordinator *self, uint32_t member)
+void trib_formation_take_losses_taken(trib_coordinator *self, uint32_t member)
 {
     bool all_have = !self->slots[member].has_roster && self->running && !self->over;
     self->slots[member].has_roster = true;

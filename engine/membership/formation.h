@@ -28,7 +28,7 @@ bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_
 /* Makes places for the expected members when the coordinator opens. Returns false for the first epoch. */
 bool trib_formation_begin(trib_coordinator *self);
 /* The member has taken the roster. */
-void trib_formation_take_taken(trib_coordinator *self, uint32_t member);
+void trib_formation_take_losses_taken(trib_coordinator *self, uint32_t member);
 /* All have, and the store has the epoch if there is one: tells them. */
 void trib_formation_begun(trib_coordinator *self);
 /* Makes room for what is kept of so many members. Returns false if memory runs out. */

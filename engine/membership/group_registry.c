@@ -39,7 +39,7 @@ trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
 
 /* ---- What the workers are told ---- */
 
-static void answer(trib_coordinator *self, const trib_group_entry *entry, uint32_t rank)
+static void answer_create(trib_coordinator *self, const trib_group_entry *entry, uint32_t rank)
 {
     trib_link *link = self->slots[rank].link;
     if (link == NULL || entry->tags[rank] == UINT32_MAX) {
@@ -59,7 +59,7 @@ static void answer(trib_coordinator *self, const trib_group_entry *entry, uint32
 static void answer_all(trib_coordinator *self, const trib_group_entry *entry)
 {
     for (uint32_t i = 0; i < self->worker_count; i++) {
-        answer(self, entry, i);
+        answer_create(self, entry, i);
     }
 }
 
@@ -166,7 +166,7 @@ static bool are_equal(const trib_rank_set *one, const trib_rank_set *other)
     return one->count == other->count && memcmp(one->ranks, other->ranks, one->count * sizeof one->ranks[0]) == 0;
 }
 
-static void describe(const trib_rank_set *set, char *text, size_t size)
+static void describe_ranks(const trib_rank_set *set, char *text, size_t size)
 {
     int length = snprintf(text, size, "%u ranks (", set->count);
     for (uint32_t i = 0; i < set->count && (size_t)length + 16 < size; i++) {
@@ -175,11 +175,11 @@ static void describe(const trib_rank_set *set, char *text, size_t size)
     snprintf(text + length, size - (size_t)length, ")");
 }
 
-static void disagree(trib_coordinator *self, trib_group_entry *entry, const trib_rank_set *other, uint32_t rank)
+static void reject_differing(trib_coordinator *self, trib_group_entry *entry, const trib_rank_set *other, uint32_t rank)
 {
     char mine[96], theirs[96];
-    describe(entry->ranks, mine, sizeof mine);
-    describe(other, theirs, sizeof theirs);
+    describe_ranks(entry->ranks, mine, sizeof mine);
+    describe_ranks(other, theirs, sizeof theirs);
     entry->bad = true;
     snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s",
              entry->name, trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank),
@@ -188,8 +188,8 @@ static void disagree(trib_coordinator *self, trib_group_entry *entry, const trib
 }
 
 /* Takes over the ranks. */
-static trib_status add(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank, uint32_t tag,
-                       trib_error *error)
+static trib_status add_group(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank,
+                             uint32_t tag, trib_error *error)
 {
     trib_group_entry *entry = find_name(self, name);
     const bool is_new = entry == NULL;
@@ -210,10 +210,10 @@ static trib_status add(trib_coordinator *self, const char *name, trib_rank_set *
     }
     entry->tags[rank] = tag;
     if (!is_new && !entry->bad && !are_equal(entry->ranks, ranks)) {
-        disagree(self, entry, ranks, rank);
+        reject_differing(self, entry, ranks, rank);
         answer_all(self, entry);
     } else {
-        answer(self, entry, rank);
+        answer_create(self, entry, rank);
     }
     free(is_new ? NULL : ranks);
     return TRIB_OK;
@@ -248,7 +248,7 @@ trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const
         free(set);
         return trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE from a rank that is none of the group's");
     }
-    return add(self, name, set, rank, frame->tensor, error);
+    return add_group(self, name, set, rank, frame->tensor, error);
 }
 
 void trib_groups_clear(trib_coordinator *self)

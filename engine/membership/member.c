@@ -81,7 +81,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         trib_link_extend_grace(member->link, now_ns - timer->due_ns, now_ns);
     }
     if (member->link->state == TRIB_LINK_RECONNECTING) {
-        trib_member_look_up_coordinator(member);
+        trib_member_resolve_coordinator(member);
     }
     int64_t silence_ns = now_ns - member->link->last_received_ns;
     if (silence_ns >= roster->peer_timeout_ns && judges) {

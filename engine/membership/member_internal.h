@@ -45,7 +45,7 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
 /* Runs when the join_deadline timer fires. */
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
 /* The coordinator is not reached. Its name may have other addresses by now. */
-void trib_member_look_up_coordinator(trib_member *member);
+void trib_member_resolve_coordinator(trib_member *member);
 /* A PING says whether this member waits for a boundary of a job that is under way. */
 void trib_member_note_waits(trib_member *member, bool waits);
 /* The control link is up: sends JOIN. */

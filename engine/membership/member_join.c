@@ -111,7 +111,7 @@ void trib_member_link_ready(trib_link *link)
     }
 }
 
-void trib_member_look_up_coordinator(trib_member *member)
+void trib_member_resolve_coordinator(trib_member *member)
 {
     const trib_env *env = &member->core->engine->env;
     trib_address found;
@@ -125,7 +125,7 @@ void trib_member_look_up_coordinator(trib_member *member)
         }
         return;
     }
-    if (env->look_up != NULL && env->look_up(env->resolver, &found) && found.text[0] != '\0') {
+    if (env->resolve != NULL && env->resolve(env->resolver, &found) && found.text[0] != '\0') {
         member->coordinator = found;
         if (member->link != NULL) {
             trib_redial_set_addresses(member->link, &found);
@@ -142,7 +142,7 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
         return;
     }
     if (member->has_tried) {
-        trib_member_look_up_coordinator(member);
+        trib_member_resolve_coordinator(member);
     }
     member->has_tried = true;
     if (trib_address_list_leaves_port(member->coordinator.text)) { /* the store has not said yet where it is */

@@ -70,25 +70,26 @@ static bool is_ending(trib_engine *engine, uint32_t tag)
 
 /* The lengths of the slices end a DECLARED frame. Returns NULL if they or the partition size are not what the
  * coordinator may choose, or if memory runs out. */
-static trib_cut *read_cut(const trib_engine *engine, const trib_tensor *tensor, trib_reader *reader,
-                          uint32_t partition_bytes)
+static trib_partitioning *read_cut(const trib_engine *engine, const trib_tensor *tensor, trib_reader *reader,
+                                   uint32_t partition_bytes)
 {
-    const uint32_t slices = (uint32_t)trib_cut_slices(tensor->layout, tensor->members);
+    const uint32_t slices = (uint32_t)trib_partitioning_slice_count(tensor->layout, tensor->members);
     uint64_t *counts = reader->left == (size_t)slices * 8 ? malloc((size_t)slices * sizeof *counts) : NULL;
     for (uint32_t i = 0; counts != NULL && i < slices; i++) {
         counts[i] = trib_get_u64(reader);
     }
-    trib_cut *cut = counts == NULL
-                        ? NULL
-                        : trib_cut_create(tensor->layout, tensor->members, counts, trib_dtype_size(tensor->dtype));
+    trib_partitioning *cut = counts == NULL ? NULL
+                                            : trib_partitioning_create(tensor->layout, tensor->members, counts,
+                                                                       trib_dtype_size(tensor->dtype));
     const uint32_t local_size = tensor->is_sharded ? trib_engine_local_size(engine) : 0;
     bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
     if (is_cut) {
-        trib_cut_into(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size));
+        trib_partitioning_divide(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size));
         if (cut->partition_bytes != partition_bytes && local_size == 0) {
-            trib_cut_into(cut, trib_tensor_partition_bytes_slow(engine->roster, cut->bytes));
+            trib_partitioning_divide(cut, trib_tensor_partition_bytes_slow(engine->roster, cut->bytes));
         }
-        is_cut = cut->partition_bytes == partition_bytes && trib_cut_given(cut, tensor->group_place) == tensor->bytes;
+        is_cut = cut->partition_bytes == partition_bytes &&
+                 trib_partitioning_send_bytes(cut, tensor->group_place) == tensor->bytes;
     }
     free(counts);
     if (!is_cut) {
@@ -145,7 +146,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
     if (status != TRIB_OK) {
         return status;
     }
-    trib_cut *cut = read_cut(engine, tensor, &reader, partition_bytes);
+    trib_partitioning *cut = read_cut(engine, tensor, &reader, partition_bytes);
     if (cut == NULL || cut->partition_count != count) {
         free(cut);
         free(owners);

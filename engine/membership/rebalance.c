@@ -70,7 +70,7 @@ void trib_rebalance_close(trib_coordinator *self)
 
 static uint64_t partition_size(const trib_registry_entry *entry, uint32_t partition)
 {
-    return trib_cut_size(entry->cut, partition);
+    return trib_partitioning_size(entry->cut, partition);
 }
 
 static void send_to_all(trib_coordinator *self, const trib_registry_entry *entry, trib_frame frame, const void *payload,

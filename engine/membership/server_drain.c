@@ -134,7 +134,8 @@ trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error 
     return TRIB_OK;
 }
 
-trib_status trib_drain_take_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
+trib_status trib_drain_take_losses_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                         trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[member];
     if (member >= self->worker_count || frame->aux < slot->losses_taken || frame->aux > self->losses) {

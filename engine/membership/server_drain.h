@@ -25,8 +25,8 @@ void trib_server_losses_taken(trib_engine *engine);
 
 /* The coordinator: takes a DRAIN, or a LOSSES_TAKEN. */
 TRIB_CHECKED trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error *error);
-TRIB_CHECKED trib_status trib_drain_take_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame,
-                                               trib_error *error);
+TRIB_CHECKED trib_status trib_drain_take_losses_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                      trib_error *error);
 /* The coordinator: lets the servers go that no worker has to do with any more. */
 void trib_drain_check(trib_coordinator *self);
 

@@ -22,7 +22,7 @@ static trib_place_owner slice_owner(const trib_coordinator *self, const trib_reg
 
 static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
 {
-    const trib_cut *cut = entry->cut;
+    const trib_partitioning *cut = entry->cut;
     trib_assert(entry->owners == NULL && cut->partition_count <= TRIB_PARTITIONS_MAX);
     entry->owners = malloc((cut->partition_count > 0 ? cut->partition_count : 1) * sizeof *entry->owners);
     if (entry->owners == NULL) {
@@ -32,10 +32,10 @@ static bool deal_partitions(trib_coordinator *self, trib_registry_entry *entry)
     trib_dealer_begin(dealer, cut->bytes, cut->partition_bytes);
     for (uint32_t i = 0; i < cut->partition_count; i++) {
         bool is_bound = false;
-        const uint32_t slice = trib_cut_find(cut, i);
+        const uint32_t slice = trib_partitioning_slice_of(cut, i);
         entry->owners[i] = slice_owner(self, entry, slice, slice + i - cut->slices[slice].first, &is_bound);
         if (!is_bound) {
-            entry->owners[i] = trib_dealer_next(dealer, trib_cut_size(cut, i));
+            entry->owners[i] = trib_dealer_next(dealer, trib_partitioning_size(cut, i));
         }
     }
     entry->partition_count = cut->partition_count;
@@ -70,8 +70,8 @@ trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
 bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
 {
     trib_assert(entry->cut == NULL && !entry->bad);
-    trib_cut *cut = trib_cut_create(entry->layout, trib_registry_sharers(self, entry), entry->counts,
-                                    trib_dtype_size(entry->dtype));
+    trib_partitioning *cut = trib_partitioning_create(entry->layout, trib_registry_sharers(self, entry), entry->counts,
+                                                      trib_dtype_size(entry->dtype));
     if (cut == NULL) {
         return false;
     }
@@ -83,8 +83,8 @@ bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
         return true;
     }
     const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
-    trib_cut_into(cut, is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes)
-                               : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size));
+    trib_partitioning_divide(cut, is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes)
+                                          : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size));
     entry->cut = cut;
     return deal_partitions(self, entry);
 }

@@ -94,7 +94,8 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     memcpy(entry->codec, what->codec, sizeof entry->codec);
     entry->first_rank = rank;
     entry->tags = malloc(self->worker_count * sizeof *entry->tags);
-    entry->counts = calloc(trib_cut_slices(what->layout, trib_registry_sharers(self, entry)), sizeof *entry->counts);
+    entry->counts =
+        calloc(trib_partitioning_slice_count(what->layout, trib_registry_sharers(self, entry)), sizeof *entry->counts);
     if (entry->tags == NULL || entry->counts == NULL || !trib_number_take(self, &entry->id)) {
         free_entry(entry);
         return NULL;
@@ -156,7 +157,7 @@ static void tell_bad(trib_coordinator *self, const trib_registry_entry *entry, b
     }
 }
 
-void trib_registry_tell_bad(const trib_coordinator *self, const trib_registry_entry *entry)
+void trib_registry_send_bad(const trib_coordinator *self, const trib_registry_entry *entry)
 {
     for (uint32_t i = 0; i < self->worker_count; i++) {
         send_bad(self, entry, i);

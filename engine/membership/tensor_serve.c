@@ -40,7 +40,7 @@ static void refuse_codec(trib_coordinator *self, trib_registry_entry *entry)
              entry->codec, entry->lacking);
     if (!entry->bad) {
         trib_registry_mark_bad(self, entry, TRIB_UNSUPPORTED, text);
-        trib_registry_tell_bad(self, entry);
+        trib_registry_send_bad(self, entry);
     }
 }
 

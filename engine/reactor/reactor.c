@@ -150,7 +150,7 @@ bool trib_reactor_run_posts(trib_reactor *reactor)
 
 void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller)
 {
-    trib_assert(poller->poll != NULL && poller->rest != NULL && poller->woken != NULL);
+    trib_assert(poller->poll != NULL && poller->before_block != NULL && poller->after_block != NULL);
     LL_PREPEND(reactor->pollers, poller);
 }
 
@@ -168,19 +168,19 @@ bool trib_reactor_poll(trib_reactor *reactor)
     return found;
 }
 
-bool trib_reactor_rest(trib_reactor *reactor)
+bool trib_reactor_before_block(trib_reactor *reactor)
 {
     bool may = true;
     for (trib_poller *poller = reactor->pollers; poller != NULL; poller = poller->next) {
-        may = poller->rest(reactor, poller) && may;
+        may = poller->before_block(reactor, poller) && may;
     }
     return may;
 }
 
-void trib_reactor_woken(trib_reactor *reactor)
+void trib_reactor_after_block(trib_reactor *reactor)
 {
     for (trib_poller *poller = reactor->pollers; poller != NULL; poller = poller->next) {
-        poller->woken(reactor, poller);
+        poller->after_block(reactor, poller);
     }
 }
 

@@ -85,9 +85,9 @@ typedef struct trib_poller {
     /* Takes the input that is there, within bounds; true if there was some. Runs as a callback of the loop. */
     bool (*poll)(trib_reactor *reactor, struct trib_poller *poller);
     /* The loop is about to block, so later input shall wake it. Returns false if input is there already. */
-    bool (*rest)(trib_reactor *reactor, struct trib_poller *poller);
+    bool (*before_block)(trib_reactor *reactor, struct trib_poller *poller);
     /* The loop runs again: wake-ups are not needed. */
-    void (*woken)(trib_reactor *reactor, struct trib_poller *poller);
+    void (*after_block)(trib_reactor *reactor, struct trib_poller *poller);
 } trib_poller;
 
 /* The resource that listeners of this loop are short of. */
@@ -155,8 +155,8 @@ void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller);
 /* For implementations: each asks all pollers. poll: one had something. rest: the loop may block; woken shall follow,
  * whatever the answer was. */
 bool trib_reactor_poll(trib_reactor *reactor);
-bool trib_reactor_rest(trib_reactor *reactor);
-void trib_reactor_woken(trib_reactor *reactor);
+bool trib_reactor_before_block(trib_reactor *reactor);
+void trib_reactor_after_block(trib_reactor *reactor);
 
 /* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with
  * `looks` also where a poller had nothing, for about a microsecond, as long as something is awaited. */

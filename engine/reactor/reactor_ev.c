@@ -209,7 +209,7 @@ static void prepare_called(struct ev_loop *loop, ev_prepare *watcher, int events
         ev_idle_start(loop, &self->idle);
     } else if (self->base.pollers != NULL && !self->busy_poll) {
         self->asleep = true;
-        if (!trib_reactor_rest(&self->base)) {
+        if (!trib_reactor_before_block(&self->base)) {
             ev_idle_start(loop, &self->idle);
         }
     }
@@ -250,7 +250,7 @@ static void check_called(struct ev_loop *loop, ev_check *watcher, int events)
     self->turn_ns = self->poll_window.most_ns > 0 ? now_fast_ns(&self->base) : 0;
     if (self->asleep) {
         self->asleep = false;
-        trib_reactor_woken(&self->base);
+        trib_reactor_after_block(&self->base);
     }
     (void)run_turn(self);
 }

@@ -25,7 +25,8 @@ static void pin_thread(reactor_ev *self, int core)
                  core, strerror_r(error, why, sizeof why));
     } else {
         self->core = core;
-        trib_thread_be_prompt(true); /* another thread on that core, such as a caller that spins, cannot be avoided */
+        trib_thread_set_timer_slack(
+            true); /* another thread on that core, such as a caller that spins, cannot be avoided */
     }
 }
 
@@ -38,7 +39,7 @@ void trib_reactor_ev_pin(trib_reactor *reactor, int core)
         pin_thread(self, core);
     } else if (self->core >= 0 && pthread_setaffinity_np(pthread_self(), sizeof self->anywhere, &self->anywhere) == 0) {
         self->core = -1;
-        trib_thread_be_prompt(false);
+        trib_thread_set_timer_slack(false);
     }
 }
 

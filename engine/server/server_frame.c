@@ -36,10 +36,11 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
 /* Both ranks exist, and one of them sent the frame. A worker that gives to itself needs no server. */
 static bool is_pair_known(const trib_link *link, const trib_frame *frame)
 {
-    const uint32_t code = trib_relay_frame_owner(frame), giver = trib_pair_giver(code), taker = trib_pair_taker(code);
+    const uint32_t code = trib_relay_frame_owner(frame), sender = trib_pair_sender(code),
+                   receiver = trib_pair_receiver(code);
     const uint32_t workers = link->core->engine->roster->worker_count;
-    return giver < workers && taker < workers && giver != taker && (link->peer == giver || link->peer == taker) &&
-           frame->root == 0 && frame->group == 0;
+    return sender < workers && receiver < workers && sender != receiver &&
+           (link->peer == sender || link->peer == receiver) && frame->root == 0 && frame->group == 0;
 }
 
 static bool is_of_group(const trib_link *link, const trib_frame *frame)
@@ -63,7 +64,7 @@ static bool is_root_known(const trib_roster *roster, const trib_frame *frame)
 static uint32_t expected_payload(const trib_link *link, const trib_frame *frame)
 {
     if (frame->collective == TRIB_COLLECTIVE_PAIR) {
-        return trib_pair_giver(frame->aux) == link->peer ? frame->size : 0;
+        return trib_pair_sender(frame->aux) == link->peer ? frame->size : 0;
     }
     if (frame->group > 0 && frame->collective == TRIB_COLLECTIVE_BROADCAST) {
         const trib_rank_set *ranks = trib_engine_rank_set(link->core->engine, frame->group);

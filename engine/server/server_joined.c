@@ -73,7 +73,7 @@ static void end_joined(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
-    trib_uneven *join = &engine->join;
+    trib_uneven_inputs *join = &engine->join;
     join->is_closing = false;
     atomic_fetch_add(&join->joins_over, 1);
     atomic_store(&join->ranks_joined, 0);
@@ -100,7 +100,7 @@ static void close_joined(trib_reactor *reactor, trib_post *post)
 
 trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, trib_error *error)
 {
-    trib_uneven *join = &engine->join;
+    trib_uneven_inputs *join = &engine->join;
     const uint32_t workers = engine->roster->worker_count;
     trib_assert(trib_core_is_here(&engine->cores[0]));
     if (frame->root == TRIB_JOINED_NOBODY) {

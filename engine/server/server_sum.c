@@ -17,7 +17,7 @@ uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, 
 {
     switch (sum->level) {
     case TRIB_SUM_PAIR:
-        return trib_pair_giver(trib_relay_frame_owner(frame)) == rank ? 0 : 1;
+        return trib_pair_sender(trib_relay_frame_owner(frame)) == rank ? 0 : 1;
     case TRIB_SUM_GROUP:
         return trib_rank_set_index(sum->ranks, rank);
     default:
@@ -28,7 +28,7 @@ uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, 
 uint32_t trib_server_sum_rank(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what)
 {
     if (sum->level == TRIB_SUM_PAIR) {
-        return contributor == 0 ? trib_pair_giver(what->owner) : trib_pair_taker(what->owner);
+        return contributor == 0 ? trib_pair_sender(what->owner) : trib_pair_receiver(what->owner);
     }
     if (sum->level == TRIB_SUM_GROUP) {
         return sum->ranks->ranks[contributor];

@@ -44,17 +44,17 @@ struct trib_sum_entry {
 };
 
 /* The two ranks of a pair in one number, as PUSH and WITHDRAW name it where others name an owner (relay.h). */
-static inline uint32_t trib_pair_code(uint32_t giver, uint32_t taker)
+static inline uint32_t trib_pair_code(uint32_t sender, uint32_t receiver)
 {
-    return giver | taker << 16;
+    return sender | receiver << 16;
 }
 
-static inline uint32_t trib_pair_giver(uint32_t code)
+static inline uint32_t trib_pair_sender(uint32_t code)
 {
     return code & 0xffff;
 }
 
-static inline uint32_t trib_pair_taker(uint32_t code)
+static inline uint32_t trib_pair_receiver(uint32_t code)
 {
     return code >> 16;
 }

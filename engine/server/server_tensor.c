@@ -7,7 +7,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
-#include "engine/cluster/cut.h"
+#include "engine/cluster/partitioning.h"
 #include "engine/server/server_sum.h"
 
 /* A tensor as all workers have declared it. */
@@ -15,7 +15,7 @@ struct trib_served_tensor {
     atomic_uint cores; /* those that know it, or have yet to learn it */
     uint32_t id, group, local_size, chunk_bytes;
     trib_dtype dtype;
-    trib_cut *cut;
+    trib_partitioning *cut;
     char name[TRIB_TENSOR_NAME_MAX + 1];
 };
 
@@ -35,7 +35,7 @@ typedef struct serve {
     serve_core cores[];
 } serve;
 
-static void give(struct trib_served_tensor *tensor)
+static void release_tensor(struct trib_served_tensor *tensor)
 {
     const unsigned before = atomic_fetch_sub(&tensor->cores, 1);
     trib_assert(before > 0);
@@ -47,12 +47,12 @@ static void give(struct trib_served_tensor *tensor)
 
 /* ---- The table of a core ---- */
 
-static struct trib_served_tensor *find(const trib_core *core, uint32_t id)
+static struct trib_served_tensor *find_tensor(const trib_core *core, uint32_t id)
 {
     return id < core->served_capacity ? core->served[id] : NULL;
 }
 
-static bool reserve(trib_core *core, uint32_t id)
+static bool reserve_id(trib_core *core, uint32_t id)
 {
     if (id < core->served_capacity) {
         return true;
@@ -76,11 +76,11 @@ static bool reserve(trib_core *core, uint32_t id)
 
 void trib_server_forget_tensor(trib_core *core, uint32_t id)
 {
-    struct trib_served_tensor *tensor = find(core, id);
+    struct trib_served_tensor *tensor = find_tensor(core, id);
     if (tensor != NULL) {
         trib_assert(tensor->id == id);
         core->served[id] = NULL;
-        give(tensor);
+        release_tensor(tensor);
     }
 }
 
@@ -111,14 +111,14 @@ static void serve_on_core(trib_reactor *reactor, trib_post *post)
     trib_core *core = reactor->owner;
     struct trib_served_tensor *tensor = self->tensor;
     const uint32_t id = tensor->id;
-    if (core->sums != NULL && reserve(core, id)) {
+    if (core->sums != NULL && reserve_id(core, id)) {
         trib_assert(core->served[id] == NULL); /* a number is used again when all cores have forgotten it */
         core->served[id] = tensor;
     } else {
         if (core->sums != NULL) {
             trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for a tensor");
         }
-        give(tensor); /* a core that is closed takes no contributions */
+        release_tensor(tensor); /* a core that is closed takes no contributions */
     }
     trib_assert(trib_core_is_here(core));
     const unsigned left = atomic_fetch_sub(&self->cores_left, 1);
@@ -130,8 +130,8 @@ static void serve_on_core(trib_reactor *reactor, trib_post *post)
 }
 
 /* Returns NULL if the coordinator cannot mean that, or if memory runs out. */
-static trib_cut *read_cut(const trib_engine *engine, const trib_frame *frame, trib_reader *reader,
-                          uint32_t partition_bytes)
+static trib_partitioning *read_cut(const trib_engine *engine, const trib_frame *frame, trib_reader *reader,
+                                   uint32_t partition_bytes)
 {
     const trib_rank_set *ranks = trib_engine_rank_set(engine, frame->group);
     const size_t element = trib_dtype_size((trib_dtype)frame->dtype);
@@ -139,7 +139,7 @@ static trib_cut *read_cut(const trib_engine *engine, const trib_frame *frame, tr
         return NULL;
     }
     const uint32_t members = frame->group > 0 ? ranks->count : engine->roster->worker_count;
-    const uint64_t slices = trib_cut_slices((trib_layout)frame->collective, members);
+    const uint64_t slices = trib_partitioning_slice_count((trib_layout)frame->collective, members);
     uint64_t *counts = slices <= TRIB_PARTITIONS_MAX && reader->left == slices * 8 ? malloc(reader->left) : NULL;
     if (counts == NULL) {
         return NULL;
@@ -147,10 +147,10 @@ static trib_cut *read_cut(const trib_engine *engine, const trib_frame *frame, tr
     for (uint64_t i = 0; i < slices; i++) {
         counts[i] = trib_get_u64(reader);
     }
-    trib_cut *cut = trib_cut_create((trib_layout)frame->collective, members, counts, element);
+    trib_partitioning *cut = trib_partitioning_create((trib_layout)frame->collective, members, counts, element);
     free(counts);
     if (cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX) {
-        trib_cut_into(cut, partition_bytes);
+        trib_partitioning_divide(cut, partition_bytes);
         return cut;
     }
     free(cut);
@@ -194,7 +194,7 @@ trib_status trib_server_take_serve(trib_engine *engine, const trib_frame *frame,
                                    void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error)
 {
     trib_assert(trib_core_is_here(&engine->cores[0]));
-    if (frame->tensor >= TRIB_TENSORS_MAX || find(&engine->cores[0], frame->tensor) != NULL) {
+    if (frame->tensor >= TRIB_TENSORS_MAX || find_tensor(&engine->cores[0], frame->tensor) != NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "SERVE of tensor %u, which is another's or too high",
                               frame->tensor);
     }
@@ -252,10 +252,11 @@ static uint32_t chunk_bytes(uint32_t size, uint32_t chunk, uint32_t most)
 }
 
 /* Writes how the PUSH differs from the tensor. Returns false if it does not. */
-static bool differs(const trib_frame *frame, const struct trib_served_tensor *tensor, char *text, size_t size)
+static bool differs_from_frame(const trib_frame *frame, const struct trib_served_tensor *tensor, char *text,
+                               size_t size)
 {
     const uint32_t most = tensor->chunk_bytes;
-    const uint32_t bytes = trib_cut_size(tensor->cut, frame->partition);
+    const uint32_t bytes = trib_partitioning_size(tensor->cut, frame->partition);
     const uint32_t chunks = bytes == 0 ? 1 : (uint32_t)(((uint64_t)bytes + most - 1) / most);
     if (frame->dtype != (uint8_t)tensor->dtype || !is_layout(frame, tensor)) {
         snprintf(text, size, "another type or layout than declared");
@@ -272,7 +273,7 @@ static bool differs(const trib_frame *frame, const struct trib_served_tensor *te
 
 trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
-    const struct trib_served_tensor *tensor = find(link->core, frame->tensor);
+    const struct trib_served_tensor *tensor = find_tensor(link->core, frame->tensor);
     const char *type = trib_frame_name(frame->type);
     const char *peer = trib_roster_name(link->core->engine->roster, link->peer);
     char why[128] = "";
@@ -287,7 +288,7 @@ trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *fr
         snprintf(why, sizeof why, "it belongs to another group of workers");
     } else if (frame->partition >= tensor->cut->partition_count) {
         snprintf(why, sizeof why, "partition %u of %u", frame->partition, tensor->cut->partition_count);
-    } else if (frame->type != TRIB_FRAME_PUSH || !differs(frame, tensor, why, sizeof why)) {
+    } else if (frame->type != TRIB_FRAME_PUSH || !differs_from_frame(frame, tensor, why, sizeof why)) {
         return TRIB_OK;
     }
     return trib_error_set(error, TRIB_PROTOCOL, "%s from %s for tensor \"%.100s\": %s", type, peer, tensor->name, why);

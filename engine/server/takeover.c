@@ -73,7 +73,7 @@ static trib_summation *summation_of(const trib_takeover *self)
     return trib_sum_aggregator_summation(self->core->sums[TRIB_SUM_RANK].aggregator);
 }
 
-static trib_contribution describe(const trib_takeover *self, uint32_t round, uint32_t worker)
+static trib_contribution contribution_of(const trib_takeover *self, uint32_t round, uint32_t worker)
 {
     return (trib_contribution){.tensor = self->tensor,
                                .partition = self->partition,
@@ -113,7 +113,7 @@ static trib_status call_off(const trib_takeover *self, uint32_t round)
         snprintf(text, sizeof text, "%s %s before the server that summed round %u was lost",
                  trib_roster_name(self->core->engine->roster, i),
                  report->is_gone ? "left the job" : "was through with the round, or gave it up,", round);
-        const trib_contribution what = describe(self, round, i);
+        const trib_contribution what = contribution_of(self, round, i);
         status = trib_summation_withdraw(summation_of(self), &what,
                                          report->is_gone ? TRIB_PEER_LEFT : report->gave_up_as, text);
     }
@@ -131,7 +131,7 @@ static trib_status have_given(trib_takeover *self, uint32_t round, uint32_t give
         if (is_open_in(&self->reports[i], round)) {
             self->reports[i].giver = giver;
         } else if (!is_before(&self->reports[i], round) && i != giver) {
-            trib_contribution what = describe(self, round, i);
+            trib_contribution what = contribution_of(self, round, i);
             what.collective = TRIB_COLLECTIVE_BROADCAST;
             what.dtype = (trib_dtype)from->frame.dtype;
             what.reduce = (trib_reduce)from->copy_reduce;
@@ -149,7 +149,7 @@ static trib_status have_pushed_again(const trib_takeover *self, uint32_t round, 
     trib_status status = TRIB_OK;
     for (uint32_t i = 0; i < self->count && status == TRIB_OK; i++) {
         if (!is_before(&self->reports[i], round)) {
-            trib_contribution what = describe(self, round, i);
+            trib_contribution what = contribution_of(self, round, i);
             trib_assert(operation != NULL && operation->collective == TRIB_COLLECTIVE_BROADCAST);
             what.collective = TRIB_COLLECTIVE_BROADCAST;
             what.dtype = (trib_dtype)operation->dtype;
@@ -214,19 +214,19 @@ static void tell_worker(const trib_takeover *self, uint32_t worker)
     }
 }
 
-static void drop(trib_takeover *self)
+static void drop_takeover(trib_takeover *self)
 {
     trib_assert(HASH_COUNT(self->core->takeovers) > 0);
     HASH_DEL(self->core->takeovers, self);
     free(self);
 }
 
-static void decide(trib_takeover *self)
+static void decide_rounds(trib_takeover *self)
 {
     uint32_t over, last;
     find_rounds(self, &over, &last);
     trib_assert(over == UINT32_MAX || over <= last);
-    const trib_contribution key = describe(self, over, 0);
+    const trib_contribution key = contribution_of(self, over, 0);
     trib_status status = trib_summation_take_over(summation_of(self), &key);
     for (uint32_t round = over + 1; round <= last && status == TRIB_OK; round++) {
         status = decide_round(self, round);
@@ -237,7 +237,7 @@ static void decide(trib_takeover *self)
     for (uint32_t i = 0; i < self->count && status == TRIB_OK; i++) {
         tell_worker(self, i);
     }
-    drop(self);
+    drop_takeover(self);
 }
 
 static bool has_all(trib_takeover *self)
@@ -257,7 +257,7 @@ static bool has_all(trib_takeover *self)
 
 /* ---- Reports ---- */
 
-static trib_takeover *find(const trib_core *core, const trib_frame *frame)
+static trib_takeover *find_takeover(const trib_core *core, const trib_frame *frame)
 {
     const uint64_t key = (uint64_t)frame->tensor << 32 | frame->partition;
     trib_takeover *self = NULL;
@@ -267,14 +267,14 @@ static trib_takeover *find(const trib_core *core, const trib_frame *frame)
 
 static bool is_wanted(const trib_core *core, uint32_t worker, const trib_frame *frame)
 {
-    const trib_takeover *self = find(core, frame);
+    const trib_takeover *self = find_takeover(core, frame);
     return self != NULL && !self->reports[worker].is_there;
 }
 
 /* Returns NULL if memory runs out. */
 static trib_takeover *find_or_add(trib_core *core, const trib_frame *frame)
 {
-    trib_takeover *self = find(core, frame);
+    trib_takeover *self = find_takeover(core, frame);
     if (self != NULL) {
         return self;
     }
@@ -366,12 +366,12 @@ trib_status trib_takeover_report(trib_link *link, const trib_frame *frame, const
     self->losses = losses > self->losses ? losses : self->losses;
     self->reports[link->peer] = report;
     if (has_all(self)) {
-        decide(self);
+        decide_rounds(self);
     }
     return TRIB_OK;
 }
 
-static void ask(const trib_takeover *self)
+static void ask_for_reports(const trib_takeover *self)
 {
     const trib_frame frame = {
         .type = TRIB_FRAME_ASK_REPORT, .tensor = self->tensor, .partition = self->partition, .aux = self->losses};
@@ -398,10 +398,10 @@ void trib_takeovers_check(trib_core *core)
     HASH_ITER(hh, core->takeovers, self, next)
     {
         if (has_all(self)) {
-            decide(self);
+            decide_rounds(self);
             continue;
         }
-        ask(self);
+        ask_for_reports(self);
         if (atomic_load(&core->engine->job_over)) {
             continue; /* the coordinator is lost, too: the epoch ends, or the job */
         }
@@ -423,7 +423,7 @@ void trib_takeovers_forget(trib_core *core, uint32_t tensor)
     HASH_ITER(hh, core->takeovers, self, next)
     {
         if (self->tensor == tensor) {
-            drop(self);
+            drop_takeover(self);
         }
     }
 }
@@ -433,6 +433,6 @@ void trib_takeovers_close(trib_core *core)
     trib_takeover *self, *next;
     HASH_ITER(hh, core->takeovers, self, next)
     {
-        drop(self);
+        drop_takeover(self);
     }
 }

@@ -92,7 +92,7 @@
     /* a member has taken the roster, and all have; between a member and the coordinator */                            \
     X(ROSTER_TAKEN, 0)                                                                                                 \
     X(ROSTER_KNOWN, 0)                                                                                                 \
-    /* workers without further data (membership/uneven.h), between a member and the coordinator */                     \
+    /* workers without further data (membership/uneven_inputs.h), between a member and the coordinator */              \
     X(JOIN_DONE, TRIB_PAYLOAD_MAX)                                                                                     \
     X(JOINED, 0)                                                                                                       \
     X(JOIN_HEARD, 0)                                                                                                   \

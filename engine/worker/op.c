@@ -105,8 +105,8 @@ typedef struct needed_bytes {
 static needed_bytes bytes_of(const trib_op *op)
 {
     const trib_tensor *tensor = op->tensor;
-    const uint64_t given = trib_cut_given(tensor->cut, tensor->group_place),
-                   taken = trib_cut_taken(tensor->cut, tensor->group_place);
+    const uint64_t given = trib_partitioning_send_bytes(tensor->cut, tensor->group_place),
+                   taken = trib_partitioning_recv_bytes(tensor->cut, tensor->group_place);
     return op->collective == TRIB_COLLECTIVE_REDUCE ? (needed_bytes){.in = taken, .out = given}
                                                     : (needed_bytes){.in = given, .out = taken};
 }

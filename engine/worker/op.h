@@ -16,7 +16,7 @@
 
 #include "engine/base/limits.h"
 #include "engine/base/hash.h"
-#include "engine/cluster/cut.h"
+#include "engine/cluster/partitioning.h"
 #include "engine/codec/codec.h"
 #include "engine/core/core.h"
 #include "engine/worker/rank_group.h"
@@ -98,7 +98,7 @@ typedef struct trib_tensor {
     uint32_t id;
     uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
     uint32_t partition_bytes, chunk_bytes, partition_count;
-    trib_cut *cut;                /* written at placement */
+    trib_partitioning *cut;       /* written at placement */
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
     uint32_t *task_index;         /* by partition: the index of its task on its core */
@@ -202,7 +202,7 @@ struct trib_op {
 
 /* Returns true for a broadcast of a whole tensor whose bytes this member sends. The sender is the root or, for a device
  * tensor, any member on the root's machine. */
-static inline bool trib_op_gives(const trib_op *op)
+static inline bool trib_op_contributes(const trib_op *op)
 {
     if (op->collective != TRIB_COLLECTIVE_BROADCAST) {
         return false;
@@ -223,12 +223,12 @@ static inline uint32_t trib_task_root(const trib_task *task)
 }
 
 /* TRIB_PAIRS: the places of the two workers. */
-static inline uint32_t trib_task_giver(const trib_task *task)
+static inline uint32_t trib_task_sender(const trib_task *task)
 {
     return task->slice / task->tensor->members;
 }
 
-static inline uint32_t trib_task_taker(const trib_task *task)
+static inline uint32_t trib_task_receiver(const trib_task *task)
 {
     return task->slice % task->tensor->members;
 }
@@ -236,32 +236,32 @@ static inline uint32_t trib_task_taker(const trib_task *task)
 /* A slice of a worker for itself, which is copied and not sent. */
 static inline bool trib_task_is_own(const trib_task *task)
 {
-    return task->tensor->layout == TRIB_PAIRS && trib_task_giver(task) == trib_task_taker(task);
+    return task->tensor->layout == TRIB_PAIRS && trib_task_sender(task) == trib_task_receiver(task);
 }
 
 /* True if this worker alone brings the partition's bytes. */
-static inline bool trib_task_gives(const trib_task *task)
+static inline bool trib_task_contributes(const trib_task *task)
 {
     const trib_op *op = task->op_core->op;
     if (task->tensor->layout == TRIB_PAIRS) {
-        return trib_task_giver(task) == task->tensor->group_place;
+        return trib_task_sender(task) == task->tensor->group_place;
     }
     return task->tensor->layout == TRIB_SLICES
                ? op->collective == TRIB_COLLECTIVE_BROADCAST && task->slice == task->tensor->group_place
-               : trib_op_gives(op);
+               : trib_op_contributes(op);
 }
 
 /* True if this worker sends the partition's bytes. */
 static inline bool trib_task_sends(const trib_task *task)
 {
-    return trib_collective_is_sum(task->op_core->op->collective) || trib_task_gives(task);
+    return trib_collective_is_sum(task->op_core->op->collective) || trib_task_contributes(task);
 }
 
 /* True if this worker gets the partition's bytes, or their sum, from the owner. */
-static inline bool trib_task_gets(const trib_task *task)
+static inline bool trib_task_receives(const trib_task *task)
 {
     return task->op_core->op->collective == TRIB_COLLECTIVE_REDUCE ? trib_task_root(task) == task->tensor->group_place
-                                                                   : !trib_task_gives(task);
+                                                                   : !trib_task_contributes(task);
 }
 
 /* True if the partition goes to the relay of this machine (relay.h), not to its owner. */
@@ -300,7 +300,7 @@ void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t co
                           const uint64_t *shape);
 /* Core 0: the coordinator has placed the tensor. Takes over both. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
-                        trib_cut *cut_owned);
+                        trib_partitioning *cut_owned);
 void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text);
 /* Most pushes of all workers (or machines, for device tensors) for a finely cut tensor. Their cost is small next
  * to the tensor's bytes. */

@@ -39,7 +39,7 @@ static void complete_held(trib_core *core, trib_op *op)
     trib_op_complete(op, core);
 }
 
-static void finish(trib_core *core, trib_op *op)
+static void finish_held(trib_core *core, trib_op *op)
 {
     complete_held(core, op);
     trib_op_unref(op);
@@ -53,7 +53,7 @@ static bool is_told(const trib_core *core, const trib_op *op)
            claim != TRIB_EPOCH_CHANGED;
 }
 
-static void tell(const trib_core *core, trib_writer *writer)
+static void send_settled(const trib_core *core, trib_writer *writer)
 {
     const trib_frame frame = {.type = TRIB_FRAME_SETTLED};
     if (writer->size > 0) {
@@ -62,11 +62,11 @@ static void tell(const trib_core *core, trib_writer *writer)
     }
 }
 
-static void hold(trib_core *core, trib_op *op)
+static void hold_op(trib_core *core, trib_op *op)
 {
     if (core->ended && !trib_carry_take(core, op)) {
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
-        finish(core, op);
+        finish_held(core, op);
     } else if (!core->ended) {
         op->next = NULL;
         *core->held_last = op;
@@ -126,15 +126,15 @@ static void reports_arrived(trib_reactor *reactor, trib_post *post)
             trib_put_u32(&writer, op->round);
         }
         if (writer.size == writer.capacity) {
-            tell(core, &writer);
+            send_settled(core, &writer);
         }
         if (op->is_held) {
-            hold(core, op);
+            hold_op(core, op);
         } else {
             keep_spent(core, op);
         }
     }
-    tell(core, &writer);
+    send_settled(core, &writer);
 }
 
 bool trib_commit_report(trib_op *op)
@@ -167,19 +167,19 @@ static trib_op *take_held(trib_core *core, trib_op **at)
     return op;
 }
 
-static void commit(trib_core *core, uint32_t tensor, uint32_t round)
+static void commit_op(trib_core *core, uint32_t tensor, uint32_t round)
 {
     trib_op **at = &core->held;
     while (*at != NULL && ((*at)->round != round || (*at)->tensor->id != tensor)) {
         at = &(*at)->next;
     }
     if (*at != NULL) { /* else it failed here */
-        finish(core, take_held(core, at));
+        finish_held(core, take_held(core, at));
     }
 }
 
 /* A worker is through with a tensor's rounds in their order, so the last one that succeeded tells of all. */
-static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
+static bool note_committed(trib_formation *formation, uint32_t tensor, uint32_t round)
 {
     if (tensor >= formation->committed_count) {
         const uint32_t count =
@@ -200,7 +200,7 @@ static bool note(trib_formation *formation, uint32_t tensor, uint32_t round)
 
 void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
 {
-    if (!note(&core->engine->formation, tensor, round)) { /* a later election in this epoch asks for it */
+    if (!note_committed(&core->engine->formation, tensor, round)) { /* a later election in this epoch asks for it */
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the operations that an election has decided");
         return;
     }
@@ -208,7 +208,7 @@ void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
     trib_op **at = &core->held;
     while (*at != NULL) {
         if ((*at)->tensor->id == tensor && (*at)->round <= round) {
-            finish(core, take_held(core, at));
+            finish_held(core, take_held(core, at));
         } else {
             at = &(*at)->next;
         }
@@ -221,10 +221,10 @@ trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const voi
     while (reader.left > 0 && !reader.failed) {
         const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
         if (!reader.failed && tensor < TRIB_TENSORS_MAX) {
-            if (!note(&core->engine->formation, tensor, round)) {
+            if (!note_committed(&core->engine->formation, tensor, round)) {
                 return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u tensors", tensor);
             }
-            commit(core, tensor, round);
+            commit_op(core, tensor, round);
             forget_spent(core, tensor, round);
         }
     }
@@ -256,7 +256,7 @@ void trib_commit_fail_all(trib_core *core, trib_status status, const char *text)
         trib_op *op = take_held(core, &core->held);
         if (!trib_carry_take(core, op)) {
             trib_op_fail(op, status, "%s", text);
-            finish(core, op);
+            finish_held(core, op);
         }
     }
     trib_op *spent = core->engine->formation.spent;

@@ -17,17 +17,17 @@ typedef struct outgoing {
     trib_writer writer;
 } outgoing;
 
-static void flush(outgoing *out, uint32_t aux)
+static void flush_entries(outgoing *out, uint32_t aux)
 {
     const trib_frame frame = {.type = TRIB_FRAME_JOIN_DONE, .aux = aux};
     out->engine->hooks->tell_coordinator(out->engine, &frame, out->writer.data, out->writer.size);
     out->writer.size = 0;
 }
 
-static void put(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
+static void put_entry(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
 {
     if (out->writer.capacity - out->writer.size < TRIB_JOIN_ENTRY_BYTES) {
-        flush(out, 0);
+        flush_entries(out, 0);
     }
     trib_put_u32(&out->writer, (uint32_t)kind);
     trib_put_u32(&out->writer, number);
@@ -35,40 +35,40 @@ static void put(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t c
 }
 
 /* Core 0: no operation of this worker is under way. */
-static void tell(trib_engine *engine)
+static void send_join(trib_engine *engine)
 {
     unsigned char payload[1024 * TRIB_JOIN_ENTRY_BYTES];
     outgoing out = {.engine = engine, .writer = {.data = payload, .capacity = sizeof payload}};
     pthread_mutex_lock(&engine->mutex);
-    put(&out, TRIB_JOIN_ONCE, 0, (uint32_t)engine->once_count);
-    put(&out, TRIB_JOIN_BYTES, 0, engine->bytes_calls);
+    put_entry(&out, TRIB_JOIN_ONCE, 0, (uint32_t)engine->once_count);
+    put_entry(&out, TRIB_JOIN_BYTES, 0, engine->bytes_calls);
     for (const trib_group *group = engine->groups; group != NULL; group = group->next) {
         if (group->state == TRIB_GROUP_MADE) {
-            put(&out, TRIB_JOIN_BYTES, group->id, group->bytes_calls);
+            put_entry(&out, TRIB_JOIN_BYTES, group->id, group->bytes_calls);
         }
     }
     for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
         const trib_tensor *tensor = engine->tensors[tag];
         if (tensor->state != TRIB_TENSOR_UNUSED && tensor->state != TRIB_TENSOR_ENDING &&
             tensor->state != TRIB_TENSOR_ENDED && atomic_load(&tensor->placed)) {
-            put(&out, TRIB_JOIN_TENSOR, tag, tensor->rounds);
+            put_entry(&out, TRIB_JOIN_TENSOR, tag, tensor->rounds);
         }
     }
     pthread_mutex_unlock(&engine->mutex);
     engine->join.is_told = true;
-    flush(&out, TRIB_JOIN_LAST);
+    flush_entries(&out, TRIB_JOIN_LAST);
 }
 
 /* ---- The way through the cores ---- */
 
-static void post_to(trib_uneven *join, trib_core *core, void (*run)(trib_reactor *reactor, trib_post *post))
+static void post_to(trib_uneven_inputs *join, trib_core *core, void (*run)(trib_reactor *reactor, trib_post *post))
 {
     join->post.run = run;
     trib_reactor_post(core->reactor, &join->post);
 }
 
 /* Each target has a reference to its tensor. */
-static void drop_targets(trib_uneven *join)
+static void drop_targets(trib_uneven_inputs *join)
 {
     while (join->target_count > 0) {
         trib_tensor_unref(join->targets[--join->target_count].tensor);
@@ -78,9 +78,9 @@ static void drop_targets(trib_uneven *join)
     join->target_capacity = 0;
 }
 
-static void complete(trib_engine *engine)
+static void complete_join(trib_engine *engine)
 {
-    trib_uneven *join = &engine->join;
+    trib_uneven_inputs *join = &engine->join;
     trib_op *op = join->op;
     const bool is_over = join->is_over;
     join->op = NULL;
@@ -99,7 +99,7 @@ static void complete(trib_engine *engine)
     trib_op_unbook_cores(op, 1);
 }
 
-static void step(trib_reactor *reactor, trib_post *post);
+static void join_on_core(trib_reactor *reactor, trib_post *post);
 
 /* The rounds of a tensor can be told when it has its numbers. Slices may wait for others that will never declare. */
 static bool lacks_numbers(const trib_tensor *tensor)
@@ -131,19 +131,19 @@ static void settled_everywhere(trib_reactor *reactor, trib_post *post)
         return; /* the end of the job has failed the operation, or will */
     }
     if (engine->join.is_over) {
-        complete(engine);
+        complete_join(engine);
     } else if (engine->roster->survives || engine->roster->shrinks) { /* the job's setting was not known before */
         trib_op_fail(engine->join.op, TRIB_UNSUPPORTED, "%s", NOT_IF_IT_SURVIVES);
-        complete(engine);
+        complete_join(engine);
     } else if (has_unsettled_tensor(engine)) {
-        post_to(&engine->join, core, step);
+        post_to(&engine->join, core, join_on_core);
     } else {
-        tell(engine);
+        send_join(engine);
     }
 }
 
 /* The rounds that the others have gone ahead count as this worker's, too. */
-static void take_targets(const trib_core *core, const trib_uneven *join)
+static void take_targets(const trib_core *core, const trib_uneven_inputs *join)
 {
     for (uint32_t i = 0; i < join->target_count; i++) {
         trib_tensor_core *mine = trib_tensor_core_of(core, join->targets[i].tensor);
@@ -157,11 +157,11 @@ static void take_targets(const trib_core *core, const trib_uneven *join)
     }
 }
 
-static void step(trib_reactor *reactor, trib_post *post)
+static void join_on_core(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = reactor->owner;
     trib_engine *engine = core->engine;
-    trib_uneven *join = trib_container_of(post, trib_uneven, post);
+    trib_uneven_inputs *join = trib_container_of(post, trib_uneven_inputs, post);
     if (core->ended) {
         return;
     }
@@ -173,7 +173,7 @@ static void step(trib_reactor *reactor, trib_post *post)
     }
     const uint32_t next = core->reactor->index + 1;
     if (next < engine->core_count) {
-        post_to(join, &engine->cores[next], step);
+        post_to(join, &engine->cores[next], join_on_core);
     } else {
         post_to(join, &engine->cores[0], settled_everywhere);
     }
@@ -183,7 +183,7 @@ void trib_op_join_continue(trib_core *core)
 {
     if (core->join_waits && core->op_cores == NULL && core->joined) {
         core->join_waits = false;
-        post_to(&core->engine->join, core, step);
+        post_to(&core->engine->join, core, join_on_core);
     }
 }
 
@@ -209,7 +209,7 @@ static trib_status check_kind(const trib_engine *engine, trib_error *error)
 
 trib_status trib_op_join_check(const trib_engine *engine, trib_error *error)
 {
-    const trib_uneven *join = &engine->join;
+    const trib_uneven_inputs *join = &engine->join;
     if (!join->is_active) {
         return TRIB_OK;
     }
@@ -226,7 +226,7 @@ trib_status trib_op_join_check(const trib_engine *engine, trib_error *error)
 /* Operations whose number is taken under once_mutex are there before, or are refused. */
 trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error *error)
 {
-    trib_uneven *join = &engine->join;
+    trib_uneven_inputs *join = &engine->join;
     pthread_mutex_lock(&engine->once_mutex);
     pthread_mutex_lock(&engine->mutex);
     trib_status status = trib_engine_check_open_locked(engine, error);
@@ -239,7 +239,7 @@ trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error 
         trib_op_begin_alone(request);
         join->is_active = true;
         join->op = request->op;
-        post_to(join, &engine->cores[0], step);
+        post_to(join, &engine->cores[0], join_on_core);
     }
     pthread_mutex_unlock(&engine->mutex);
     pthread_mutex_unlock(&engine->once_mutex);
@@ -248,7 +248,7 @@ trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error 
 
 /* ---- The coordinator's answer ---- */
 
-static trib_status add_target(trib_uneven *join, trib_tensor *tensor, uint32_t round)
+static trib_status add_target(trib_uneven_inputs *join, trib_tensor *tensor, uint32_t round)
 {
     if (join->target_count == join->target_capacity) {
         const uint32_t capacity = join->target_capacity == 0 ? 64 : 2 * join->target_capacity;
@@ -300,7 +300,7 @@ static trib_status take_entry(trib_engine *engine, trib_join_entry kind, uint32_
 
 trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
 {
-    trib_uneven *join = &engine->join;
+    trib_uneven_inputs *join = &engine->join;
     trib_reader reader = {.data = payload, .left = frame->payload_size};
     if (!join->is_told || join->op == NULL || join->is_over || frame->payload_size % TRIB_JOIN_ENTRY_BYTES != 0 ||
         frame->aux >= engine->roster->worker_count || frame->root > engine->roster->worker_count) {
@@ -321,14 +321,14 @@ trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame,
         join->last = (int32_t)frame->aux;
         join->left = frame->root;
         join->is_over = true;
-        post_to(join, &engine->cores[0], step);
+        post_to(join, &engine->cores[0], join_on_core);
     }
     return TRIB_OK;
 }
 
 void trib_op_join_fail(trib_core *core, trib_status status, const char *text)
 {
-    trib_uneven *join = &core->engine->join;
+    trib_uneven_inputs *join = &core->engine->join;
     pthread_mutex_lock(&core->engine->mutex); /* the operation may just be under way to this core */
     trib_op *op = join->op;
     join->op = NULL;

@@ -3,8 +3,8 @@
  *
  * The operation takes no round and pushes nothing. Core by core, it waits until the operations before it have settled,
  * so no contribution of this worker is on its way when the coordinator learns of it. The coordinator answers when all
- * have joined (membership/uneven.h), with the rounds that the others have gone ahead. The cores take these, and the
- * operation completes.
+ * have joined (membership/uneven_inputs.h), with the rounds that the others have gone ahead. The cores take these, and
+ * the operation completes.
  */
 #ifndef TRIB_ENGINE_OP_JOIN_H
 #define TRIB_ENGINE_OP_JOIN_H

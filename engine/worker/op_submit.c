@@ -164,7 +164,7 @@ static trib_op *current_of(const trib_prepared *prepared)
 }
 
 /* Keeps a prepared operation from being started twice at a time. */
-static trib_status claim(trib_request *request, trib_error *error)
+static trib_status claim_tensor(trib_request *request, trib_error *error)
 {
     trib_prepared *prepared = request->prepared;
     if (prepared == NULL) {
@@ -190,7 +190,7 @@ static trib_status check_all(trib_engine *engine, trib_request *requests, size_t
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
         status = check_tensor(&requests[i], error);
         if (status == TRIB_OK) {
-            status = claim(&requests[i], error);
+            status = claim_tensor(&requests[i], error);
             claimed += status == TRIB_OK;
         }
         if (status == TRIB_OK) {
@@ -211,7 +211,7 @@ static trib_status check_all(trib_engine *engine, trib_request *requests, size_t
 
 /* ---- What may not ---- */
 
-static void begin(trib_request *request, int64_t now_ns)
+static void begin_op(trib_request *request, int64_t now_ns)
 {
     trib_op *op = request->op;
     trib_assert(op != NULL && op->engine == request->tensor->engine && atomic_load(&op->references) == 0);
@@ -241,7 +241,7 @@ static void begin(trib_request *request, int64_t now_ns)
 void trib_op_begin_alone(trib_request *request)
 {
     trib_op *op = request->op;
-    begin(request, trib_now(op->engine->cores[0].reactor));
+    begin_op(request, trib_now(op->engine->cores[0].reactor));
     op->tensor->rounds--;
     op->deadline_ns = 0;
     atomic_store(&op->cores_left, 1);
@@ -300,7 +300,7 @@ static trib_status submit_all(trib_engine *engine, trib_request *requests, size_
     for (size_t first = 0; status == TRIB_OK && first < count; first += POSTED_TOGETHER) {
         const size_t some = count - first < POSTED_TOGETHER ? count - first : POSTED_TOGETHER;
         for (size_t i = 0; i < some; i++) {
-            begin(&requests[first + i], now_ns);
+            begin_op(&requests[first + i], now_ns);
         }
         post_all(engine, requests + first, some);
     }

@@ -68,7 +68,7 @@ typedef struct trib_task {
     trib_link *link;              /* link to the core that sums the partition */
     uint64_t offset;              /* bytes before it in the tensor; TRIB_PAIRS: in the giver's input */
     uint64_t offset_own;          /* bytes before it in its slice; TRIB_PAIRS: in the taker's output */
-    uint32_t slice;               /* the slice that it is part of (cut.h) */
+    uint32_t slice;               /* the slice that it is part of (partitioning.h) */
     uint32_t size;
     uint32_t partition;
     uint8_t connection;     /* link connection that carried its contributions (link_priority.h, link_subflow.h) */

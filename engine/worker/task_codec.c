@@ -38,7 +38,7 @@ bool trib_task_codec_open(trib_task *task)
                             rounded(config->codec->state_bytes),
                             config->feedback != TRIB_FEEDBACK_NONE ? residual : 0,
                             config->momentum != TRIB_MOMENTUM_NONE ? residual : 0,
-                            trib_codec_is_wrapped(config) ? rounded(tensor->chunk_bytes) : 0,
+                            trib_codec_is_stateful(config) ? rounded(tensor->chunk_bytes) : 0,
                             n * room,
                             config->two_way ? n * room : 0};
     enum { SELF, SIZES, ANSWER_SIZES, STATE, RESIDUAL, MOMENTUM, SCRATCH, ENCODED, ANSWERS, PARTS };
@@ -125,7 +125,7 @@ trib_codec_place trib_task_first_place(const trib_task *task)
 
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at)
 {
-    trib_assert(!trib_codec_is_wrapped(&task->tensor->codec)); /* no residual would learn of it */
+    trib_assert(!trib_codec_is_stateful(&task->tensor->codec)); /* no residual would learn of it */
     task->codec->there = (trib_view){.data = data, .bytes = room * task->chunk_count, .chunk_bytes = room};
     task->codec->there_at = at;
 }

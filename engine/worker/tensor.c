@@ -280,7 +280,7 @@ static void release_waiting(trib_tensor *tensor)
 }
 
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
-                        trib_cut *cut_owned)
+                        trib_partitioning *cut_owned)
 {
     trib_assert(!atomic_load(&tensor->placed) && id < TRIB_TENSORS_MAX && round_base <= TRIB_ROUND_BASE_MAX);
     tensor->id = id;

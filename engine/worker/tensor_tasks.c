@@ -27,24 +27,24 @@ uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks)
     return calloc(tasks * bit_words(tensor), sizeof(uint64_t));
 }
 
-/* Bytes of the slices before the task's in its giver's input, and in its taker's output. */
-static void locate_pair(const trib_cut *cut, trib_task *task)
+/* Bytes of the slices before the task's in its sender's input, and in its receiver's output. */
+static void locate_pair(const trib_partitioning *cut, trib_task *task)
 {
-    const uint32_t giver = trib_task_giver(task), taker = trib_task_taker(task);
-    trib_assert(giver < cut->members && taker < cut->members);
-    const uint64_t within = trib_cut_begin(cut, task->partition) - cut->slices[task->slice].begin;
-    task->offset = cut->slices[task->slice].begin - cut->slices[giver * cut->members].begin + within;
+    const uint32_t sender = trib_task_sender(task), receiver = trib_task_receiver(task);
+    trib_assert(sender < cut->members && receiver < cut->members);
+    const uint64_t within = trib_partitioning_offset(cut, task->partition) - cut->slices[task->slice].begin;
+    task->offset = cut->slices[task->slice].begin - cut->slices[sender * cut->members].begin + within;
     task->offset_own = within;
-    for (uint32_t i = 0; i < giver; i++) {
-        task->offset_own += cut->slices[i * cut->members + taker].bytes;
+    for (uint32_t i = 0; i < sender; i++) {
+        task->offset_own += cut->slices[i * cut->members + receiver].bytes;
     }
 }
 
-static void locate(const trib_cut *cut, trib_task *task)
+static void locate(const trib_partitioning *cut, trib_task *task)
 {
-    task->slice = trib_cut_find(cut, task->partition);
-    task->size = trib_cut_size(cut, task->partition);
-    task->offset = trib_cut_begin(cut, task->partition);
+    task->slice = trib_partitioning_slice_of(cut, task->partition);
+    task->size = trib_partitioning_size(cut, task->partition);
+    task->offset = trib_partitioning_offset(cut, task->partition);
     task->offset_own = task->offset - cut->slices[task->slice].begin;
     trib_assert(task->offset_own + task->size <= cut->slices[task->slice].bytes);
     if (cut->layout == TRIB_PAIRS) {
@@ -91,9 +91,10 @@ bool trib_tensor_take_tasks(trib_tensor *tensor)
 /* A worker has no part in what two others exchange. */
 static bool takes_part(const trib_tensor *tensor, uint32_t partition)
 {
-    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor, .slice = trib_cut_find(tensor->cut, partition)};
-    return tensor->layout != TRIB_PAIRS || trib_task_giver(&task) == tensor->group_place ||
-           trib_task_taker(&task) == tensor->group_place;
+    const trib_task task = {.tensor = (trib_tensor *)(uintptr_t)tensor,
+                            .slice = trib_partitioning_slice_of(tensor->cut, partition)};
+    return tensor->layout != TRIB_PAIRS || trib_task_sender(&task) == tensor->group_place ||
+           trib_task_receiver(&task) == tensor->group_place;
 }
 
 /* Returns false if memory runs out. */

@@ -305,7 +305,7 @@ static void set_views(trib_task *task)
         io->source.data = (unsigned char *)(uintptr_t)op->input + (gathers ? task->offset_own : task->offset);
     }
     const bool whole = task->tensor->layout == TRIB_WHOLE || gathers;
-    if (op->output != NULL && (whole || trib_task_gets(task) || trib_task_is_own(task))) {
+    if (op->output != NULL && (whole || trib_task_receives(task) || trib_task_is_own(task))) {
         io->destination.data = op->output + (whole ? task->offset : task->offset_own);
     }
 }

@@ -66,7 +66,7 @@ bool trib_worker_awaits_answer(const trib_task *task, uint32_t round);
  * when one is answered. */
 bool trib_worker_hold_back(trib_task *task);
 /* Handles a frame about a round that may be kept. The tensor and partition of the frame are valid here. */
-void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame);
+void trib_worker_take_kept_answer(trib_link *link, const trib_frame *frame);
 /* The rounds up to this one are over, and no answer comes: all workers have joined since (trib_join). */
 void trib_worker_forget_kept(trib_task *task, uint32_t round);
 /* Writes what a held-back task waits for. */

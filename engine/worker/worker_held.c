@@ -77,7 +77,7 @@ static void let_go(trib_task *task)
     }
 }
 
-void trib_worker_hear_of_kept(trib_link *link, const trib_frame *frame)
+void trib_worker_take_kept_answer(trib_link *link, const trib_frame *frame)
 {
     trib_core *core = link->core;
     if (trib_worker_is_about_ended(core, frame)) {

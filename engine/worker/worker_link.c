@@ -75,8 +75,8 @@ uint32_t trib_worker_owner_code(const trib_core *core, const trib_task *task)
 {
     if (task->tensor->layout == TRIB_PAIRS) {
         const trib_group *group = task->tensor->group;
-        return trib_pair_code(trib_rank_group_rank(group, trib_task_giver(task)),
-                              trib_rank_group_rank(group, trib_task_taker(task)));
+        return trib_pair_code(trib_rank_group_rank(group, trib_task_sender(task)),
+                              trib_rank_group_rank(group, trib_task_receiver(task)));
     }
     if (!trib_task_is_relayed(core, task)) {
         return 0;
@@ -236,7 +236,7 @@ static bool choose_place(trib_task *task, bool is_kept)
 
 static trib_status check_sum(trib_link *link, trib_task *task, const trib_frame *frame, trib_error *error)
 {
-    const uint32_t expected = frame->chunk < task->chunk_count && trib_task_gets(task)
+    const uint32_t expected = frame->chunk < task->chunk_count && trib_task_receives(task)
                                   ? trib_view_chunk_size(&task->io.received, frame->chunk)
                                   : 0;
     uint32_t room;
@@ -316,7 +316,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
 static void copy_given(const trib_core *core, const trib_task *task, uint32_t chunk)
 {
     const trib_view *source = &task->io.source, *destination = &task->io.destination;
-    if (task->tensor->is_sharded || !trib_task_gives(task) || destination->data == NULL ||
+    if (task->tensor->is_sharded || !trib_task_contributes(task) || destination->data == NULL ||
         destination->data == source->data) {
         return;
     }
@@ -331,7 +331,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
 {
     trib_core *core = link->core;
     if (!trib_task_is_open(task)) {
-        trib_worker_hear_of_kept(link, frame);
+        trib_worker_take_kept_answer(link, frame);
         return;
     }
     trib_assert(task->chunks_received < task->chunk_count && !is_received(task, frame->chunk)); /* check_sum */
@@ -386,7 +386,7 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
 {
     trib_task *task = link->recv_claim.what;
     if (!in_place && task == NULL && frame->payload_size > 0) {
-        trib_worker_hear_of_kept(link, frame);
+        trib_worker_take_kept_answer(link, frame);
         return TRIB_OK; /* no open task waited for this sum when it arrived */
     }
     if (task == NULL) {
@@ -395,7 +395,7 @@ static trib_status receive_sum(trib_link *link, const trib_frame *frame, const v
             status = check_sum(link, task, frame, error);
         }
         if (status == TRIB_OK && task == NULL) {
-            trib_worker_hear_of_kept(link, frame);
+            trib_worker_take_kept_answer(link, frame);
         }
         if (status != TRIB_OK || task == NULL) {
             return status;
@@ -446,7 +446,7 @@ static trib_status take_refusal(trib_link *link, trib_task *task, const trib_fra
     } else {
         give_up_everywhere(core, task->op_core);
     }
-    trib_worker_hear_of_kept(link, frame); /* the owner keeps the round's other partitions, not this one */
+    trib_worker_take_kept_answer(link, frame); /* the owner keeps the round's other partitions, not this one */
     return TRIB_OK;
 }
 
@@ -471,7 +471,7 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
         return status;
     }
     if (task == NULL) {
-        trib_worker_hear_of_kept(link, frame);
+        trib_worker_take_kept_answer(link, frame);
     } else if (frame->type == TRIB_FRAME_STALL) {
         take_stall(link->core, task, frame);
     } else {

@@ -45,8 +45,8 @@ static bool may_be_kept(const trib_core *core, const trib_task *task)
 void trib_copy_prepare(const trib_core *core, trib_task *task)
 {
     const trib_op *op = task->op_core->op;
-    task->lands_in_copy =
-        keeps_copies(core, task) && task->size > 0 && trib_collective_is_sum(op->collective) && trib_task_gets(task);
+    task->lands_in_copy = keeps_copies(core, task) && task->size > 0 && trib_collective_is_sum(op->collective) &&
+                          trib_task_receives(task);
     task->is_kept = task->has_landed = false;
     task->keeps = task->lands_in_copy && may_be_kept(core, task) &&
                   trib_keeper_rank(core->engine->roster, task->partition) == core->engine->member_id;
@@ -87,14 +87,14 @@ void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
     if (!is_last) {
         return;
     }
-    const bool gives = op->collective == TRIB_COLLECTIVE_BROADCAST && trib_task_gives(task);
+    const bool gives = op->collective == TRIB_COLLECTIVE_BROADCAST && trib_task_contributes(task);
     if (task->lands_in_copy && !apart) {
         copy_bytes(core, task, io->destination.data, task->copy, task->size);
     } else if (gives) {
         copy_bytes(core, task, task->copy, io->source.data, task->size);
     }
     io->received.data = io->destination.data;
-    if (gives || (trib_collective_is_sum(op->collective) && trib_task_gets(task))) {
+    if (gives || (trib_collective_is_sum(op->collective) && trib_task_receives(task))) {
         task->copy_round = op->round;
         task->copy_step = op->step;
         task->copy_reduce = (uint8_t)op->reduce;

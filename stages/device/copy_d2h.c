@@ -35,7 +35,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     trib_device_task *device = task->device;
     const trib_op *op = task->op_core->op;
     trib_assert(device->task == task && !task->has_credit);
-    const bool gives = trib_op_gives(op), pushes = op->collective != TRIB_COLLECTIVE_BROADCAST || gives;
+    const bool gives = trib_op_contributes(op), pushes = op->collective != TRIB_COLLECTIVE_BROADCAST || gives;
     device->awaits_jobs = false;
     if (task->size == 0) {
         task->io.destination.data = device->staging;
@@ -84,9 +84,9 @@ static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_err
     trib_device_task *device = task->device;
     const bool sends = trib_task_sends(task) || trib_task_is_own(task);
     unsigned char *output = task->io.destination.data;
-    const bool is_wanted = trib_task_gets(task) || trib_task_gives(task) || trib_task_is_own(task);
+    const bool is_wanted = trib_task_receives(task) || trib_task_contributes(task) || trib_task_is_own(task);
     const bool is_there =
-        sends && output == task->io.source.data && !trib_task_gets(task); /* what it gives, in place */
+        sends && output == task->io.source.data && !trib_task_receives(task); /* what it gives, in place */
     const bool on_host = task->op_core->op->allocates;
     device->wanted = is_wanted && !is_there && !on_host ? output : NULL;
     if (!on_host) {

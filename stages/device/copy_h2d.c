@@ -39,7 +39,7 @@ static trib_verdict copy_start(trib_core *core, trib_task *task, trib_error *err
     (void)error;
     trib_device_task *device = task->device;
     device->ready = NULL;
-    if (!trib_op_gives(task->op_core->op) && task->size > 0) {
+    if (!trib_op_contributes(task->op_core->op) && task->size > 0) {
         fill(task);
         device->ready = &device->to_device;
         trib_device_submit(core, device, &device->to_device, copy_back);
@@ -56,7 +56,7 @@ static trib_verdict copy_last_start(trib_core *core, trib_task *task, trib_error
     const trib_op *op = task->op_core->op;
     trib_assert(trib_engine_local_size(core->engine) == 1); /* several ranks end with a gather */
     device->awaits_jobs = true;
-    if (trib_op_gives(op)) {
+    if (trib_op_contributes(op)) {
         return task->held[TRIB_HOLD_DEVICE] == 0 ? TRIB_VERDICT_DONE : TRIB_VERDICT_PENDING;
     }
     fill(task);

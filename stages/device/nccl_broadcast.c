@@ -19,7 +19,7 @@ static trib_verdict gather_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->op_core->op;
     const trib_tensor *tensor = task->tensor;
     trib_assert(trib_engine_local_size(core->engine) > 1 && device->gather.slot == NULL);
-    const bool has_all = trib_op_gives(op);
+    const bool has_all = trib_op_contributes(op);
     device->gather = (trib_device_job){
         .kind = TRIB_DEVICE_ALL_GATHER,
         .dtype = tensor->dtype,

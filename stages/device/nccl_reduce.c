@@ -23,7 +23,7 @@ static void fill_broadcast(trib_device_task *device, uint32_t local_size)
 {
     const trib_op *op = device->task->op_core->op;
     const trib_tensor *tensor = device->task->tensor;
-    trib_assert(trib_op_gives(op) || trib_engine_is_one_machine(op->engine));
+    trib_assert(trib_op_contributes(op) || trib_engine_is_one_machine(op->engine));
     trib_assert(op->device->root != TRIB_NO_MEMBER && device->reduce.slot == NULL);
     const bool is_root = op->device->root == op->engine->member_id;
     unsigned char *target = trib_device_data(op) + device->slice_offset;
@@ -65,7 +65,7 @@ static trib_verdict reduce_start(trib_core *core, trib_task *task, trib_error *e
     const trib_op *op = task->op_core->op;
     const bool is_broadcast = op->collective == TRIB_COLLECTIVE_BROADCAST;
     const uint32_t local_size = trib_engine_local_size(core->engine);
-    if (is_broadcast ? !trib_op_gives(op) : local_size == 1) {
+    if (is_broadcast ? !trib_op_contributes(op) : local_size == 1) {
         return TRIB_VERDICT_DONE;
     }
     if (is_broadcast) {

@@ -1,6 +1,6 @@
 /*
  * bench_neighbour.c - measures what a reactor loses when another thread spins on its core, as a caller does that
- * waits for a GPU, and how much of that a short slice saves (trib_thread_be_prompt).
+ * waits for a GPU, and how much of that a short slice saves (trib_thread_set_timer_slack).
  *
  * The load is bursts of 16 posts, 60 us apart, of 40 us each. A burst takes 1 ms if the reactor has the core for
  * itself. Between bursts the reactor polls for the given time, and sleeps.
@@ -52,7 +52,7 @@ static void tell(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
     (void)post;
-    trib_thread_be_prompt(atomic_load(&prompt));
+    trib_thread_set_timer_slack(atomic_load(&prompt));
     atomic_store(&told, 1);
 }
 

@@ -122,10 +122,11 @@ static bool run_due(reactor_hand *self)
 void reactor_hand_turn(reactor_hand *self)
 {
     bool found = true;
-    trib_reactor_woken(&self->base);
+    trib_reactor_after_block(&self->base);
     for (unsigned i = 0; i < PASSES && found; i++) {
         found = run_ready(self) || run_due(self);
         found = trib_reactor_turn(&self->base, false).worked || found;
     }
-    (void)trib_reactor_rest(&self->base); /* until the next turn the reactor sleeps, as far as other sides can see */
+    (void)trib_reactor_before_block(
+        &self->base); /* until the next turn the reactor sleeps, as far as other sides can see */
 }

@@ -78,8 +78,8 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
 {
     const trib_tensor *tensor = self->tensor;
     const trib_codec *codec = self->config.codec;
-    const uint32_t begin = (uint32_t)trib_cut_begin(tensor->cut, partition) / 4;
-    const uint32_t partition_count = trib_cut_size(tensor->cut, partition) / 4;
+    const uint32_t begin = (uint32_t)trib_partitioning_offset(tensor->cut, partition) / 4;
+    const uint32_t partition_count = trib_partitioning_size(tensor->cut, partition) / 4;
     unsigned char *encoded = zeros(codec->bound(&self->config.params, TRIB_FLOAT32, count));
     float *elements = zeros(count * 4u), *scratch = zeros(count * 4u), *decoded[PARTY_MAX];
     for (uint32_t who = 0; who < self->contributors; who++) {
@@ -133,8 +133,9 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
 static void sum_round(oracle *self, uint32_t round)
 {
     for (uint32_t i = 0; i < self->tensor->partition_count; i++) {
-        const uint32_t begin = (uint32_t)trib_cut_begin(self->tensor->cut, i) / 4;
-        const uint32_t end = begin + trib_cut_size(self->tensor->cut, i) / 4, step = self->tensor->chunk_bytes / 4;
+        const uint32_t begin = (uint32_t)trib_partitioning_offset(self->tensor->cut, i) / 4;
+        const uint32_t end = begin + trib_partitioning_size(self->tensor->cut, i) / 4,
+                       step = self->tensor->chunk_bytes / 4;
         for (uint32_t first = begin; first < end; first += step) {
             sum_chunk(self, round, i, first, end - first < step ? end - first : step);
         }

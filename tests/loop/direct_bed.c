@@ -209,7 +209,7 @@ void direct_close(direct_bed *self)
         munmap(self->input[rank], DIRECT_BYTES);
         munmap(self->output[rank], DIRECT_BYTES);
     }
-    assert_int_equal(trib_host_world_disorders(world), 0);
+    assert_int_equal(trib_host_world_order_conflicts(world), 0);
     trib_host_world_free(world);
     world = NULL;
 }

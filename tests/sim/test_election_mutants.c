@@ -56,11 +56,11 @@ bool __wrap_trib_ballot_is_majority(const trib_majority *majority, bool with_coo
 }
 
 __typeof__(trib_ballot_tally) __real_trib_ballot_tally, __wrap_trib_ballot_tally;
-bool __wrap_trib_ballot_tally(const trib_paper *papers, uint32_t members, trib_tally *tally_out)
+bool __wrap_trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tally *tally_out)
 {
-    const bool done = __real_trib_ballot_tally(papers, members, tally_out);
+    const bool done = __real_trib_ballot_tally(votes, members, tally_out);
     if (done && is_planted(PLANT_NOTHING_DECIDED)) {
-        trib_paper_clear(&tally_out->decided);
+        trib_vote_clear(&tally_out->decided);
     }
     return done;
 }

@@ -396,11 +396,12 @@ uint32_t __wrap_trib_group_carried_out(const trib_core *core)
     return carried_out > 0 && strikes(BUG_DEPARTED_FORGETS, 1) ? carried_out - 1 : carried_out;
 }
 
-__typeof__(trib_cut_begin) __real_trib_cut_begin, __wrap_trib_cut_begin;
-uint64_t __wrap_trib_cut_begin(const trib_cut *cut, uint32_t partition)
+__typeof__(trib_partitioning_offset) __real_trib_partitioning_offset, __wrap_trib_partitioning_offset;
+uint64_t __wrap_trib_partitioning_offset(const trib_partitioning *cut, uint32_t partition)
 {
-    const uint64_t begin = __real_trib_cut_begin(cut, partition);
-    const bool is_later = cut->layout != TRIB_WHOLE && partition > cut->slices[trib_cut_find(cut, partition)].first;
+    const uint64_t begin = __real_trib_partitioning_offset(cut, partition);
+    const bool is_later =
+        cut->layout != TRIB_WHOLE && partition > cut->slices[trib_partitioning_slice_of(cut, partition)].first;
     return is_later && strikes(BUG_OTHER_PLACE, 1) ? begin - cut->partition_bytes : begin;
 }
 

@@ -96,8 +96,8 @@ static uint32_t check_chunk(const trib_tensor *tensor, const torture_tensor *wha
     const trib_encoding encoding = {.codec = tensor->codec.codec,
                                     .params = tensor->codec.params,
                                     .two_way = tensor->codec.two_way,
-                                    .partition_count = trib_cut_size(tensor->cut, partition) / element};
-    const uint32_t begin = (uint32_t)(trib_cut_begin(tensor->cut, partition) / element);
+                                    .partition_count = trib_partitioning_size(tensor->cut, partition) / element};
+    const uint32_t begin = (uint32_t)(trib_partitioning_offset(tensor->cut, partition) / element);
     const trib_codec_place place = {
         .first_element = first, .partition_first = begin, .partition_count = encoding.partition_count};
     unsigned char *decoded[TORTURE_WORKERS_MAX] = {NULL}, *sum = calloc(count, element);
@@ -162,8 +162,8 @@ uint32_t torture_check_encoded(const trib_tensor *tensor, const torture_tensor *
     sum_on_devices(what, all, workers, shared);
     uint32_t wrong = UINT32_MAX;
     for (uint32_t p = 0; p < tensor->partition_count && wrong == UINT32_MAX; p++) {
-        const uint32_t begin = (uint32_t)(trib_cut_begin(tensor->cut, p) / element);
-        const uint32_t end = begin + trib_cut_size(tensor->cut, p) / element;
+        const uint32_t begin = (uint32_t)(trib_partitioning_offset(tensor->cut, p) / element);
+        const uint32_t end = begin + trib_partitioning_size(tensor->cut, p) / element;
         for (uint32_t first = begin; first < end && wrong == UINT32_MAX; first += step) {
             const uint32_t count = end - first < step ? end - first : step;
             wrong = check_chunk(tensor, what, all, workers, shared, p, first, count, buffer);

@@ -106,14 +106,15 @@ static double neutral(const torture_tensor *what)
     }
 }
 
-/* Integers are truncated before the sum and after it. A sum of floats is multiplied once, in more than their bits. */
+/* Integers are truncated before the sum and after it. A sum of floats is multiplied once, in double precision, as
+ * more bits would round float64 twice. A quotient has more bits. */
 static double scaled(const torture_tensor *what, const double *values, uint32_t workers)
 {
     const double before = what->prescale == 0 ? 1 : what->prescale, after = what->postscale == 0 ? 1 : what->postscale;
     const long double divisor = what->reduce == TRIB_AVG ? workers : 1;
     if (trib_dtype_is_float(what->dtype)) {
-        const long double sum = tree_sum(values, 0, 8, workers, what->dtype != TRIB_FLOAT64);
-        return (double)(sum * (before * after) / divisor);
+        const double sum = (double)tree_sum(values, 0, 8, workers, what->dtype != TRIB_FLOAT64);
+        return divisor == 1 ? sum * (before * after) : (double)(sum * (long double)(before * after) / divisor);
     }
     long double sum = 0;
     for (uint32_t k = 0; k < workers; k++) {

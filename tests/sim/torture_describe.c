@@ -143,7 +143,7 @@ void torture_describe(const torture_plan *plan, char *text, size_t size)
         say(&out, "; a further link, %.3f Gbit/s, latency %.3f ms", (double)job->further[i].egress_bits / 1e9,
             (double)job->further[i].latency_ns / 1e6);
     }
-    if (job->net.moves_alone) {
+    if (job->net.offloads) {
         say(&out, "; past the host");
     }
     if (plan->restless_ns > 0) {

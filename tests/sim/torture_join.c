@@ -28,7 +28,7 @@ static void make_plain(torture_plan *plan)
     plan->local_size = 0;
     plan->pace_ns = plan->haste_ns = 0;
     plan->dawdler = plan->odd_rank = plan->early_leaver = TORTURE_NOBODY;
-    plan->job.net.moves_alone = false;
+    plan->job.net.offloads = false;
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
         torture_tensor *what = &plan->tensors[i];
         what->exchange = TORTURE_WHOLE;

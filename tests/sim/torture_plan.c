@@ -482,7 +482,7 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     draw_narrow(plan);
     even_machines(plan);
     plan->job.net.second_connections = seed % 4 != 1;
-    plan->job.net.moves_alone = seed % 4 == 1 && plan->local_size > 0;
+    plan->job.net.offloads = seed % 4 == 1 && plan->local_size > 0;
     draw_restless(plan);
     draw_networks(plan);
     draw_staying(plan);

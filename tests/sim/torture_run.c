@@ -402,7 +402,7 @@ static void sum_once_more(run *self)
 static void finish(run *self)
 {
     sim_job *job = self->job;
-    if (self->world != NULL && trib_host_world_disorders(self->world) > 0) {
+    if (self->world != NULL && trib_host_world_order_conflicts(self->world) > 0) {
         torture_broken(self, "the local ranks of a machine came to collectives in different orders");
     }
     if (!is_settled(job, self)) {

@@ -144,7 +144,7 @@ static const char *summation_fault(const trib_summation *self, uint32_t *receivi
             return fault;
         }
     }
-    if (held != self->blocks_out || !trib_sum_memory_adds_up(self)) {
+    if (held != self->blocks_out || !trib_sum_memory_is_consistent(self)) {
         return "a block of memory for sums is neither free nor in use";
     }
     return keys_fault(self);

@@ -278,9 +278,9 @@ static trib_lease *auto_lease(trib_conn *conn, bool past_upcall)
     return conn->transport->ops->lease(conn, past_upcall);
 }
 
-static bool auto_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+static bool auto_offloads(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
-    return conn->transport->ops->moves_alone(conn, memory, size, least);
+    return conn->transport->ops->offloads(conn, memory, size, least);
 }
 
 static void auto_conn_close(trib_conn *conn, bool flush)
@@ -301,7 +301,7 @@ const trib_transport_ops trib_auto_ops = {
     .conn_close = auto_conn_close,
     .is_idle = trib_transport_is_always_idle,
     .lease = auto_lease,
-    .moves_alone = auto_moves_alone,
+    .offloads = auto_offloads,
     .stats = auto_stats,
     .context_open = auto_context_open,
     .context_close = auto_context_close,

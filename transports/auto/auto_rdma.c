@@ -293,11 +293,11 @@ static void front_conn_close(trib_conn *base, bool flush)
 }
 
 /* Once connected, a connection does not change what carries it. */
-static bool front_moves_alone(const trib_conn *base, const void *memory, size_t size, uint32_t least)
+static bool front_offloads(const trib_conn *base, const void *memory, size_t size, uint32_t least)
 {
     const auto_conn *conn = (const auto_conn *)base;
     const trib_conn *inner = conn->inner;
-    const bool moves = inner != NULL && !conn->trying && inner->transport->ops->moves_alone(inner, memory, size, least);
+    const bool moves = inner != NULL && !conn->trying && inner->transport->ops->offloads(inner, memory, size, least);
     conn->self->promised = conn->self->promised || moves;
     return moves;
 }
@@ -310,7 +310,7 @@ static const trib_transport_ops front_ops = {
     .recv_resume = front_recv_resume,
     .lease = trib_transport_never_leases,
     .conn_close = front_conn_close,
-    .moves_alone = front_moves_alone,
+    .offloads = front_offloads,
 };
 
 /* ---- The instance ---- */

@@ -460,7 +460,7 @@ static bool rdma_notifies_devices(const void *context)
     return context != NULL;
 }
 
-static bool rdma_transport_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+static bool rdma_transport_offloads(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
     return least > TRIB_RDMA_SMALL &&
            trib_rdma_domain_knows(((const verbs_transport *)conn->transport)->domain, memory, size);
@@ -480,7 +480,7 @@ const trib_transport_ops trib_rdma_ops = {
     .stats = rdma_transport_stats,
     .lease = trib_transport_never_leases,
     .is_idle = trib_transport_is_always_idle,
-    .moves_alone = rdma_transport_moves_alone,
+    .offloads = rdma_transport_offloads,
     .context_open = rdma_context_open,
     .context_close = rdma_context_close,
     .notifies_devices = rdma_notifies_devices,

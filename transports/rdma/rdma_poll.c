@@ -194,7 +194,7 @@ static void ignore_wake_up(trib_reactor *reactor, trib_poller *poller)
 
 void trib_rdma_poller_start(verbs_transport *transport)
 {
-    transport->poller = (trib_poller){.poll = poll_warm, .rest = rest_warm, .woken = ignore_wake_up};
+    transport->poller = (trib_poller){.poll = poll_warm, .before_block = rest_warm, .after_block = ignore_wake_up};
     trib_reactor_poller_add(transport->base.reactor, &transport->poller);
 }
 

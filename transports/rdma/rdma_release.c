@@ -54,7 +54,7 @@ static void destroy_remains(verbs_remains *remains)
 static void *thread_main(void *argument)
 {
     verbs_releaser *self = argument;
-    trib_thread_be_prompt(false); /* the reactor that starts this thread may be prompt */
+    trib_thread_set_timer_slack(false); /* the reactor that starts this thread may be prompt */
     pthread_mutex_lock(&self->mutex);
     for (;;) {
         verbs_remains *remains = self->head;

@@ -149,7 +149,7 @@ static trib_status shm_open_instance(trib_reactor *reactor, const trib_transport
     self->config = *config;
     self->offer = config->context;
     reactor->ops->random(reactor, &self->probe, sizeof self->probe);
-    self->poller = (trib_poller){.poll = poll_all, .rest = rest_all, .woken = woken_all};
+    self->poller = (trib_poller){.poll = poll_all, .before_block = rest_all, .after_block = woken_all};
     trib_reactor_poller_add(reactor, &self->poller);
     self->poll_timer.fired = poll_now;
     self->watch.fired = watch_all;
@@ -346,6 +346,6 @@ const trib_transport_ops trib_shm_ops = {
     .context_open = shm_context_open,
     .context_close = shm_context_close,
     .notifies_devices = trib_transport_notifies_no_devices,
-    .moves_alone = trib_transport_never_moves_alone,
+    .offloads = trib_transport_never_offloads,
     .is_idle = trib_transport_is_always_idle,
 };

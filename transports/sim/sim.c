@@ -209,13 +209,13 @@ static trib_status sim_listen(trib_transport *transport, const trib_address *at,
     return TRIB_OK;
 }
 
-static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
+static bool sim_offloads(const trib_conn *conn, const void *memory, size_t size, uint32_t least)
 {
     (void)memory;
     (void)size;
     (void)least;
     trib_sim_net *net = ((const sim_transport *)conn->transport)->node->net;
-    return net->config.moves_alone && ++net->asked % 3 != 0;
+    return net->config.offloads && ++net->asked % 3 != 0;
 }
 
 /* NOLINTNEXTLINE(bugprone-macro-parentheses): an initializer */
@@ -224,9 +224,9 @@ static bool sim_moves_alone(const trib_conn *conn, const void *memory, size_t si
         .name = "sim", .flags = (flags_), .open = sim_open, .close = sim_close, .listen = sim_listen,                  \
         .listener_close = sim_listener_close, .connect = trib_sim_connect, .send = trib_sim_send,                      \
         .recv_resume = trib_sim_recv_resume, .conn_close = trib_sim_conn_close, .stats = sim_stats,                    \
-        .moves_alone = sim_moves_alone, .lease = trib_transport_never_leases,                                          \
-        .is_idle = trib_transport_is_always_idle, .context_open = trib_transport_no_context_open,                      \
-        .context_close = trib_transport_no_context_close, .notifies_devices = trib_transport_notifies_no_devices,      \
+        .offloads = sim_offloads, .lease = trib_transport_never_leases, .is_idle = trib_transport_is_always_idle,      \
+        .context_open = trib_transport_no_context_open, .context_close = trib_transport_no_context_close,              \
+        .notifies_devices = trib_transport_notifies_no_devices,                                                        \
     }
 
 const trib_transport_ops trib_sim_transport_ops = SIM_OPS(TRIB_TRANSPORT_BREAKS | TRIB_TRANSPORT_SUBFLOWS);

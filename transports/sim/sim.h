@@ -32,9 +32,9 @@ typedef struct trib_sim_net_config {
     uint32_t window_bytes;   /* bytes of one stream under way and unread, at most */
     uint32_t unsent_bytes;   /* the kernel accepts more of a stream while less than this waits for the link */
     bool second_connections; /* has TRIB_TRANSPORT_QUEUES: urgent messages get a connection of their own */
-    bool moves_alone; /* moves_alone is true two times in three, for any memory, as with RDMA and registered memory */
-    double goodput;   /* part of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
-    uint64_t local_bits;      /* rate between nodes of one machine, bits per second */
+    bool offloads;       /* offloads is true two times in three, for any memory, as with RDMA and registered memory */
+    double goodput;      /* part of a link's rate that carries our bytes; 0.956: TCP over Ethernet, MTU 1500 */
+    uint64_t local_bits; /* rate between nodes of one machine, bits per second */
     int64_t local_latency_ns; /* latency between nodes of one machine */
     bool local_memory;        /* nodes of one machine use shared memory: a message costs its reader only a copy */
     /* Payloads in this memory have no contents: nothing is copied, and only their times are right. For studies of

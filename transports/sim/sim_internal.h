@@ -66,7 +66,7 @@ struct trib_sim_net {
     sim_quantum *free_quanta, *all_quanta;
     struct sim_message *free_messages; /* by next */
     uint32_t transports;
-    uint32_t asked;        /* calls of moves_alone */
+    uint32_t asked;        /* calls of offloads */
     uint64_t flips;        /* bits that have flipped on the way */
     trib_sim_forge *forge; /* NULL: no message is forged */
     void *forge_user;

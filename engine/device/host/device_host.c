@@ -100,7 +100,7 @@ static trib_device_job *take_met_collectives(trib_host_world *world, int32_t mac
 }
 
 /* NOLINTNEXTLINE(misc-no-recursion): see trib_host_give_back */
-void trib_host_come_together(const trib_device *device)
+void trib_host_run_ready_collectives(const trib_device *device)
 {
     trib_host_world *world = device->params.world;
     pthread_mutex_lock(&world->mutex);
@@ -139,7 +139,7 @@ static void submit_collective(trib_device *device, trib_device_job *job)
     }
     mine->tail = job;
     pthread_mutex_unlock(&world->mutex);
-    trib_host_come_together(device);
+    trib_host_run_ready_collectives(device);
 }
 
 /* ---- Jobs ---- */
@@ -217,7 +217,7 @@ static void run_job(trib_device *device, trib_device_job *job)
 static void host_submit(trib_device *device, trib_device_job *job)
 {
     job->slot = device;
-    if (trib_host_in_line(device, job) || !keep_until_due(device, job, waits_for_another)) {
+    if (trib_host_has_ordered_collective(device, job) || !keep_until_due(device, job, waits_for_another)) {
         run_job(device, job);
     }
 }
@@ -247,7 +247,7 @@ static void host_stop(trib_device *device, bool orderly)
         mine->head = mine->tail = NULL;
         pthread_mutex_unlock(&world->mutex);
     }
-    give_back_all(device, trib_host_take_late(device));
+    give_back_all(device, trib_host_take_delayed(device));
     give_back_all(device, job);
     give_back_all(device, met);
 }

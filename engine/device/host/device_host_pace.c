@@ -54,13 +54,13 @@ static void put_result(const trib_device_job *job, const unsigned char *result, 
     }
 }
 
-static trib_host_late **late_part_of(trib_device *device)
+static trib_host_delayed **late_part_of(trib_device *device)
 {
     trib_host_world *world = device->params.world;
     return &world->members[device->params.machine][device->params.rank].late;
 }
 
-static void free_late(trib_host_late *late)
+static void free_late(trib_host_delayed *late)
 {
     free(late->result);
     free(late);
@@ -70,10 +70,10 @@ static void free_late(trib_host_late *late)
 static void end_late_job(trib_sim *sim, trib_sim_event *event)
 {
     (void)sim;
-    trib_host_late *late = (trib_host_late *)((char *)event - offsetof(trib_host_late, end));
+    trib_host_delayed *late = (trib_host_delayed *)((char *)event - offsetof(trib_host_delayed, end));
     trib_device *device = late->device;
     trib_device_job *job = late->job;
-    trib_host_late **at = &device->late;
+    trib_host_delayed **at = &device->late;
     while (*at != late) {
         trib_assert(*at != NULL);
         at = &(*at)->next;
@@ -89,12 +89,12 @@ static void end_late_job(trib_sim *sim, trib_sim_event *event)
     free_late(late);
     trib_host_give_back(device, job, TRIB_OK, "");
     if (device->params.size > 1) { /* a collective may have waited for this */
-        trib_host_come_together(device);
+        trib_host_run_ready_collectives(device);
     }
 }
 
 /* Returns NULL if the job takes no time. */
-static trib_host_late *make_late_job(trib_device *device, trib_device_job *job)
+static trib_host_delayed *make_late_job(trib_device *device, trib_device_job *job)
 {
     const trib_device_params *params = &device->params;
     const trib_host_world *world = params->world;
@@ -107,9 +107,9 @@ static trib_host_late *make_late_job(trib_device *device, trib_device_job *job)
         end_ns = end_ns > device->end_ns[job->kind] ? end_ns : device->end_ns[job->kind];
         device->end_ns[job->kind] = end_ns;
     }
-    trib_host_late *late = end_ns > now_ns ? calloc(1, sizeof *late) : NULL;
+    trib_host_delayed *late = end_ns > now_ns ? calloc(1, sizeof *late) : NULL;
     if (late != NULL) {
-        *late = (trib_host_late){.end.fired = end_late_job, .device = device, .job = job, .next = device->late};
+        *late = (trib_host_delayed){.end.fired = end_late_job, .device = device, .job = job, .next = device->late};
         device->late = late;
         trib_sim_set(world->pace.sim, &late->end, end_ns);
     }
@@ -134,7 +134,7 @@ static bool is_collective(const trib_device_job *job)
            job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
 }
 
-bool trib_host_in_line(const trib_device *device, const trib_device_job *job)
+bool trib_host_has_ordered_collective(const trib_device *device, const trib_device_job *job)
 {
     const trib_host_world *world = device->params.world;
     return world != NULL && world->pace.sim != NULL && device->params.size > 1 && is_collective(job);
@@ -195,7 +195,7 @@ bool trib_host_carry_out(trib_host_world *world, trib_device_job *const *jobs, s
     }
     ok = ok && trib_host_collective(kernels, at, count);
     for (size_t i = 0; i < count; i++) {
-        trib_host_late *late = ok ? make_late_job(jobs[i]->slot, jobs[i]) : NULL;
+        trib_host_delayed *late = ok ? make_late_job(jobs[i]->slot, jobs[i]) : NULL;
         const size_t size = result_size(jobs[i], i);
         if (late != NULL) {
             late->result = at[i]->target;
@@ -234,7 +234,7 @@ void trib_host_world_kill(trib_host_world *world, int32_t machine, int32_t rank)
     }
 }
 
-trib_device_job *trib_host_take_late(trib_device *device)
+trib_device_job *trib_host_take_delayed(trib_device *device)
 {
     trib_host_world *world = device->params.world;
     trib_device_job *taken = NULL;
@@ -243,7 +243,7 @@ trib_device_job *trib_host_take_late(trib_device *device)
         *late_part_of(device) = NULL;
     }
     while (device->late != NULL) {
-        trib_host_late *late = device->late;
+        trib_host_delayed *late = device->late;
         device->late = late->next;
         trib_sim_clear(world->pace.sim, &late->end);
         late->job->next = taken; /* oldest first */

@@ -20,7 +20,7 @@ void trib_host_world_free(trib_host_world *world)
     }
 }
 
-uint32_t trib_host_world_disorders(trib_host_world *world)
+uint32_t trib_host_world_order_conflicts(trib_host_world *world)
 {
     pthread_mutex_lock(&world->mutex);
     const uint32_t disorders = world->disorders;

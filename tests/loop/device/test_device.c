@@ -71,7 +71,7 @@ static void run_race(int workers, int servers, int on_one)
     job jobs;
     open_job(&jobs, workers, servers, on_one, in_pieces);
     race(&jobs, (uint32_t)(workers * 3 + servers));
-    assert_int_equal(trib_host_world_disorders(world), 0);
+    assert_int_equal(trib_host_world_order_conflicts(world), 0);
     close_job(&jobs);
 }
 
@@ -152,7 +152,7 @@ static void run_broadcasts(int workers, int servers, int on_one)
         broadcast_from(&jobs, round % workers, round);
     }
     race(&jobs, 1);
-    assert_int_equal(trib_host_world_disorders(world), 0);
+    assert_int_equal(trib_host_world_order_conflicts(world), 0);
     close_job(&jobs);
 }
 

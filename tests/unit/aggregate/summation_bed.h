@@ -150,7 +150,7 @@ static void check_idle(void)
     assert_true(trib_summation_is_idle(the.summation));
     assert_int_equal(the.summation->blocks_out, 0);
     assert_int_equal(the.buffers, the.summation->blocks.count);
-    assert_true(trib_sum_memory_adds_up(the.summation));
+    assert_true(trib_sum_memory_is_consistent(the.summation));
 }
 
 static void close_bed(void)

@@ -198,18 +198,18 @@ static void a_long_list_is_read_in_pieces(void **state)
     trib_core_claims_reading reading;
     size_t pieces = 0;
     trib_core_claims_begin(&reading, 8, NULL, &taken);
-    while (trib_core_claims_more(&reading)) {
+    while (trib_core_claims_read_more(&reading)) {
         pieces++;
     }
     assert_true(pieces >= OTHERS * NAME / sizeof reading.text);
     for (int i = 0; i < OTHERS; i += EVERY) {
         assert_true(trib_place_cpus_have(&taken, LAST - i / EVERY));
     }
-    assert_false(trib_core_claims_more(&reading));
+    assert_false(trib_core_claims_read_more(&reading));
     trib_core_claims_begin(&reading, 8, NULL, &taken);
-    assert_true(trib_core_claims_more(&reading));
+    assert_true(trib_core_claims_read_more(&reading));
     trib_core_claims_end(&reading);
-    assert_false(trib_core_claims_more(&reading));
+    assert_false(trib_core_claims_read_more(&reading));
     for (int i = 0; i < OTHERS; i++) {
         close(fds[i]);
     }

@@ -166,7 +166,7 @@ static void polls_for_what_is_awaited(void **state)
 {
     trib_reactor *reactor = *state;
     struct ev_loop *loop = trib_reactor_ev_loop(reactor);
-    looking self = {.poller = {.poll = look, .rest = rest_never, .woken = ignore_wake_up}};
+    looking self = {.poller = {.poll = look, .before_block = rest_never, .after_block = ignore_wake_up}};
     trib_reactor_poller_add(reactor, &self.poller);
     reactor->awaited = 1;
     ev_run(loop, EVRUN_NOWAIT);

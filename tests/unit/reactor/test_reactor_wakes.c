@@ -19,9 +19,9 @@ static uint64_t slice_ns(void)
 
 static bool can_be_prompt(void)
 {
-    trib_thread_be_prompt(true);
+    trib_thread_set_timer_slack(true);
     const uint64_t prompt = slice_ns();
-    trib_thread_be_prompt(false);
+    trib_thread_set_timer_slack(false);
     return prompt == TRIB_SLICE_NS && slice_ns() > TRIB_SLICE_NS;
 }
 
@@ -113,7 +113,7 @@ static bool post_while_it_dozes(trib_reactor *reactor, trib_poller *poller)
 
 static nowake block_once(trib_reactor *reactor, bool posts_loud, bool wakes, int64_t timeout_ns)
 {
-    nowake self = {.poller = {.poll = find_nothing, .rest = post_while_it_dozes, .woken = ignore_wake_up},
+    nowake self = {.poller = {.poll = find_nothing, .before_block = post_while_it_dozes, .after_block = ignore_wake_up},
                    .quiet.run = quiet_run,
                    .loud.run = loud_run,
                    .timer.fired = time_out,

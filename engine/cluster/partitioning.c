@@ -1,11 +1,11 @@
-/* cut.c - see cut.h. */
-#include "engine/cluster/cut.h"
+/* partitioning.c - see partitioning.h. */
+#include "engine/cluster/partitioning.h"
 
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
 
-uint64_t trib_cut_slices(trib_layout layout, uint32_t members)
+uint64_t trib_partitioning_slice_count(trib_layout layout, uint32_t members)
 {
     switch (layout) {
     case TRIB_SLICES:
@@ -17,11 +17,12 @@ uint64_t trib_cut_slices(trib_layout layout, uint32_t members)
     }
 }
 
-trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *counts, size_t element)
+trib_partitioning *trib_partitioning_create(trib_layout layout, uint32_t members, const uint64_t *counts,
+                                            size_t element)
 {
     trib_assert(members > 0 && element > 0);
-    const uint64_t slices = trib_cut_slices(layout, members);
-    trib_cut *cut = calloc(1, sizeof *cut + slices * sizeof cut->slices[0]);
+    const uint64_t slices = trib_partitioning_slice_count(layout, members);
+    trib_partitioning *cut = calloc(1, sizeof *cut + slices * sizeof cut->slices[0]);
     if (cut == NULL) {
         return NULL;
     }
@@ -41,7 +42,7 @@ trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *
     return cut;
 }
 
-static uint64_t number(trib_cut *cut, uint32_t partition_bytes)
+static uint64_t number(trib_partitioning *cut, uint32_t partition_bytes)
 {
     uint64_t count = 0;
     for (uint32_t i = 0; i < cut->slice_count; i++) {
@@ -52,7 +53,7 @@ static uint64_t number(trib_cut *cut, uint32_t partition_bytes)
     return count == 0 && cut->layout == TRIB_WHOLE ? 1 : count;
 }
 
-void trib_cut_into(trib_cut *cut, uint32_t partition_bytes)
+void trib_partitioning_divide(trib_partitioning *cut, uint32_t partition_bytes)
 {
     uint64_t size = partition_bytes, count;
     trib_assert(cut->bytes <= TRIB_TENSOR_BYTES_MAX && cut->slice_count <= TRIB_PARTITIONS_MAX);
@@ -64,11 +65,11 @@ void trib_cut_into(trib_cut *cut, uint32_t partition_bytes)
     cut->partition_count = (uint32_t)count;
 }
 
-uint32_t trib_cut_find(const trib_cut *cut, uint32_t partition)
+uint32_t trib_partitioning_slice_of(const trib_partitioning *cut, uint32_t partition)
 {
     uint32_t low = 0, high = cut->slice_count;
     trib_assert(partition < cut->partition_count);
-    trib_assert(cut->partition_bytes > 0); /* trib_cut_into has been called */
+    trib_assert(cut->partition_bytes > 0); /* trib_partitioning_divide has been called */
     while (high - low > 1) { /* the last slice whose first partition is not above; slices before it may be empty */
         const uint32_t middle = low + (high - low) / 2;
         *(cut->slices[middle].first <= partition ? &low : &high) = middle;
@@ -77,25 +78,25 @@ uint32_t trib_cut_find(const trib_cut *cut, uint32_t partition)
 }
 
 /* Bytes of the slice before the partition. */
-static uint64_t offset_in(const trib_cut *cut, const trib_slice *slice, uint32_t partition)
+static uint64_t offset_in(const trib_partitioning *cut, const trib_slice *slice, uint32_t partition)
 {
     return (uint64_t)(partition - slice->first) * cut->partition_bytes;
 }
 
-uint64_t trib_cut_begin(const trib_cut *cut, uint32_t partition)
+uint64_t trib_partitioning_offset(const trib_partitioning *cut, uint32_t partition)
 {
-    const trib_slice *slice = &cut->slices[trib_cut_find(cut, partition)];
+    const trib_slice *slice = &cut->slices[trib_partitioning_slice_of(cut, partition)];
     return slice->begin + offset_in(cut, slice, partition);
 }
 
-uint32_t trib_cut_size(const trib_cut *cut, uint32_t partition)
+uint32_t trib_partitioning_size(const trib_partitioning *cut, uint32_t partition)
 {
-    const trib_slice *slice = &cut->slices[trib_cut_find(cut, partition)];
+    const trib_slice *slice = &cut->slices[trib_partitioning_slice_of(cut, partition)];
     const uint64_t left = slice->bytes - offset_in(cut, slice, partition);
     return left < cut->partition_bytes ? (uint32_t)left : cut->partition_bytes;
 }
 
-uint64_t trib_cut_given(const trib_cut *cut, uint32_t member)
+uint64_t trib_partitioning_send_bytes(const trib_partitioning *cut, uint32_t member)
 {
     trib_assert(cut->layout != TRIB_PAIRS || member < cut->members);
     uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->slices[member % cut->slice_count].bytes;
@@ -105,7 +106,7 @@ uint64_t trib_cut_given(const trib_cut *cut, uint32_t member)
     return bytes;
 }
 
-uint64_t trib_cut_taken(const trib_cut *cut, uint32_t member)
+uint64_t trib_partitioning_recv_bytes(const trib_partitioning *cut, uint32_t member)
 {
     trib_assert(cut->layout != TRIB_PAIRS || member < cut->members);
     uint64_t bytes = cut->layout == TRIB_PAIRS ? 0 : cut->bytes;

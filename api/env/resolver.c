@@ -1,5 +1,5 @@
-/* look_up.c - see look_up.h. The thread and the engine share the object; the last of them frees it. */
-#include "api/env/look_up.h"
+/* resolver.c - see resolver.h. The thread and the engine share the object; the last of them frees it. */
+#include "api/env/resolver.h"
 
 #include <pthread.h>
 #include <stdio.h>
@@ -8,14 +8,14 @@
 #include "api/config/address.h"
 #include "engine/base/thread_signals.h"
 
-struct trib_look_up {
+struct trib_resolver {
     pthread_mutex_t mutex;
     bool is_busy, has_found, is_closed;
     trib_address found;
     char text[512];
 };
 
-static void release(trib_look_up *self)
+static void release(trib_resolver *self)
 {
     pthread_mutex_destroy(&self->mutex);
     free(self);
@@ -23,7 +23,7 @@ static void release(trib_look_up *self)
 
 static void *run(void *argument)
 {
-    trib_look_up *self = argument;
+    trib_resolver *self = argument;
     trib_address found;
     trib_error error = {.text = ""};
     const trib_status status = trib_address_resolve(self->text, &found, &error);
@@ -41,9 +41,9 @@ static void *run(void *argument)
     return NULL;
 }
 
-trib_look_up *trib_look_up_open(const char *text)
+trib_resolver *trib_resolver_open(const char *text)
 {
-    trib_look_up *self = calloc(1, sizeof *self);
+    trib_resolver *self = calloc(1, sizeof *self);
     if (self != NULL) {
         pthread_mutex_init(&self->mutex, NULL);
         snprintf(self->text, sizeof self->text, "%s", text);
@@ -51,9 +51,9 @@ trib_look_up *trib_look_up_open(const char *text)
     return self;
 }
 
-bool trib_look_up_ask(void *look_up, trib_address *found_out)
+bool trib_resolver_poll(void *resolve, trib_address *found_out)
 {
-    trib_look_up *self = look_up;
+    trib_resolver *self = resolve;
     pthread_mutex_lock(&self->mutex);
     const bool has_found = self->has_found;
     if (has_found) {
@@ -69,7 +69,7 @@ bool trib_look_up_ask(void *look_up, trib_address *found_out)
     return has_found;
 }
 
-void trib_look_up_close(trib_look_up *self)
+void trib_resolver_close(trib_resolver *self)
 {
     if (self == NULL) {
         return;

@@ -1,5 +1,5 @@
-/* test_cut.c - tensors cut into slices and partitions: nothing is left out, nothing twice, no partition crosses the
- * border of a slice. */
+/* test_partitioning.c - tensors cut into slices and partitions: nothing is left out, nothing twice, no partition
+ * crosses the border of a slice. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -8,21 +8,21 @@
 
 #include <cmocka.h>
 
-#include "engine/cluster/cut.h"
+#include "engine/cluster/partitioning.h"
 
 #define PARTITION 4096u
 #define MEMBERS 4u
 
-static trib_cut *cut_of(trib_layout layout, uint32_t members, const uint64_t *counts, uint32_t partition_bytes)
+static trib_partitioning *cut_of(trib_layout layout, uint32_t members, const uint64_t *counts, uint32_t partition_bytes)
 {
-    trib_cut *cut = trib_cut_create(layout, members, counts, 4);
+    trib_partitioning *cut = trib_partitioning_create(layout, members, counts, 4);
     assert_non_null(cut);
-    trib_cut_into(cut, partition_bytes);
+    trib_partitioning_divide(cut, partition_bytes);
     return cut;
 }
 
 /* The partitions of each slice lie one behind the other, and fill it. */
-static void is_whole(const trib_cut *cut, const uint64_t *counts, uint32_t count)
+static void is_whole(const trib_partitioning *cut, const uint64_t *counts, uint32_t count)
 {
     uint32_t partition = 0;
     uint64_t at = 0;
@@ -31,9 +31,9 @@ static void is_whole(const trib_cut *cut, const uint64_t *counts, uint32_t count
         uint64_t left = counts[slice] * 4;
         assert_true(cut->slices[slice].begin == at && cut->slices[slice].bytes == left);
         for (; left > 0; partition++) {
-            assert_int_equal(trib_cut_find(cut, partition), slice);
-            assert_true(trib_cut_begin(cut, partition) == at);
-            const uint64_t size = trib_cut_size(cut, partition);
+            assert_int_equal(trib_partitioning_slice_of(cut, partition), slice);
+            assert_true(trib_partitioning_offset(cut, partition) == at);
+            const uint64_t size = trib_partitioning_size(cut, partition);
             assert_true(size == (left < cut->partition_bytes ? left : cut->partition_bytes));
             at += size;
             left -= size;
@@ -53,10 +53,11 @@ static void test_slices_of_all_lengths(void **state)
         for (uint32_t i = 0, rest = seed; i < MEMBERS; i++, rest /= COUNT) {
             counts[i] = lengths[rest % COUNT];
         }
-        trib_cut *cut = cut_of(TRIB_SLICES, MEMBERS, counts, PARTITION);
+        trib_partitioning *cut = cut_of(TRIB_SLICES, MEMBERS, counts, PARTITION);
         is_whole(cut, counts, MEMBERS);
         for (uint32_t i = 0; i < MEMBERS; i++) {
-            assert_true(trib_cut_given(cut, i) == counts[i] * 4 && trib_cut_taken(cut, i) == cut->bytes);
+            assert_true(trib_partitioning_send_bytes(cut, i) == counts[i] * 4 &&
+                        trib_partitioning_recv_bytes(cut, i) == cut->bytes);
         }
         free(cut);
     }
@@ -69,7 +70,7 @@ static void test_pairs(void **state)
     for (uint32_t i = 0; i < MEMBERS * MEMBERS; i++) {
         counts[i] = i % 3 == 0 ? 0 : i * 701;
     }
-    trib_cut *cut = cut_of(TRIB_PAIRS, MEMBERS, counts, PARTITION);
+    trib_partitioning *cut = cut_of(TRIB_PAIRS, MEMBERS, counts, PARTITION);
     is_whole(cut, counts, MEMBERS * MEMBERS);
     for (uint32_t i = 0; i < MEMBERS; i++) {
         uint64_t given = 0, taken = 0;
@@ -77,7 +78,7 @@ static void test_pairs(void **state)
             given += counts[i * MEMBERS + j] * 4;
             taken += counts[j * MEMBERS + i] * 4;
         }
-        assert_true(trib_cut_given(cut, i) == given && trib_cut_taken(cut, i) == taken);
+        assert_true(trib_partitioning_send_bytes(cut, i) == given && trib_partitioning_recv_bytes(cut, i) == taken);
     }
     free(cut);
 }
@@ -92,7 +93,7 @@ static void test_nothing(void **state)
         uint32_t partitions;
     } cases[] = {{TRIB_WHOLE, 1}, {TRIB_SLICES, 0}, {TRIB_PAIRS, 0}};
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
-        trib_cut *cut = cut_of(cases[i].layout, MEMBERS, none, PARTITION);
+        trib_partitioning *cut = cut_of(cases[i].layout, MEMBERS, none, PARTITION);
         assert_int_equal(cut->partition_count, cases[i].partitions);
         assert_true(cut->bytes == 0);
         free(cut);
@@ -106,13 +107,13 @@ static void test_bounds(void **state)
     const uint64_t most = TRIB_TENSOR_BYTES_MAX / 4;
     const uint64_t large[2] = {most / 2, most / 2}, larger[2] = {most / 2, most / 2 + 1},
                    wraps[2] = {1, UINT64_MAX / 4};
-    trib_cut *cut = cut_of(TRIB_SLICES, 2, large, PARTITION);
+    trib_partitioning *cut = cut_of(TRIB_SLICES, 2, large, PARTITION);
     assert_true(cut->partition_count <= TRIB_PARTITIONS_MAX && cut->partition_bytes % PARTITION == 0);
     is_whole(cut, large, 2);
     free(cut);
     const uint64_t *const too_large[] = {larger, wraps};
     for (size_t i = 0; i < 2; i++) {
-        cut = trib_cut_create(TRIB_SLICES, 2, too_large[i], 4);
+        cut = trib_partitioning_create(TRIB_SLICES, 2, too_large[i], 4);
         assert_true(cut->bytes == UINT64_MAX);
         free(cut);
     }

@@ -1,5 +1,5 @@
-/* brought.c - see brought.h. */
-#include "engine/codec/brought.h"
+/* user_codec.c - see user_codec.h. */
+#include "engine/codec/user_codec.h"
 
 #include <stdlib.h>
 
@@ -7,15 +7,15 @@
 
 /* ---- The table of such a codec ---- */
 
-static const trib_codec_brought *brought_of(const trib_codec_params *params)
+static const trib_user_codec *user_codec_of(const trib_codec_params *params)
 {
-    trib_assert(params->brought != NULL);
-    return params->brought;
+    trib_assert(params->user != NULL);
+    return params->user;
 }
 
 static trib_codec_chunk chunk_of(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
 {
-    return (trib_codec_chunk){.user = brought_of(params)->desc.user,
+    return (trib_codec_chunk){.user = user_codec_of(params)->desc.user,
                               .dtype = dtype,
                               .count = count,
                               .k = params->k,
@@ -23,9 +23,9 @@ static trib_codec_chunk chunk_of(const trib_codec_params *params, trib_dtype dty
                               .seed = params->seed};
 }
 
-static trib_status check_brought(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
+static trib_status check_user_codec(const trib_codec_params *params, trib_dtype dtype, trib_error *error)
 {
-    const trib_codec_brought *self = brought_of(params);
+    const trib_user_codec *self = user_codec_of(params);
     const trib_codec_chunk what = chunk_of(params, dtype, 0);
     char why[TRIB_ERROR_TEXT_SIZE] = "";
     const trib_status status = trib_codec_check_dtype(&self->codec, dtype, 0, error);
@@ -37,17 +37,17 @@ static trib_status check_brought(const trib_codec_params *params, trib_dtype dty
                           trib_dtype_name(dtype), why);
 }
 
-static uint64_t bound_brought(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
+static uint64_t bound_user_codec(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
 {
     const trib_codec_chunk what = chunk_of(params, dtype, count);
-    const uint64_t bytes = brought_of(params)->desc.bound(&what);
+    const uint64_t bytes = user_codec_of(params)->desc.bound(&what);
     return bytes > UINT32_MAX / 2 ? UINT32_MAX / 2 + 1 : (bytes + 3) / 4 * 4;
 }
 
-static uint32_t encode_brought(const trib_codec_params *params, const trib_codec_place *place, void *state,
-                               trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
+static uint32_t encode_user_codec(const trib_codec_params *params, const trib_codec_place *place, void *state,
+                                  trib_dtype dtype, const void *source, uint32_t count, unsigned char *encoded)
 {
-    const trib_codec_brought *self = brought_of(params);
+    const trib_user_codec *self = user_codec_of(params);
     trib_codec_chunk what = chunk_of(params, dtype, count);
     what.tensor_key = place->tensor_key;
     what.round = place->round;
@@ -55,24 +55,25 @@ static uint32_t encode_brought(const trib_codec_params *params, const trib_codec
     what.partition_first = place->partition_first;
     what.partition_count = place->partition_count;
     what.rank = place->rank;
-    const int64_t bytes = self->desc.encode(&what, state, source, encoded, (size_t)bound_brought(params, dtype, count));
+    const int64_t bytes =
+        self->desc.encode(&what, state, source, encoded, (size_t)bound_user_codec(params, dtype, count));
     return bytes <= 0 ? 0 : bytes > UINT32_MAX ? UINT32_MAX : (uint32_t)bytes;
 }
 
-static trib_status decode_brought(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
-                                  uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
+static trib_status decode_user_codec(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                     uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
-    const trib_codec_brought *self = brought_of(params);
+    const trib_user_codec *self = user_codec_of(params);
     const trib_codec_chunk what = chunk_of(params, dtype, count);
     return self->desc.decode(&what, encoded, encoded_size, destination) == 0
                ? TRIB_OK
                : trib_codec_refuse(&self->codec, "bytes that its decode refuses", error);
 }
 
-static trib_status add_brought(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
-                               uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
+static trib_status add_user_codec(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                  uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)
 {
-    const trib_codec_brought *self = brought_of(params);
+    const trib_user_codec *self = user_codec_of(params);
     const trib_codec_chunk what = chunk_of(params, dtype, count);
     return self->desc.add_encoded(&what, encoded, encoded_size, sum) == 0
                ? TRIB_OK
@@ -136,7 +137,7 @@ static uint32_t identity_of(const trib_codec_desc *desc)
     return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
 }
 
-static void fill(trib_codec_brought *self, const trib_codec_desc *desc)
+static void fill(trib_user_codec *self, const trib_codec_desc *desc)
 {
     trib_assert(strlen(desc->name) < sizeof self->name);
     memcpy(self->name, desc->name, strlen(desc->name) + 1);
@@ -145,11 +146,11 @@ static void fill(trib_codec_brought *self, const trib_codec_desc *desc)
     self->identity = identity_of(desc);
     self->codec = (trib_codec){.name = self->name,
                                .id = TRIB_CODEC_BROUGHT,
-                               .check = check_brought,
-                               .bound = bound_brought,
-                               .encode = encode_brought,
-                               .decode = decode_brought,
-                               .add_encoded = desc->add_encoded != NULL ? add_brought : NULL,
+                               .check = check_user_codec,
+                               .bound = bound_user_codec,
+                               .encode = encode_user_codec,
+                               .decode = decode_user_codec,
+                               .add_encoded = desc->add_encoded != NULL ? add_user_codec : NULL,
                                .state_bytes = desc->state_bytes};
 }
 
@@ -186,7 +187,7 @@ void trib_codec_set_close(trib_codec_set *set)
     *set = (trib_codec_set){.items = NULL};
 }
 
-const trib_codec_brought *trib_codec_set_find(const trib_codec_set *set, const char *name)
+const trib_user_codec *trib_codec_set_find(const trib_codec_set *set, const char *name)
 {
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         if (strcmp(set->items[i].name, name) == 0) {
@@ -196,7 +197,7 @@ const trib_codec_brought *trib_codec_set_find(const trib_codec_set *set, const c
     return NULL;
 }
 
-const trib_codec_brought *trib_codec_set_by_identity(const trib_codec_set *set, uint32_t identity)
+const trib_user_codec *trib_codec_set_by_identity(const trib_codec_set *set, uint32_t identity)
 {
     for (uint32_t i = 0; set != NULL && i < set->count; i++) {
         if (set->items[i].identity == identity) {
@@ -208,5 +209,5 @@ const trib_codec_brought *trib_codec_set_by_identity(const trib_codec_set *set, 
 
 uint32_t trib_codec_identity(const trib_codec_params *params)
 {
-    return params->brought != NULL ? brought_of(params)->identity : 0;
+    return params->user != NULL ? user_codec_of(params)->identity : 0;
 }

@@ -1,5 +1,5 @@
 /*
- * wrapped.c - momentum and error feedback around any codec.
+ * stateful.c - momentum and error feedback around any codec.
  *
  * They are computed in accumulators: m = mu * m + g; p = m, or g + mu * m; p = p + residual. What is encoded is p in
  * the tensor's type, and the residual becomes p less what decodes from it. Each operation rounds once. A residual that
@@ -7,7 +7,7 @@
  */
 #include "engine/codec/codec_parts.h"
 
-bool trib_codec_is_wrapped(const trib_codec_config *config)
+bool trib_codec_is_stateful(const trib_codec_config *config)
 {
     return config->feedback != TRIB_FEEDBACK_NONE || config->momentum != TRIB_MOMENTUM_NONE;
 }
@@ -79,7 +79,7 @@ static bool settle(const trib_codec_config *config, const trib_codec_memory *mem
     const trib_status status =
         config->codec->decode(&config->params, dtype, encoded, encoded_size, memory->scratch, count, NULL);
     if (status != TRIB_OK) {
-        trib_assert(config->params.brought != NULL); /* it was encoded here */
+        trib_assert(config->params.user != NULL); /* it was encoded here */
         return false;
     }
     if (dtype == TRIB_FLOAT64) {
@@ -104,7 +104,7 @@ trib_status trib_codec_check_encoded(const trib_codec_config *config, trib_dtype
     if (bytes > 0 && bytes <= bound) {
         return TRIB_OK;
     }
-    trib_assert(config->params.brought != NULL);
+    trib_assert(config->params.user != NULL);
     return bytes == 0
                ? trib_error_set(error, TRIB_INVALID, "codec %s failed on a chunk of %u elements%s", config->codec->name,
                                 count, config->feedback != TRIB_FEEDBACK_NONE ? ", or to decode what it made" : "")
@@ -119,7 +119,7 @@ uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_mem
 {
     const trib_codec *codec = config->codec;
     trib_assert(count > 0);
-    if (!trib_codec_is_wrapped(config)) {
+    if (!trib_codec_is_stateful(config)) {
         return codec->encode(&config->params, place, memory->state, dtype, source, count, encoded);
     }
     trib_assert(memory->scratch != NULL && memory->scratch != source);

@@ -1,13 +1,13 @@
 /*
- * cut.h - how a tensor is cut: into slices that belong to workers, and these into partitions. Pure functions.
+ * partitioning.h - how a tensor is cut: into slices that belong to workers, and these into partitions. Pure functions.
  *
  * The collective on a tensor follows from the slices: who gives each slice and who takes it. A tensor that all workers
  * have as a whole is one slice. With TRIB_SLICES each worker has a slice of its own length. With TRIB_PAIRS each worker
  * has a slice for each worker, and the slice of worker i for worker j has the number i * members + j. No partition
  * crosses the border of a slice. A slice without bytes has no partition, except the one of a whole tensor.
  */
-#ifndef TRIB_ENGINE_CUT_H
-#define TRIB_ENGINE_CUT_H
+#ifndef TRIB_ENGINE_PARTITIONING_H
+#define TRIB_ENGINE_PARTITIONING_H
 
 #include "api/tributary.h"
 #include "engine/base/limits.h"
@@ -17,28 +17,29 @@ typedef struct trib_slice {
     uint32_t first;        /* its first partition */
 } trib_slice;
 
-typedef struct trib_cut {
+typedef struct trib_partitioning {
     trib_layout layout;
     uint32_t members, slice_count;
     uint64_t bytes; /* of all slices */
     uint32_t partition_bytes, partition_count;
     trib_slice slices[];
-} trib_cut;
+} trib_partitioning;
 
 /* The number of slices of a tensor of that many workers. */
-uint64_t trib_cut_slices(trib_layout layout, uint32_t members);
-/* Reads the lengths of all slices, in elements. Returns NULL if memory runs out; bytes is UINT64_MAX if the
- * tensor would be too large. trib_cut_into must follow before partitions are asked for. Freed with free(). */
-trib_cut *trib_cut_create(trib_layout layout, uint32_t members, const uint64_t *counts, size_t element);
+uint64_t trib_partitioning_slice_count(trib_layout layout, uint32_t members);
+/* Reads the lengths of all slices, in elements. Returns NULL if memory runs out; bytes is UINT64_MAX if the tensor
+ * would be too large. trib_partitioning_divide must follow before partitions are asked for. Freed with free(). */
+trib_partitioning *trib_partitioning_create(trib_layout layout, uint32_t members, const uint64_t *counts,
+                                            size_t element);
 /* Cuts the slices into partitions of that size, or of a multiple if there would be too many. */
-void trib_cut_into(trib_cut *cut, uint32_t partition_bytes);
+void trib_partitioning_divide(trib_partitioning *cut, uint32_t partition_bytes);
 /* The slice of a partition. */
-uint32_t trib_cut_find(const trib_cut *cut, uint32_t partition);
+uint32_t trib_partitioning_slice_of(const trib_partitioning *cut, uint32_t partition);
 /* The place of a partition among the bytes of all slices, and its size. */
-uint64_t trib_cut_begin(const trib_cut *cut, uint32_t partition);
-uint32_t trib_cut_size(const trib_cut *cut, uint32_t partition);
+uint64_t trib_partitioning_offset(const trib_partitioning *cut, uint32_t partition);
+uint32_t trib_partitioning_size(const trib_partitioning *cut, uint32_t partition);
 /* Bytes that the worker has before a collective that gathers or exchanges, and that it has afterwards. */
-uint64_t trib_cut_given(const trib_cut *cut, uint32_t member);
-uint64_t trib_cut_taken(const trib_cut *cut, uint32_t member);
+uint64_t trib_partitioning_send_bytes(const trib_partitioning *cut, uint32_t member);
+uint64_t trib_partitioning_recv_bytes(const trib_partitioning *cut, uint32_t member);
 
 #endif

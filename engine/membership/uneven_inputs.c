@@ -1,5 +1,5 @@
-/* uneven.c - see uneven.h. */
-#include "engine/membership/uneven.h"
+/* uneven_inputs.c - see uneven_inputs.h. */
+#include "engine/membership/uneven_inputs.h"
 
 #include "engine/base/assert.h"
 
@@ -16,21 +16,21 @@ typedef struct outgoing {
     trib_writer writer;
 } outgoing;
 
-static void flush(outgoing *out, uint32_t chunk)
+static void flush_entries(outgoing *out, uint32_t chunk)
 {
-    const trib_uneven_state *uneven = &out->self->uneven;
+    const trib_uneven_inputs_state *uneven = &out->self->uneven;
     const trib_frame frame = {.type = TRIB_FRAME_JOIN_OVER, .aux = uneven->last, .root = uneven->left, .chunk = chunk};
     trib_link_send_copy(out->self->slots[out->rank].link, frame, out->writer.data, out->writer.size);
     out->writer.size = 0;
 }
 
-static void put(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
+static void put_entry(outgoing *out, trib_join_entry kind, uint32_t number, uint32_t count)
 {
     if (count == 0) {
         return;
     }
     if (out->writer.capacity - out->writer.size < TRIB_JOIN_ENTRY_BYTES) {
-        flush(out, 0);
+        flush_entries(out, 0);
     }
     trib_put_u32(&out->writer, (uint32_t)kind);
     trib_put_u32(&out->writer, number);
@@ -45,22 +45,22 @@ static void tell_over(const trib_coordinator *self, uint32_t rank)
     }
     unsigned char payload[1024 * TRIB_JOIN_ENTRY_BYTES];
     outgoing out = {.self = self, .rank = rank, .writer = {.data = payload, .capacity = sizeof payload}};
-    put(&out, TRIB_JOIN_ONCE, 0, self->uneven.once);
+    put_entry(&out, TRIB_JOIN_ONCE, 0, self->uneven.once);
     for (uint32_t i = 0; i < TRIB_GROUPS_MAX; i++) {
-        put(&out, TRIB_JOIN_BYTES, i, self->uneven.bytes[i]);
+        put_entry(&out, TRIB_JOIN_BYTES, i, self->uneven.bytes[i]);
     }
     for (uint32_t tag = 0; tag < slot->tensors_capacity; tag++) {
         const trib_registry_entry *entry = slot->tensors[tag];
         if (entry != NULL && entry->is_known && !entry->bad) {
-            put(&out, TRIB_JOIN_TENSOR, tag, entry->join_round);
+            put_entry(&out, TRIB_JOIN_TENSOR, tag, entry->join_round);
         }
     }
-    flush(&out, TRIB_JOIN_LAST);
+    flush_entries(&out, TRIB_JOIN_LAST);
 }
 
-static void finish(trib_coordinator *self)
+static void finish_join(trib_coordinator *self)
 {
-    trib_uneven_state *uneven = &self->uneven;
+    trib_uneven_inputs_state *uneven = &self->uneven;
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (self->slots[i].join_unheard && self->slots[i].link != NULL) {
             return;
@@ -92,9 +92,9 @@ static void tell_joined(trib_coordinator *self, uint32_t rank, uint32_t root)
     }
 }
 
-void trib_uneven_check(trib_coordinator *self)
+void trib_uneven_inputs_check(trib_coordinator *self)
 {
-    trib_uneven_state *uneven = &self->uneven;
+    trib_uneven_inputs_state *uneven = &self->uneven;
     if (uneven->count == 0 || self->over) {
         return;
     }
@@ -106,7 +106,7 @@ void trib_uneven_check(trib_coordinator *self)
         tell_joined(self, uneven->last, TRIB_JOINED_NOBODY);
     }
     if (uneven->is_ending) {
-        finish(self);
+        finish_join(self);
     }
 }
 
@@ -150,12 +150,12 @@ static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_f
         tell_joined(self, rank, 0);
     }
     trib_registry_worker_joined(self, rank);
-    trib_uneven_check(self);
+    trib_uneven_inputs_check(self);
     return TRIB_OK;
 }
 
-trib_status trib_uneven_take(trib_coordinator *self, uint32_t member, const trib_frame *frame, const void *payload,
-                             trib_error *error)
+trib_status trib_uneven_inputs_take(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                    const void *payload, trib_error *error)
 {
     const bool may_join = self->running && !self->roster->survives && !self->roster->shrinks;
     if (frame->type == TRIB_FRAME_JOIN_DONE && may_join && member < self->worker_count) {
@@ -163,7 +163,7 @@ trib_status trib_uneven_take(trib_coordinator *self, uint32_t member, const trib
     }
     if (frame->type == TRIB_FRAME_JOIN_HEARD) {
         self->slots[member].join_unheard = false;
-        trib_uneven_check(self);
+        trib_uneven_inputs_check(self);
         return TRIB_OK;
     }
     return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame from a member", trib_frame_name(frame->type));

@@ -1,24 +1,24 @@
 /*
- * brought.h - codecs that a program brings itself: the public callbacks (trib_codec_desc) behind the table that all
+ * user_codec.h - codecs that a program brings itself: the public callbacks (trib_codec_desc) behind the table that all
  * codecs have.
  *
  * An engine has a set of them, which stays as it is from the engine's opening on. A chunk's description names one by
  * its identity, which is made of its name and version and so the same on all members.
  */
-#ifndef TRIB_ENGINE_BROUGHT_H
-#define TRIB_ENGINE_BROUGHT_H
+#ifndef TRIB_ENGINE_USER_CODEC_H
+#define TRIB_ENGINE_USER_CODEC_H
 
 #include "engine/codec/codec.h"
 
-typedef struct trib_codec_brought {
+typedef struct trib_user_codec {
     trib_codec codec;
     trib_codec_desc desc;
     char name[TRIB_CODEC_NAME_MAX + 1];
     uint32_t identity; /* never 0, which is that of our own codecs */
-} trib_codec_brought;
+} trib_user_codec;
 
 typedef struct trib_codec_set {
-    trib_codec_brought *items;
+    trib_user_codec *items;
     uint32_t count;
 } trib_codec_set;
 
@@ -28,8 +28,8 @@ TRIB_CHECKED trib_status trib_codec_set_open(trib_codec_set *set, const trib_cod
 void trib_codec_set_close(trib_codec_set *set);
 
 /* NULL: none. The set may be NULL. */
-const trib_codec_brought *trib_codec_set_find(const trib_codec_set *set, const char *name);
-const trib_codec_brought *trib_codec_set_by_identity(const trib_codec_set *set, uint32_t identity);
+const trib_user_codec *trib_codec_set_find(const trib_codec_set *set, const char *name);
+const trib_user_codec *trib_codec_set_by_identity(const trib_codec_set *set, uint32_t identity);
 /* Of the parameters' codec; 0: it is one of ours. */
 uint32_t trib_codec_identity(const trib_codec_params *params);
 
