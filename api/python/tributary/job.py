@@ -284,10 +284,10 @@ def suspend() -> None:
 
 
 def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
-    """Joins the job again as rank global_rank of num_workers, with num_servers servers and else the settings of the last
-    init(). All workers that go on call it; the coordinator stays at its address, so rank 0 has to be on the same machine
-    as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher says ranks
-    and counts, and these arguments have no meaning."""
+    """Joins the job again as rank global_rank of num_workers, with num_servers servers and else the settings of the
+    last init(). All workers that go on call it; the coordinator stays at its address, so rank 0 has to be on the same
+    machine as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher
+    says ranks and counts, and these arguments have no meaning."""
     init(**dict(_settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
 
 

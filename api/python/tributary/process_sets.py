@@ -19,7 +19,8 @@ class ProcessSet:
         self._engine = None
 
     def engine(self):
-        """Returns the group of the engine that carries out the set's collectives; ArgumentError on workers outside it."""
+        """Returns the group of the engine that carries out the set's collectives; ArgumentError on workers outside
+        it."""
         if self._engine is None:
             raise ArgumentError(
                 '%r: %s'
@@ -88,8 +89,8 @@ _followers = []
 
 
 def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
-    """Makes a set usable. All workers of the job call it, with the same ranks, in the same order. Takes a ProcessSet or a
-    list of ranks, and returns the ProcessSet."""
+    """Makes a set usable. All workers of the job call it, with the same ranks, in the same order. Takes a ProcessSet
+    or a list of ranks, and returns the ProcessSet."""
     global _next_id
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
@@ -127,8 +128,8 @@ def remove_process_set(process_set: ProcessSet) -> bool:
 
 
 def close_all():
-    """Ends all sets: the engine that they belong to is going to be closed, or their ranks become other workers'. Numbers
-    begin anew, as they do on a worker that comes."""
+    """Ends all sets: the engine that they belong to is going to be closed, or their ranks become other workers'.
+    Numbers begin anew, as they do on a worker that comes."""
     global _next_id
     for number, process_set in _added.items():
         for removed in _followers:

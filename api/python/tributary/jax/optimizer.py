@@ -13,7 +13,8 @@ GradientTransformation = collections.namedtuple('GradientTransformation', 'init 
 def allreduce_gradients(
     op: str | None = Average, name: str = 'gradients', compression: Any = None
 ) -> GradientTransformation:
-    """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(), optax.adam(...))."""
+    """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(),
+    optax.adam(...))."""
 
     def init(_parameters):
         return ()

@@ -29,7 +29,8 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
 
 class MetricAverageCallback(keras.callbacks.Callback):
-    """Replaces the metrics of an epoch by their mean over all workers. It must come before callbacks that look at them."""
+    """Replaces the metrics of an epoch by their mean over all workers. It must come before callbacks that look at
+    them."""
 
     def __init__(self, device=''):
         super().__init__()

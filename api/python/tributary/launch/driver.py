@@ -223,7 +223,8 @@ class Driver:
         self.note_end(worker, status)
 
     def _print(self, worker, stream, text):
-        """Prints lines with the worker's name in front. The rest waits for its end, as other workers print meanwhile."""
+        """Prints lines with the worker's name in front. The rest waits for its end, as other workers print
+        meanwhile."""
         to = sys.stdout if stream == 1 else sys.stderr
         *lines, rest = (worker.unfinished.pop(stream, '') + text).split('\n')
         if len(rest) >= _LINE_MAX:

@@ -1,5 +1,6 @@
-"""CrossBarrier: a layer waits for its own sums in the next forward pass, and not for all of them at step() (BytePS, Peng
-et al., SOSP'19). With priorities by layer the first layers' sums come first, and the rest overlaps with computing."""
+"""CrossBarrier: a layer waits for its own sums in the next forward pass, and not for all of them at step() (BytePS,
+Peng et al., SOSP'19). With priorities by layer the first layers' sums come first, and the rest overlaps with
+computing."""
 
 # Scripts of BytePS's take this module for the whole: import byteps.torch.cross_barrier as bps.
 from ..job import local_rank, local_size, rank, shutdown, size  # noqa: F401
@@ -13,13 +14,13 @@ from .optimizer import _Exchange, _named
 
 
 class CrossBarrier:
-    """Wraps a model and its optimizer. step() returns at once: each parameter is updated when the next forward pass gets to
-    its layer, or when flush(), state_dict() or the next zero_grad() asks for it.
+    """Wraps a model and its optimizer. step() returns at once: each parameter is updated when the next forward pass
+    gets to its layer, or when flush(), state_dict() or the next zero_grad() asks for it.
 
     num_steps: the last step that is announced waits for all sums.
 
-    The optimizer must treat each parameter by itself, as SGD, Adam, AdamW and RMSprop do. One that looks at all gradients
-    together (LBFGS, clipping by the global norm) needs DistributedOptimizer."""
+    The optimizer must treat each parameter by itself, as SGD, Adam, AdamW and RMSprop do. One that looks at all
+    gradients together (LBFGS, clipping by the global norm) needs DistributedOptimizer."""
 
     def __init__(
         self,
@@ -46,7 +47,8 @@ class CrossBarrier:
         return getattr(self._optimizer, name)
 
     def step(self, closure=None):
-        """Asks for an update of all parameters, and returns at once. Returns the closure's loss if there is a closure."""
+        """Asks for an update of all parameters, and returns at once. Returns the closure's loss if there is a
+        closure."""
         loss = closure() if closure is not None else None
         for parameter in self._exchange.names:
             if parameter.requires_grad:

@@ -30,8 +30,8 @@ def _empty_rows(source, counts):
 def allgather_async(
     tensor: torch.Tensor, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
-    """Begins to gather and returns a handle of all workers' tensors, one behind the other along the first dimension, which
-    may differ in length."""
+    """Begins to gather and returns a handle of all workers' tensors, one behind the other along the first dimension,
+    which may differ in length."""
     name = claim_name('allgather', name)
     source = contiguous(tensor, name)
     if source.dim() == 0:
@@ -117,8 +117,9 @@ def alltoall_async(
     name: str | None = None,
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
-    """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is along the
-    first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the lengths received."""
+    """Begins an exchange in which rank r gets the r-th part of this worker's tensor. splits: how long each part is
+    along the first dimension; None: equal parts. The handle's result is the output, with splits a pair of it and the
+    lengths received."""
     engine = process_set.engine()
     name = claim_name('alltoall', name)
     source = contiguous(tensor, name)
@@ -173,7 +174,8 @@ def reducescatter_async(
     prescale_factor: float = 1.0,
     postscale_factor: float = 1.0,
 ) -> Handle:
-    """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's rows."""
+    """Begins a reduction of which each worker gets a part along the first dimension; the first ones get the rest's
+    rows."""
     engine = process_set.engine()
     size, rank = engine.size, engine.rank
     name = claim_name('reducescatter', name)

@@ -1,5 +1,5 @@
-"""A communication hook for torch.nn.parallel.DistributedDataParallel: its buckets are averaged by this engine, whatever backend
-the process group has.
+"""A communication hook for torch.nn.parallel.DistributedDataParallel: its buckets are averaged by this engine,
+whatever backend the process group has.
 
     model = DistributedDataParallel(model)
     model.register_comm_hook(None, tributary.torch.hooks.allreduce_hook)

@@ -1,4 +1,5 @@
-"""Batch normalization over the batches of all workers (Ioffe and Szegedy, 2015; statistics summed as in SyncBatchNorm)."""
+"""Batch normalization over the batches of all workers (Ioffe and Szegedy, 2015; statistics summed as in
+SyncBatchNorm)."""
 
 import torch
 from torch.nn.modules.batchnorm import _BatchNorm
@@ -10,8 +11,8 @@ from .ops import allreduce
 
 
 class SyncBatchNorm(_BatchNorm):
-    """BatchNorm whose mean and variance in training are those of all workers' batches together. Batches may differ in size.
-    In evaluation, and with one worker, it is BatchNorm."""
+    """BatchNorm whose mean and variance in training are those of all workers' batches together. Batches may differ in
+    size. In evaluation, and with one worker, it is BatchNorm."""
 
     def __init__(self, num_features, eps=1e-5, momentum=0.1, affine=True, track_running_stats=True):
         super().__init__(num_features, eps, momentum, affine, track_running_stats)

@@ -1,4 +1,5 @@
-"""Stands in for BytePS: `import byteps.torch as bps` gets tributary.torch. On the path with `tributary run --as byteps`."""
+"""Stands in for BytePS: `import byteps.torch as bps` gets tributary.torch. On the path with `tributary run --as
+byteps`."""
 
 from tributary.aliasing import install
 

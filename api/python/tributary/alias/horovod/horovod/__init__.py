@@ -1,4 +1,5 @@
-"""Stands in for Horovod: `import horovod.torch as hvd` gets tributary.torch. On the path with `tributary run --as horovod`."""
+"""Stands in for Horovod: `import horovod.torch as hvd` gets tributary.torch. On the path with `tributary run --as
+horovod`."""
 
 from tributary.aliasing import install
 from tributary.runner import run  # noqa: F401
