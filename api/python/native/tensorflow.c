@@ -27,7 +27,7 @@ struct operation {
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
 TRIB_API void trib_tensorflow_set_group(uint64_t number, trib_group *group);
 TRIB_API uint64_t trib_tensorflow_calls(bool in_place);
-TRIB_API uint64_t trib_tensorflow_wait(int64_t milliseconds);
+TRIB_API uint64_t trib_tensorflow_wait(int64_t milliseconds, bool all);
 TRIB_API void trib_tensorflow_forget(void);
 
 /* NULL before the engine is destroyed. */
@@ -37,6 +37,8 @@ void trib_tensorflow_set_engine(trib_engine *engine)
     trib_tf_job.engine = engine;
     trib_tf_job.generation++;
     trib_tf_job.group_count = 0;
+    trib_tf_job.tensor_count = engine != NULL && engine != trib_tf_job.former ? 0 : trib_tf_job.tensor_count;
+    trib_tf_job.former = engine != NULL ? engine : trib_tf_job.former;
     pthread_mutex_unlock(&trib_tf_job.lock);
 }
 
@@ -104,10 +106,11 @@ int trib_tf_size(const trib_group *group)
                          : (trib_engine_get_info(trib_tf_job.engine, &info) == TRIB_OK ? info.worker_count : 0);
 }
 
-void trib_tf_taken(void)
+void trib_tf_taken(bool is_gather)
 {
     pthread_mutex_lock(&trib_tf_job.lock);
     trib_tf_job.pending--;
+    trib_tf_job.gathers -= is_gather;
     pthread_cond_broadcast(&trib_tf_job.taken);
     pthread_mutex_unlock(&trib_tf_job.lock);
 }
@@ -125,9 +128,9 @@ void trib_tensorflow_forget(void)
     pthread_mutex_unlock(&trib_tf_job.lock);
 }
 
-/* Waits until no operation is under way, as results of gathers must be taken before the engine is destroyed. Returns
- * how many are when that time has passed. */
-uint64_t trib_tensorflow_wait(int64_t milliseconds)
+/* Waits until no gather is under way, as their results must be taken before the engine is destroyed; with `all` until
+ * nothing is. Returns how many are when that time has passed. */
+uint64_t trib_tensorflow_wait(int64_t milliseconds, bool all)
 {
     struct timespec at;
     clock_gettime(CLOCK_REALTIME, &at);
@@ -135,10 +138,11 @@ uint64_t trib_tensorflow_wait(int64_t milliseconds)
     at.tv_sec += milliseconds / 1000 + at.tv_nsec / 1000000000;
     at.tv_nsec %= 1000000000;
     pthread_mutex_lock(&trib_tf_job.lock);
-    while (trib_tf_job.pending > 0 && pthread_cond_timedwait(&trib_tf_job.taken, &trib_tf_job.lock, &at) == 0) {}
-    uint64_t pending = trib_tf_job.pending;
+    const uint64_t *count = all ? &trib_tf_job.pending : &trib_tf_job.gathers;
+    while (*count > 0 && pthread_cond_timedwait(&trib_tf_job.taken, &trib_tf_job.lock, &at) == 0) {}
+    const uint64_t left = *count;
     pthread_mutex_unlock(&trib_tf_job.lock);
-    return pending;
+    return left;
 }
 
 int trib_tf_dtype(int type)
@@ -226,7 +230,7 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
-    trib_tf_taken();
+    trib_tf_taken(false);
     finish(operation, completion_failure(completion));
 }
 

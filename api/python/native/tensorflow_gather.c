@@ -148,7 +148,7 @@ static void finish_completion(struct completion *completion)
     }
     trib_op_release(gather->op);
     release(gather);
-    trib_tf_taken();
+    trib_tf_taken(true);
     if (text == NULL && TF_GetCode(status) != 0) {
         text = TF_Message(status);
     }
@@ -286,10 +286,12 @@ static trib_status submit(struct gather *gather, trib_group *group, trib_error *
     params.done_cb = operation_done;
     params.user = gather;
     trib_tf_job.pending++;
+    trib_tf_job.gathers++;
     trib_tf_job.calls++;
     status = begin(gather, &params, error);
     if (status != TRIB_OK) {
         trib_tf_job.pending--;
+        trib_tf_job.gathers--;
         release(gather);
     }
     return status;

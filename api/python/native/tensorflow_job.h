@@ -16,10 +16,11 @@ enum { MAX_DIMS = 254, GLOBAL_SET = 0 };
 /* The engine, and how often there has been another. A lock holder may submit: the engine is not destroyed meanwhile. */
 struct job {
     pthread_mutex_t lock;
-    trib_engine *engine;
+    trib_engine *engine, *former; /* former: the last one that was there */
     uint64_t generation;
     uint64_t calls, in_place; /* for tests */
     uint64_t pending;         /* operations whose results TensorFlow has not got yet */
+    uint64_t gathers;         /* those of them whose results the engine holds */
     pthread_cond_t taken;     /* one of them less */
     trib_tensor **tensors;    /* of all kernels, each once */
     size_t tensor_count, tensor_capacity;
@@ -52,8 +53,8 @@ trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, t
 int trib_tf_rank(const trib_group *group);
 int trib_tf_size(const trib_group *group);
 
-/* TensorFlow has the result of an operation that counted as pending. */
-void trib_tf_taken(void);
+/* TensorFlow has the result of an operation that counted as pending, and as a gather if it is one. */
+void trib_tf_taken(bool is_gather);
 
 /* Fails a kernel's call with the code of TensorFlow that a status means. */
 void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text);

@@ -13,7 +13,7 @@ from typing import Any
 from . import _abi, byteps_variables
 from .bootstrap import place_of
 from .engine import Engine
-from .errors import JobLostError, NotInitializedError
+from .errors import JobLostError, NotInitializedError, UnsupportedError
 from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
@@ -32,6 +32,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     if comm:
         place_of(comm)  # what is no communicator is refused at once
         settings['comm'] = comm
+    _refuse_continue(settings.get('survive', os.environ.get('TRIB_SURVIVE')))
     with _lock:
         if _engine is not None:
             return
@@ -63,6 +64,15 @@ def follow(opened, closing):
 
 # So long may other workers take to leave the last job when this one begins the next.
 _REJOIN_SECONDS = 30
+
+
+def _refuse_continue(survive):
+    """A binding counts the workers once, and their number stays until the job goes on with others at a boundary."""
+    if str(survive).lower() in ('continue', str(_abi.TRIB_SURVIVE_CONTINUE)):
+        raise UnsupportedError(
+            'TRIB_SURVIVE=continue: the bindings of frameworks need a boundary where the number of workers changes: '
+            'take TRIB_SURVIVE=workers, or tributary.Engine itself'
+        )
 
 
 def _join(settings, deadline):
@@ -124,18 +134,22 @@ def goes_on():
     """True if this process goes on after the loss of another worker: TRIB_SURVIVE=workers, without a launcher that
     deals out places."""
     survive = _settings.get('survive', os.environ.get('TRIB_SURVIVE'))
-    return survive in ('workers', _abi.TRIB_SURVIVE_WORKERS) and launcher() is None
+    return str(survive).lower() in ('workers', str(_abi.TRIB_SURVIVE_WORKERS)) and launcher() is None
 
 
 def advance():
     """Goes on with the workers that are left and those that wait to join, in the engine that is there. Tensors and
     counted names begin anew, as they do on a worker that comes."""
-    global _generation, _has_newcomers
+    global _generation, _has_newcomers, _advances
     from . import process_sets
 
     with _lock:
-        for _, closing in _followers:
-            closing()
+        _advances = True
+        try:
+            for _, closing in _followers:
+                closing()
+        finally:
+            _advances = False
         before = _engine.size
         process_sets.close_all()
         _engine.forget_tensors()
@@ -144,6 +158,14 @@ def advance():
         _generation += 1
         for opened, _ in _followers:
             opened()
+
+
+_advances = False
+
+
+def is_advancing():
+    """For followers: True while they close for an engine that stays."""
+    return _advances
 
 
 def is_lost():
@@ -288,7 +310,8 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     last init(). All workers that go on call it; the coordinator stays at its address, so rank 0 has to be on the same
     machine as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher
     says ranks and counts, and these arguments have no meaning."""
-    init(**dict(_settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
+    settings = {name: value for name, value in _settings.items() if name != 'comm'}  # others may be in it
+    init(**dict(settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
 
 
 @contextlib.contextmanager

@@ -277,7 +277,8 @@ class Elastic(Driver):
         if worker.is_unwanted or self.is_asked(status):
             return
         if status == 0:
-            self._is_finishing = self._is_finishing or was_member or not self._members
+            others = [number for number in self.workers if number != worker.number]  # they may train without it
+            self._is_finishing = self._is_finishing or was_member or not (self._members or others)
             if not self._is_finishing:  # one that would not join: others like it are started with delays
                 self._record(worker.link.name).note_failure()
             return

@@ -12,7 +12,7 @@ import secrets
 _PROOF_SECONDS = 10
 # A connection's end, and all that JSON of a stranger's may cause.
 _ENDS = OSError, ValueError, LookupError, TypeError, EOFError, ArithmeticError, RecursionError, asyncio.TimeoutError
-_STRANGERS_MAX = 64  # connections that have not proved the token; a further one ends the oldest
+_STRANGERS_MAX = 256  # connections that have not proved the token; a further one ends the oldest
 
 
 def proof(token, side, first, second):

@@ -29,7 +29,7 @@ _native = ctypes.CDLL(_path)
 _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.restype = [ctypes.c_void_p], None
 _native.trib_tensorflow_set_group.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
 _native.trib_tensorflow_set_group.restype = None
-_native.trib_tensorflow_wait.argtypes, _native.trib_tensorflow_wait.restype = [ctypes.c_int64], ctypes.c_uint64
+_native.trib_tensorflow_wait.argtypes, _native.trib_tensorflow_wait.restype = [ctypes.c_int64, ctypes.c_bool], ctypes.c_uint64
 _native.trib_tensorflow_forget.argtypes, _native.trib_tensorflow_forget.restype = [], None
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
@@ -38,9 +38,11 @@ def _closing():
     """Operations of graphs fail from now on, until init() is called again. Results that the engine holds are taken."""
     global _joins
     _native.trib_tensorflow_set_engine(None)
-    while _native.trib_tensorflow_wait(200):
+    goes_on = job.is_advancing()  # else the engine's end ends all but gathers, and forgets the tensors
+    while _native.trib_tensorflow_wait(200, goes_on):
         pass  # handlers of signals run; each operation ends at its own deadline, or with the job
-    _native.trib_tensorflow_forget()
+    if goes_on:
+        _native.trib_tensorflow_forget()
     _counters.clear()
     _joins = 0
 
