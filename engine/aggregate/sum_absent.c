@@ -131,7 +131,9 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
             continue;
         }
         pass_by(round, contributor, SUM_FILLED);
-        round->key->filled_last = round->what.round;
+        if (round->key->filled_last < round->what.round) {
+            round->key->filled_last = round->what.round;
+        }
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
         status = payload == NULL && what.size > 0 ? TRIB_NO_MEMORY

@@ -108,7 +108,8 @@ trib_status trib_summation_sum_at(trib_summation *self, const trib_contribution 
     const trib_status status = trib_sum_find_place(self, what, true, &round, error);
     *sum_out = NULL;
     if (status != TRIB_OK || round == NULL || round->refused != TRIB_OK || round->is_torn ||
-        self->config.takes_partials || !trib_collective_is_sum(what->collective)) {
+        self->config.takes_partials || !trib_collective_is_sum(what->collective) ||
+        (what->reduce != TRIB_SUM && what->reduce != TRIB_AVG)) {
         return status == TRIB_AGAIN ? TRIB_OK : status;
     }
     const sum_node *partner = trib_sum_partner(self, &round->chunks[what->chunk], what->contributor);

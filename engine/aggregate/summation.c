@@ -76,7 +76,7 @@ static bool is_through(const sum_key *key, const sum_round *round, uint32_t cont
 static trib_status check_turn(trib_summation *self, sum_key *key, const sum_round *round, const trib_contribution *what,
                               trib_error *error)
 {
-    if (what->joins > 0 && !trib_sum_pass_over(self, &key, round, what)) {
+    if (what->joins > 0 && !what->is_ahead && !trib_sum_pass_over(self, &key, round, what)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the rounds of a key");
     }
     uint32_t newest = key == NULL ? 0 : trib_sum_round_newest(key);

@@ -201,7 +201,7 @@ trib_status trib_server_codec_decode(const trib_server_sum *sum, const trib_link
     const trib_status status = take_chunk(sum, what, (const unsigned char *)payload + TRIB_ENCODING_BYTES,
                                           frame->payload_size - TRIB_ENCODING_BYTES, arrived, &why);
     trib_charge(core->reactor, TRIB_COST_DECODE, what->size);
-    if (status == TRIB_AGAIN) {
+    if (status == TRIB_AGAIN || status == TRIB_NO_MEMORY) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a chunk of %u bytes", what->size);
     }
     return status == TRIB_OK

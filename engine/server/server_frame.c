@@ -116,12 +116,13 @@ trib_status trib_server_check_operation(const trib_link *link, const trib_frame 
     return TRIB_OK;
 }
 
-/* Only an all-reduce is encoded, and no relay sums encoded chunks. Shards of devices pass no relay. */
+/* Only an all-reduce that adds is encoded, and no relay sums encoded chunks. Shards of devices pass no relay. */
 static trib_status check_encoded(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
     const bool is_sharded = frame->collective == TRIB_COLLECTIVE_DEVICE_ALL_REDUCE;
-    if ((!is_sharded && (frame->collective != TRIB_COLLECTIVE_ALL_REDUCE || roster->local_size > 0)) ||
+    const bool is_added = frame->reduce == TRIB_SUM || frame->reduce == TRIB_AVG;
+    if (!is_added || (!is_sharded && (frame->collective != TRIB_COLLECTIVE_ALL_REDUCE || roster->local_size > 0)) ||
         frame->size == 0 || frame->payload_size > roster->chunk_bytes + TRIB_ENCODING_MARGIN) {
         return trib_error_set(error, TRIB_PROTOCOL, "encoded PUSH from %s, which cannot be: %u bytes for %u",
                               trib_roster_name(roster, link->peer), frame->payload_size, frame->size);

@@ -69,6 +69,7 @@ cudaError_t cuda_encode(trib_device *device, const trib_device_job *job, cudaStr
         .first_element = place->first_element,
         .key = mixed(mixed(mixed(how->config->params.seed, place->tensor_key), place->rank), place->round),
     };
+    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
     code = cuda_kernels_encode(&work, stream);
     return code != cudaSuccess
                ? code

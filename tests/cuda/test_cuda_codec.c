@@ -25,6 +25,11 @@ static struct {
     size_t copied_bytes;
 } seen;
 
+cudaError_t cudaGetLastError(void)
+{
+    return cudaSuccess;
+}
+
 cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream)
 {
     assert_ptr_equal(stream, seen.stream);
