@@ -78,7 +78,7 @@ trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capac
 {
     trib_op *op = NULL;
     const trib_status status = find_succeeded(handle, &op, error);
-    return status != TRIB_OK ? status : trib_api_write_counts(op->tensor, counts, capacity, count_out, error);
+    return status != TRIB_OK ? status : trib_api_write_counts(op->tensor, op->cut, counts, capacity, count_out, error);
 }
 
 /* The rank of the op's contributor at that place among those that share the tensor. */

@@ -405,7 +405,8 @@ size_t trib_engine_dispatch(trib_engine *engine, size_t max)
 static trib_status find_ranks(const trib_roster *roster, trib_engine_info *info)
 {
     trib_machine_ranks ranks = {.local_rank = -1, .cross_rank = -1};
-    if (info->rank >= 0 && !trib_machines_ranks(roster, (uint32_t)info->rank, &ranks)) {
+    const uint32_t worker = info->rank < 0 ? TRIB_NO_MEMBER : trib_roster_find_rank(roster, (uint32_t)info->rank);
+    if (worker != TRIB_NO_MEMBER && !trib_machines_ranks(roster, worker, &ranks)) {
         return TRIB_NO_MEMORY;
     }
     info->local_rank = ranks.local_rank;

@@ -129,7 +129,8 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
                               "trib_group_desc_init and build against the same release",
                               desc->struct_size, sizeof *desc);
     }
-    if (engine->config.survive == TRIB_SURVIVE_CONTINUE) {
+    const trib_roster *roster = engine->roster;
+    if (roster != NULL ? roster->continues : engine->config.survive == TRIB_SURVIVE_CONTINUE) {
         return trib_error_set(error, TRIB_UNSUPPORTED,
                               "groups cannot be made where operations go on after a loss (TRIB_SURVIVE=continue)");
     }
@@ -165,17 +166,16 @@ int32_t trib_group_size(const trib_group *group)
 /* ---- The slices of a tensor ---- */
 
 /* Writes the lengths of the slices of a placed tensor. */
-trib_status trib_api_write_counts(const trib_tensor *tensor, uint64_t *counts, size_t capacity, size_t *count_out,
-                                  trib_error *error)
+trib_status trib_api_write_counts(const trib_tensor *tensor, const trib_partitioning *cut, uint64_t *counts,
+                                  size_t capacity, size_t *count_out, trib_error *error)
 {
-    const size_t slices =
-        tensor->layout == TRIB_WHOLE ? 0 : (size_t)trib_partitioning_slice_count(tensor->layout, tensor->members);
+    const size_t slices = tensor->layout == TRIB_WHOLE || cut == NULL ? 0 : cut->slice_count;
     if (slices == 0 || counts == NULL || capacity < slices) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" has %zu slices, room for %zu", tensor->name, slices,
                               counts == NULL ? 0 : capacity);
     }
     for (size_t i = 0; i < slices; i++) {
-        counts[i] = tensor->cut->slices[i].bytes / trib_dtype_size(tensor->dtype);
+        counts[i] = cut->slices[i].bytes / trib_dtype_size(tensor->dtype);
     }
     if (count_out != NULL) {
         *count_out = slices;
@@ -194,7 +194,11 @@ trib_status trib_tensor_counts(const trib_tensor *handle, uint64_t *counts, size
     if (atomic_load(&tensor->bad)) {
         return trib_error_set(error, tensor->bad_status, "tensor \"%s\": %s", tensor->name, tensor->bad_text);
     }
-    return atomic_load_explicit(&tensor->placed, memory_order_acquire)
-               ? trib_api_write_counts(tensor, counts, capacity, count_out, error)
-               : trib_error_set(error, TRIB_AGAIN, "tensor \"%s\": not all members have declared it", tensor->name);
+    pthread_mutex_lock(&tensor->engine->mutex); /* it may be placed anew, in another epoch */
+    const trib_status written =
+        atomic_load_explicit(&tensor->placed, memory_order_acquire)
+            ? trib_api_write_counts(tensor, tensor->cut, counts, capacity, count_out, error)
+            : trib_error_set(error, TRIB_AGAIN, "tensor \"%s\": not all members have declared it", tensor->name);
+    pthread_mutex_unlock(&tensor->engine->mutex);
+    return written;
 }

@@ -270,6 +270,9 @@ trib_status trib_store_etcd_open(const char *hosts, const char *prefix, const ch
     }
     self->api.set(self->curl, CURLOPT_HTTPHEADER, self->headers);
     self->api.set(self->curl, CURLOPT_NOSIGNAL, 1L);
+#if LIBCURL_VERSION_NUM >= 0x075700
+    self->api.set(self->curl, CURLOPT_QUICK_EXIT, 1L); /* else the end of a request waits for the names' servers */
+#endif
     self->api.set(self->curl, CURLOPT_NOPROXY, "*"); /* members reach each other without one, too */
     self->api.set(self->curl, CURLOPT_WRITEFUNCTION, take_bytes);
     self->api.set(self->curl, CURLOPT_WRITEDATA, self);

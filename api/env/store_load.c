@@ -50,7 +50,12 @@ trib_status trib_store_seek(trib_config *config, trib_address *coordinator, trib
     } else if (status == TRIB_OK && config->token == NULL) {
         snprintf(listen->text, sizeof listen->text, "127.0.0.1");
     } else if (status == TRIB_OK) {
-        status = trib_address_resolve(hosts, &store, error);
+        status = TRIB_INVALID;
+        for (size_t i = 0; status != TRIB_OK && i < trib_address_list_count(hosts);
+             i++) { /* one of a cluster will do */
+            trib_address_list_copy(hosts, i, host, sizeof host);
+            status = trib_address_resolve(host, &store, error);
+        }
         status = status == TRIB_OK ? trib_address_local(&store, listen, error) : status;
     }
     if (status == TRIB_OK) {

@@ -17,6 +17,13 @@ uint64_t trib_partitioning_slice_count(trib_layout layout, uint32_t members)
     }
 }
 
+void trib_partitioning_unref(trib_partitioning *self)
+{
+    if (self != NULL && atomic_fetch_sub(&self->references, 1) == 0) {
+        free(self);
+    }
+}
+
 trib_partitioning *trib_partitioning_create(trib_layout layout, uint32_t members, const uint64_t *counts,
                                             size_t element)
 {

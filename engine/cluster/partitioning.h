@@ -9,6 +9,8 @@
 #ifndef TRIB_ENGINE_PARTITIONING_H
 #define TRIB_ENGINE_PARTITIONING_H
 
+#include <stdatomic.h>
+
 #include "api/tributary.h"
 #include "engine/base/limits.h"
 
@@ -22,9 +24,18 @@ typedef struct trib_partitioning {
     uint32_t members, slice_count;
     uint64_t bytes; /* of all slices */
     uint32_t partition_bytes, partition_count;
+    atomic_uint references; /* besides its maker's */
     trib_slice slices[];
 } trib_partitioning;
 
+/* For what outlives its maker: the last one frees it. */
+static inline trib_partitioning *trib_partitioning_ref(trib_partitioning *self)
+{
+    atomic_fetch_add(&self->references, 1);
+    return self;
+}
+/* NULL is fine. */
+void trib_partitioning_unref(trib_partitioning *self);
 /* The number of slices of a tensor of that many workers. */
 uint64_t trib_partitioning_slice_count(trib_layout layout, uint32_t members);
 /* Reads the lengths of all slices, in elements. Returns NULL if memory runs out; bytes is UINT64_MAX if the tensor

@@ -38,8 +38,8 @@ typedef struct trib_store_request {
 typedef struct trib_store_ops {
     /* Core 0: begins the request, which the caller keeps until it is done; one at a time. */
     void (*begin)(void *store, trib_store_request *request);
-    /* When the reactors have ended: takes this process's sign away if that is wanted, and waits for that for a second
-     * at most. A request that is under way may post until then. The environment frees the store. */
+    /* When the reactors have ended: takes this process's sign away if that is wanted, and waits some two seconds
+     * for that at most. A request that is under way may post until then. The environment frees the store. */
     void (*stop)(void *store, bool takes_sign);
 } trib_store_ops;
 

@@ -259,7 +259,7 @@ static trib_status coordinator_received(trib_link *link, const trib_frame *frame
         return TRIB_CLOSED;
     }
     const bool known = link->peer < trib_coordinator_slots(self) && self->slots[link->peer].link == link;
-    if (frame->type == TRIB_FRAME_JOIN && !known) {
+    if (frame->type == TRIB_FRAME_JOIN && !known && link->peer != TRIB_PEER_PARKED) {
         return trib_coordinator_take_join(self, link, frame, payload, error);
     }
     if (frame->type == TRIB_FRAME_VOTE && !known) {

@@ -219,7 +219,7 @@ static bool learn_worker_count(trib_coordinator *self, const trib_member_info *i
 {
     const uint32_t before = self->worker_count;
     if (self->core->engine->config.roles != TRIB_ROLE_COORDINATOR || !(info->roles & TRIB_ROLE_WORKER) ||
-        workers <= before || workers % before != 0 || workers + self->server_count > TRIB_MEMBERS_MAX) {
+        workers <= before || workers % before != 0 || workers > TRIB_MEMBERS_MAX - self->server_count) {
         return true;
     }
     for (uint32_t i = 0; i < before; i++) {

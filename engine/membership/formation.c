@@ -327,6 +327,9 @@ static bool has_majority(const trib_coordinator *self)
 bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member)
 {
     const trib_formation *formation = formation_of(self);
+    if (epoch == 0 || member == TRIB_NO_MEMBER) {
+        return false;
+    }
     bool awaits = self->running && !trib_epoch_is_before(epoch, self->roster->epoch);
     for (uint32_t i = 0; epoch == formation->epoch && i < trib_coordinator_slots(self); i++) {
         awaits = awaits || (self->running ? self->slots[i].info.former == member

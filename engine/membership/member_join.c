@@ -169,7 +169,8 @@ void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer)
     const int64_t join_timeout_ns = engine->config.join_timeout_ns;
     const bool reached = member->link != NULL && trib_link_is_up(member->link);
     const bool waits = atomic_load(&engine->changing) || trib_member_is_joiner(engine);
-    if (reached && waits) { /* the others' programs may take as long as they like */
+    if (reached && waits) { /* the others' programs may take as long as they like, unless the host is gone */
+        trib_link_send_copy(member->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
         trib_timer_arm(reactor, timer, trib_now(reactor) + join_timeout_ns);
         return;
     }

@@ -200,6 +200,8 @@ void trib_op_unref(trib_op *op)
     }
     trib_engine *engine = op->engine;
     free_output(op);
+    trib_partitioning_unref(op->cut);
+    op->cut = NULL;
     trib_tensor_unref(op->tensor);
     trib_op *before = atomic_load(&engine->returned_ops);
     do {
@@ -271,7 +273,7 @@ void trib_op_read_result(const trib_op *op, trib_result *result)
     *result = (trib_result){
         .status = (trib_status)atomic_load(&op->claim),
         .contributors = op->contributors,
-        .bytes = atomic_load(&op->tensor->placed) ? op->tensor->cut->bytes : op->tensor->bytes,
+        .bytes = op->cut != NULL ? op->cut->bytes : op->tensor->bytes,
         .duration_ns = op->duration_ns,
         .tensor = trib_tensor_is_reserved(op->tensor) ? "" : op->tensor->name,
         .text = op->text,
@@ -367,7 +369,10 @@ bool trib_op_is_from_one(const trib_op *op)
 /* The result has contributions of all members of the epoch that share the tensor. */
 static void note_contributors(trib_op *op)
 {
+    trib_partitioning *cut = op->tensor->layout == TRIB_WHOLE ? NULL : op->tensor->cut;
     op->roster = op->engine->roster;
+    trib_partitioning_unref(op->cut); /* of its last start */
+    op->cut = cut != NULL ? trib_partitioning_ref(cut) : NULL;
     op->contributors = atomic_load(&op->claim) != 0 ? 0 : trib_op_is_from_one(op) ? 1 : op->tensor->members;
 }
 
@@ -407,6 +412,7 @@ void trib_ops_free(trib_engine *engine)
         trib_handle_give_place(op->place);
         free_output(op);
         free(op->kept);
+        trib_partitioning_unref(op->cut);
         free(op->device);
         free(op);
     }

@@ -179,6 +179,7 @@ struct trib_op {
     atomic_uint cores_booked;
     const trib_roster *roster; /* of the epoch in which it was completed; NULL: none had come */
     uint32_t contributors;     /* whose contributions are in the result */
+    trib_partitioning *cut;    /* of that epoch, if the tensor has slices */
     bool is_held;              /* it waits until all workers are through with its round (op_commit.h) */
     bool spread;               /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim;          /* 0: no failure; else the failure's status, whose text is written or about to be */

@@ -35,10 +35,10 @@ trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_c
                                const trib_tensor *tensor, trib_error *error)
 {
     trib_engine *engine = op->engine;
-    const bool continues =
-        engine->roster != NULL ? engine->roster->continues : engine->config.survive == TRIB_SURVIVE_CONTINUE;
+    /* The setting is the coordinator's, which the roster brings. */
+    const bool may_continue = engine->roster == NULL || engine->roster->continues;
     op->kept = NULL;
-    if (!continues || !overwrites_input(params, collective, tensor)) {
+    if (!may_continue || !overwrites_input(params, collective, tensor)) {
         return TRIB_OK;
     }
     trib_tensor *owner = (trib_tensor *)(uintptr_t)tensor;
@@ -95,7 +95,8 @@ static bool find_input(const trib_op *op, const trib_task *task, uint64_t *offse
 void trib_carry_keep(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
-    if (op->kept == NULL || op->input == op->kept || op_core->is_kept) {
+    if (op->kept == NULL || op->input == op->kept || op_core->is_kept || op_core->released ||
+        !atomic_load(&core->engine->continues)) {
         return;
     }
     op_core->is_kept = true;
@@ -157,7 +158,10 @@ static void make_fresh(trib_op *op)
     atomic_store(&op->claim, 0);
     atomic_store(&op->has_text, false);
     atomic_store(&op->is_second_hand, false);
-    atomic_store(&op->cancelled, atomic_load(&op->is_cancelled));
+    atomic_store(&op->cancelled, false);
+    if (atomic_load(&op->is_cancelled)) { /* looked at last, as the caller may cancel it now */
+        atomic_store(&op->cancelled, true);
+    }
     op->text[0] = '\0';
     op->input_bytes = op->input_given;
     op->output_bytes = op->output_given;
@@ -167,6 +171,10 @@ static void make_fresh(trib_op *op)
         op->output = NULL;
     }
     if (op->kept != NULL && has_kept(op)) {
+        op->input = op->kept;
+    } else if (op->kept != NULL && op->input != op->kept && op->tensor->layout == TRIB_SLICES) {
+        /* Its place in the output is another one among fewer workers. */
+        memcpy(op->kept, op->input, op->tensor->bytes);
         op->input = op->kept;
     }
     atomic_store(&op->cores_left, op->engine->core_count);

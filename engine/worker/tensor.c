@@ -353,7 +353,7 @@ void trib_tensor_free_parts(trib_tensor *tensor)
     free(tensor->received_bits);
     free(tensor->owners);
     free(tensor->owners_next);
-    free(tensor->cut);
+    trib_partitioning_unref(tensor->cut);
     tensor->cut = NULL;
     tensor->task_index = NULL;
     tensor->received_bits = NULL;

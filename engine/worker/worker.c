@@ -59,14 +59,28 @@ static void finish_op_core(trib_core *core, trib_op_core *op_core)
     trib_op_join_continue(core);
 }
 
-/* The operation has failed before its turn or the placement. Its buffers will not be used, so the caller need not
- * wait for the turn. The op_core stays linked to use up its round. */
+/* The end of an epoch cuts the operation short before its turn: other cores may have begun with it. */
+static bool keep_if_spread(trib_core *core, trib_op_core *op_core)
+{
+    const bool is_spread = op_core->op->spread && atomic_load(&op_core->op->tensor->placed);
+    if (is_spread) {
+        trib_carry_keep(core, op_core);
+    }
+    return is_spread;
+}
+
+/* The operation has failed before its turn or the placement. Its buffers will not be used after this, so the caller
+ * need not wait for the turn. The op_core stays linked to use up its round. */
 void trib_worker_release(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
     trib_assert(atomic_load(&op->claim) != 0);
     if (op_core->released) {
         return;
+    }
+    trib_tensor_core *mine = keep_if_spread(core, op_core) ? trib_tensor_core_of(core, op->tensor) : NULL;
+    for (uint32_t i = 0; mine != NULL && i < mine->task_count; i++) {
+        trib_task_codec_skipped(&mine->tasks[i], op);
     }
     op_core->released = true;
     if (!op->spread) {
@@ -120,7 +134,9 @@ static void skip_round(trib_core *core, trib_op_core *op_core)
 {
     trib_tensor_core *mine = trib_tensor_core_of(core, op_core->op->tensor);
     for (uint32_t i = 0; i < mine->task_count; i++) {
-        trib_task_codec_skipped(&mine->tasks[i], op_core->op);
+        if (!op_core->released) {
+            trib_task_codec_skipped(&mine->tasks[i], op_core->op);
+        }
         trib_pipeline_skip(core, &mine->tasks[i], op_core);
     }
     if (op_core->op->tensor->on_device) {
@@ -189,14 +205,6 @@ static trib_op_core *dequeue_first(trib_tensor_core *mine)
     return op_core;
 }
 
-/* The end of an epoch cuts the operation short before its turn: other cores may have begun with it. */
-static void keep_if_spread(trib_core *core, trib_op_core *op_core)
-{
-    if (op_core->op->spread && atomic_load(&op_core->op->tensor->placed)) {
-        trib_carry_keep(core, op_core);
-    }
-}
-
 void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
 {
     trib_op *op = op_core->op;
@@ -216,7 +224,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
     }
     if (core->ended) {
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
-        keep_if_spread(core, op_core);
+        (void)keep_if_spread(core, op_core);
         drop_op_core(core, op_core);
     } else if (atomic_load(&tensor->placed)) {
         fit_and_spread(core, op);
@@ -452,7 +460,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
         if (mine != NULL && mine->active == op_core) {
             trib_worker_abort_active(core, op_core);
         } else {
-            keep_if_spread(core, op_core);
+            (void)keep_if_spread(core, op_core);
             drop_op_core(core, op_core);
         }
         if (mine != NULL) {
