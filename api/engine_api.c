@@ -409,8 +409,7 @@ static trib_status find_ranks(const trib_roster *roster, trib_engine_info *info)
     if (worker != TRIB_NO_MEMBER && !trib_machines_ranks(roster, worker, &ranks)) {
         return TRIB_NO_MEMORY;
     }
-    info->local_rank = ranks.local_rank;
-    info->local_size = ranks.local_size;
+    info->local_rank = ranks.local_rank, info->local_size = ranks.local_size;
     info->cross_rank = ranks.cross_rank;
     info->cross_size = ranks.cross_size;
     return TRIB_OK;
