@@ -1,6 +1,7 @@
 /* server_forget.c - the end of a tensor on a server: every core drops what it knows of the tensor's partitions. */
 #include <stdlib.h>
 #include <string.h>
+#include <utlist.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
@@ -11,11 +12,12 @@
 
 typedef struct forget_core {
     trib_post post;
-    struct forget *whole;
+    struct trib_forget *whole;
 } forget_core;
 
 /* A tensor's end on its way through the cores. */
-typedef struct forget {
+typedef struct trib_forget {
+    struct trib_forget *previous, *next; /* of the engine's list */
     trib_engine *engine;
     trib_contribution what;
     uint32_t partition_count;
@@ -31,7 +33,17 @@ static void forgotten_everywhere(trib_reactor *reactor, trib_post *post)
     forget *self = trib_container_of(post, forget, done_post);
     trib_assert(atomic_load(&self->cores_left) == 0);
     self->done(self->engine);
+    DL_DELETE2(self->engine->forgets, self, previous, next);
     free(self);
+}
+
+void trib_server_forgets_free(trib_engine *engine)
+{
+    while (engine->forgets != NULL) { /* the cores ended before these reached them all */
+        forget *first = engine->forgets;
+        DL_DELETE2(engine->forgets, first, previous, next);
+        free(first);
+    }
 }
 
 static bool reserve(trib_core *core, uint32_t tensor)
@@ -96,6 +108,7 @@ trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame, voi
     self->what = (trib_contribution){.tensor = frame->tensor, .round = frame->round};
     self->partition_count = frame->partition;
     self->done = done;
+    DL_APPEND2(engine->forgets, self, previous, next);
     atomic_store(&self->cores_left, engine->core_count);
     for (uint32_t i = 0; i < engine->core_count; i++) {
         self->cores[i].whole = self;

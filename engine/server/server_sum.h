@@ -123,6 +123,8 @@ TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib
  * late frames about its rounds. Then `done` is called on core 0. */
 TRIB_CHECKED trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
                                             void (*done)(trib_engine *engine));
+/* The reactors have ended. */
+void trib_server_forgets_free(trib_engine *engine);
 /* Returns the last round of tensors with that id that have ended; 0: there was none. */
 static inline uint32_t trib_server_rounds_over(const trib_core *core, uint32_t tensor)
 {
