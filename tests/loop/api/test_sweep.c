@@ -168,6 +168,7 @@ static __int128 fold_integer(const collective *what, __int128 a, __int128 b)
     case TRIB_MAX:
         return a > b ? a : b;
     case TRIB_PRODUCT:
+        /* NOLINTNEXTLINE(bugprone-misplaced-widening-cast): the sum wraps as the type does */
         return (__int128)((uint64_t)a * (uint64_t)b);
     case TRIB_BIT_AND:
         return a & b;
