@@ -15,7 +15,7 @@ import subprocess
 import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
-# What pip is asked for: first what comes without its dependencies, then what is needed of them.
+# Packages that pip is asked for: first what comes without its dependencies, then what is needed of them.
 FRAMEWORKS = {
     'torch': (
         ['torch==2.15.0'],

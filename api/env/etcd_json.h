@@ -20,7 +20,7 @@ bool trib_etcd_take_transaction(const char *answer, const trib_etcd_keys *keys, 
 char *trib_etcd_lease(int64_t id, int64_t seconds);
 /* The id and the seconds that a lease has; 0: it has none left. False: it is not an answer of etcd's. */
 bool trib_etcd_take_lease(const char *answer, int64_t *id_out, int64_t *seconds_out);
-/* What an answer says is wrong; "": nothing that is known. */
+/* The text receives the reason in an answer that is an error; "" if it has none. */
 void trib_etcd_error(const char *answer, char text[TRIB_STORE_TEXT_MAX]);
 
 #endif

@@ -2,8 +2,8 @@
  * cuda_kernels.cu - codecs on a GPU. They give the bits of the processors' (engine/codec), so no product and sum may
  * become one operation: the intrinsics round each.
  *
- * A block encodes a chunk, or a part of it. What an encoded chunk has is copied to the host at once, so the kernels keep
- * up with PCIe; device memory could carry more.
+ * A block encodes a chunk, or a part of it. What an encoded chunk has is copied to the host at once, so the kernels
+ * keep up with PCIe; device memory could carry more.
  */
 #include "stages/cuda/cuda_kernels.h"
 

@@ -197,7 +197,7 @@ static void scene_close(scene *self)
     alarm(0);
 }
 
-/* So many descriptors are left, and a connection has been begun. */
+/* The process has only some descriptors left, and a connection has been begun. */
 static void begin(scene *self, int left)
 {
     scene_open(self);

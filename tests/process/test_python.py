@@ -93,7 +93,7 @@ for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'), (
                     (lambda: engine.declare_like('text', 'text'), 'str is no array'),
                     (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('P')), 'type P'),
                     (lambda: engine.declare('short', 0, 4).push_pull(array.array('f', [1.0])), 'declared with 4'),
-                    (lambda: engine.declare('root', 0, 1).broadcast(array.array('f', [1.0]), root=2), 'root 2 is not a rank'),
+                    (lambda: engine.declare('root', 0, 1).broadcast(array.array('f', [1.0]), root=2), 'root 2 is not'),
                     (lambda: engine.declare('root', 0, 1).broadcast(array.array('f', [1.0]), root=2**40), 'root 10995'),
                     (lambda: engine.declare('less', 0, -1), 'count [-1]'),
                     (lambda: engine.declare_once('pairs', 0, layout=2, splits=[-1, 2]), 'splits [-1, 2]'),

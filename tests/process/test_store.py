@@ -64,7 +64,8 @@ class Etcd:
 
 def open_job(etcd, workers=2, **settings):
     """Nobody is told where the coordinator is."""
-    job = Job(workers, 0, settings.pop('transport', 'tcp'), TRIB_JOB='job of a test', TRIB_PEER_TIMEOUT='3s', **settings)
+    transport = settings.pop('transport', 'tcp')
+    job = Job(workers, 0, transport, TRIB_JOB='job of a test', TRIB_PEER_TIMEOUT='3s', **settings)
     job.env['TRIB_STORE'] = 'etcd://127.0.0.1:%d/test' % etcd.port
     del job.env['TRIB_COORDINATOR']
     return job
@@ -191,8 +192,10 @@ def not_there():
 
 CASES = [('killed_rank_%d_%s' % (rank, transport), lambda r=rank, t=transport: killed(r, t))
          for rank, transport in ((0, 'tcp'), (1, 'tcp'), (0, 'shm'))]
-CASES += [(case.__name__, case) for case in (two_of_three_killed, paused, stopped, never_back, lost_its_data, name_twice,
-                                             not_there)]
+CASES += [
+    (case.__name__, case)
+    for case in (two_of_three_killed, paused, stopped, never_back, lost_its_data, name_twice, not_there)
+]
 
 
 def main():

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""A worker of a job with TRIB_SURVIVE=workers and TensorFlow, for test_elastic_tensorflow.py. Two workers give one name two
-shapes, until a third one has come, which has used the name for none."""
+"""A worker of a job with TRIB_SURVIVE=workers and TensorFlow, for test_elastic_tensorflow.py. Two workers give one
+name two shapes, until a third one has come, which has used the name for none."""
 
 import os
 

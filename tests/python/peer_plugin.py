@@ -1,4 +1,5 @@
-"""A plugin of pytest for peer_suites.py: parts of another library that its tests import, and that are not what they test."""
+"""A plugin of pytest for peer_suites.py: parts of another library that its tests import, and that are not what they
+test."""
 
 import os
 import sys
@@ -62,8 +63,8 @@ def prepare_horovod():
 
 
 def prepare_byteps(folder):
-    """The processor in place of a GPU, and images and a network that it trains in seconds. Each tensor of the network fits
-    into a chunk, so that it has one scale, as a partition of BytePS's."""
+    """The processor in place of a GPU, and images and a network that it trains in seconds. Each tensor of the network
+    fits into a chunk, so that it has one scale, as a partition of BytePS's."""
     import mxnet
 
     mxnet.gpu = mxnet.cpu

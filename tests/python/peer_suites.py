@@ -4,11 +4,11 @@
   tests/python/peer_suites.py horovod FOLDER [-n WORKERS] [--tests test_torch.py] [-k EXPRESSION] [--timeout SECONDS]
   tests/python/peer_suites.py byteps FOLDER --tests test_onebit.py
 
-Each worker runs pytest with the same tests, and `import horovod` gets tributary (`tributary run --as horovod`). The counts of
-the first worker are printed, and the names of what failed; the exit status is 1 if anything failed. Nothing of the other
-library is part of this tree. BytePS's tests are for one worker; those of its compressors train a network for GPUs, and get a
-smaller one (peer_plugin.py). Needs the environment that tests/python_frameworks.py makes, and the packages of NEEDED in it,
-which are installed.
+Each worker runs pytest with the same tests, and `import horovod` gets tributary (`tributary run --as horovod`). The
+counts of the first worker are printed, and the names of what failed; the exit status is 1 if anything failed. Nothing
+of the other library is part of this tree. BytePS's tests are for one worker; those of its compressors train a network
+for GPUs, and get a smaller one (peer_plugin.py). Needs the environment that tests/python_frameworks.py makes, and the
+packages of NEEDED in it, which are installed.
 """
 
 import argparse
@@ -70,7 +70,7 @@ def read_results(report, log):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('library', choices=['horovod', 'byteps'])
+    parser.add_argument('peer', metavar='LIBRARY', choices=['horovod', 'byteps'])
     parser.add_argument('folder', help='a checkout of the library')
     parser.add_argument('-n', type=int, metavar='WORKERS', help='Horovod\'s; by default 2, and 1 for test/single')
     parser.add_argument('--framework', help='torch, tensorflow, mxnet, mxnet2; by default what the tests are for')
@@ -78,7 +78,7 @@ def main():
     parser.add_argument('-k', metavar='EXPRESSION', default='', help='only tests that it selects, as pytest has it')
     parser.add_argument('--timeout', type=int, default=TEST_TIMEOUT, metavar='SECONDS', help='for one test')
     arguments = parser.parse_args()
-    is_byteps = arguments.library == 'byteps'
+    is_byteps = arguments.peer == 'byteps'
     arguments.tests = arguments.tests or ('test_mxnet.py' if is_byteps else 'test_torch.py')
     arguments.n = arguments.n or (1 if arguments.tests.startswith('single/') else 2)
     arguments.framework = arguments.framework or next(
@@ -86,9 +86,9 @@ def main():
     )
     python, reason = python_bed.interpreter(arguments.framework)
     if python is None:
-        print('skip %s: %s' % (arguments.library, reason))
+        print('skip %s: %s' % (arguments.peer, reason))
         return 77
-    subprocess.run([python, '-m', 'pip', 'install', '-q', *NEEDED[arguments.library]], check=True)
+    subprocess.run([python, '-m', 'pip', 'install', '-q', *NEEDED[arguments.peer]], check=True)
     with tempfile.TemporaryDirectory() as folder:
         with open(folder + '/bpslaunch', 'w', encoding='ascii') as file:
             file.write(LAUNCHER % ((python_bed.BUILD + '/tributary',) * 2))
@@ -107,8 +107,8 @@ def main():
             '-k',
             ' and '.join(['not ' + name for name in NOT_APPLICABLE] + ['(%s)' % arguments.k] * bool(arguments.k)),
         ]
-        names = {'PEER_FRAMEWORK': arguments.framework, 'PEER_LIBRARY': arguments.library, 'PEER_FOLDER': tests}
-        stand_in = python_bed.SOURCE + '/api/python/tributary/alias/' + arguments.library
+        names = {'PEER_FRAMEWORK': arguments.framework, 'PEER_LIBRARY': arguments.peer, 'PEER_FOLDER': tests}
+        stand_in = python_bed.SOURCE + '/api/python/tributary/alias/' + arguments.peer
         path = folder + os.pathsep + os.environ['PATH']
         names.update({'TRIB_CHUNK_BYTES': '1M', 'TRIB_PARTITION_BYTES': '1M'} if is_byteps else {})
         env = python_bed.environment(HERE, stand_in, TRIB_TOKEN='token of a test', PATH=path, **names)

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Elastic training with Keras on TensorFlow: a worker is killed and comes back, or another one comes in. Prints `ok NAME` / `not ok NAME: why`,
-or one `skip NAME: why` and exits with 77.
+"""Elastic training with Keras on TensorFlow: a worker is killed and comes back, or another one comes in. Prints `ok
+NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77.
 """
 
 import os

@@ -30,7 +30,7 @@ typedef struct go_on_setting {
     bool gives_up;       /* some operations are cancelled, or have no time */
 } go_on_setting;
 
-/* So many runs with random times of death. */
+/* Makes `times` runs, in each of which members die at random times. */
 void go_on_sweep(const go_on_setting *what, uint32_t times);
 
 #endif

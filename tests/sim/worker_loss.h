@@ -62,7 +62,7 @@ int64_t worker_loss_run(const setting *what, const int64_t *die_ns, uint64_t see
 /* An operation has succeeded on all that are left and go on, or on none. */
 void worker_loss_check_alike(const bed *self);
 void worker_loss_fail(const bed *self, const char *what);
-/* So many runs with random times of death. */
+/* Makes `times` runs, in each of which members die at random times. */
 void worker_loss_sweep(const setting *what, uint32_t times);
 
 #endif

@@ -37,7 +37,8 @@ def names_of(offsets):
 
 def record(transport):
     """Returns the calls as (operation, member, depth, offset)."""
-    lines = subprocess.run([PROGRAM, transport], check=True, capture_output=True, text=True, timeout=60).stdout.split('\n')
+    done = subprocess.run([PROGRAM, transport], check=True, capture_output=True, text=True, timeout=60)
+    lines = done.stdout.split('\n')
     return [(int(a), member, int(b), int(c)) for a, member, b, c in (line.split() for line in lines if line)]
 
 

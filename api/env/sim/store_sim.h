@@ -27,7 +27,7 @@ typedef struct trib_sim_store {
     trib_sim_lie lie;
     bool (*reaches)(void *user, const trib_reactor *reactor); /* NULL: all do */
     void *user;
-    /* What it holds. */
+    /* The store's content. */
     uint64_t revision;
     char record[TRIB_STORE_TEXT_MAX], first[TRIB_STORE_TEXT_MAX];
     char sign[sizeof(trib_address)];
@@ -38,7 +38,7 @@ typedef struct trib_sim_store {
 
 void trib_sim_store_init(trib_sim_store *self, trib_sim *sim);
 
-/* What an engine has of it: trib_env's store. NULL if out of memory. */
+/* One engine's access to the store (trib_env's store). NULL if out of memory. */
 typedef struct trib_sim_store_handle trib_sim_store_handle;
 trib_sim_store_handle *trib_sim_store_open(trib_sim_store *store);
 void trib_sim_store_free(trib_sim_store_handle *handle);

@@ -427,7 +427,7 @@ static void join(part *self, int32_t lap)
     trib_op_release(op);
 }
 
-/* Those with more data use tensors that the others never declare, and release them. */
+/* A worker with more data uses tensors that the others never declare, and releases them. */
 static void use_more(part *self, int32_t lap)
 {
     trib_error error;

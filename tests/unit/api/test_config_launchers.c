@@ -193,7 +193,7 @@ static void source_of_the_address(void **state)
     assert_null(READ("TRIB_RANK", "0").coordinator_source);
 }
 
-/* What a program says itself goes before the launcher's address, whatever that was. */
+/* An address of the program's own goes before the launcher's, whatever that was. */
 static void address_of_the_program(void **state)
 {
     (void)state;

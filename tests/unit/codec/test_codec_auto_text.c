@@ -84,7 +84,7 @@ static void the_choice_is_arithmetic(void **state)
     assert_int_equal(choose("auto:fp16", 10, false, 0.1), 0);
     assert_int_equal(choose("auto:fp16", 10, true, 0.1), 1);
     assert_int_equal(choose("auto:int8,two_way,fp16,two_way", 10, true, 0.1), 1);
-    /* What is as fast loses no more. */
+    /* A codec that is as fast loses no more. */
     assert_int_equal(choose("auto:fp16,two_way,fp16,two_way", 10, true, 0.1), 1);
 }
 

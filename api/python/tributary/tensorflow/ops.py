@@ -29,7 +29,8 @@ _native = ctypes.CDLL(_path)
 _native.trib_tensorflow_set_engine.argtypes, _native.trib_tensorflow_set_engine.restype = [ctypes.c_void_p], None
 _native.trib_tensorflow_set_group.argtypes = [ctypes.c_uint64, ctypes.c_void_p]
 _native.trib_tensorflow_set_group.restype = None
-_native.trib_tensorflow_wait.argtypes, _native.trib_tensorflow_wait.restype = [ctypes.c_int64, ctypes.c_bool], ctypes.c_uint64
+_native.trib_tensorflow_wait.argtypes = [ctypes.c_int64, ctypes.c_bool]
+_native.trib_tensorflow_wait.restype = ctypes.c_uint64
 _native.trib_tensorflow_forget.argtypes, _native.trib_tensorflow_forget.restype = [], None
 _native.trib_tensorflow_calls.argtypes, _native.trib_tensorflow_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 
