@@ -103,9 +103,13 @@ static void act_encoded(world *self, script *from)
     const trib_encoding encoding = {.codec = config.codec,
                                     .params = config.params,
                                     .two_way = config.two_way,
-                                    .partition_count = damage & 16 ? next_u8(from) : ELEMENTS};
+                                    .partition_count = ELEMENTS};
     const trib_codec_place place = {.partition_count = ELEMENTS, .rank = 1};
     trib_encoding_put(&encoding, payload);
+    if (damage & 16) { /* the partition's count, which trib_encoding_put asserts */
+        memset(payload + TRIB_ENCODING_SHARED_BYTES, 0, TRIB_ENCODING_BYTES - TRIB_ENCODING_SHARED_BYTES);
+        payload[TRIB_ENCODING_SHARED_BYTES] = next_u8(from);
+    }
     uint32_t size = TRIB_ENCODING_BYTES + config.codec->encode(&config.params, &place, NULL, TRIB_FLOAT32, elements,
                                                                ELEMENTS, payload + TRIB_ENCODING_BYTES);
     for (unsigned changes = damage & 7; changes > 0; changes--) {
