@@ -50,6 +50,7 @@ typedef struct trib_formation {
     /* Guarded by the engine's mutex. */
     bool parks; /* operations that are submitted wait in this list until the cores are open again */
     struct trib_op *parked, **parked_last;
+    bool passed_boundary;          /* a loss cut short the epoch behind a boundary before this process had joined it */
     bool reopens;                  /* all cores have closed, and are being opened again */
     bool advances, advance_posted; /* the program has called trib_membership_advance, and waits */
     trib_membership_cb advanced_cb, changed_cb;

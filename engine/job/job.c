@@ -211,11 +211,15 @@ void trib_engine_core_joined(trib_engine *engine)
     if (atomic_load(&engine->phase) == TRIB_PHASE_JOINING) {
         atomic_store(&engine->phase, TRIB_PHASE_READY);
         atomic_store(&engine->changing, false);
-        if (atomic_exchange(&engine->formation.continues, false)) {
+        const bool goes_on = atomic_exchange(&engine->formation.continues, false);
+        if (goes_on && !engine->formation.passed_boundary) {
             ask_again(engine);
-            tell_of_change(engine);
         } else {
             end_advance(engine, TRIB_OK);
+        }
+        engine->formation.passed_boundary = false;
+        if (goes_on) {
+            tell_of_change(engine);
         }
         if (!engine->joined) {
             engine->joined = true;
@@ -326,6 +330,10 @@ void trib_job_change(trib_engine *engine, const trib_cause *cause)
         pthread_mutex_unlock(&engine->mutex);
         return;
     }
+    /* The roster behind a boundary has come, and others may be at work there, while this process still connects. */
+    trib_formation *formation = &engine->formation;
+    const bool was_changing = atomic_load(&engine->changing) && !atomic_load(&formation->continues);
+    formation->passed_boundary = formation->passed_boundary || (was_changing && !formation->at_boundary);
     atomic_store(&engine->changing, true);
     engine->cause = *cause;
     engine->fate.status = TRIB_EPOCH_CHANGED;

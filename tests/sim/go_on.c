@@ -114,7 +114,7 @@ static void advance(worker *me)
 {
     trib_error error;
     if (trib_membership_advance(me->bed->job->members[me->index].engine, on_advanced, me, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
+        note(me->bed, &me->slots[0][0][0], error.text);
     }
 }
 
