@@ -116,7 +116,8 @@ typedef struct trib_tensor {
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
-    bool is_declared; /* core 0: DECLARE was sent */
+    bool is_declared;   /* core 0: DECLARE was sent */
+    bool waits_for_use; /* core 0: one of an earlier epoch, which is declared by the first operation in this one */
     bool is_stale;    /* only the coordinator of an earlier epoch knew it, so its end is not sent */
     trib_post end_post;
     atomic_uint end_cores_left;

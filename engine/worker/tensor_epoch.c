@@ -2,6 +2,10 @@
  * tensor_epoch.c - tensors between two epochs (job/formation.h): the caller's stay declared, and nobody else knows
  * them.
  *
+ * The first operation in the new epoch declares them there. At the epoch's beginning that would be too early: programs
+ * release tensors at different times around a change, and one that has released a tensor before would have to be told
+ * apart from one that releases it after.
+ *
  * A tensor of a group is bad from then on, as the group is over. One that the caller has released is not declared to
  * the next coordinator, unless operations on it go on (op_carry.h). It ends here alone.
  */
@@ -31,6 +35,7 @@ static void reset(trib_tensor *tensor)
     tensor->plan = NULL;
     trib_codec_reset(tensor);
     tensor->is_declared = tensor->is_covered = tensor->waits_for_group = false;
+    tensor->waits_for_use = true;
     tensor->group_next = NULL;
 }
 
