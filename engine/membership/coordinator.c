@@ -123,6 +123,11 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
         trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
         return;
     }
+    if (trib_formation_may_let_go(self, member)) {
+        trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
+        trib_formation_let_go(self, member);
+        return;
+    }
     at->left = true;
     trib_rebalance_stop(self);
     if (member < self->worker_count) {

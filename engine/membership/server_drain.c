@@ -4,7 +4,8 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/link/link_cause.h"
-#include "engine/membership/member.h"
+#include "engine/membership/formation.h"
+#include "engine/membership/member_internal.h"
 #include "engine/membership/server_loss.h"
 
 /* ---- The server ---- */
@@ -21,8 +22,8 @@ static void ask_to_go(trib_reactor *reactor, trib_post *post)
     (void)post;
     trib_engine *engine = ((trib_core *)reactor->owner)->engine;
     trib_link *link = trib_member_link(engine->member);
-    if (atomic_load(&engine->phase) == TRIB_PHASE_ENDED) {
-        return;
+    if (atomic_load(&engine->phase) == TRIB_PHASE_ENDED || engine->member == NULL || !engine->member->joined) {
+        return; /* between epochs: it asks when the next one begins (trib_server_drain_again) */
     }
     if (link == NULL) {
         leave_anyway(engine, "this server has left the job without its coordinator, which it has lost");
@@ -38,7 +39,8 @@ trib_status trib_server_drain(trib_engine *engine, trib_error *error)
     if (engine->config.roles != TRIB_ROLE_SERVER) {
         return trib_error_set(error, TRIB_STATE, "only a server in a process of its own can be drained");
     }
-    if (roster == NULL || !roster->survives || atomic_load(&engine->phase) != TRIB_PHASE_READY) {
+    const bool is_open = atomic_load(&engine->phase) == TRIB_PHASE_READY || atomic_load(&engine->changing);
+    if (roster == NULL || !roster->survives || !is_open) {
         return trib_error_set(error, TRIB_STATE,
                               "the job has not come together, is over, or does not go on without a server "
                               "(TRIB_SURVIVE=servers)");
@@ -101,6 +103,17 @@ static bool is_awaited(const trib_coordinator *self, const trib_coordinator_slot
     return awaited;
 }
 
+void trib_drain_end(trib_coordinator_slot *server)
+{
+    trib_assert(server->left && server->is_let_go);
+    server->drains = false;
+    if (server->link != NULL) {
+        const trib_cause cause =
+            trib_cause_note(TRIB_OK, TRIB_NO_MEMBER, "the server was drained: others sum its share");
+        trib_coordinator_notify_end(server->link, &cause);
+    }
+}
+
 void trib_drain_check(trib_coordinator *self)
 {
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self) && !self->over; i++) {
@@ -109,28 +122,30 @@ void trib_drain_check(trib_coordinator *self)
             continue;
         }
         trib_assert(slot->left && slot->is_let_go && slot->loss_number > 0 && slot->loss_number <= self->losses);
-        slot->drains = false;
-        if (slot->link != NULL) {
-            const trib_cause cause =
-                trib_cause_note(TRIB_OK, TRIB_NO_MEMBER, "the server was drained: others sum its share");
-            trib_coordinator_notify_end(slot->link, &cause);
-        }
+        trib_drain_end(slot);
     }
 }
 
 trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error *error)
 {
+    if (trib_formation_gathers(self) || self->over) {
+        return TRIB_OK; /* it is told of the end, or asks again in the next epoch */
+    }
     if (!self->running || member < self->worker_count) {
         return trib_error_set(error, TRIB_PROTOCOL, "DRAIN from a worker, or before the roster");
     }
-    if (self->over || self->slots[member].left) {
-        return TRIB_OK; /* it is told of the end, or was */
-    }
-    if (!trib_server_loss_let_go(self, member)) {
-        trib_link_send_copy(self->slots[member].link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
+    trib_coordinator_slot *slot = &self->slots[member];
+    if (slot->left) {
         return TRIB_OK;
     }
-    trib_drain_check(self);
+    if (trib_server_loss_let_go(self, member)) {
+        trib_drain_check(self);
+    } else if (trib_formation_may_let_go(self, member)) {
+        slot->drains = true;
+        trib_formation_let_go(self, member);
+    } else {
+        trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
+    }
     return TRIB_OK;
 }
 

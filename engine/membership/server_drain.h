@@ -6,8 +6,9 @@
  * connection, and no operation sees the server's end. A worker says when none of its cores has to do with the server
  * any more (LOSSES_TAKEN). When all have said so, the coordinator ends the job for that server, in good order.
  *
- * Where the loss of the server would cost something, the coordinator answers DRAIN, and the server leaves as it would
- * without that setting.
+ * Where the loss of the server would cost something, the epoch ends if the membership may change
+ * (TRIB_SURVIVE=workers). Else the coordinator answers DRAIN, and the server leaves as it would without that setting.
+ * Between two epochs nothing is asked: the server asks when the next one begins.
  */
 #ifndef TRIB_ENGINE_SERVER_DRAIN_H
 #define TRIB_ENGINE_SERVER_DRAIN_H
@@ -29,5 +30,7 @@ TRIB_CHECKED trib_status trib_drain_take_losses_taken(trib_coordinator *self, ui
                                                       trib_error *error);
 /* The coordinator: lets the servers go that no worker has to do with any more. */
 void trib_drain_check(trib_coordinator *self);
+/* Tells a server that has left that its end is in good order. */
+void trib_drain_end(trib_coordinator_slot *server);
 
 #endif

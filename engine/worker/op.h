@@ -118,7 +118,7 @@ typedef struct trib_tensor {
     trib_post declare_post;
     bool is_declared;   /* core 0: DECLARE was sent */
     bool waits_for_use; /* core 0: one of an earlier epoch, which is declared by the first operation in this one */
-    bool is_stale;    /* only the coordinator of an earlier epoch knew it, so its end is not sent */
+    bool is_stale;      /* only the coordinator of an earlier epoch knew it, so its end is not sent */
     trib_post end_post;
     atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round

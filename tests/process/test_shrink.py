@@ -308,6 +308,7 @@ def elastic_from_python():
 SERVER_BACK = '''
 import array
 import tributary
+import tributary.errors
 engine = tributary.Engine()
 engine.wait_ready()
 tensor = engine.declare("x", tributary._abi.TRIB_INT32, 50000)
@@ -315,7 +316,10 @@ tensor = engine.declare("x", tributary._abi.TRIB_INT32, 50000)
 def steps(count):
     for step in range(count):
         data = array.array("i", [engine.rank + step] * 50000)
-        tensor.push_pull(data, reduce=tributary.SUM).wait()
+        try:
+            tensor.push_pull(data, reduce=tributary.SUM).wait()
+        except tributary.errors.MembershipChangedError:
+            return  # nobody could take over from the server
         assert data == array.array("i", [1 + 2 * step] * 50000), list(data[:4])
 
 steps(20)
