@@ -123,9 +123,9 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
         trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
         return;
     }
-    if (trib_formation_may_let_go(self, member)) {
+    if (trib_drain_may_end_epoch(self, member)) {
         trib_link_send_copy(at->link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
-        trib_formation_let_go(self, member);
+        trib_drain_end_epoch(self, member);
         return;
     }
     at->left = true;

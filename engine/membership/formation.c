@@ -10,7 +10,6 @@
 #include "engine/membership/ballot.h"
 #include "engine/membership/commits.h"
 #include "engine/membership/member.h"
-#include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/tenure.h"
 #include "engine/membership/verdict.h"
@@ -122,22 +121,6 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
     trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     tell(self, cause);
-}
-
-bool trib_formation_may_let_go(const trib_coordinator *self, uint32_t member)
-{
-    return self->running && !self->over && self->roster->shrinks && member >= self->worker_count &&
-           !self->slots[member].left && self->workers_left < self->worker_count;
-}
-
-void trib_formation_let_go(trib_coordinator *self, uint32_t member)
-{
-    trib_assert(trib_formation_may_let_go(self, member));
-    trib_rebalance_stop(self);
-    self->slots[member].left = self->slots[member].is_let_go = true; /* it has no vote */
-    const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, member,
-                                              TRIB_NO_MEMBER, "has left the job");
-    trib_formation_end_epoch(self, &cause);
 }
 
 /* True from the end of an epoch to the roster of the next one. */

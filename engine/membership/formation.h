@@ -15,10 +15,6 @@
 bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cause);
 /* Ends the epoch for that cause. The cause's subject, if it is a member, counts as lost. */
 void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause);
-/* True if the epoch may end because this server wants to leave while workers are at work. */
-bool trib_formation_may_let_go(const trib_coordinator *self, uint32_t member);
-/* Ends the epoch for that. The server has been told that it may go. */
-void trib_formation_let_go(trib_coordinator *self, uint32_t member);
 /* Notes that the worker has asked for the next epoch (ADVANCE). */
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
 /* The member has left, or is lost, between two epochs. */

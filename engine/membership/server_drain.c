@@ -6,6 +6,7 @@
 #include "engine/link/link_cause.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
+#include "engine/membership/rebalance.h"
 #include "engine/membership/server_loss.h"
 
 /* ---- The server ---- */
@@ -126,6 +127,22 @@ void trib_drain_check(trib_coordinator *self)
     }
 }
 
+bool trib_drain_may_end_epoch(const trib_coordinator *self, uint32_t member)
+{
+    return self->running && !self->over && self->roster->shrinks && member >= self->worker_count &&
+           !self->slots[member].left && self->workers_left < self->worker_count;
+}
+
+void trib_drain_end_epoch(trib_coordinator *self, uint32_t member)
+{
+    trib_assert(trib_drain_may_end_epoch(self, member));
+    trib_rebalance_stop(self);
+    self->slots[member].left = self->slots[member].is_let_go = true; /* it has no vote */
+    const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, member,
+                                              TRIB_NO_MEMBER, "has left the job");
+    trib_formation_end_epoch(self, &cause);
+}
+
 trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error *error)
 {
     if (trib_formation_gathers(self) || self->over) {
@@ -140,9 +157,9 @@ trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error 
     }
     if (trib_server_loss_let_go(self, member)) {
         trib_drain_check(self);
-    } else if (trib_formation_may_let_go(self, member)) {
+    } else if (trib_drain_may_end_epoch(self, member)) {
         slot->drains = true;
-        trib_formation_let_go(self, member);
+        trib_drain_end_epoch(self, member);
     } else {
         trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_DRAIN}, NULL, 0);
     }

@@ -28,6 +28,10 @@ void trib_server_losses_taken(trib_engine *engine);
 TRIB_CHECKED trib_status trib_drain_take(trib_coordinator *self, uint32_t member, trib_error *error);
 TRIB_CHECKED trib_status trib_drain_take_losses_taken(trib_coordinator *self, uint32_t member, const trib_frame *frame,
                                                       trib_error *error);
+/* The coordinator: true if the epoch may end because this server wants to leave while workers are at work. */
+bool trib_drain_may_end_epoch(const trib_coordinator *self, uint32_t member);
+/* Ends the epoch for that. The server has been told that it may go. */
+void trib_drain_end_epoch(trib_coordinator *self, uint32_t member);
 /* The coordinator: lets the servers go that no worker has to do with any more. */
 void trib_drain_check(trib_coordinator *self);
 /* Tells a server that has left that its end is in good order. */
