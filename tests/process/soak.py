@@ -312,6 +312,8 @@ def run_jobs(arguments, hosts, counts):
         draw = random.Random(seed)
         policies = arguments.policy or ('servers', 'workers', 'continue')
         plan = draw_plan(draw, policies[seed % len(policies)], hosts is not None, arguments.timeout)
+        if arguments.calm:
+            plan['rounds'] = 10  # so that those that join need not wait for long
         began = time.monotonic()
         try:
             Soak(seed, plan, hosts, arguments.faults, arguments.calm, counts).run(deadline, arguments.changes)

@@ -204,7 +204,7 @@ class Job:
     def is_settled(self):
         """True when all that are left have the same membership, with everybody in it, and exchange."""
         workers, servers = self.living('worker'), self.living('server')
-        if any(each.away for each in self.living()):
+        if not workers or any(each.away for each in self.living()):
             return False
         with self.lock:
             if self.plan['policy'] == 'servers':
