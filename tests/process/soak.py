@@ -128,7 +128,9 @@ class Soak:
         living = [each for each in self.job.living() if each.hit is None]
         if self.plan['policy'] == 'servers':
             servers = [each for each in living if each.kind == 'server']
-            return member.kind == 'server' and (self.plan['colocate'] == 'on' or len(servers) > 1)
+            # Workers sum where they are more than the servers are.
+            takes_over = self.plan['colocate'] == 'on' and self.plan['workers'] > self.plan['servers']
+            return member.kind == 'server' and (takes_over or len(servers) > 1)
         workers = [each for each in living if each.kind == 'worker' and each.is_in()]
         if member.kind == 'worker' and member.is_in() and len(workers) < 3:
             return False
