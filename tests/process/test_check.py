@@ -57,7 +57,7 @@ def what_failed_stands_at_the_end(folder):
 def arguments_are_looked_at(folder):
     """Unknown arguments and --help run nothing."""
     for tool, words, status, text in (('check', ['--quik'], 2, "not '--quik'"), ('check', ['--quick', 'x'], 2, "not '--quick x'"),
-                                      ('check', ['--help'], 0, 'tools/check [--quick]'), ('install-deps', ['--test'], 2, "not '--test'"),
+                                      ('check', ['--help'], 0, 'tools/check [--quick|--long]'), ('install-deps', ['--test'], 2, "not '--test'"),
                                       ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),
                                       ('quickstart', ['--epochs', '3', 'x'], 2, 'unknown option x'), ('quickstart', ['--epochs'], 2, 'needs a value'),
                                       ('quickstart', ['--epochs=3'], 2, 'unknown option --epochs=3'),

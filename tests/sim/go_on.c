@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 int go_on_planted;
+volatile uint64_t *go_on_seed;
 
 enum { STREAMS = 5, ROUNDS = 6, AHEAD = 3, COUNT_MAX = 20000, PHASES = 2 };
 
@@ -453,6 +454,9 @@ void go_on_sweep(const go_on_setting *what, uint32_t times)
         int64_t die_ns[GO_ON_DEATHS_MAX] = {(int64_t)(next_random(&state) % span_ns)};
         for (uint32_t k = 1; k < GO_ON_DEATHS_MAX; k++) {
             die_ns[k] = die_ns[k - 1] + (int64_t)(next_random(&state) % later_ns);
+        }
+        if (go_on_seed != NULL) {
+            *go_on_seed = i + 1;
         }
         (void)run(what, die_ns, i + 1);
     }

@@ -21,6 +21,8 @@ enum {
     BUG_COUNT
 };
 extern int go_on_planted; /* the bug in this process */
+/* The run that is under way, where a process that waits for this one wants to know it; else NULL. */
+extern volatile uint64_t *go_on_seed;
 
 typedef struct go_on_setting {
     uint32_t workers, servers, reactors, deaths;

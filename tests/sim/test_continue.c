@@ -3,6 +3,7 @@
  * job is run many times, and members die at other moments each time.
  */
 #include <stdio.h>
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -141,7 +142,10 @@ uint32_t __wrap_trib_roster_find_rank(const trib_roster *roster, uint32_t rank)
 static void planted_bugs_are_found(void **state)
 {
     (void)state;
+    go_on_seed = mmap(NULL, sizeof *go_on_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(go_on_seed != MAP_FAILED);
     for (int bug = BUG_NONE; bug < BUG_COUNT; bug++) {
+        *go_on_seed = 0;
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {
@@ -165,7 +169,12 @@ static void planted_bugs_are_found(void **state)
         if (passed != (bug == BUG_NONE)) {
             fail_msg("planted bug %d %s", bug, passed ? "is not found" : "is found where there is none");
         }
+        if (!passed) {
+            printf("planted bug %d is found by run %llu\n", bug, (unsigned long long)*go_on_seed);
+        }
     }
+    munmap((void *)(uintptr_t)go_on_seed, sizeof *go_on_seed);
+    go_on_seed = NULL;
 }
 
 int main(void)

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -223,7 +224,10 @@ trib_status __wrap_trib_commit_take(trib_core *core, const trib_frame *frame, co
 static void planted_bugs_are_found(void **state)
 {
     (void)state;
+    worker_loss_seed = mmap(NULL, sizeof *worker_loss_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    assert_true(worker_loss_seed != MAP_FAILED);
     for (int bug = BUG_NONE; bug < BUG_COUNT; bug++) {
+        *worker_loss_seed = 0;
         fflush(stdout);
         const pid_t child = fork();
         if (child == 0) {
@@ -241,7 +245,12 @@ static void planted_bugs_are_found(void **state)
         if (passed != (bug == BUG_NONE)) {
             fail_msg("planted bug %d %s", bug, passed ? "is not found" : "is found where there is none");
         }
+        if (!passed) {
+            printf("planted bug %d is found by run %llu\n", bug, (unsigned long long)*worker_loss_seed);
+        }
     }
+    munmap((void *)(uintptr_t)worker_loss_seed, sizeof *worker_loss_seed);
+    worker_loss_seed = NULL;
 }
 
 int main(void)

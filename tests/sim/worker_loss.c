@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 int worker_loss_planted;
+volatile uint64_t *worker_loss_seed;
 
 static uint32_t count_of(uint32_t tensor)
 {
@@ -340,6 +341,9 @@ void worker_loss_sweep(const setting *what, uint32_t times)
         int64_t die_ns[DEATHS_MAX] = {first_ns};
         for (uint32_t k = 1; k < DEATHS_MAX; k++) {
             die_ns[k] = die_ns[k - 1] + (int64_t)(next_random(&state) % later_ns);
+        }
+        if (worker_loss_seed != NULL) {
+            *worker_loss_seed = i + 1;
         }
         (void)worker_loss_run(what, die_ns, i + 1);
     }

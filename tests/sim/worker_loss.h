@@ -12,6 +12,8 @@ enum { TENSORS = 4, ROUNDS = 5, COUNT_MAX = 20000, EPOCHS_MAX = 32, DEATHS_MAX =
 
 enum { BUG_NONE, BUG_COMMITS_TOO_LATE, BUG_COMMITS_TOO_SOON, BUG_COMMIT_IGNORED, BUG_COUNT };
 extern int worker_loss_planted; /* the bug in this process */
+/* The run that is under way, where a process that waits for this one wants to know it; else NULL. */
+extern volatile uint64_t *worker_loss_seed;
 
 typedef struct stream {
     struct worker *worker;
