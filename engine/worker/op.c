@@ -155,8 +155,9 @@ static void check_workers(trib_op *op)
     const trib_roster *roster = op->engine->roster;
     const bool is_for_all = op->tensor->layout == TRIB_WHOLE || op->collective == TRIB_COLLECTIVE_BROADCAST;
     if (roster->continues && !is_for_all && op->roster != NULL && !have_same_workers(op->roster, roster)) {
-        trib_op_fail(op, TRIB_PEER_LEFT,
-                     "the number of workers has changed, and the operation's slices are for another one: begin it anew");
+        trib_op_fail(
+            op, TRIB_PEER_LEFT,
+            "the number of workers has changed, and the operation's slices are for another one: begin it anew");
     }
     op->roster = roster;
 }

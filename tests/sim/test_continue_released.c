@@ -1,6 +1,6 @@
 /*
- * test_continue_released.c - a tensor that all workers have released does not come back in the next epoch of a job whose
- * operations go on (TRIB_SURVIVE=continue), though a worker still keeps the handle of an operation on it.
+ * test_continue_released.c - a tensor that all workers have released does not come back in the next epoch of a job
+ * whose operations go on (TRIB_SURVIVE=continue), though a worker still keeps the handle of an operation on it.
  */
 #include "tests/sim/sim_bed.h"
 

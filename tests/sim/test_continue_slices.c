@@ -258,7 +258,8 @@ static void server_dies(void **state)
         for (uint32_t k = 0; k < WORKERS * STREAMS; k++) {
             const stream *at = &self.workers[k / STREAMS].streams[k % STREAMS];
             if (at->round != ROUNDS) {
-                fail_msg("kill %u, worker %u, stream %u, round %u: %s", i, k / STREAMS, at->index, at->round, self.text);
+                fail_msg("kill %u, worker %u, stream %u, round %u: %s", i, k / STREAMS, at->index, at->round,
+                         self.text);
             }
         }
         close_bed(&self);
