@@ -352,6 +352,7 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     }
     engine->coordinator = self;
     self->core = core;
+    self->opened_ns = trib_now(core->reactor);
     core->host.epoch = trib_epoch_make(draw_incarnation(core->reactor), 0);
     self->join_deadline.fired = trib_coordinator_join_deadline_passed;
     self->join_deadline.user = self;
@@ -416,6 +417,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_tenure_forgo(self->core->engine);
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
+    trib_timer_stop(self->core->reactor, &self->knocking);
     trib_coordinator_stop_listening(self);
     trib_registry_clear(self);
     trib_groups_clear(self);

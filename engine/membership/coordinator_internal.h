@@ -141,8 +141,10 @@ struct trib_coordinator {
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
     trib_group_entry *groups;                             /* newest first */
     uint32_t group_count;
-    bool noticed;                      /* the missing members were logged before the join deadline */
-    uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
+    bool noticed;        /* the missing members were logged before the join deadline */
+    uint32_t parked;     /* members that wait for the end of the epoch to join (formation.h) */
+    trib_timer knocking; /* a boundary waits for those that are about to join (formation_join.c) */
+    int64_t opened_ns, knocks_since_ns;
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
     trib_uneven_inputs_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */

@@ -166,16 +166,18 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
     if (is_stranger || (!is_server && claimed == TRIB_NO_MEMBER)) {
         return trib_formation_find_place(self, is_server);
     }
-    if (info->roles & TRIB_ROLE_WORKER) {
-        const bool has_place =
-            claimed < self->worker_count && (!gathers_again || trib_formation_expects(self, claimed));
-        return has_place ? &self->slots[claimed] : NULL;
+    /* A server that comes back has the id of its vote and its roster, and no other's. */
+    const uint32_t at = is_server ? self->worker_count + claimed : claimed;
+    if (!is_server || gathers_again) {
+        const uint32_t count = is_server ? self->server_count : self->worker_count;
+        const bool has_place = claimed < count && (!gathers_again || trib_formation_expects(self, at));
+        return has_place ? &self->slots[at] : NULL;
     }
-    if (claimed < self->server_count && !gathers_again && !self->slots[self->worker_count + claimed].joined) {
-        return &self->slots[self->worker_count + claimed];
+    if (claimed < self->server_count && !self->slots[at].joined) {
+        return &self->slots[at];
     }
     for (uint32_t i = self->worker_count; i < trib_coordinator_slots(self); i++) {
-        if (!self->slots[i].joined && (!gathers_again || trib_formation_expects(self, i))) {
+        if (!self->slots[i].joined) {
             return &self->slots[i];
         }
     }

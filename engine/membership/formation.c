@@ -460,21 +460,27 @@ void trib_formation_begun(trib_coordinator *self)
     }
 }
 
+void trib_formation_check_boundary(trib_coordinator *self)
+{
+    bool all_ask = self->running && !self->over;
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        all_ask = all_ask && (self->slots[i].left || self->slots[i].advances);
+    }
+    if (all_ask && !trib_formation_holds_boundary(self)) {
+        const trib_cause cause = trib_cause_note(TRIB_EPOCH_CHANGED, TRIB_NO_MEMBER, "all workers have asked for it");
+        trib_formation_end_epoch(self, &cause);
+    }
+}
+
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
 {
     trib_assert(member < trib_coordinator_slots(self) && self->slots[member].joined);
     self->slots[member].advances = true;
-    if (!self->running) {
+    if (self->running) {
+        trib_formation_check_boundary(self);
+    } else {
         trib_formation_check(self);
-        return;
     }
-    for (uint32_t i = 0; i < self->worker_count; i++) {
-        if (!self->slots[i].left && !self->slots[i].advances) {
-            return;
-        }
-    }
-    const trib_cause cause = trib_cause_note(TRIB_EPOCH_CHANGED, TRIB_NO_MEMBER, "all workers have asked for it");
-    trib_formation_end_epoch(self, &cause);
 }
 
 void trib_formation_close(trib_formation *formation)

@@ -17,6 +17,8 @@ bool trib_formation_survives(const trib_coordinator *self, const trib_cause *cau
 void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause);
 /* Notes that the worker has asked for the next epoch (ADVANCE). */
 void trib_formation_take_advance(trib_coordinator *self, uint32_t member);
+/* Ends the epoch if all workers have asked for that, and nobody is about to join. */
+void trib_formation_check_boundary(trib_coordinator *self);
 /* The member has left, or is lost, between two epochs. */
 void trib_formation_member_gone(trib_coordinator *self, uint32_t member, const char *why);
 /* The member has ended for that cause. Returns true if the job goes on without it. */
@@ -41,8 +43,11 @@ bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
 bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member);
 /* Gathering: deals out the new places if all that are left are there and want to go on. */
 void trib_formation_check(trib_coordinator *self);
-/* Returns true if the process that says JOIN has to wait. While the epoch runs a worker or server without a place waits
- * on its link; at other times whoever comes too early has to come again. */
+/* Returns true if the boundary that all have asked for waits for somebody who may want to join. It is looked at again
+ * then. */
+bool trib_formation_holds_boundary(trib_coordinator *self);
+/* Returns true if the process that says JOIN has to wait. Until the epoch's links close a worker or server without a
+ * place waits on its link; at other times whoever comes too early has to come again. */
 bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place);
 /* True if members and those that wait to join are as many as a job may have. */
 bool trib_formation_is_full(const trib_coordinator *self);

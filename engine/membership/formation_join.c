@@ -3,10 +3,52 @@
  *
  * While the epoch runs they wait on their links. When it ends the coordinator closes these, and they come again while
  * the next epoch gathers. Who only waits is no member: it has no vote, and operations do not wait for it.
+ *
+ * A program may ask for one boundary after the other, and each closes all connections. So that somebody who has only
+ * begun to connect is not cut off by all of them, the coordinator listens for EPOCH_LEAST_NS at least, and a boundary
+ * waits for whoever is about to say that it joins.
  */
 #include "engine/base/assert.h"
 #include "engine/membership/formation.h"
 #include "engine/wire/clock.h"
+
+#define EPOCH_LEAST_NS (20 * INT64_C(1000000)) /* over a round trip of 13 ms a connection gets to the handshake */
+#define KNOCKING_NS INT64_C(1000000000)        /* the longest wait: whoever has connected may be no joiner */
+#define LOOK_NS (2 * INT64_C(1000000))
+
+/* True if the process has yet to prove the token, or to say JOIN. Members make no such connections at a boundary. */
+static bool is_knocking(const trib_link *link)
+{
+    const bool proves = link->state == TRIB_LINK_AWAIT_PROOF && link->handshake.purpose == TRIB_PURPOSE_CONTROL &&
+                        link->handshake.member == TRIB_NO_MEMBER;
+    const bool has_proved = link->state == TRIB_LINK_READY && link->purpose == TRIB_PURPOSE_CONTROL && !link->outgoing;
+    return proves || (has_proved && link->peer == TRIB_NO_MEMBER);
+}
+
+static void look_again(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)reactor;
+    trib_formation_check_boundary(timer->user);
+}
+
+bool trib_formation_holds_boundary(trib_coordinator *self)
+{
+    trib_reactor *reactor = self->core->reactor;
+    const int64_t now_ns = trib_now(reactor), least_ns = self->opened_ns + EPOCH_LEAST_NS;
+    const trib_link *link = self->core->host.links;
+    while (link != NULL && !is_knocking(link)) {
+        link = link->next;
+    }
+    self->knocks_since_ns = self->knocks_since_ns == 0 ? now_ns : self->knocks_since_ns;
+    const bool waits = link != NULL && now_ns - self->knocks_since_ns < KNOCKING_NS;
+    if (waits || now_ns < least_ns) {
+        self->knocking.fired = look_again;
+        self->knocking.user = self;
+        trib_timer_arm(reactor, &self->knocking, waits ? now_ns + LOOK_NS : least_ns);
+        return true;
+    }
+    return false;
+}
 
 void trib_formation_tell_waits(trib_link *link)
 {
@@ -36,11 +78,14 @@ bool trib_formation_is_full(const trib_coordinator *self)
 
 bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place)
 {
-    if (lacks_place && self->running && !self->over) {
+    trib_formation *formation = &self->core->engine->formation;
+    const bool changes = self->over && self->roster != NULL && self->roster->shrinks;
+    const bool holds_place = changes && formation->epoch == self->roster->epoch && formation->admits;
+    if (lacks_place && self->running && (!self->over || holds_place)) {
         park(self, link, is_server);
+        formation->joiners += holds_place; /* it comes again when its link has closed */
         return true;
     }
-    const bool changes = self->over && self->roster != NULL && self->roster->shrinks;
     if (changes || lacks_place) {
         trib_link_close(link, true, TRIB_CLOSED, "the membership changes: come again");
     }

@@ -98,10 +98,12 @@ void trib_member_link_ready(trib_link *link)
     const trib_job_settings settings = trib_job_settings_of(&engine->config);
     trib_job_settings_put(&writer, &settings);
     trib_assert(!writer.overflow);
-    /* A server with a configured number asks for that number. */
+    /* A server asks for the number that it is configured with, or has had in the last epoch. */
     const bool is_worker = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    const uint32_t number =
+        engine->roster == NULL ? (uint32_t)engine->config.rank : engine->formation.place - engine->roster->worker_count;
     trib_frame frame = {.type = TRIB_FRAME_JOIN,
-                        .root = is_worker ? engine->member_id : (uint32_t)engine->config.rank,
+                        .root = is_worker ? engine->member_id : number,
                         .tensor = engine->roster != NULL ? engine->roster->epoch : 0};
     trib_link_send_copy(link, frame, payload, writer.size);
     trib_member_send_advance(member);

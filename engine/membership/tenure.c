@@ -26,7 +26,9 @@ struct trib_tenure {
     bool keeps, is_checked; /* this process coordinates; it knows that nobody else does */
     trib_address at;        /* there */
     bool claims, has_read, has_swapped;
-    uint64_t ticket, tried, revision;     /* ticket: that is claimed, or was last; tried: may be in the record */
+    uint64_t ticket, asked, revision; /* ticket: that is claimed, or was last; asked: of the last swap */
+    uint64_t *tried;                  /* tickets that may be in the record, or come there late */
+    uint32_t tried_count;
     uint64_t first_revision;              /* of the record when the name was free */
     int64_t due_ns, began_ns, failing_ns; /* of the sign; of the claim or the check; failing since; 0: it is not */
     bool is_lost_told, is_wait_told;
@@ -79,12 +81,38 @@ static bool read_record(const char *record, uint64_t *ticket_out)
     return sscanf(record, "epoch %" SCNu32 " ticket %16" SCNx64 " at %1s", &epoch, ticket_out, at) == 3;
 }
 
+/* The epoch has begun. No swap that was asked for before it can be carried out any more. */
+static void note_begun(trib_tenure *self, uint64_t ticket)
+{
+    self->core->engine->formation.confirmed = ticket;
+    self->tried_count = 0;
+}
+
+static bool note_tried(trib_tenure *self)
+{
+    uint64_t *tried = realloc(self->tried, (self->tried_count + 1) * sizeof *tried);
+    if (tried != NULL) {
+        self->tried = tried;
+        self->tried[self->tried_count++] = self->ticket;
+    }
+    return tried != NULL;
+}
+
+static bool has_tried(const trib_tenure *self, uint64_t ticket)
+{
+    uint32_t i = 0;
+    while (i < self->tried_count && self->tried[i] != ticket) {
+        i++;
+    }
+    return i < self->tried_count;
+}
+
 typedef enum verdict { MINE, FREE, ANOTHERS, OLD, NOTHING, NO_RECORD } verdict;
 
 /* FREE: the epoch of this roster may follow the one in the record. Notes that that one has begun. */
 static verdict judge(trib_tenure *self)
 {
-    trib_formation *formation = &self->core->engine->formation;
+    const uint64_t confirmed = self->core->engine->formation.confirmed;
     uint64_t ticket = 0;
     if (self->request.revision != 0 && (!read_record(self->request.record, &ticket) || ticket == 0)) {
         return NO_RECORD;
@@ -95,16 +123,20 @@ static verdict judge(trib_tenure *self)
     bool is_past = false;
     for (const trib_roster *at = self->core->engine->roster; at != NULL && ticket != 0; at = at->before) {
         if (at->ticket == ticket && !is_past) {
-            formation->confirmed = ticket;
+            note_begun(self, ticket);
             return FREE;
         }
         if (at->ticket == ticket) {
             return OLD;
         }
-        is_past = is_past || at->ticket == formation->confirmed;
+        is_past = is_past || at->ticket == confirmed;
     }
-    if (ticket != 0 && (ticket == formation->confirmed || ticket == self->tried)) {
-        formation->confirmed = ticket; /* a coordinator in a process of its own has no roster of a member's */
+    if (ticket != 0 && ticket == confirmed) {
+        return FREE;
+    }
+    if (ticket != 0 &&
+        has_tried(self, ticket)) { /* a coordinator in a process of its own has no roster of a member's */
+        note_begun(self, ticket);
         return FREE;
     }
     if (is_first(self) && self->request.revision == self->first_revision) {
@@ -223,7 +255,7 @@ static void take_claim(trib_tenure *self)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
     if (self->request.kind == TRIB_STORE_SWAP) { /* what it says is read, too */
-        self->has_swapped = self->request.is_swapped && self->tried == self->ticket;
+        self->has_swapped = self->request.is_swapped && self->asked == self->ticket;
         self->has_read = false;
         return;
     }
@@ -235,7 +267,7 @@ static void take_claim(trib_tenure *self)
         self->claims = false;
         self->is_checked = true;
         self->is_lost_told = false;
-        self->core->engine->formation.confirmed = self->ticket;
+        note_begun(self, self->ticket);
         self->due_ns = now_ns; /* the sign that was there may be another one's */
         trib_formation_begun(self->core->engine->coordinator);
     } else if (self->has_swapped) {
@@ -311,7 +343,11 @@ static void ask(trib_tenure *self, trib_store_kind kind)
     snprintf(request->sign, sizeof request->sign, "%s", self->at.text);
     if (kind == TRIB_STORE_SWAP) {
         write_record(self, request->record, sizeof request->record);
-        self->tried = self->ticket;
+        self->asked = self->ticket;
+        if (!has_tried(self, self->ticket) && !note_tried(self)) {
+            end_job(self, "cannot be asked: out of memory");
+            return;
+        }
     }
     self->is_busy = true;
     const trib_env *env = &self->core->engine->env;
@@ -424,6 +460,7 @@ void trib_tenure_close(trib_engine *engine)
     }
     if (engine->tenure != NULL) {
         trib_timer_stop(engine->tenure->core->reactor, &engine->tenure->timer);
+        free(engine->tenure->tried);
         free(engine->tenure);
         engine->tenure = NULL;
     }

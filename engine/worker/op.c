@@ -140,9 +140,32 @@ static void find_root(trib_op *op)
     }
 }
 
+static bool have_same_workers(const trib_roster *one, const trib_roster *other)
+{
+    bool same = one->worker_count == other->worker_count;
+    for (uint32_t i = 0; same && i < one->worker_count; i++) {
+        same = one->members[i].rank == other->members[i].rank; /* nobody gets a rank that another one has had */
+    }
+    return same;
+}
+
+/* Slices are for the workers of the epoch in which the operation began. */
+static void check_workers(trib_op *op)
+{
+    const trib_roster *roster = op->engine->roster;
+    const bool is_for_all = op->tensor->layout == TRIB_WHOLE || op->collective == TRIB_COLLECTIVE_BROADCAST;
+    if (roster->continues && !is_for_all && op->roster != NULL && !have_same_workers(op->roster, roster)) {
+        trib_op_fail(
+            op, TRIB_PEER_LEFT,
+            "the number of workers has changed, and the operation's slices are for another one: begin it anew");
+    }
+    op->roster = roster;
+}
+
 void trib_op_fit(trib_op *op)
 {
     find_root(op);
+    check_workers(op);
     if (op->tensor->layout == TRIB_WHOLE || atomic_load(&op->claim) != 0) {
         return; /* the buffers of a whole tensor were checked when it was submitted */
     }

@@ -178,7 +178,7 @@ struct trib_op {
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its
      * turn. */
     atomic_uint cores_booked;
-    const trib_roster *roster; /* of the epoch in which it was completed; NULL: none had come */
+    const trib_roster *roster; /* of the epoch in which it was begun, then of that in which it was completed; or NULL */
     uint32_t contributors;     /* whose contributions are in the result */
     trib_partitioning *cut;    /* of that epoch, if the tensor has slices */
     bool is_held;              /* it waits until all workers are through with its round (op_commit.h) */

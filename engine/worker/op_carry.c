@@ -180,16 +180,25 @@ static void make_fresh(trib_op *op)
     atomic_store(&op->cores_left, op->engine->core_count);
 }
 
+/* A reduce-scatter whose slice lands in its input: no copy is kept of that. */
+static bool may_have_lost_input(const trib_op *op)
+{
+    const uintptr_t in = (uintptr_t)op->input, out = (uintptr_t)op->output;
+    return op->spread && op->collective == TRIB_COLLECTIVE_REDUCE && op->tensor->layout == TRIB_SLICES && out >= in &&
+           out - in < op->input_bytes;
+}
+
 /* The caller holds the mutex. */
 static void submit(trib_op *op)
 {
     trib_engine *engine = op->engine;
     if (!op->is_spent) {
+        const bool is_lost = may_have_lost_input(op);
         make_fresh(op);
-        if (op->tensor->layout != TRIB_WHOLE && op->collective != TRIB_COLLECTIVE_BROADCAST) {
+        if (is_lost) {
             trib_op_fail(op, TRIB_PEER_LEFT,
-                         "the number of workers has changed, and the operation's slices are for another one: begin it "
-                         "anew");
+                         "a member is lost, and this reduce-scatter may have overwritten its input: begin it anew, or "
+                         "give it an output of its own");
         }
     }
     op->spread = false;

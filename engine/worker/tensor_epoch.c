@@ -7,7 +7,8 @@
  * apart from one that releases it after.
  *
  * A tensor of a group is bad from then on, as the group is over. One that the caller has released is not declared to
- * the next coordinator, unless operations on it go on (op_carry.h). It ends here alone.
+ * the next coordinator, unless operations on it go on (op_carry.h), on all workers alike. It ends here alone, as the
+ * caller may keep the handle of an operation that is over for as long as it likes.
  */
 #include <string.h>
 
@@ -39,6 +40,14 @@ static void reset(trib_tensor *tensor)
     tensor->group_next = NULL;
 }
 
+static bool is_used_by(const trib_tensor *tensor, const trib_op *ops)
+{
+    while (ops != NULL && ops->tensor != tensor) {
+        ops = ops->next;
+    }
+    return ops != NULL;
+}
+
 void trib_tensors_reset(trib_engine *engine)
 {
     const bool continues = atomic_load(&engine->formation.continues);
@@ -59,7 +68,8 @@ void trib_tensors_reset(trib_engine *engine)
             break;
         case TRIB_TENSOR_RELEASED:
             reset(tensor);
-            tensor->is_stale = !continues || tensor->is_stale; /* operations on it go on */
+            tensor->is_stale = tensor->is_stale || !(is_used_by(tensor, engine->formation.carried) ||
+                                                     is_used_by(tensor, engine->formation.parked));
             break;
         case TRIB_TENSOR_ENDING:
             tensor->is_stale = true; /* the cores' posts are on their way */

@@ -144,17 +144,6 @@ static void check(slot *at, uint32_t count)
     for (uint32_t i = 0; i < elements && at->stream != BYTES; i++) {
         wrong += at->output[i] != expected(at, i, count);
     }
-    if (wrong > 0 && getenv("DBG") != NULL) {
-        fprintf(stderr, "DBG rank %u phase %u stream %u round %u epoch %u mask %x count %u wrong %u got %d want %d\n",
-                at->worker->index, at->phase, at->stream, at->round,
-                trib_epoch_number(at->worker->bed->job->members[at->worker->index].engine->roster->epoch), at->mask,
-                count, wrong, at->output[0], expected(at, 0, count));
-        for (uint32_t r = 0; r < ROUNDS; r++) {
-            slot x = *at;
-            x.round = r;
-            fprintf(stderr, "  round %u would be %d\n", r, expected(&x, 0, count));
-        }
-    }
     if (wrong > 0) {
         note(at->worker->bed, at, "the result is not that of the contributors");
     }

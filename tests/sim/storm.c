@@ -11,6 +11,7 @@
 #include "tests/sim/storm.h"
 
 #include <stdio.h>
+#include <string.h>
 
 #include "engine/membership/coordinator_internal.h"
 #include "tests/sim/worker_loss.h"
@@ -144,6 +145,22 @@ static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
     return draw_start(self, &state, late, at_ns);
 }
 
+/* The coordinator is a process of its own, which faults may hit, too. */
+static void draw_apart(storm *self, uint64_t seed)
+{
+    uint64_t state = seed * 32452843 + 9;
+    (void)draw(&state, 2);
+    if (self->what.joins > 0 || self->what.late > 0 || draw(&state, 3) > 0) {
+        return;
+    }
+    const uint32_t coordinator = members_of(self);
+    self->what.servers++;
+    self->what.apart = true;
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        self->faults[i].members |= draw(&state, 3) == 0 ? 1u << coordinator : 0;
+    }
+}
+
 /* Numbers of its own, so that a seed's faults are the same with a store and without. */
 static void plan_store(storm *self, uint64_t seed)
 {
@@ -177,6 +194,7 @@ static void open_store(storm *self, uint64_t seed)
     (void)draw(&state, 2);
     store->delay_ns = delays_ns[draw(&state, 4)];
     store->lost_one_in = draw(&state, 3) == 0 ? 3 : 0;
+    store->late_one_in = draw(&state, 3) == 0 ? 3 : 0;
     store->reaches = reaches;
     store->user = self;
 }
@@ -199,6 +217,7 @@ static void plan(storm *self, const storm_run *how)
 {
     int64_t last_ns = draw_more(self, how->seed, draw_faults(self, how->seed));
     last_ns = draw_late_server(self, how->seed, last_ns);
+    draw_apart(self, how->seed);
     self->quiet_ns = last_ns + 14 * SECOND;
     plan_store(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
@@ -219,6 +238,19 @@ static void fail_of(const storm *self, const char *what)
     worker_loss_fail(self->bed, what);
 }
 
+/* No member has taken another one's place. */
+static void check_place(const storm *self, uint32_t member)
+{
+    const trib_engine *engine = self->bed->job->members[member].engine;
+    const trib_roster *roster = engine->roster;
+    const trib_member_info *info = roster != NULL ? &roster->members[engine->formation.place] : NULL;
+    const bool is_old = info != NULL && roster->before != NULL && info->former != TRIB_NO_MEMBER;
+    if ((is_old && strcmp(info->addresses[0].text, roster->before->members[info->former].addresses[0].text) != 0) ||
+        (info != NULL && strcmp(info->addresses[0].text, engine->cores[0].host.address.text) != 0)) {
+        fail_of(self, "a member has another one's place");
+    }
+}
+
 /* A worker that has joined goes to work. No epoch has two coordinators that have begun it. */
 static void watch(storm *self)
 {
@@ -232,6 +264,7 @@ static void watch(storm *self)
     for (uint32_t i = 0; i < members_of(self); i++) {
         const trib_engine *engine = self->bed->job->members[i].engine;
         const trib_coordinator *coordinator = engine->coordinator;
+        check_place(self, i);
         if (coordinator == NULL || !coordinator->running || self->bed->job->members[i].killed ||
             self->lie == TRIB_SIM_LIE_TWO_WINS) {
             continue;

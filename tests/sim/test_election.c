@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
 #include "engine/worker/op_commit.h"
 #include "tests/sim/worker_loss.h"
@@ -213,8 +214,54 @@ static void two_elections(void **state)
     assert_true(counted >= 30); /* the others had nothing to decide differently */
 }
 
+/* ---- Servers that come back in another order ---- */
+
+static bool comes_back(sim_job *job, void *argument)
+{
+    const uint32_t *member = argument;
+    const trib_engine *engine = job->members[*member].engine;
+    return atomic_load(&engine->changing) && engine->member != NULL && !engine->member->joined;
+}
+
+/* One of the servers is there again. */
+static bool one_is_back(sim_job *job, void *argument)
+{
+    const trib_coordinator *coordinator = job->members[0].engine->coordinator;
+    bool is_back = false;
+    (void)argument;
+    for (uint32_t i = 0; coordinator != NULL && trib_formation_gathers(coordinator) && i < coordinator->server_count;
+         i++) {
+        is_back = is_back || coordinator->slots[coordinator->worker_count + i].joined;
+    }
+    return is_back;
+}
+
+/* Each has the id of its own vote: it may get the roster from another member, which finds it by that. */
+static void servers_keep_their_ids(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 3, .servers = 2, .colocated = true, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    uint32_t first = 3;
+    run_for(self, SECOND / 1000);
+    sim_job_kill(self->job, 2);
+    const int64_t until_ns = trib_sim_now(self->job->sim) + 3 * SECOND;
+    assert_true(sim_job_run(self->job, until_ns, comes_back, &first));
+    trib_sim_process_freeze(self->job->members[first].process, true);
+    assert_true(sim_job_run(self->job, until_ns, one_is_back, NULL));
+    trib_sim_process_freeze(self->job->members[first].process, false);
+    run_for(self, 30 * SECOND);
+    assert_true(others_are_over(self, 1u << 2));
+    for (uint32_t i = first; i < first + 2; i++) {
+        const trib_engine *engine = self->job->members[i].engine;
+        assert_int_equal(engine->roster->members[engine->formation.place].former, i);
+    }
+    worker_loss_close(self);
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind), cmocka_unit_test(two_elections)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind), cmocka_unit_test(two_elections),
+                                       cmocka_unit_test(servers_keep_their_ids)};
     return cmocka_run_group_tests_name("election", tests, NULL, NULL);
 }

@@ -89,8 +89,15 @@ trib_status __wrap_trib_coordinator_take_join(trib_coordinator *self, trib_link 
                                               const void *payload, trib_error *error)
 {
     trib_frame claims = *frame;
-    if (is_planted(PLANT_STRANGER_VOTES) && frame->tensor == 0) {
+    trib_reader reader = {.data = (const unsigned char *)payload + 8, .left = frame->payload_size - 8};
+    trib_member_info info;
+    const bool is_known = trib_member_info_get(&reader, &info, error) == TRIB_OK;
+    if (is_planted(PLANT_STRANGER_VOTES) && is_known && (info.roles & TRIB_ROLE_WORKER) == 0 && frame->tensor == 0) {
         claims.tensor = self->core->engine->formation.epoch;
+        claims.root = 0;
+        while (claims.root + 1 < self->server_count && self->slots[self->worker_count + claims.root].joined) {
+            claims.root++;
+        }
     }
     return __real_trib_coordinator_take_join(self, link, &claims, payload, error);
 }

@@ -92,7 +92,8 @@ static void begin(stream *at)
         status = is_broadcast(self, at) ? trib_broadcast(engine, &params, NULL, &error)
                                         : trib_push_pull(engine, &params, NULL, &error);
     }
-    if (status != TRIB_OK && status != TRIB_EPOCH_CHANGED) {
+    const bool is_closing = status == TRIB_CLOSED && self->job->members[me->index].closing;
+    if (status != TRIB_OK && status != TRIB_EPOCH_CHANGED && !is_closing) {
         fail_msg("%s", error.text);
     }
 }
@@ -236,6 +237,29 @@ static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib
     }
 }
 
+static void coordinates_apart(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    static const char *const addresses[ALL_MAX + SERVERS_MAX] = {"n0:4000", "n1:4000", "n2:4000", "n3:4000", "n4:4000",
+                                                                 "n5:4000", "n6:4000", "n7:4000", "n8:4000", "n9:4000"};
+    const uint32_t last = job->config.workers + job->config.servers - 1;
+    config->server_count--;
+    config->coordinator = addresses[last];
+    config->external_coordinator = member != last;
+    config->roles = member == last ? TRIB_ROLE_COORDINATOR : config->roles;
+}
+
+/* A process that coordinates only has nothing to be ready for. */
+static bool workers_are_ready(sim_job *job, void *unused)
+{
+    (void)unused;
+    bool are_ready = true;
+    for (uint32_t i = 0; i < job->config.workers; i++) {
+        are_ready = are_ready && job->members[i].ready_told && job->members[i].ready.status == TRIB_OK;
+    }
+    return are_ready;
+}
+
 void worker_loss_start_late(const bed *self, uint32_t member)
 {
     assert_true(member >= self->what->workers + self->what->servers - self->what->late);
@@ -256,12 +280,14 @@ bed *worker_loss_open(const setting *what, uint64_t seed)
     bed *self = calloc(1, sizeof *self);
     assert_non_null(self);
     const bool some_join = what->joins > 0 || what->late > 0;
-    config.tweak = some_join ? joins_later : NULL;
+    assert_true(!some_join || !what->apart);
+    config.tweak = some_join ? joins_later : what->apart ? coordinates_apart : NULL;
     config.user = self;
     self->what = what;
     trib_error error = {.status = TRIB_OK};
-    self->job = some_join ? sim_job_open(&config, &error) : sim_bed_open(&config);
+    self->job = some_join || what->apart ? sim_job_open(&config, &error) : sim_bed_open(&config);
     assert_non_null(self->job);
+    assert_true(!what->apart || sim_job_run(self->job, 30 * SECOND, workers_are_ready, NULL));
     for (uint32_t i = what->workers - what->joins; what->asleep && i < what->workers; i++) {
         trib_sim_process_freeze(self->job->members[i].process, true);
     }

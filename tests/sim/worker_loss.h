@@ -39,6 +39,7 @@ typedef struct setting {
     uint32_t late;       /* so many of the last servers start later, by worker_loss_start_late */
     uint32_t boundaries; /* workers ask for the next epoch where they are through with one whose number is not larger */
     bool has_store;      /* the job is kept in a store (TRIB_STORE) */
+    bool apart;          /* the last server is none, but the coordinator in a process of its own; nobody joins */
     uint32_t silent;     /* the number of the worker that never advances, from 1 on; 0: none */
 } setting;
 

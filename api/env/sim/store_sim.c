@@ -35,7 +35,7 @@ void trib_sim_store_free(trib_sim_store_handle *handle)
     free(handle);
 }
 
-static void write_sign(trib_sim_store_handle *self, const trib_store_request *request)
+static void write_sign(const trib_sim_store_handle *self, const trib_store_request *request)
 {
     trib_sim_store *store = self->store;
     snprintf(store->sign, sizeof store->sign, "%s", request->sign);
@@ -53,21 +53,31 @@ static void read_record(trib_sim_store *store, trib_store_request *request)
                                                 : store->record);
 }
 
-static void carry_out(trib_sim_store_handle *self, trib_store_request *request)
+static void swap(const trib_sim_store_handle *self, trib_store_request *request)
 {
     trib_sim_store *store = self->store;
-    if (store->sign[0] != '\0' && trib_sim_now(store->sim) >= store->fades_ns) {
-        store->sign[0] = '\0';
-    }
-    if (request->kind == TRIB_STORE_SWAP) {
-        request->is_swapped = request->revision == store->revision || store->lie == TRIB_SIM_LIE_TWO_WINS;
-    }
+    request->is_swapped = request->revision == store->revision || store->lie == TRIB_SIM_LIE_TWO_WINS;
     if (request->is_swapped && store->lie != TRIB_SIM_LIE_FORGETS) {
         snprintf(store->record, sizeof store->record, "%s", request->record);
         snprintf(store->first, sizeof store->first, "%s", store->revision == 0 ? store->record : store->first);
         store->revision++;
         store->swaps++;
         write_sign(self, request);
+    }
+}
+
+static void carry_out(trib_sim_store_handle *self, trib_store_request *request)
+{
+    trib_sim_store *store = self->store;
+    if (store->sign[0] != '\0' && trib_sim_now(store->sim) >= store->fades_ns) {
+        store->sign[0] = '\0';
+    }
+    if (request->kind == TRIB_STORE_SWAP && store->late_of != NULL) {
+        swap(store->late_of, &store->late);
+        store->late_of = NULL;
+    }
+    if (request->kind == TRIB_STORE_SWAP) {
+        swap(self, request);
     }
     if (request->kind == TRIB_STORE_KEEP) {
         write_sign(self, request);
@@ -96,11 +106,16 @@ static void arrive(trib_reactor *reactor, trib_timer *timer)
     trib_sim_store *store = self->store;
     trib_store_request *request = self->request;
     const bool is_reached = !store->is_away && (store->reaches == NULL || store->reaches(store->user, reactor));
-    if (is_reached) {
+    const bool is_late = is_reached && request->kind == TRIB_STORE_SWAP && store->late_one_in > 0 &&
+                         trib_sim_draw_one_in(&store->random, store->late_one_in);
+    if (is_late) {
+        store->late = *request;
+        store->late_of = self;
+    } else if (is_reached) {
         carry_out(self, request);
     }
     request->is_answered =
-        is_reached && !(store->lost_one_in > 0 && trib_sim_draw_one_in(&store->random, store->lost_one_in));
+        is_reached && !is_late && !(store->lost_one_in > 0 && trib_sim_draw_one_in(&store->random, store->lost_one_in));
     snprintf(request->why, sizeof request->why, "no answer within %.1f s", (double)PATIENCE_NS / 1e9);
     timer->fired = answer;
     trib_timer_arm(reactor, timer, trib_now(reactor) + (request->is_answered ? draw_delay(store) : PATIENCE_NS));

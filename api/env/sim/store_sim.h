@@ -23,6 +23,7 @@ typedef struct trib_sim_store {
     trib_sim_stream random;
     int64_t delay_ns;     /* most for a way, drawn for each */
     uint64_t lost_one_in; /* answers that are lost, after the request was carried out; 0: none */
+    uint64_t late_one_in; /* swaps that are carried out when the next swap comes, and are not answered; 0: none */
     bool is_away;         /* nothing is carried out, nothing answers */
     trib_sim_lie lie;
     bool (*reaches)(void *user, const trib_reactor *reactor); /* NULL: all do */
@@ -34,6 +35,8 @@ typedef struct trib_sim_store {
     const void *sign_of; /* the handle that has written it */
     int64_t fades_ns;    /* when the sign does */
     uint64_t swaps;      /* that were carried out */
+    trib_store_request late;
+    const struct trib_sim_store_handle *late_of; /* who has asked for that; NULL: none is late */
 } trib_sim_store;
 
 void trib_sim_store_init(trib_sim_store *self, trib_sim *sim);

@@ -23,23 +23,28 @@ _settings = {}  # of the last init()
 _generation = 0  # how often the job has begun or gone on with others; what a binding keeps for an engine ends with it
 
 
-def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
+def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = False, **settings: Any) -> None:
     """Joins the job that the launcher's environment describes, and waits until all are there. Alone without a launcher.
     A second call does nothing until shutdown() was called. comm: a communicator of mpi4py's kind, whose processes are
     the job then, or None. process_sets: a list of ProcessSet to be added, or "dynamic"; settings are fields of
     trib_config, or unique_id=tributary.unique_id() of rank 0 (Engine)."""
-    global _engine, _generation, _settings, _suspended
+    global _engine, _generation, _settings, _suspended, _continues
     if comm:
         place_of(comm)  # what is no communicator is refused at once
         settings['comm'] = comm
-    _refuse_continue(settings.get('survive', os.environ.get('TRIB_SURVIVE')))
+    continues = _is_continue(settings.get('survive', os.environ.get('TRIB_SURVIVE')))
+    if continues and not _may_continue:
+        raise UnsupportedError(
+            'TRIB_SURVIVE=continue: this binding needs a boundary where the number of workers changes: take '
+            'TRIB_SURVIVE=workers, or tributary.torch or tributary.Engine, which go on without one'
+        )
     with _lock:
         if _engine is not None:
             return
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
         if _engine.rank == 0 and not _generation:
             byteps_variables.tell_unread()
-        _generation, _settings, _suspended = _generation + 1, settings, None
+        _generation, _settings, _suspended, _continues = _generation + 1, settings, None, continues
         if _followers:
             atexit.register(
                 shutdown
@@ -66,12 +71,25 @@ def follow(opened, closing):
 _REJOIN_SECONDS = 30
 
 
-def _refuse_continue(survive):
-    """A binding counts the workers once, and their number stays until the job goes on with others at a boundary."""
-    if str(survive).lower() in ('continue', str(_abi.TRIB_SURVIVE_CONTINUE)):
+def _is_continue(survive):
+    return str(survive).lower() in ('continue', str(_abi.TRIB_SURVIVE_CONTINUE))
+
+
+_continues = False
+
+
+def continues():
+    """True if operations go on by themselves with the workers that are left, and no boundary tells that there are
+    fewer: TRIB_SURVIVE=continue."""
+    return _continues
+
+
+def refuse_continue(what):
+    """For what counts on a number of workers that stays while it is under way."""
+    if _continues:
         raise UnsupportedError(
-            'TRIB_SURVIVE=continue: the bindings of frameworks need a boundary where the number of workers changes: '
-            'take TRIB_SURVIVE=workers, or tributary.Engine itself'
+            'TRIB_SURVIVE=continue: %s needs to know how many workers take part, and a loss may change that at any '
+            'time: take TRIB_SURVIVE=workers' % what
         )
 
 
@@ -127,7 +145,7 @@ def shutdown() -> None:
 def begin_anew():
     """Leaves the job as it was, and joins it as it is now, with the settings of the last init()."""
     shutdown()
-    init(**_settings)
+    init(_may_continue=_continues, **_settings)
 
 
 def goes_on():
@@ -311,7 +329,7 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     machine as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher
     says ranks and counts, and these arguments have no meaning."""
     settings = {name: value for name, value in _settings.items() if name != 'comm'}  # others may be in it
-    init(**dict(settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
+    init(_may_continue=_continues, **dict(settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
 
 
 @contextlib.contextmanager

@@ -92,6 +92,7 @@ def add_process_set(process_set: ProcessSet | Iterable[int]) -> ProcessSet:
     """Makes a set usable. All workers of the job call it, with the same ranks, in the same order. Takes a ProcessSet
     or a list of ranks, and returns the ProcessSet."""
     global _next_id
+    job.refuse_continue('a process set')
     if not isinstance(process_set, ProcessSet):
         process_set = ProcessSet(process_set)
     if process_set.process_set_id is not None:

@@ -20,7 +20,7 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     the memory of this process's own; TRIB_DEVICE=none keeps it from that."""
     if 'device' not in settings:
         choose()
-    job.init(comm, process_sets, **settings)
+    job.init(comm, process_sets, _may_continue=True, **settings)
 
 
 def choose():

@@ -8,7 +8,7 @@ import math
 
 import torch
 
-from .. import _abi
+from .. import _abi, job
 from .._library import call, lib
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
@@ -92,6 +92,7 @@ def merged(handles, finish):
 
 def _once_name(engine, kind, name):
     """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
+    job.refuse_continue(kind)  # a caller takes the result apart by the number of workers
     if name is None:
         engine.turns[kind] = engine.turns.get(kind, -1) + 1
         return '%s.%d' % (kind, engine.turns[kind])

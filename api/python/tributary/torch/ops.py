@@ -362,6 +362,7 @@ def join(device: int = -1) -> int:
     others' allreduces of tensors in host memory go on, with zeros for this worker; Average divides by all workers."""
     del device  # Horovod's, for its zeros; here servers count them
     global _joins
+    job.refuse_continue('join()')
     last = job.engine().join()
     _begin_generation()  # a worker may join before it has counted anything
     _joins += 1

@@ -90,6 +90,7 @@ class _Exchange:
         # Sum and not Average where the division happens in two halves, one before and one after the sum.
         self.wire_op, self.postscale = self.op, 1.0
         if self.predivide != 1.0:
+            job.refuse_continue('gradient_predivide_factor')
             self.wire_op, self.postscale = Sum, self.predivide / (self.process_set.size() or 1)
         self.handles.clear()
         self.group_ready.clear()

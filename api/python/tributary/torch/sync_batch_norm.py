@@ -26,6 +26,7 @@ class SyncBatchNorm(_BatchNorm):
         is_training = self.training or not self.track_running_stats
         if not is_training or job.size() == 1:
             return super().forward(input)
+        job.refuse_continue('SyncBatchNorm')  # its second sum is divided by the first one's number
         momentum = self.momentum
         if self.training and self.track_running_stats and self.num_batches_tracked is not None:
             self.num_batches_tracked.add_(1)
