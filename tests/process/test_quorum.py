@@ -116,14 +116,45 @@ def late(servers, tensor_quorum=0, **settings):
         job.end()
 
 
-def refused():
-    """Not in a job that goes on after losses."""
+ALONE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+import tributary
+from tributary import _abi
+tributary.init()
+engine = tributary.engine()
+for keywords in ({'codec': 'int8'}, {'group': engine.group('g', [0])._group}):
+    try:
+        engine.declare('refused %s' % keywords, _abi.TRIB_FLOAT32, 100000, quorum=1, **keywords)
+        sys.exit('not refused: %s' % keywords)
+    except tributary.TributaryError as problem:
+        print(problem)
+engine.declare('weights', _abi.TRIB_FLOAT32, 10, quorum=1)
+try:
+    engine.join()
+    sys.exit('join is not refused')
+except tributary.TributaryError as problem:
+    print(problem)
+"""
+
+
+def alone(**settings):
+    """Runs a worker that is alone, and returns its exit status and what it says."""
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-    env.update(TRIB_WORKERS='1', TRIB_RANK='0', TRIB_QUORUM='1', TRIB_SURVIVE='workers')
-    env['TRIBUTARY_LIBRARY'] = os.path.abspath(BUILD + '/libtributary.so')
-    command = [sys.executable, '-c', PROGRAM, os.path.join(ROOT, 'api', 'python'), str(COUNT), '0']
-    ended = subprocess.run(command, env=env, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60)
-    assert ended.returncode != 0 and 'needs TRIB_SURVIVE=nothing' in ended.stderr, ended
+    env.update(TRIB_WORKERS='1', TRIB_RANK='0', TRIBUTARY_LIBRARY=os.path.abspath(BUILD + '/libtributary.so'))
+    env.update(settings)
+    command = [sys.executable, '-c', ALONE, os.path.join(ROOT, 'api', 'python')]
+    ended = subprocess.run(command, env=env, capture_output=True, text=True, timeout=60)
+    return ended.returncode, ended.stdout + ended.stderr
+
+
+def refused():
+    status, said = alone(TRIB_QUORUM='1', TRIB_SURVIVE='workers')
+    assert status != 0 and 'needs TRIB_SURVIVE=nothing' in said, said
+    status, said = alone(TRIB_QUORUM='2')
+    assert status != 0 and 'quorum 2 of 1 workers' in said, said
+    status, said = alone()
+    assert status == 0 and said.count('cannot have a quorum') == 2 and 'has a quorum' in said, said
 
 
 if __name__ == '__main__':
@@ -135,7 +166,7 @@ if __name__ == '__main__':
                 ('a late worker, servers sum', lambda: late(2, TRIB_QUORUM='2', TRIB_COLOCATE='off')),
                 ('a late worker, several reactors', lambda: late(2, TRIB_QUORUM='2', TRIB_REACTORS='2')),
                 ('a quorum of one tensor', lambda: late(1, 2)),
-                ('not where the job goes on after losses', refused),
+                ('what cannot have a quorum', refused),
             ]
         )
     )
