@@ -103,7 +103,13 @@ trib_status trib_op_contributors(const trib_op *handle, int32_t *ranks, size_t c
         return trib_error_set(error, TRIB_INVALID, "%s is NULL", count_out == NULL ? "count_out" : "ranks");
     }
     const bool is_from_one = trib_op_is_from_one(op);
-    for (uint32_t i = 0; i < op->contributors && i < capacity; i++) {
+    size_t count = 0;
+    for (uint32_t i = 0; op->late_count > 0 && i < op->tensor->members && count < capacity; i++) {
+        if (trib_op_has(op, i)) {
+            ranks[count++] = rank_at(op, i);
+        }
+    }
+    for (uint32_t i = 0; op->late_count == 0 && i < op->contributors && i < capacity; i++) {
         ranks[i] = is_from_one && op->tensor->group == NULL ? (int32_t)op->root_rank
                                                             : rank_at(op, is_from_one ? op->root_rank : i);
     }

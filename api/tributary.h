@@ -329,12 +329,15 @@ typedef struct trib_config {
     /* Codecs of the program's own, which texts may name then; see CODECS below. Copied; NULL: none. */
     const struct trib_codec_desc *codecs;
     uint32_t codec_count; /* at most TRIB_CODECS_MAX, with those of codec_library */
-    uint32_t reserved_32;
+    /* All-reduces of tensors that name no quorum go on without stragglers as soon as so many workers have begun them,
+     * and quorum_timeout_ns is over; see QUORUM below. The same on all workers. 0 (default): all workers contribute */
+    uint32_t quorum;
     const char *codec_library; /* shared object with such codecs; NULL: none */
     /* "etcd://host:port/prefix", the same on all members: says which epoch is the last one and where its coordinator is
      * (docs/failure.md); NULL: none. TRIB_UNSUPPORTED if the library was built without libcurl. */
     const char *store;
-    uint64_t reserved[1]; /* must be 0 */
+    int64_t quorum_timeout_ns; /* from the first contribution on; default 1 s; the same on all workers */
+    uint64_t reserved[1];      /* must be 0 */
 } trib_config;
 
 /* Fills *config with the defaults; NULL is fine. struct_size must be sizeof(trib_config). TRIB_ANY_THREAD. */
@@ -653,6 +656,17 @@ typedef enum trib_layout {
     TRIB_PAIRS = 2,  /* every worker has a slice for every worker: all_to_all */
 } trib_layout;
 
+/*
+ * QUORUM. An all-reduce with a quorum of k waits for all workers, but not for ever: if k workers have begun it when
+ * trib_config.quorum_timeout_ns have passed since the first contribution, it goes on with those that have begun it. All
+ * its parts have the same contributors, which are decided once. AVG divides by their number; trib_result.contributors
+ * and trib_op_contributors tell them. A late worker gets the same result with TRIB_OK, and what it has contributed is
+ * dropped. It may be behind by four such operations of a tensor; the others wait for it then. Whole tensors of all
+ * workers in host memory without a codec can have a quorum; their other collectives wait for all. Not with
+ * trib_config.survive, host sums (trib_config.local_sum) and trib_join. See docs/failure.md.
+ */
+#define TRIB_QUORUM_ALL UINT32_MAX
+
 typedef struct trib_tensor_desc {
     uint32_t struct_size; /* set by trib_tensor_desc_init */
     uint32_t flags;       /* bits of TRIB_TENSOR_*, or 0 */
@@ -668,7 +682,9 @@ typedef struct trib_tensor_desc {
     uint64_t row;           /* elements that belong together, as of a matrix's row; counts are multiples; 0: 1 */
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
-    uint32_t reserved_32;
+    /* Workers without whose all-reduces of it do not go on, see QUORUM below; the same on all workers. 0: as
+     * trib_config.quorum says; TRIB_QUORUM_ALL: all. TRIB_UNSUPPORTED where a quorum cannot be */
+    uint32_t quorum;
     /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they
      * are. NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
     const char *codec;

@@ -22,6 +22,7 @@
 #include "engine/local_group/group.h"
 #include "engine/membership/member.h"
 #include "engine/membership/server_drain.h"
+#include "engine/server/quorum.h"
 #include "engine/server/server_sum.h"
 #include "engine/membership/server_loss.h"
 #include "engine/membership/tenure.h"
@@ -292,6 +293,7 @@ void trib_engine_free(trib_engine *engine)
     trib_departed_close(&engine->departed);
     trib_losses_close(&engine->losses);
     trib_server_forgets_free(engine);
+    trib_quorum_walks_free(engine);
     trib_tensors_free(engine);
     trib_prepared_free_all(engine);
     trib_rank_groups_free(engine);

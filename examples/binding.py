@@ -53,13 +53,13 @@ class trib_config(ctypes.Structure):
         text device; i32 device_index local_size local_rank local_sum; i64 busy_poll_ns;
         i32 shares gpu_direct; text coordinator_source; i32 checksum survive;
         text codec; u64 codec_min_bytes; pointer unique_id oob_cb oob_user codecs;
-        u32 codec_count reserved_32; text codec_library store; words1 reserved''')
+        u32 codec_count quorum; text codec_library store; i64 quorum_timeout_ns; words1 reserved''')
 
 
 class trib_tensor_desc(ctypes.Structure):
     __slots__ = ()
     _fields_ = layout('''u32 struct_size flags; text name; i32 dtype priority; u64 count; pointer shape;
-        u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count reserved_32;
+        u32 dims; i32 layout; pointer splits; u64 row; pointer group; u32 split_count quorum;
         text codec; words1 reserved''')
 
 

@@ -60,9 +60,6 @@ static trib_status check_shape(const trib_config *given, trib_error *error)
     if (given->flags != 0) {
         return trib_error_set(error, TRIB_INVALID, "trib_config.flags: unknown bits 0x%x", given->flags);
     }
-    if (given->reserved_32 != 0) {
-        return trib_error_set(error, TRIB_INVALID, "trib_config.reserved_32 is not 0");
-    }
     for (size_t i = 0; i < sizeof given->reserved / sizeof given->reserved[0]; i++) {
         if (given->reserved[i] != 0) {
             return trib_error_set(error, TRIB_INVALID, "trib_config.reserved[%zu] is not 0", i);
@@ -110,6 +107,17 @@ static trib_status check_job(const trib_config *config, trib_error *error)
             error, TRIB_INVALID,
             "rank -1 (TRIB_RANK): only a job with TRIB_SURVIVE=workers or continue, whose rank 0 keeps the "
             "membership, takes workers that come later");
+    }
+    if (config->quorum > 0 && config->survive != TRIB_SURVIVE_NOTHING) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "a quorum (TRIB_QUORUM, trib_config.quorum) needs TRIB_SURVIVE=nothing: a job that goes "
+                              "on after losses has none");
+    }
+    if (config->quorum_timeout_ns <= 0 || (config->quorum > 0 && config->quorum > (uint32_t)config->worker_count)) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "quorum %u of %d workers after %lld ns: at most all workers, and a time above 0 "
+                              "(TRIB_QUORUM, TRIB_QUORUM_TIMEOUT)",
+                              config->quorum, config->worker_count, (long long)config->quorum_timeout_ns);
     }
     if (worker && !joins && (config->rank < 0 || config->rank >= config->worker_count)) {
         return trib_error_set(error, TRIB_INVALID,

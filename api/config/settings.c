@@ -68,6 +68,11 @@ const trib_setting trib_settings[] = {
      .doc = "weights of members follow what links are seen to carry, or stay as `TRIB_BANDWIDTH` says"},
     {"TRIB_SURVIVE", FIELD(survive), WORDS("nothing", "servers", "workers", "continue"), .is_job_wide = true,
      .initial = "nothing", .doc = "whose loss the job goes on after, and how ([failure.md](failure.md))"},
+    {"TRIB_QUORUM", FIELD(quorum), .kind = TRIB_SETTING_UINT, .high = TRIB_MEMBERS_MAX, .initial = "0",
+     .doc = "sums go on without stragglers when so many workers have contributed; 0: all must "
+            "([failure.md](failure.md#a-quorum))"},
+    {"TRIB_QUORUM_TIMEOUT", FIELD(quorum_timeout_ns), .kind = TRIB_SETTING_TIME, .initial = "1s", .low = 1,
+     .doc = "the time after the first contribution from which on a quorum is enough"},
     {"TRIB_PARTITION_BYTES", FIELD(partition_bytes), .kind = TRIB_SETTING_BYTES, .is_job_wide = true, .initial = "1M",
      .low = 1, .range_doc = "a multiple of the chunk, at most 65,536 chunks",
      .doc = "largest partition ([how tensors are cut](placement.md#how-fine-a-tensor-is-cut))"},

@@ -84,6 +84,9 @@ typedef struct trib_contribution {
      * here. */
     const struct trib_encoding *encoding;
     uint32_t partition_elements; /* with an encoding */
+    /* Of a sum that is handed out: [contributor], those whose contributions are not in it; valid during the upcall.
+     * NULL: it has all. */
+    const unsigned char *late;
 } trib_contribution;
 
 /* A sum that is being sent to its receivers, which share it by reference count. */

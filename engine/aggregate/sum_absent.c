@@ -106,7 +106,8 @@ static void pass_by(sum_round *round, uint32_t contributor, sum_notice notice)
 
 bool trib_sum_is_replaced(const trib_summation *self, const sum_round *round, const trib_contribution *what)
 {
-    return !self->is_filling && round->notified[what->contributor] == SUM_FILLED;
+    return !self->is_filling && (round->notified[what->contributor] == SUM_FILLED ||
+                                 (round->refused == TRIB_OK && trib_sum_is_late(round, what->contributor)));
 }
 
 bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what)
@@ -116,7 +117,7 @@ bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what)
 
 /* Brings the chunks that others have brought. Without memory, some are left for a later call. All of a round's chunks
  * are neutral, or none: what a contributor has begun to send before it joined is on its way, or a withdrawal is. */
-static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor)
+void trib_sum_bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor, bool has_joined)
 {
     trib_status status = TRIB_OK;
     trib_assert(!self->is_filling);
@@ -130,9 +131,10 @@ static void bring_chunks(trib_summation *self, sum_round *round, uint32_t contri
         if (chunk->arrived == 0 || trib_sum_has_arrived(self, round, &what)) {
             continue;
         }
-        pass_by(round, contributor, SUM_FILLED);
-        if (round->key->filled_last < round->what.round) {
-            round->key->filled_last = round->what.round;
+        if (has_joined) {
+            pass_by(round, contributor, SUM_FILLED);
+            round->key->filled_last =
+                round->key->filled_last < round->what.round ? round->what.round : round->key->filled_last;
         }
         const void *payload = what.size == 0 ? NULL : neutral_bytes(self, &what);
         trib_error error;
@@ -154,7 +156,7 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         const bool has_begun = round->counts[i] > 0 && round->notified[i] != SUM_FILLED;
         if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count && !has_begun) {
             if (self->config.fills_absent && round->what.collective == TRIB_COLLECTIVE_ALL_REDUCE) {
-                bring_chunks(self, round, i);
+                trib_sum_bring_chunks(self, round, i, true);
             } else {
                 trib_sum_round_refuse(self, round, TRIB_UNSUPPORTED, text);
             }

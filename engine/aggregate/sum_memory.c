@@ -103,6 +103,11 @@ sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *
     return table_find(&self->keys, key_id(what));
 }
 
+uint32_t trib_sum_key_tensor(const sum_key *key)
+{
+    return (uint32_t)(key->id >> 32);
+}
+
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what)
 {
     sum_key *key = table_reserve(self, &self->keys) ? take_memory(self, sizeof *key) : NULL;
@@ -315,6 +320,7 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     /* The caller sets all other fields. The text is long, so it is only terminated, not cleared. */
     round->chunk_count = chunk_count;
     round->next = round->report_next = NULL;
+    round->late = NULL;
     round->refused = TRIB_OK;
     round->is_torn = false;
     round->chunks_done = round->notified_count = round->partials_out = 0;
@@ -423,6 +429,8 @@ void trib_sum_round_give(trib_summation *self, sum_round *round)
     *(round->older == NULL ? &self->oldest : &round->older->younger) = round->younger;
     *(round->younger == NULL ? &self->youngest : &round->younger->older) = round->older;
     self->live_rounds--;
+    free(round->late);
+    round->late = NULL;
     round->next = self->free_rounds[round->class_index];
     self->free_rounds[round->class_index] = round;
 }
@@ -444,6 +452,7 @@ void trib_sum_memory_free(trib_summation *self)
         for (uint32_t i = 0; i < round->chunk_count; i++) {
             free(round->chunks[i].tree); /* the loop over all_blocks frees its blocks */
         }
+        free(round->late);
         free(round);
     }
     for (uint32_t i = 0; i < TRIB_SUM_ROUND_CLASSES; i++) {

@@ -29,7 +29,8 @@ static void remember_refused(sum_key *key, uint32_t round)
 
 void trib_sum_round_try_end(trib_summation *self, sum_round *round)
 {
-    const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count
+    const bool served = round->refused == TRIB_OK ? round->chunks_done == round->what.chunk_count &&
+                                                        (round->late == NULL || round->late->left == 0)
                                                   : round->notified_count == self->config.contributor_count;
     if (!served || round->references > 0 || round->receives > 0 || round->holds > 0 ||
         !trib_sum_partial_may_end(self, round)) {
@@ -60,7 +61,8 @@ static sum_round *find_stuck(const trib_summation *self, const sum_key *key, uin
     while (round != NULL &&
            (round->what.round > last ||
             (round->refused != TRIB_OK ? round->notified_count == self->config.contributor_count
-                                       : round->chunks_done == round->what.chunk_count && round->partials_out == 0))) {
+                                       : round->chunks_done == round->what.chunk_count && round->partials_out == 0 &&
+                                             (round->late == NULL || round->late->left == 0)))) {
         round = round->next;
     }
     return round;
@@ -137,7 +139,7 @@ void trib_sum_round_refuse(trib_summation *self, sum_round *round, trib_status s
     trib_sum_round_clear(self, round);
     trib_sum_partial_report(self, round);
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
-        if (round->counts[i] > 0) {
+        if (trib_sum_has_come(round, i)) {
             trib_sum_round_notify(self, round, i);
         }
     }
@@ -169,6 +171,9 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 {
     if (round->refused != TRIB_OK) {
         return;
+    }
+    if (round->late != NULL) {
+        trib_sum_late_describe(self, round, what);
     }
     const trib_contribution *first = &round->what;
     char one[128], other[128], text[TRIB_ERROR_TEXT_SIZE];
@@ -227,7 +232,7 @@ static uint32_t count_missing(const trib_summation *self, const sum_round *round
 {
     uint32_t missing = 0;
     for (uint32_t i = self->config.contributor_count; i-- > 0;) {
-        if (round->counts[i] < round->what.chunk_count) {
+        if (round->counts[i] < round->what.chunk_count && !trib_sum_is_late(round, i)) {
             missing++;
             *lowest = i;
         }
@@ -259,7 +264,7 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
         uint32_t lowest = 0, missing = round->refused == TRIB_OK ? count_missing(self, round, &lowest) : 0;
         round->holds++;
         for (i = first; missing > 0 && i < self->config.contributor_count && limit > 0; i++) {
-            if (round->counts[i] > 0) {
+            if (trib_sum_has_come(round, i)) {
                 trib_contribution what = round->what;
                 what.contributor = i;
                 stalled(self->config.user, i, &what, lowest, missing);
@@ -287,7 +292,8 @@ void trib_summation_refuse_gone(trib_summation *self,
         round->holds++;
         for (uint32_t i = 0; i < self->config.contributor_count && round->refused == TRIB_OK; i++) {
             what.contributor = i;
-            if (round->counts[i] < round->what.chunk_count && is_gone(self->config.user, &what, text, sizeof text)) {
+            if (round->counts[i] < round->what.chunk_count && !trib_sum_is_late(round, i) &&
+                is_gone(self->config.user, &what, text, sizeof text)) {
                 trib_sum_round_refuse(self, round, TRIB_PEER_LEFT, text);
             }
         }
@@ -313,13 +319,29 @@ static bool owes_refusal(const trib_summation *self, const sum_round *round,
     return false;
 }
 
+/* True if a late contributor that is not gone has yet to ask for sums that are complete. */
+static bool owes_late(const trib_summation *self, const sum_round *round, uint32_t contributor,
+                      bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_contribution what = round->what;
+    bool owes = round->references > 0;
+    for (uint32_t i = 0; i < self->config.contributor_count && !owes; i++) {
+        what.contributor = i;
+        owes = i != contributor && round->late->is_late[i] && round->late->asked[i] < round->what.chunk_count &&
+               !is_gone(self->config.user, &what, text, sizeof text);
+    }
+    return owes;
+}
+
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
                          bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {
     for (const sum_round *round = self->oldest; round != NULL; round = round->younger) {
         const bool is_through =
             contributor < self->config.contributor_count && round->counts[contributor] == round->what.chunk_count;
-        if (round->refused == TRIB_OK ? is_through
+        const bool is_for_late = round->chunks_done == round->what.chunk_count && round->late != NULL;
+        if (round->refused == TRIB_OK ? is_through && (!is_for_late || owes_late(self, round, contributor, is_gone))
                                       : round->refused == TRIB_MISMATCH && owes_refusal(self, round, is_gone)) {
             return true;
         }

@@ -45,6 +45,7 @@ static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum
     what.chunk = (uint32_t)(chunk - round->chunks);
     what.size = chunk->size;
     what.contributor = receiver;
+    what.late = round->late == NULL ? NULL : round->late->is_late;
     sum->references++;
     round->references++;
     self->bytes_out += sum->size;
@@ -177,8 +178,9 @@ static sum_block *finish(trib_summation *self, sum_chunk *chunk)
     trib_assert(root.block != NULL);
     trib_assert(chunk->arrived == self->config.contributor_count);
     if (self->config.partial_ready == NULL) {
-        const uint32_t contributors =
-            self->config.contributor_count * (self->config.weight > 1 ? self->config.weight : 1);
+        const sum_late *late = chunk->round->late;
+        const uint32_t contributors = (self->config.contributor_count - (late == NULL ? 0 : late->count)) *
+                                      (self->config.weight > 1 ? self->config.weight : 1);
         const size_t count = chunk->size / trib_dtype_size(what->dtype);
         if (what->scale == 0) {
             trib_kernel_finish(self->config.kernels, what->dtype, what->reduce, root.block->data, root.data,
@@ -262,13 +264,21 @@ static bool receives(const trib_summation *self, const trib_contribution *what, 
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk)
 {
     const uint32_t n = self->config.contributor_count;
+    const sum_round *round = chunk->round;
+    const uint32_t index = (uint32_t)(chunk - round->chunks);
     begin_handing(chunk, &chunk->nothing, NULL);
     for (uint32_t turn = 0; turn < n; turn++) {
         const uint32_t i = receiver_of(self, turn);
-        hand_to(self, chunk, receives(self, &chunk->round->what, i) ? &chunk->sum : &chunk->nothing, i);
+        if (!trib_sum_is_late(round, i) || trib_sum_late_has_asked(self, round, index, i)) {
+            hand_to(self, chunk, receives(self, &round->what, i) ? &chunk->sum : &chunk->nothing, i);
+        }
     }
     trib_sum_buffer_unref(self, &chunk->nothing);
-    trib_sum_buffer_unref(self, &chunk->sum);
+    if (round->late != NULL && trib_sum_late_is_awaited(self, round, index)) {
+        chunk->is_open = true;
+    } else {
+        trib_sum_buffer_unref(self, &chunk->sum);
+    }
 }
 
 static void close_broadcast(trib_summation *self, sum_chunk *chunk)
@@ -276,6 +286,21 @@ static void close_broadcast(trib_summation *self, sum_chunk *chunk)
     if (chunk->is_open) {
         chunk->is_open = false;
         trib_sum_buffer_unref(self, &chunk->sum);
+    }
+}
+
+void trib_sum_chunk_close_late(trib_summation *self, sum_chunk *chunk)
+{
+    if (!trib_sum_late_is_awaited(self, chunk->round, (uint32_t)(chunk - chunk->round->chunks))) {
+        close_broadcast(self, chunk);
+    }
+}
+
+void trib_sum_chunk_hand_late(trib_summation *self, sum_chunk *chunk, uint32_t contributor)
+{
+    if (chunk->is_open) { /* else the sum is not complete yet */
+        hand_to(self, chunk, &chunk->sum, contributor);
+        trib_sum_chunk_close_late(self, chunk);
     }
 }
 

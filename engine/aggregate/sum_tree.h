@@ -43,6 +43,7 @@ typedef struct sum_block {
     void *data;
     /* the round of the payload that is being received here; NULL: the payload will be dropped */
     sum_round *receiving_for;
+    uint32_t receiving_from; /* its contributor */
     struct sum_block *spare; /* for the combination that the received payload may need, or NULL */
     /* NULL if there is none; otherwise the operand in `leased` lies elsewhere, and a recall copies it to data */
     trib_lease *lease;
@@ -77,7 +78,8 @@ typedef struct sum_chunk {
     uint32_t first;  /* the contributor that set size */
     uint32_t served; /* broadcast: contributors below this have the root's payload, or get it when they ask */
     bool is_sized;   /* size and first are known */
-    /* broadcast: the root's payload has arrived, and the summation holds a reference until all have asked */
+    /* broadcast: the root's payload has arrived, and the summation holds a reference until all have asked. The same of
+     * a complete sum that late contributors have yet to ask for (sum_quorum.c). */
     bool is_open;
     bool is_out;     /* a partial sum that is given out; the summation holds a reference until its sum has arrived */
     sum_block *kept; /* broadcast of a partial sum: the root's payload until all have asked */
@@ -104,6 +106,15 @@ typedef struct sum_key {
     sum_round *live;     /* newest first; rounds that are over may leave gaps */
 } sum_key;
 
+/* The contributors without which a round goes on (sum_quorum.c). */
+typedef struct sum_late {
+    uint32_t count;
+    uint32_t left;          /* pairs of a late contributor and a chunk that it has not asked for */
+    uint64_t *asks;         /* bit chunk * n + contributor */
+    uint32_t *asked;        /* [contributor]: the number of those chunks */
+    unsigned char *is_late; /* [contributor] */
+} sum_late;
+
 struct sum_round {
     sum_round *next;            /* the next older round of its key; also the link of the free list */
     sum_round *newer;           /* the next newer round of its key */
@@ -124,6 +135,7 @@ struct sum_round {
     uint32_t *counts;        /* [contributor]: the number of its chunks that have arrived */
     uint64_t *arrived;       /* bit chunk * n + contributor */
     unsigned char *notified; /* [contributor]: a sum_notice */
+    sum_late *late;          /* NULL: all contribute */
     bool is_torn; /* an operand was taken back while it was read, so the round is refused before a sum goes out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };
@@ -178,6 +190,7 @@ extern const trib_aggregator_ops trib_sum_aggregator_ops;
 /* ---- sum_memory.c: all of these answer NULL when out of memory ---- */
 
 sum_key *trib_sum_key_find(const trib_summation *self, const trib_contribution *what); /* NULL: never seen */
+uint32_t trib_sum_key_tensor(const sum_key *key);
 sum_key *trib_sum_key_make(trib_summation *self, const trib_contribution *what);
 void trib_sum_key_free(trib_summation *self, sum_key *key); /* it has no live rounds */
 sum_block *trib_sum_block_take(trib_summation *self, uint32_t chunk_size, uint8_t width);
@@ -236,6 +249,41 @@ static inline bool trib_sum_has_arrived(const trib_summation *self, const sum_ro
     return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
 }
 
+/* Brings the contributor's neutral elements for the chunks that others have brought. If it has joined, it hears nothing
+ * of the round. */
+void trib_sum_bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor, bool has_joined);
+
+/* ---- sum_quorum.c ---- */
+
+static inline bool trib_sum_is_late(const sum_round *round, uint32_t contributor)
+{
+    return round->late != NULL && round->late->is_late[contributor];
+}
+
+/* True if the contributor has come to the round, or need not. */
+static inline bool trib_sum_has_come(const sum_round *round, uint32_t contributor)
+{
+    const uint32_t chunks =
+        trib_sum_is_late(round, contributor) ? round->late->asked[contributor] : round->counts[contributor];
+    return chunks > 0 || round->notified[contributor] != SUM_UNTOLD;
+}
+
+/* summation.c: begins the round of a late contributor that comes first of all. */
+TRIB_CHECKED trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contribution *what,
+                                                 sum_round **round_out);
+/* A contribution is about to be checked. The first one says what the round is about, not a late contributor. */
+void trib_sum_late_describe(trib_summation *self, sum_round *round, const trib_contribution *what);
+/* Brings what late contributors lack of the chunks that others have brought. The caller holds the round, or it cannot
+ * end. */
+void trib_sum_fill_late(trib_summation *self, sum_round *round);
+/* A contribution was dropped. If its contributor is late, it asks for that chunk's sum. */
+TRIB_CHECKED trib_status trib_sum_late_came(trib_summation *self, const trib_contribution *what, trib_error *error);
+/* The late contributor wants no more sums of the round. */
+void trib_sum_late_withdraw(trib_summation *self, sum_round *round, uint32_t contributor);
+bool trib_sum_late_has_asked(const trib_summation *self, const sum_round *round, uint32_t chunk, uint32_t contributor);
+/* True while a late contributor has not asked for that chunk. */
+bool trib_sum_late_is_awaited(const trib_summation *self, const sum_round *round, uint32_t chunk);
+
 /* ---- Contributors and ranks ---- */
 
 static inline uint32_t trib_sum_rank(const trib_summation *self, const trib_contribution *what, uint32_t contributor)
@@ -262,6 +310,10 @@ static inline uint32_t trib_sum_root(const trib_summation *self, const trib_cont
 
 /* Hands the complete sum to all receivers, and gives the summation's own reference back. */
 void trib_sum_chunk_hand_out(trib_summation *self, sum_chunk *chunk);
+/* A late contributor has asked for the chunk, and gets its sum if that is complete. */
+void trib_sum_chunk_hand_late(trib_summation *self, sum_chunk *chunk, uint32_t contributor);
+/* Gives the summation's reference back if no late contributor needs the chunk's sum any more. */
+void trib_sum_chunk_close_late(trib_summation *self, sum_chunk *chunk);
 
 /* The binary logarithm of the ratio between the sizes of an accumulator and of an element on the wire. */
 uint8_t trib_sum_acc_width(const trib_contribution *what);

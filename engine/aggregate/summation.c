@@ -70,7 +70,9 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
 static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
 {
     const sum_round *before = round == NULL ? key->live : round->next;
-    return before == NULL || before->notified[contributor] || before->counts[contributor] == before->what.chunk_count;
+    return before == NULL || before->notified[contributor] ||
+           (trib_sum_is_late(before, contributor) ? before->late->asked[contributor] : before->counts[contributor]) ==
+               before->what.chunk_count;
 }
 
 static trib_status check_turn(trib_summation *self, sum_key *key, const sum_round *round, const trib_contribution *what,
@@ -131,6 +133,16 @@ static sum_round *begin_round(trib_summation *self, const trib_contribution *wha
     return round;
 }
 
+trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contribution *what, sum_round **round_out)
+{
+    trib_error error;
+    sum_key *key = trib_sum_key_find(self, what);
+    trib_assert(key == NULL || trib_sum_round_find(self, key, what->round) == NULL);
+    const trib_status status = check_turn(self, key, NULL, what, &error);
+    *round_out = status == TRIB_OK ? begin_round(self, what, what->chunk_count) : NULL;
+    return status == TRIB_OK && *round_out == NULL ? TRIB_NO_MEMORY : status;
+}
+
 /* Finds the round of a contribution, and begins it if it is its turn. *round_out is NULL if the round is over and
  * was refused, or its tensor has ended. The contribution was still on its way then, and is dropped. */
 static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
@@ -147,7 +159,7 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         ((what->round >= key->refused_first && what->round <= key->refused_last) || trib_sum_was_replaced(key, what))) {
         return TRIB_OK;
     }
-    if (round == NULL || (round->counts[what->contributor] == 0 && !round->notified[what->contributor])) {
+    if (round == NULL || (!self->is_filling && !trib_sum_has_come(round, what->contributor))) {
         trib_status status = check_turn(self, key, round, what, error);
         if (status != TRIB_OK) {
             return status;
@@ -236,6 +248,7 @@ trib_status trib_summation_recv_target(trib_summation *self, const trib_contribu
     }
     block->is_receiving = true;
     block->receiving_for = round;
+    block->receiving_from = what->contributor;
     if (round != NULL) {
         round->receives++;
     }
@@ -293,6 +306,9 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
             round->key->open_count--;
             trib_sum_partial_report(self, round);
         }
+        if (round->late != NULL && round->refused == TRIB_OK && !is_last) {
+            trib_sum_fill_late(self, round);
+        }
     }
     round->holds--;
     trib_sum_round_try_end(self, round);
@@ -313,7 +329,7 @@ static trib_status empty_arrived(trib_summation *self, const trib_contribution *
     if (status == TRIB_OK && round != NULL) {
         take_in(self, round, what, (sum_node){.data = NULL, .block = block}, NULL);
     }
-    return status;
+    return status == TRIB_OK && round == NULL ? trib_sum_late_came(self, what, error) : status;
 }
 
 static trib_status payload_arrived(trib_summation *self, const trib_contribution *what, void *buffer,
@@ -323,7 +339,7 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
     sum_round *round = end_receive(block);
     if (round == NULL) {
         trib_sum_block_give(self, block);
-        return TRIB_OK;
+        return trib_sum_late_came(self, what, error);
     }
     trib_assert(round->what.round == what->round);
     /* the same contribution may have been received twice in parallel */
@@ -389,7 +405,7 @@ trib_status trib_summation_arrived_in_place(trib_summation *self, const trib_con
     if (status == TRIB_OK && round != NULL) {
         take_in(self, round, what, node, spare);
     }
-    return status;
+    return status == TRIB_OK && round == NULL ? trib_sum_late_came(self, what, error) : status;
 }
 
 trib_status trib_summation_withdraw(trib_summation *self, const trib_contribution *what, trib_status why,
@@ -418,6 +434,10 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
             return TRIB_NO_MEMORY;
         }
     }
+    if (round->refused == TRIB_OK && trib_sum_is_late(round, what->contributor)) {
+        trib_sum_late_withdraw(self, round, what->contributor);
+        return TRIB_OK;
+    }
     if (round->refused == TRIB_OK && round->counts[what->contributor] == round->what.chunk_count) {
         return TRIB_OK;
     }
@@ -437,28 +457,6 @@ void trib_summation_sent(trib_summation *self, trib_sum_buffer *sum)
     round->references--;
     trib_sum_buffer_unref(self, sum);
     trib_sum_round_try_end(self, round);
-}
-
-/* ---- Queries ---- */
-
-bool trib_summation_is_idle(const trib_summation *self)
-{
-    return self->live_rounds == 0;
-}
-
-uint32_t trib_summation_keys(const trib_summation *self)
-{
-    return self->keys.count;
-}
-
-uint64_t trib_summation_bytes_in(const trib_summation *self)
-{
-    return self->bytes_in;
-}
-
-uint64_t trib_summation_bytes_out(const trib_summation *self)
-{
-    return self->bytes_out;
 }
 
 /* ---- Opening and closing ---- */

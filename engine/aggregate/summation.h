@@ -134,6 +134,31 @@ void trib_summation_stalls(trib_summation *self, int64_t older_than_ns, uint32_t
  * The refusal has the text of is_gone. */
 void trib_summation_refuse_gone(trib_summation *self, trib_is_gone *is_gone);
 
+/* ---- A quorum (sum_quorum.c) ---- */
+
+/* A round that lacks contributions, with the number of contributors that have begun it, and of older rounds of its key
+ * that are live. */
+typedef void trib_open_round(void *user, const trib_contribution *what, uint32_t begun, uint32_t older,
+                             int64_t began_ns);
+
+/* Calls notify for each all-reduce whose set of contributors is not decided. It may not call the summation. */
+void trib_summation_each_open(trib_summation *self, trib_open_round *notify, void *user);
+/* True if the contributor has begun the round of that key, or may not any more. */
+bool trib_summation_has_begun(const trib_summation *self, const trib_contribution *what);
+/* Sets the bits of contributors that have begun the round in some key of the tensor. */
+void trib_summation_note_begun(trib_summation *self, uint32_t tensor, uint32_t round, unsigned char *begun);
+/* The round of the tensor goes on without the contributors whose bits are not set. Has no effect on keys that have not
+ * come to the round, and the second time. *keys_out is the number of keys that have come to it. TRIB_PROTOCOL: some of
+ * them has begun it. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_summation_exclude(trib_summation *self, uint32_t tensor, uint32_t round,
+                                                const unsigned char *set, uint32_t *keys_out);
+/* Begins the round of that key for a contributor that is not in the set, and comes first of all. No effect if it is not
+ * the contributor's turn. TRIB_NO_MEMORY. */
+TRIB_CHECKED trib_status trib_summation_begin_late(trib_summation *self, const trib_contribution *what,
+                                                   const unsigned char *set);
+/* Neutral elements for which there was no memory are brought now. */
+void trib_summation_fill_late(trib_summation *self);
+
 /* Lets absent contributors bring neutral elements, as trib_aggregator_ops.fill says (sum_absent.c). */
 void trib_summation_fill(trib_summation *self, const trib_contribution *what, trib_is_gone *is_absent);
 

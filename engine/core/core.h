@@ -84,6 +84,9 @@ typedef struct trib_core {
     struct trib_server_sum *group_sum_list; /* those that are there */
     struct trib_takeover *takeovers;        /* partitions of lost servers that this core begins to sum (takeover.h) */
     struct trib_keeper *keepers;            /* partitions whose sums a worker keeps (keeper.h) */
+    struct trib_quorum *quorums;            /* rounds that are to go on without some workers (quorum.h) */
+    trib_timer quorum_timer;                /* of the next round that may; `fired` is NULL if no tensor has a quorum */
+    int64_t quorum_at_ns;                   /* when it fires; 0: not at all */
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */

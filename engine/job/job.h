@@ -286,6 +286,7 @@ struct trib_engine {
     uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;
     struct trib_forget *forgets;            /* core 0: tensors' ends on their way through the cores (server_forget.c) */
+    struct trib_quorum_walk *quorum_walks;  /* frames about quorums on their way through the cores; behind the mutex */
     _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
     struct trib_prepared *free_prepared, *all_prepared;
     uint32_t ops_made;

@@ -175,6 +175,9 @@ static void resume_one(trib_link *link)
 
 void trib_link_resume(trib_link *link)
 {
+    if (link->is_self && link->self_head != NULL) {
+        trib_reactor_defer(link->host->reactor, &link->self_post);
+    }
     for (uint32_t i = 0; i < trib_link_connections(link); i++) {
         if (trib_link_connection(link, i) != NULL) {
             resume_one(trib_link_connection(link, i));

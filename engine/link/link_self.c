@@ -29,6 +29,18 @@ static bool may_stay(const trib_link_host *host, const trib_send_record *next)
     return next != NULL || host->leases.count > 0;
 }
 
+/* The upper layer has no place for the frame yet: trib_link_resume delivers it again, and those behind it. */
+static void keep_for_later(trib_link *link, trib_send_record *first)
+{
+    trib_send_record *last = first;
+    while (last->next != NULL) {
+        last = last->next;
+    }
+    last->next = link->self_head;
+    link->self_tail = link->self_head == NULL ? last : link->self_tail;
+    link->self_head = first;
+}
+
 static void deliver_self(trib_reactor *reactor, trib_post *post)
 {
     (void)reactor;
@@ -46,6 +58,10 @@ static void deliver_self(trib_reactor *reactor, trib_post *post)
             link->host->leases.held = may_stay(link->host, next) ? out->held : NULL;
             trib_status status = link->upcalls->received(link, &frame, out->send.payload, true, &error);
             link->host->leases.held = NULL;
+            if (status == TRIB_AGAIN) {
+                keep_for_later(link, out);
+                return;
+            }
             if (status != TRIB_OK) {
                 /* The link ends as a link to any other peer does, because somebody would wait for a frame that was not
                  * taken. */

@@ -20,6 +20,7 @@
 #include "engine/membership/election.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member.h"
+#include "engine/membership/quorums.h"
 #include "engine/membership/rebalance.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
@@ -213,6 +214,9 @@ static trib_status take_member_frame(trib_coordinator *self, trib_link *link, co
         return trib_registry_take_forgotten(self, member, error);
     case TRIB_FRAME_SERVING:
         return trib_serve_take_serving(self, member, frame, error);
+    case TRIB_FRAME_QUORUM_CALL:
+    case TRIB_FRAME_QUORUM_BEGUN:
+        return trib_quorums_take(self, member, frame, payload, error);
     case TRIB_FRAME_PROBED:
         return trib_codec_choice_take_probed(self, member, error);
     case TRIB_FRAME_GROUP_CREATE:
@@ -301,6 +305,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     at->link = NULL;
     if (self->over || at->left) {
         trib_serves_check(self);
+        trib_quorums_member_gone(self);
         trib_uneven_inputs_check(self);
         return;
     }
@@ -419,6 +424,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_timer_stop(self->core->reactor, &self->knocking);
     trib_coordinator_stop_listening(self);
+    trib_quorums_clear(self);
     trib_registry_clear(self);
     trib_groups_clear(self);
     trib_commits_close(self);

@@ -78,6 +78,8 @@ typedef struct trib_registry_entry {
     uint32_t choice;                  /* of auto's list, from 1 on; 0: none (codec_choice.h) */
     bool is_chosen;
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
+    uint32_t quorum;     /* 0: all workers contribute to its sums (server/quorum.h) */
+    int64_t quorum_timeout_ns;
     uint32_t id, first_rank;
     bool bad;
     trib_status bad_status;
@@ -145,7 +147,8 @@ struct trib_coordinator {
     uint32_t parked;     /* members that wait for the end of the epoch to join (formation.h) */
     trib_timer knocking; /* a boundary waits for those that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
-    struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
+    struct trib_commit_entry *commits;     /* rounds that some workers are through with (commits.h) */
+    struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
     struct trib_codec_chooser *chooser;     /* NULL: no tensor has had the codec "auto" */

@@ -15,6 +15,7 @@
 #include "engine/membership/election.h"
 #include "engine/membership/server_drain.h"
 #include "engine/membership/server_loss.h"
+#include "engine/server/quorum.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
 #include "engine/tracer/tracer.h"
@@ -153,7 +154,9 @@ void trib_member_send(const trib_member *member, const trib_frame *frame, const 
 void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size)
 {
     const trib_member *member = engine->member;
-    if (member != NULL && member->link != NULL && frame->type == TRIB_FRAME_JOIN_HEARD) {
+    if (member != NULL && member->link != NULL &&
+        (frame->type == TRIB_FRAME_JOIN_HEARD || frame->type == TRIB_FRAME_QUORUM_CALL ||
+         frame->type == TRIB_FRAME_QUORUM_BEGUN)) {
         trib_link_send_copy(member->link, *frame, payload, size); /* a member that leaves answers, too */
     } else if (member != NULL) {
         trib_member_send(member, frame, payload, size);
@@ -278,6 +281,8 @@ static bool needs_roster(uint8_t type)
     case TRIB_FRAME_COMMIT:
     case TRIB_FRAME_JOINED:
     case TRIB_FRAME_JOIN_OVER:
+    case TRIB_FRAME_QUORUM_ASK:
+    case TRIB_FRAME_QUORUM_SET:
         return true;
     default:
         return false;
@@ -349,6 +354,9 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return trib_server_take_joined(member->core->engine, frame, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_QUORUM_ASK:
+    case TRIB_FRAME_QUORUM_SET:
+        return trib_quorum_take(member->core->engine, frame, payload, error);
     case TRIB_FRAME_LEFT:
         take_left(member, frame);
         return TRIB_OK;

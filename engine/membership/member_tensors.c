@@ -12,7 +12,7 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
 {
     const uint32_t splits = tensor->layout == TRIB_PAIRS ? tensor->members : 0;
     const size_t size =
-        sizeof tensor->name + sizeof tensor->codec_text + 32 + (tensor->dims + splits) * sizeof(uint64_t);
+        sizeof tensor->name + sizeof tensor->codec_text + 44 + (tensor->dims + splits) * sizeof(uint64_t);
     trib_assert(!tensor->is_declared && !tensor->waits_for_group);
     tensor->is_declared = true;
     unsigned char *payload = malloc(size);
@@ -31,6 +31,8 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
         trib_put_u64(&writer, tensor->shape[i]);
     }
     trib_put_text(&writer, tensor->codec_text);
+    trib_put_u32(&writer, tensor->quorum);
+    trib_put_u64(&writer, (uint64_t)tensor->quorum_timeout_ns);
     trib_put_u32(&writer, splits);
     for (uint32_t i = 0; i < splits; i++) {
         trib_put_u64(&writer, tensor->splits[i]);

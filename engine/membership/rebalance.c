@@ -218,8 +218,9 @@ void trib_rebalance_stop(trib_coordinator *self)
  * stay with the workers that they belong to, and a group's tensors where they are. */
 static bool may_move(const trib_coordinator *self, const trib_registry_entry *entry)
 {
-    return entry->local_size == 0 && entry->count > 0 && entry->layout == TRIB_WHOLE && entry->group == NULL &&
-           !entry->bad && entry->is_known && entry->declared_count == self->worker_count && entry->released_count == 0;
+    return entry->local_size == 0 && entry->quorum == 0 && entry->count > 0 && entry->layout == TRIB_WHOLE &&
+           entry->group == NULL && !entry->bad && entry->is_known && entry->declared_count == self->worker_count &&
+           entry->released_count == 0;
 }
 
 static void deal_entry(trib_coordinator *self, trib_dealer *dealer, trib_registry_entry *entry)

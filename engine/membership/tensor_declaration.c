@@ -24,6 +24,8 @@ static bool read_fields(const trib_coordinator *self, const trib_frame *frame, t
         what->shape[i] = trib_get_u64(reader);
     }
     trib_get_text(reader, what->codec, sizeof what->codec);
+    what->quorum = trib_get_u32(reader);
+    what->quorum_timeout_ns = (int64_t)trib_get_u64(reader);
     what->split_count = trib_get_u32(reader);
     what->local_size = frame->root;
     what->group = trib_groups_find(self, frame->group);
@@ -34,6 +36,8 @@ static bool read_fields(const trib_coordinator *self, const trib_frame *frame, t
            (what->local_size == 0 || self->worker_count % what->local_size == 0) &&
            (unsigned)what->layout <= TRIB_PAIRS && what->row > 0 && (frame->group == 0 || what->group != NULL) &&
            (what->layout == TRIB_WHOLE || what->local_size == 0) &&
+           (what->quorum == 0 || (what->layout == TRIB_WHOLE && what->local_size == 0 && what->group == NULL &&
+                                  what->quorum_timeout_ns >= 0)) &&
            what->split_count == (what->layout == TRIB_PAIRS ? sharers : 0);
 }
 
@@ -94,6 +98,10 @@ static void describe(char *text, size_t size, const trib_declaration *what)
     if (strcmp(what->codec, "none") != 0) {
         length += snprintf(text + length, size - (size_t)length, " with codec \"%s\"", what->codec);
     }
+    if (what->quorum > 0) {
+        length += snprintf(text + length, size - (size_t)length, " with a quorum of %u after %.3f s", what->quorum,
+                           (double)what->quorum_timeout_ns / 1e9);
+    }
     if (what->local_size > 0) {
         snprintf(text + length, size - (size_t)length, " on devices, %u a machine", what->local_size);
     }
@@ -102,7 +110,8 @@ static void describe(char *text, size_t size, const trib_declaration *what)
 static bool is_same_but_shape(const trib_registry_entry *entry, const trib_declaration *what)
 {
     return entry->dtype == what->dtype && entry->local_size == what->local_size && entry->layout == what->layout &&
-           strcmp(entry->codec, what->codec) == 0 && entry->row == what->row &&
+           strcmp(entry->codec, what->codec) == 0 && entry->row == what->row && entry->quorum == what->quorum &&
+           entry->quorum_timeout_ns == what->quorum_timeout_ns &&
            (entry->layout != TRIB_WHOLE || entry->count == what->count);
 }
 
@@ -132,6 +141,8 @@ void trib_declaration_compare(const trib_coordinator *self, const trib_registry_
                               .layout = entry->layout,
                               .row = entry->row,
                               .local_size = entry->local_size,
+                              .quorum = entry->quorum,
+                              .quorum_timeout_ns = entry->quorum_timeout_ns,
                               .dims = is_shape ? entry->dims : 0};
     trib_declaration second = *what;
     memcpy(first.shape, entry->shape, sizeof first.shape);

@@ -11,6 +11,8 @@ typedef struct trib_declaration {
     uint64_t count, row;
     trib_layout layout;
     uint32_t split_count, local_size;
+    uint32_t quorum;
+    int64_t quorum_timeout_ns;
     uint8_t dims;
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
     trib_group_entry *group;

@@ -10,6 +10,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/quorums.h"
 #include "engine/membership/rebalance.h"
 #include "engine/membership/tensor_declaration.h"
 
@@ -91,6 +92,8 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     entry->group = what->group;
     entry->layout = what->layout;
     entry->row = what->row;
+    entry->quorum = what->quorum;
+    entry->quorum_timeout_ns = what->quorum_timeout_ns;
     memcpy(entry->codec, what->codec, sizeof entry->codec);
     entry->first_rank = rank;
     entry->tags = malloc(self->worker_count * sizeof *entry->tags);
@@ -248,6 +251,12 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     if (entry == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", what.name);
     }
+    if (!entry->bad && entry->quorum > 0 &&
+        (self->roster->local_size > 0 || self->roster->survives || self->roster->shrinks)) {
+        trib_registry_mark_bad(self, entry, TRIB_UNSUPPORTED,
+                               "it has a quorum, which cannot be where machines sum first (set TRIB_LOCAL_SUM=off) or "
+                               "the job goes on after losses (TRIB_SURVIVE)");
+    }
     const bool was_bad = entry->bad && entry->declared_count > 0;
     status = note_tag(self, entry, rank, frame->tensor, error);
     if (status != TRIB_OK) {
@@ -326,6 +335,7 @@ static void end_entry(trib_coordinator *self, trib_registry_entry *entry)
     }
     trib_rebalance_ended(self, entry);
     trib_serve_ended(self, entry);
+    trib_quorums_entry_ended(self, entry);
     if (entry->serve == 0) {
         trib_number_give(self, entry->id); /* no member has heard of it */
     } else {

@@ -84,7 +84,7 @@ void trib_serves_check(trib_coordinator *self)
 trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
 {
     const uint32_t slices = entry->cut->slice_count;
-    const size_t size = 4 + sizeof entry->name + sizeof entry->codec + 4 + (size_t)slices * 8;
+    const size_t size = 4 + sizeof entry->name + sizeof entry->codec + 16 + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
         return TRIB_NO_MEMORY;
@@ -93,6 +93,8 @@ trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
     trib_put_u32(&writer, entry->partition_bytes);
     trib_put_text(&writer, entry->name);
     trib_put_text(&writer, entry->codec);
+    trib_put_u32(&writer, entry->quorum);
+    trib_put_u64(&writer, (uint64_t)entry->quorum_timeout_ns);
     for (uint32_t i = 0; i < slices; i++) {
         trib_put_u64(&writer, entry->counts[i]);
     }

@@ -7,6 +7,7 @@
 #include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/server/keeper.h"
+#include "engine/server/quorum.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
@@ -18,6 +19,7 @@ void trib_server_tick(trib_core *core)
         trib_server_sums_scan(core);
         trib_server_sums_fill(core); /* what found no memory */
         trib_keepers_check(core);
+        trib_quorums_check(core);
         if (!atomic_load(&core->engine->losses.drains)) { /* else reports go to the next owner */
             trib_takeovers_check(core);
         }
@@ -141,6 +143,7 @@ void trib_server_close(trib_core *core)
 {
     trib_takeovers_close(core);
     trib_keepers_close(core);
+    trib_quorums_close(core);
     trib_server_sums_close(core);
     trib_server_free_entries(core);
     trib_server_codec_close(core);

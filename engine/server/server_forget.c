@@ -6,6 +6,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/server/keeper.h"
+#include "engine/server/quorum.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
 #include "engine/server/takeover.h"
@@ -80,6 +81,7 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
         }
         trib_takeovers_forget(core, self->what.tensor);
         trib_keepers_forget(core, self->what.tensor);
+        trib_quorums_forget(core, self->what.tensor);
         trib_server_forget_tensor(core, self->what.tensor);
         for (trib_server_sum *sum = NULL; (sum = trib_server_sums_next(core, sum)) != NULL;) {
             trib_aggregator *aggregator = sum->aggregator;

@@ -17,6 +17,7 @@
 #include "engine/core/core_trace.h"
 #include "engine/link/link_cause.h"
 #include "engine/server/keeper.h"
+#include "engine/server/quorum.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
 #include "engine/server/server_tensor.h"
@@ -84,6 +85,9 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     trib_status status = classify_frame(link, frame, &sum, error);
     if (status != TRIB_OK) {
         return status;
+    }
+    if (core->quorums != NULL && trib_quorum_holds(sum, link, frame)) {
+        return TRIB_AGAIN;
     }
     link->recv_claim.owner = sum;
     if (frame->type != TRIB_FRAME_PUSH || frame->payload_size == 0) {
@@ -187,6 +191,9 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     if (status != TRIB_OK) {
         return status;
     }
+    if (in_place && link->core->quorums != NULL && trib_quorum_holds(chunk.sum, link, frame)) {
+        return TRIB_AGAIN;
+    }
     if (frame->type == TRIB_FRAME_REPORT) {
         return trib_takeover_report(link, frame, payload, error);
     }
@@ -206,7 +213,11 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     trib_keeper_pushes(chunk.sum, link, frame);
     receive_payload(&chunk, in_place);
     status = decode_payload(&chunk, payload, in_place, error);
-    return status == TRIB_OK ? aggregate_chunk(&chunk, error) : status;
+    status = status == TRIB_OK ? aggregate_chunk(&chunk, error) : status;
+    if (status == TRIB_OK) {
+        trib_quorum_pushed(chunk.sum, frame);
+    }
+    return status;
 }
 
 /* ---- ENCODE and SEND ---- */
@@ -311,9 +322,11 @@ void trib_server_hand_out(trib_server_sum *sum, uint32_t rank, const trib_contri
         }
         return;
     }
-    const bool is_small = sum->level != TRIB_SUM_HOST && trib_link_priority_fits(buffer->size);
+    const bool follows = trib_quorum_tell(sum, rank, what);
+    const bool is_small = sum->level != TRIB_SUM_HOST && trib_link_priority_fits(buffer->size) && !follows;
     trib_assert(!trib_send_request_waits(&entry->request) && buffer->references > 0);
     entry->what = *what;
+    entry->what.late = NULL; /* valid in this call only */
     entry->sum = sum;
     entry->buffer = buffer;
     entry->rank = rank;

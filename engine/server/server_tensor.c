@@ -14,6 +14,8 @@
 struct trib_served_tensor {
     atomic_uint cores; /* those that know it, or have yet to learn it */
     uint32_t id, group, local_size, chunk_bytes;
+    uint32_t quorum; /* 0: none (quorum.h) */
+    int64_t quorum_timeout_ns;
     trib_dtype dtype;
     trib_partitioning *cut;
     char name[TRIB_TENSOR_NAME_MAX + 1];
@@ -72,6 +74,15 @@ static bool reserve_id(trib_core *core, uint32_t id)
     core->served = bigger;
     core->served_capacity = capacity;
     return true;
+}
+
+uint32_t trib_server_quorum(const trib_core *core, uint32_t id, int64_t *timeout_ns_out)
+{
+    const struct trib_served_tensor *tensor = find_tensor(core, id);
+    if (tensor != NULL && timeout_ns_out != NULL) {
+        *timeout_ns_out = tensor->quorum_timeout_ns;
+    }
+    return tensor == NULL ? 0 : tensor->quorum;
 }
 
 void trib_server_forget_tensor(trib_core *core, uint32_t id)
@@ -180,6 +191,8 @@ static struct trib_served_tensor *read_tensor(const trib_engine *engine, const t
     const uint32_t partition_bytes = trib_get_u32(&reader);
     trib_get_text(&reader, tensor->name, sizeof tensor->name);
     trib_get_text(&reader, codec, sizeof codec);
+    tensor->quorum = trib_get_u32(&reader);
+    tensor->quorum_timeout_ns = (int64_t)trib_get_u64(&reader);
     *lacks_codec_out = !reader.failed && lacks_codec(engine, codec);
     tensor->cut = reader.failed ? NULL : read_cut(engine, frame, &reader, partition_bytes);
     if (tensor->cut == NULL || frame->size == 0 || tensor->cut->partition_bytes != partition_bytes) {

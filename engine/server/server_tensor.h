@@ -14,6 +14,9 @@ TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_
                                                 void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error);
 /* TRIB_PROTOCOL if no tensor can have such a PUSH or WITHDRAW of that worker. The frame's form has been checked. */
 TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
+/* Returns how many workers' contributions make a sum of the tensor, if the others have not come in that time
+ * (quorum.h); 0: all must contribute. timeout_ns_out may be NULL. */
+uint32_t trib_server_quorum(const trib_core *core, uint32_t id, int64_t *timeout_ns_out);
 void trib_server_forget_tensor(trib_core *core, uint32_t id);
 void trib_server_forget_tensors(trib_core *core);
 

@@ -96,7 +96,13 @@
     X(JOIN_DONE, TRIB_PAYLOAD_MAX)                                                                                     \
     X(JOINED, 0)                                                                                                       \
     X(JOIN_HEARD, 0)                                                                                                   \
-    X(JOIN_OVER, TRIB_PAYLOAD_MAX)
+    X(JOIN_OVER, TRIB_PAYLOAD_MAX)                                                                                     \
+    /* a round goes on without stragglers (server/quorum.h): between a member that sums and the coordinator; */        \
+    /* QUORUM_SET also from a server to a worker */                                                                    \
+    X(QUORUM_CALL, 0)                                                                                                  \
+    X(QUORUM_ASK, 0)                                                                                                   \
+    X(QUORUM_BEGUN, 512)                                                                                               \
+    X(QUORUM_SET, 1024)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,

@@ -389,6 +389,23 @@ bool trib_op_is_from_one(const trib_op *op)
     return op->collective == TRIB_COLLECTIVE_BROADCAST && (op->tensor->layout == TRIB_WHOLE || op->names_root);
 }
 
+void trib_op_take_set(trib_op *op, const unsigned char *set)
+{
+    const uint32_t workers = op->tensor->members;
+    if (op->in_sum == NULL) {
+        op->in_sum = malloc((op->engine->roster->worker_count + 7) / 8);
+    }
+    if (op->in_sum == NULL) {
+        trib_op_fail(op, TRIB_NO_MEMORY, "out of memory for the names of its contributors");
+        return;
+    }
+    memcpy(op->in_sum, set, (workers + 7) / 8);
+    op->late_count = 0;
+    for (uint32_t i = 0; i < workers; i++) {
+        op->late_count += (set[i / 8] >> i % 8 & 1) == 0;
+    }
+}
+
 /* The result has contributions of all members of the epoch that share the tensor. */
 static void note_contributors(trib_op *op)
 {
@@ -396,7 +413,9 @@ static void note_contributors(trib_op *op)
     op->roster = op->engine->roster;
     trib_partitioning_unref(op->cut); /* of its last start */
     op->cut = cut != NULL ? trib_partitioning_ref(cut) : NULL;
-    op->contributors = atomic_load(&op->claim) != 0 ? 0 : trib_op_is_from_one(op) ? 1 : op->tensor->members;
+    op->contributors = atomic_load(&op->claim) != 0 ? 0
+                       : trib_op_is_from_one(op)    ? 1
+                                                    : op->tensor->members - op->late_count;
 }
 
 void trib_op_complete(trib_op *op, trib_core *core)
@@ -435,6 +454,7 @@ void trib_ops_free(trib_engine *engine)
         trib_handle_give_place(op->place);
         free_output(op);
         free(op->kept);
+        free(op->in_sum);
         trib_partitioning_unref(op->cut);
         free(op->device);
         free(op);

@@ -105,8 +105,10 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     uint64_t *received_bits;
-    trib_codec_config codec;               /* of its sums; none from the placement on if it cannot be there */
-    bool names_codec;                      /* the declaration names the codec; else the job's setting does */
+    trib_codec_config codec; /* of its sums; none from the placement on if it cannot be there */
+    bool names_codec;        /* the declaration names the codec; else the job's setting does */
+    uint32_t quorum;         /* 0: all workers contribute to its sums (server/quorum.h) */
+    int64_t quorum_timeout_ns;
     char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
     struct trib_kept_input *kept_spare;    /* memory for copies of inputs (op_carry.h); guarded by the mutex */
     unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
@@ -180,10 +182,13 @@ struct trib_op {
     atomic_uint cores_booked;
     const trib_roster *roster; /* of the epoch in which it was begun, then of that in which it was completed; or NULL */
     uint32_t contributors;     /* whose contributions are in the result */
-    trib_partitioning *cut;    /* of that epoch, if the tensor has slices */
-    bool is_held;              /* it waits until all workers are through with its round (op_commit.h) */
-    bool spread;               /* posted to every core; false: to core 0, which posts it on after the placement */
-    atomic_int claim;          /* 0: no failure; else the failure's status, whose text is written or about to be */
+    /* a bit for each worker whose contribution is in the sums; late_count others came too late (server/quorum.h) */
+    unsigned char *in_sum;
+    uint32_t late_count;    /* 0: in_sum is not looked at */
+    trib_partitioning *cut; /* of that epoch, if the tensor has slices */
+    bool is_held;           /* it waits until all workers are through with its round (op_commit.h) */
+    bool spread;            /* posted to every core; false: to core 0, which posts it on after the placement */
+    atomic_int claim;       /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
     atomic_bool is_second_hand;    /* the text came with a refusal, which says why another worker withdrew */
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
@@ -449,6 +454,13 @@ void trib_op_give_up(trib_op *op);
 /* The core will not touch the operation's buffers again. */
 void trib_op_core_done(trib_op *op, trib_core *core);
 /* True if one worker gives what all get. */
+/* True if the worker's contribution is in the result, which has several. */
+static inline bool trib_op_has(const trib_op *op, uint32_t worker)
+{
+    return op->late_count == 0 || (op->in_sum[worker / 8] >> worker % 8 & 1) != 0;
+}
+/* A core of the operation learns whose contributions are in its sums. */
+void trib_op_take_set(trib_op *op, const unsigned char *set);
 bool trib_op_is_from_one(const trib_op *op);
 /* The operation is over: its callback will run. */
 void trib_op_complete(trib_op *op, trib_core *core);

@@ -203,6 +203,12 @@ static trib_status check_kind(const trib_engine *engine, trib_error *error)
                                   "tensor \"%s\" is on a device: a worker with such tensors cannot join (trib_join)",
                                   engine->tensors[tag]->name);
         }
+        if (is_there && engine->tensors[tag]->quorum > 0) {
+            return trib_error_set(error, TRIB_UNSUPPORTED,
+                                  "tensor \"%s\" has a quorum (TRIB_QUORUM): a worker with such tensors cannot join "
+                                  "(trib_join)",
+                                  engine->tensors[tag]->name);
+        }
     }
     return TRIB_OK;
 }

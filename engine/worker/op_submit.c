@@ -66,7 +66,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire) && !trib_carry_parks(engine);
     op->is_held = op->is_spent = false;
     op->number = ++engine->op_number;
-    op->contributors = 0;
+    op->contributors = op->late_count = 0;
     op->roster = engine->roster;
     op->text[0] = '\0';
     atomic_init(&op->has_text, false); /* no core sees the operation before its post, which publishes these fields */

@@ -121,6 +121,19 @@ static bool is_same_shape(const trib_tensor *tensor, const trib_tensor_desc *des
            (tensor->dims == desc->dims && memcmp(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape) == 0);
 }
 
+static bool may_have_quorum(const trib_tensor_desc *desc, const trib_codec_config *codec)
+{
+    return desc->layout == TRIB_WHOLE && (desc->flags & TRIB_TENSOR_DEVICE) == 0 && desc->group == NULL &&
+           codec->codec == NULL && codec->choices[0] == '\0' && strncmp(desc->name, "__", 2) != 0;
+}
+
+/* The job's quorum is for the tensors that can have one. */
+static uint32_t quorum_of(const trib_engine *engine, const trib_tensor_desc *desc, const trib_codec_config *codec)
+{
+    const uint32_t quorum = desc->quorum != 0 ? desc->quorum : engine->config.quorum;
+    return quorum == TRIB_QUORUM_ALL || !may_have_quorum(desc, codec) ? 0 : quorum;
+}
+
 static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc *desc, const trib_codec_config *codec,
                               trib_error *error)
 {
@@ -129,6 +142,10 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
         return trib_error_set(error, TRIB_STATE,
                               "tensor \"%s\" is declared already, and TRIB_TENSOR_NEW says that it is not: use another "
                               "name, or release the first one",
+                              tensor->name);
+    }
+    if (tensor->quorum != quorum_of(tensor->engine, desc, codec)) {
+        return trib_error_set(error, TRIB_MISMATCH, "tensor \"%s\" was declared before with another quorum",
                               tensor->name);
     }
     if (tensor->layout != desc->layout || tensor->row != declared_row(desc) ||
@@ -149,6 +166,24 @@ static trib_status check_same(const trib_tensor *tensor, const trib_tensor_desc 
                           "name, or release the first one",
                           tensor->name, before, tensor->on_device ? "device" : "host", now,
                           on_device ? "device" : "host");
+}
+
+static trib_status check_quorum(const trib_engine *engine, const trib_tensor_desc *desc, const trib_codec_config *codec,
+                                trib_error *error)
+{
+    const bool asks = desc->quorum != 0 && desc->quorum != TRIB_QUORUM_ALL;
+    if (asks && !may_have_quorum(desc, codec)) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "tensor \"%s\" cannot have a quorum: only whole tensors of all workers in host memory "
+                              "without a codec can (trib_tensor_desc.quorum)",
+                              desc->name);
+    }
+    return asks && engine->config.survive != TRIB_SURVIVE_NOTHING
+               ? trib_error_set(error, TRIB_UNSUPPORTED,
+                                "tensor \"%s\" cannot have a quorum in a job that goes on after losses: TRIB_SURVIVE "
+                                "must be nothing",
+                                desc->name)
+               : TRIB_OK;
 }
 
 /* Fills in a tensor that is all zero but for what stays with its memory. Returns false if memory runs out. */
@@ -179,6 +214,8 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->on_device = (desc->flags & TRIB_TENSOR_DEVICE) != 0;
     tensor->is_sharded = is_sharded(desc);
     tensor->dims = (uint8_t)desc->dims;
+    tensor->quorum = quorum_of(tensor->engine, desc, codec);
+    tensor->quorum_timeout_ns = tensor->quorum == 0 ? 0 : tensor->engine->config.quorum_timeout_ns;
     if (desc->dims > 0) {
         memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
     }
@@ -233,6 +270,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
     struct trib_device_tensor *device = NULL;
     trib_codec_config codec;
     trib_status status = trib_codec_choose(engine, desc, &codec, error);
+    status = status == TRIB_OK ? check_quorum(engine, desc, &codec, error) : status;
     if (status != TRIB_OK) {
         return status;
     }

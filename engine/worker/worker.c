@@ -390,6 +390,19 @@ void trib_worker_task_settled(trib_core *core, trib_task *task)
     }
 }
 
+trib_status trib_worker_take_set(const trib_link *link, trib_task *task, const trib_frame *frame, const void *payload,
+                                 trib_error *error)
+{
+    const uint32_t workers = link->core->engine->roster->worker_count;
+    if (frame->payload_size != (workers + 7) / 8 || (task != NULL && task->tensor->quorum == 0)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one about a tensor without a quorum");
+    }
+    if (task != NULL) { /* else it is over here */
+        trib_op_take_set(task->op_core->op, payload);
+    }
+    return TRIB_OK;
+}
+
 void trib_worker_joined(trib_core *core)
 {
     trib_engine *engine = core->engine;

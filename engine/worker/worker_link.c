@@ -288,7 +288,7 @@ trib_status trib_worker_header(trib_link *link, const trib_frame *frame, trib_re
         return trib_relay_header(link, frame, target, error);
     }
     if (frame->type == TRIB_FRAME_REFUSED || frame->type == TRIB_FRAME_STALL || frame->type == TRIB_FRAME_RESUME ||
-        frame->type == TRIB_FRAME_ASK_REPORT) {
+        frame->type == TRIB_FRAME_ASK_REPORT || frame->type == TRIB_FRAME_QUORUM_SET) {
         return TRIB_OK; /* the payload of a refusal goes to the link's own memory */
     }
     if (frame->type != TRIB_FRAME_SUM) {
@@ -469,6 +469,9 @@ trib_status trib_worker_received(trib_link *link, const trib_frame *frame, const
     trib_status status = find_task(link, frame, &task, error);
     if (status != TRIB_OK) {
         return status;
+    }
+    if (frame->type == TRIB_FRAME_QUORUM_SET) {
+        return trib_worker_take_set(link, task, frame, payload, error);
     }
     if (task == NULL) {
         trib_worker_take_kept_answer(link, frame);

@@ -207,6 +207,8 @@ static void put_tensor(trib_writer *writer, uint8_t shape, script *from)
     }
     const bool is_encoded = sliced ? next_u8(from) == 7 : (shape & 96) == 64;
     trib_put_text(writer, is_encoded ? "topk,k=5,ef=vanilla,two_way" : "none");
+    trib_put_u32(writer, 0); /* no quorum */
+    trib_put_u64(writer, 0);
     trib_put_u32(writer, sliced ? next_u8(from) & 3 : 0);
 }
 

@@ -203,9 +203,10 @@ class trib_config(Structure):
         ('oob_user', c_void_p),
         ('codecs', c_void_p),
         ('codec_count', c_uint32),
-        ('reserved_32', c_uint32),
+        ('quorum', c_uint32),
         ('codec_library', c_char_p),
         ('store', c_char_p),
+        ('quorum_timeout_ns', c_int64),
         ('reserved', c_uint64 * 1),
     ]
 
@@ -335,7 +336,7 @@ class trib_tensor_desc(Structure):
         ('row', c_uint64),
         ('group', c_void_p),
         ('split_count', c_uint32),
-        ('reserved_32', c_uint32),
+        ('quorum', c_uint32),
         ('codec', c_char_p),
         ('reserved', c_uint64 * 1),
     ]

@@ -213,7 +213,7 @@ class Group:
         self.turns = {}
 
     def declare(self, name, dtype, count, priority=0, is_device=False, codec=None, shape=()):
-        """As Engine.declare; the name is the group's."""
+        """As Engine.declare, without a quorum; the name is the group's."""
         return self._engine.declare(name, dtype, count, priority, is_device, self._group, codec, shape)
 
     def declare_once(self, name, dtype, count=0, **keywords):
@@ -405,18 +405,27 @@ class Engine:
             raise error_of(status, '')
         return stats
 
-    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=()):
+    def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=(), quorum=0):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
         use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
-        Workers whose shapes differ get MismatchError; () differs from none."""
+        Workers whose shapes differ get MismatchError; () differs from none. quorum is the number of workers without
+        whose contributions its all-reduces do not go on; 0: as the job's setting says (TRIB_QUORUM)."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
-        key = (dtype, count, is_device, codec, shape)
+        key = (dtype, count, is_device, codec, shape, quorum)
         if key not in shapes:
             full = '%s#%d' % (name, len(shapes)) if shapes else name
             shapes[key] = self.declare_once(
-                full, dtype, count, priority=priority, is_device=is_device, group=group, codec=codec, shape=shape
+                full,
+                dtype,
+                count,
+                priority=priority,
+                is_device=is_device,
+                group=group,
+                codec=codec,
+                shape=shape,
+                quorum=quorum,
             )
         return shapes[key]
 
@@ -433,6 +442,7 @@ class Engine:
         group=None,
         codec=None,
         shape=(),
+        quorum=0,
     ):
         """Declares a tensor that the caller releases, or an operation of it (is_once). The n-th of a name belongs with
         the n-th of that name on the other workers."""
@@ -445,7 +455,7 @@ class Engine:
             layout,
             row,
         )
-        desc.flags, desc.group = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group
+        desc.flags, desc.group, desc.quorum = _abi.TRIB_TENSOR_DEVICE if is_device else 0, group, quorum
         if codec is not None:
             desc.codec = codec.encode()
         if shape:

@@ -225,6 +225,8 @@ static void put_declaration(trib_writer *writer, uint8_t dtype, uint64_t count)
     trib_put_u64(writer, 1);
     trib_put_u8(writer, 0);
     trib_put_text(writer, "none");
+    trib_put_u32(writer, 0); /* no quorum */
+    trib_put_u64(writer, 0);
     trib_put_u32(writer, 0);
 }
 

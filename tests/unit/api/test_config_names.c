@@ -94,6 +94,8 @@ static void test_unknown_names_are_told(void **state)
                                               {"TRIB_CODEC_LIBRARY", "a"},
                                               {"TRIB_SHARES", "follow"},
                                               {"TRIB_SURVIVE", "servers"},
+                                              {"TRIB_QUORUM", "1"},
+                                              {"TRIB_QUORUM_TIMEOUT", "1s"},
                                               {"TRIB_STORE", "etcd://a:2379/b"},
                                               {"TRIB_GPU_DIRECT", "auto"},
                                               {"TRIB_CHECKSUM", "auto"},
