@@ -115,3 +115,25 @@ const trib_aggregator_ops trib_sum_aggregator_ops = {
     .is_idle = is_idle,
     .destroy = destroy_summation,
 };
+
+/* ---- Queries ---- */
+
+bool trib_summation_is_idle(const trib_summation *self)
+{
+    return self->live_rounds == 0;
+}
+
+uint32_t trib_summation_keys(const trib_summation *self)
+{
+    return self->keys.count;
+}
+
+uint64_t trib_summation_bytes_in(const trib_summation *self)
+{
+    return self->bytes_in;
+}
+
+uint64_t trib_summation_bytes_out(const trib_summation *self)
+{
+    return self->bytes_out;
+}

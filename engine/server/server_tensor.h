@@ -14,6 +14,10 @@ TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_
                                                 void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error);
 /* TRIB_PROTOCOL if no tensor can have such a PUSH or WITHDRAW of that worker. The frame's form has been checked. */
 TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
+/* True for a frame about a tensor that has ended, which came late. */
+bool trib_server_is_late(const trib_link *link, const trib_frame *frame);
+/* False for a tensor of slices. */
+bool trib_server_is_whole(const trib_core *core, uint32_t id);
 void trib_server_forget_tensor(trib_core *core, uint32_t id);
 void trib_server_forget_tensors(trib_core *core);
 

@@ -100,10 +100,8 @@ static void act_encoded(world *self, script *from)
     for (uint32_t i = 0; i < ELEMENTS; i++) {
         elements[i] = (float)i - 299.0f;
     }
-    const trib_encoding encoding = {.codec = config.codec,
-                                    .params = config.params,
-                                    .two_way = config.two_way,
-                                    .partition_count = ELEMENTS};
+    const trib_encoding encoding = {
+        .codec = config.codec, .params = config.params, .two_way = config.two_way, .partition_count = ELEMENTS};
     const trib_codec_place place = {.partition_count = ELEMENTS, .rank = 1};
     trib_encoding_put(&encoding, payload);
     if (damage & 16) { /* the partition's count, which trib_encoding_put asserts */
