@@ -344,7 +344,7 @@ static void test_a_tensor_ends(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
-/* All have joined twice when a round comes that one of them gave up before, behind a gap of the first join. It begins no
+/* All have joined twice when a round comes that one gave up before, behind a gap of the first join. It begins no
  * round, so the second join's gap is left for the round with which all go on. Taken for a round behind the second join,
  * it uses that gap up. */
 static void test_a_late_round_uses_up_no_gap(void **state)
