@@ -297,6 +297,7 @@ static void free_ended(trib_coordinator *self, trib_group_entry *entry)
 {
     trib_group_entry **at = &self->groups;
     while (*at != entry) {
+        trib_assert(*at != NULL);
         at = &(*at)->next;
     }
     *at = entry->next;

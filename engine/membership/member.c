@@ -133,10 +133,10 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
 void trib_member_tensor_ended(trib_tensor *tensor)
 {
     const trib_member *member = tensor->engine->member;
-    if (tensor->is_stale) {
+    const bool is_unknown = /* the coordinator has never heard of it, nor will it */
+        tensor->group != NULL && tensor->group->state == TRIB_GROUP_BAD && !tensor->is_declared;
+    if (tensor->is_stale || is_unknown) {
         trib_tensor_forgotten(tensor);
-    } else if (tensor->group != NULL && tensor->group->state == TRIB_GROUP_BAD && !tensor->is_declared) {
-        trib_tensor_forgotten(tensor); /* the coordinator has never heard of it */
     } else if (tensor->is_declared) {
         trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
         const trib_frame frame = {

@@ -213,6 +213,7 @@ void trib_rank_group_forgotten(trib_group *group)
     trib_assert(group->references == 0 && group->handle == 0 && group->waiting == NULL);
     trib_group **at = &engine->groups;
     while (*at != group) {
+        trib_assert(*at != NULL);
         at = &(*at)->next;
     }
     *at = group->next;
