@@ -39,7 +39,6 @@ TRIB_CHECKED trib_status trib_api_submit(trib_engine *engine, const trib_op_para
 /* operation_api.c: the first checks of every operation. */
 TRIB_CHECKED trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error);
 /* TRIB_INVALID: the group, unless it is NULL, belongs to another engine. */
-TRIB_CHECKED trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error);
 /* group_api.c: writes the lengths of the slices of a placed tensor, as trib_tensor_counts does. */
 TRIB_CHECKED trib_status trib_api_write_counts(const trib_tensor *tensor, const trib_partitioning *cut,
                                                uint64_t *counts, size_t capacity, size_t *count_out, trib_error *error);

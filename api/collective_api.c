@@ -158,20 +158,10 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
     return status;
 }
 
-/* A broadcast gathers, too: all but the root bring nothing. */
-static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
-                                trib_error *error)
+/* A broadcast gathers, too: all but the root bring nothing. The group has been held. */
+static trib_status check_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
+                               trib_error *error)
 {
-    if (op_out != NULL) {
-        *op_out = NULL;
-    }
-    trib_status status = trib_api_check_worker(engine, params, error);
-    if (status == TRIB_OK) {
-        status = trib_api_check_group(engine, params->group, error);
-    }
-    if (status != TRIB_OK) {
-        return status;
-    }
     const uint32_t roots = trib_rank_group_roots(engine, params->group);
     const bool gives = !has_root || (uint32_t)params->root == trib_rank_group_own(engine, params->group);
     const uint64_t bytes = gives ? params->input_bytes : 0;
@@ -191,6 +181,25 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
     mine.input_bytes = 0;
     mine.flags = TRIB_OP_ALLOCATE_OUTPUT;
     return submit_bytes(engine, &mine, bytes, has_root, op_out, error);
+}
+
+static trib_status gather_bytes(trib_engine *engine, const trib_op_params *params, bool has_root, trib_op **op_out,
+                                trib_error *error)
+{
+    if (op_out != NULL) {
+        *op_out = NULL;
+    }
+    trib_status status = trib_api_check_worker(engine, params, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    trib_op_params mine = *params;
+    status = trib_rank_group_hold(engine, (uintptr_t)params->group, &mine.group, error);
+    if (status == TRIB_OK) {
+        status = check_bytes(engine, &mine, has_root, op_out, error);
+        trib_rank_group_let_go(mine.group);
+    }
+    return status;
 }
 
 trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error)
@@ -224,15 +233,16 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
     }
     trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
     if (status == TRIB_OK && params != NULL) {
-        status = trib_api_check_group(engine, params->group, error);
+        status = trib_rank_group_hold(engine, (uintptr_t)params->group, &mine.group, error);
         mine.timeout_ns = params->timeout_ns;
         mine.done_cb = params->done_cb;
         mine.user = params->user;
-        mine.group = params->group;
     }
     trib_request request = {.params = &mine, .collective = TRIB_COLLECTIVE_ALL_REDUCE, .handle_out = op_out};
     status = status == TRIB_OK ? find_barrier(engine, mine.group, &request.tensor, error) : status;
-    return status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+    status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+    trib_rank_group_let_go(mine.group);
+    return status;
 }
 
 /* The operation tells the rank that joined last, and so it has an output without a tensor. */

@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "api/check.h"
+#include "engine/base/handle.h"
 
 /* ---- Names and lengths ---- */
 
@@ -73,18 +74,6 @@ static trib_status check_reserved(const trib_group_desc *desc, trib_error *error
     return TRIB_OK;
 }
 
-trib_status trib_api_check_group(const trib_engine *engine, const trib_group *group, trib_error *error)
-{
-    if (group != NULL && group->engine != engine) {
-        return trib_error_set(error, TRIB_INVALID, "the group belongs to another engine");
-    }
-    return group == NULL || !atomic_load(&group->is_over)
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_EPOCH_CHANGED,
-                                "group \"%s\" has ended with its epoch: create it anew, with the ranks of this one",
-                                group->name);
-}
-
 static trib_status check_ranks(const trib_engine *engine, const trib_group_desc *desc, trib_error *error)
 {
     bool has_me = false;
@@ -150,17 +139,55 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
     if (status == TRIB_OK) {
         status = trib_engine_check_open(engine, error);
     }
-    return status != TRIB_OK ? status : trib_rank_group_find_or_add(engine, desc, group_out, error);
+    uintptr_t handle = 0;
+    status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, &handle, error) : status;
+    if (status == TRIB_OK) {
+        *group_out = (trib_group *)handle; /* NOLINT(performance-no-int-to-ptr): a number that looks like a pointer */
+    }
+    return status;
+}
+
+/* Another thread may release the group meanwhile, and its memory may be the next group's. */
+static void read_group(const trib_group *handle, int32_t *rank, int32_t *size)
+{
+    const trib_group *group = trib_handle_find((uintptr_t)handle, TRIB_HANDLE_GROUP);
+    if (group == NULL || trib_api_check_engine(group->engine, NULL) != TRIB_OK) {
+        return;
+    }
+    pthread_mutex_lock(&group->engine->mutex);
+    if (group->handle == (uintptr_t)handle) {
+        *rank = (int32_t)group->place;
+        *size = (int32_t)group->count;
+    }
+    pthread_mutex_unlock(&group->engine->mutex);
 }
 
 int32_t trib_group_rank(const trib_group *group)
 {
-    return group == NULL ? -1 : (int32_t)group->place;
+    int32_t rank = -1, size = 0;
+    read_group(group, &rank, &size);
+    return rank;
 }
 
 int32_t trib_group_size(const trib_group *group)
 {
-    return group == NULL ? 0 : (int32_t)group->count;
+    int32_t rank = -1, size = 0;
+    read_group(group, &rank, &size);
+    return size;
+}
+
+trib_status trib_group_release(trib_group *group, trib_error *error)
+{
+    trib_error_clear(error);
+    if (group == NULL) {
+        return TRIB_OK;
+    }
+    const trib_group *found = trib_handle_find((uintptr_t)group, TRIB_HANDLE_GROUP);
+    if (found == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "group is not a handle of a group, or was released before");
+    }
+    const trib_status status = trib_api_check_engine(found->engine, error);
+    return status == TRIB_OK ? trib_rank_group_release(found->engine, (uintptr_t)group, error) : status;
 }
 
 /* ---- The slices of a tensor ---- */

@@ -54,6 +54,26 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
     return check_shape(desc, error);
 }
 
+/* The group is held meanwhile, so that no other thread releases it. */
+static trib_status declare_in_group(trib_engine *engine, const trib_tensor_desc *desc, uintptr_t *handle_out,
+                                    trib_error *error)
+{
+    trib_tensor_desc mine = *desc;
+    trib_tensor *tensor = NULL;
+    trib_status status = trib_rank_group_hold(engine, (uintptr_t)desc->group, &mine.group, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    status = trib_api_check_lengths(engine, &mine, error);
+    if (status == TRIB_OK && !atomic_load(&engine->changing)) { /* between two epochs: it is known in the next one */
+        status = trib_engine_check_open(engine, error);
+        status = status == TRIB_EPOCH_CHANGED ? TRIB_OK : status;
+    }
+    status = status == TRIB_OK ? trib_tensor_find_or_add(engine, &mine, &tensor, handle_out, error) : status;
+    trib_rank_group_let_go(mine.group);
+    return status;
+}
+
 trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc, trib_tensor **tensor_out,
                                 trib_error *error)
 {
@@ -79,15 +99,8 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               "tensor \"%s\" is on a device, but trib_config.device is \"none\": set it to \"cuda\"",
                               desc->name);
     }
-    status = trib_api_check_group(engine, desc->group, error);
-    status = status == TRIB_OK ? trib_api_check_lengths(engine, desc, error) : status;
-    if (status == TRIB_OK && !atomic_load(&engine->changing)) { /* between two epochs: it is known in the next one */
-        status = trib_engine_check_open(engine, error);
-        status = status == TRIB_EPOCH_CHANGED ? TRIB_OK : status;
-    }
-    trib_tensor *tensor = NULL;
     uintptr_t handle = 0;
-    status = status == TRIB_OK ? trib_tensor_find_or_add(engine, desc, &tensor, &handle, error) : status;
+    status = declare_in_group(engine, desc, &handle, error);
     if (status == TRIB_OK) {
         *tensor_out = trib_api_tensor_handle(handle);
     }

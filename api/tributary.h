@@ -6,13 +6,14 @@
  *
  * THREADS    A function marked TRIB_ANY_THREAD may be called from any thread at any time between create and destroy.
  *            The others say from where. No function blocks unless its comment says so, with the bound on how long.
- * LIFETIME   trib_engine_create, trib_tensor_declare and the operations hand out opaque handles. A tensor's lives until
- *            trib_tensor_release or the engine's end; an operation's, if you asked for one, until trib_op_release,
- *            before that end. Calls refuse NULL and, as far as it can be seen, an engine that was destroyed or what
- *            never was one (TRIB_INVALID), and in a forked child its parent's handles (TRIB_STATE, docs/embedding.md);
- *            those that return no status do nothing then. Handles of tensors and operations are numbers, not addresses:
- *            one that was given back, or any other value, is refused (TRIB_INVALID) and never followed. Not from signal
- *            handlers, nor after main has returned (atexit).
+ * LIFETIME   trib_engine_create, trib_tensor_declare, trib_group_create and the operations hand out opaque handles. A
+ *            tensor's lives until trib_tensor_release or the engine's end, a group's until trib_group_release or that
+ *            end; an operation's, if you asked for one, until trib_op_release, before that end. Calls refuse NULL and,
+ *            as far as it can be seen, an engine that was destroyed or what never was one (TRIB_INVALID), and in a
+ *            forked child its parent's handles (TRIB_STATE, docs/embedding.md); those that return no status do nothing
+ *            then. Handles of tensors, groups and operations are numbers, not addresses: one that was given back, or
+ *            any other value, is refused (TRIB_INVALID) and never followed. Not from signal handlers, nor after main
+ *            has returned (atexit).
  * OUTPUTS    *error, where it is given, always says how the call ended: TRIB_OK with an empty text, or why not. A
  *            handle or memory that a call hands out (*engine_out, *tensor_out, *op_out, *memory_out) is NULL if it
  *            fails.
@@ -557,13 +558,24 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * Returns at once, and tensors may be declared in the group at once. The same name with the same ranks gives the same
  * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
  * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
- * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_NO_MEMORY, TRIB_CLOSED. Groups live until the
- * engine is destroyed; a job has at most 1023. With TRIB_SURVIVE=workers a group and its tensors end with the epoch:
- * what uses them then fails with TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED
- * between two epochs). TRIB_ANY_THREAD. */
+ * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_BUSY (this worker has as many groups as a job
+ * can have, 1023, with those that have not ended everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group
+ * lives until trib_group_release or the engine's end. With TRIB_SURVIVE=workers a group and its tensors end with the
+ * epoch: what uses them then fails with TRIB_EPOCH_CHANGED, and the name may be used for other ranks
+ * (TRIB_EPOCH_CHANGED between two epochs). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
-/* This worker's place in the group, from 0, and the number of its members. NULL: -1 and 0. TRIB_ANY_THREAD. */
+/* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and what the group
+ * takes in this process is freed (with the last handle of operations in it). Every member must do so, each in its own
+ * time: the n-th group of a name is the n-th on all its members, which may use the name again at once, in another
+ * order; other workers not before all members have released it. Servers and the coordinator forget the group when all
+ * have, or left. What other members still submit in it lacks this worker's contributions, as if it had not submitted
+ * them. TRIB_STATE: operations in the group are in flight or prepared (trib_op_prepare), or another thread is in a call
+ * that names it: nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD, also in a callback, where the
+ * operation is complete. */
+TRIB_API TRIB_CHECKED trib_status trib_group_release(trib_group *group, trib_error *error);
+/* This worker's place in the group, from 0, and the number of its members. NULL, or a handle that was released: -1 and
+ * 0. TRIB_ANY_THREAD. */
 TRIB_API int32_t trib_group_rank(const trib_group *group);
 TRIB_API int32_t trib_group_size(const trib_group *group);
 

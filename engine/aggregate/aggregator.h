@@ -75,8 +75,11 @@ typedef struct trib_contribution {
     uint64_t scale;      /* of the sum, packed (base/scale.h); all contributors must say the same. 0: none */
     uint32_t step;       /* the caller's training step; all contributors must say the same */
     uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
-    uint32_t joins;      /* how often all have joined (trib_join); after each, a contributor may pass over rounds */
-    bool is_ahead;       /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
+    /* how often all had joined (trib_join) when it was sent; after each, a contributor may pass over rounds */
+    uint32_t joins;
+    bool is_eager; /* broadcast: all know the root, so its payload goes to each as it asks, not when all have come */
+    bool is_late;  /* all have joined since then, so its sender has given the round up */
+    bool is_ahead; /* an earlier frame of its link is not taken in yet, so this one may not jump (may_jump) */
     /* the owner that a relay sends the partial sum to, as trib_relay_owner() writes it, or the ranks of a pair; not
      * interpreted here */
     uint32_t owner;

@@ -166,8 +166,8 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_contribution what = round->what;
         what.contributor = i;
-        if (is_absent(self->config.user, &what, text, sizeof text)) {
-            trib_sum_round_notify(self, round, i); /* it never shows up, and the round waits for nobody else */
+        if (!round->notified[i] && is_absent(self->config.user, &what, text, sizeof text)) {
+            pass_by(round, i, SUM_FILLED); /* the round does not wait for it; what is on its way is dropped */
         }
     }
 }

@@ -98,6 +98,24 @@ static void destroy_summation(trib_aggregator *self)
     trib_summation_destroy(trib_sum_aggregator_summation(self));
 }
 
+const trib_aggregator_ops trib_sum_aggregator_ops = {
+    .name = "sum",
+    .recv_target = recv_target,
+    .sum_at = sum_at,
+    .arrived = take_arrived,
+    .abandon = abandon_buffer,
+    .sent = give_back_sum,
+    .withdraw = withdraw_contributor,
+    .scan = scan_stalls,
+    .refuse_gone = refuse_gone,
+    .fill = fill_absent,
+    .each_waiting = notify_waiting,
+    .owes = owes_others,
+    .forget = forget_key,
+    .is_idle = is_idle,
+    .destroy = destroy_summation,
+};
+
 /* ---- Queries ---- */
 
 bool trib_summation_is_idle(const trib_summation *self)
@@ -119,21 +137,3 @@ uint64_t trib_summation_bytes_out(const trib_summation *self)
 {
     return self->bytes_out;
 }
-
-const trib_aggregator_ops trib_sum_aggregator_ops = {
-    .name = "sum",
-    .recv_target = recv_target,
-    .sum_at = sum_at,
-    .arrived = take_arrived,
-    .abandon = abandon_buffer,
-    .sent = give_back_sum,
-    .withdraw = withdraw_contributor,
-    .scan = scan_stalls,
-    .refuse_gone = refuse_gone,
-    .fill = fill_absent,
-    .each_waiting = notify_waiting,
-    .owes = owes_others,
-    .forget = forget_key,
-    .is_idle = is_idle,
-    .destroy = destroy_summation,
-};

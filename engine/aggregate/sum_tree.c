@@ -42,6 +42,9 @@ static void hand_to(trib_summation *self, sum_chunk *chunk, trib_sum_buffer *sum
     sum_round *round = chunk->round;
     trib_contribution what = round->what;
     trib_assert(sum->references > 0 && round->holds > 0); /* the upcall may give references back at once */
+    if (round->notified[receiver] == SUM_FILLED) {
+        return;
+    }
     what.chunk = (uint32_t)(chunk - round->chunks);
     what.size = chunk->size;
     what.contributor = receiver;
@@ -311,26 +314,40 @@ static bool has_asked(const trib_summation *self, const sum_chunk *chunk, uint32
     return (round->arrived[bit / 64] >> bit % 64 & 1) != 0;
 }
 
-/* The root's payload goes at once to the contributors that have asked for it. The root learns when all have asked. */
+static void serve_broadcast(trib_summation *self, sum_chunk *chunk)
+{
+    const uint32_t n = self->config.contributor_count, root = trib_sum_root(self, &chunk->round->what);
+    for (uint32_t i = chunk->served; i < n && chunk->is_open; i++) {
+        /* a request from inside the upcall is served by this loop or by that call, never by both */
+        chunk->served = i + 1;
+        if (i != root && has_asked(self, chunk, i)) {
+            hand_to(self, chunk, &chunk->sum, i);
+        }
+    }
+}
+
+/* If contributors may name different roots, nobody gets a payload before all have come and agree. From then on, or at
+ * once if the root is certain, it goes to those that have asked. The root learns when all have. */
 static void add_to_broadcast(trib_summation *self, sum_chunk *chunk, uint32_t rank, sum_block *block)
 {
     const sum_round *round = chunk->round;
     const uint32_t n = self->config.contributor_count, root = trib_sum_root(self, &round->what);
+    const bool may_serve = round->what.is_eager || round->come_count == n;
     if (rank == root) {
         begin_handing(chunk, &chunk->sum, block);
         chunk->is_open = true;
-        for (uint32_t i = 0; i < n && chunk->is_open; i++) {
-            /* a request from inside the upcall is served by this loop or by that call, never by both */
-            chunk->served = i + 1;
-            if (i != root && has_asked(self, chunk, i)) {
-                hand_to(self, chunk, &chunk->sum, i);
-            }
-        }
     } else {
         trib_assert(block == NULL);
         if (chunk->is_open && rank < chunk->served) {
             hand_to(self, chunk, &chunk->sum, rank);
         }
+    }
+    if (may_serve && round->counts[rank] == 1) { /* it may be the last to come */
+        for (uint32_t i = 0; i < round->chunk_count && round->refused == TRIB_OK; i++) {
+            serve_broadcast(self, &round->chunks[i]);
+        }
+    } else if (may_serve) {
+        serve_broadcast(self, chunk);
     }
     if (chunk->arrived == n && chunk->is_open && chunk->served == n) {
         begin_handing(chunk, &chunk->nothing, NULL);

@@ -33,6 +33,7 @@ _Static_assert(TRIB_SUM_CHUNKS_MAX == 1u << (TRIB_SUM_ROUND_CLASSES - 1),
 _Static_assert(TRIB_ENCODING_SMALL == TRIB_SUM_SMALL_BYTES, "the room of a small encoded sum");
 
 #define TRIB_SUM_TORN "a contribution was lost with its connection while it was summed"
+#define TRIB_SUM_DROPPED "the round was over when the partial sum of a machine came"
 
 typedef struct sum_round sum_round;
 
@@ -88,8 +89,10 @@ typedef struct sum_chunk {
 /* How it comes that a contributor needs no notice of the round's refusal. */
 typedef enum sum_notice {
     SUM_UNTOLD,
-    SUM_TOLD,   /* it knows, or it never comes */
-    SUM_FILLED, /* it has joined, and neutral elements stand in its place: what it has sent and given up is dropped */
+    SUM_TOLD, /* it knows, or it never comes */
+    /* it has joined: neutral elements stand in its place, or the round is refused without it, and what it has sent and
+     * given up is dropped */
+    SUM_FILLED,
 } sum_notice;
 
 typedef struct sum_key {
@@ -126,6 +129,7 @@ struct sum_round {
     uint32_t class_index;
     uint32_t chunk_count; /* entries of chunks that are in use */
     uint32_t chunks_done, notified_count, receives, references, holds;
+    uint32_t come_count;   /* contributors of which a chunk has arrived */
     uint32_t partials_out; /* chunks whose partial sum is out */
     sum_round *report_next;
     bool is_reported; /* the owner knows of the refusal, or will (sum_partial.c) */

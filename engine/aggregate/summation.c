@@ -144,7 +144,8 @@ trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contributio
 }
 
 /* Finds the round of a contribution, and begins it if it is its turn. *round_out is NULL if the round is over and
- * was refused, or its tensor has ended. The contribution was still on its way then, and is dropped. */
+ * was refused, its tensor has ended, or all workers have joined since, so that nobody waits for it. The contribution
+ * was still on its way then, and is dropped. */
 static trib_status find_round(trib_summation *self, const trib_contribution *what, sum_round **round_out,
                               trib_error *error)
 {
@@ -155,6 +156,9 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
         return TRIB_OK; /* the tensor of that round has ended */
     }
     *round_out = round;
+    if (round == NULL && what->is_late) {
+        return TRIB_OK;
+    }
     if (round == NULL && key != NULL &&
         ((what->round >= key->refused_first && what->round <= key->refused_last) || trib_sum_was_replaced(key, what))) {
         return TRIB_OK;
@@ -189,7 +193,12 @@ trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *w
     if (status == TRIB_OK) {
         status = find_round(self, what, round_out, error);
     }
-    if (status == TRIB_OK && *round_out != NULL && trib_sum_is_replaced(self, *round_out, what)) {
+    const bool is_replaced = status == TRIB_OK && *round_out != NULL && trib_sum_is_replaced(self, *round_out, what);
+    if (status == TRIB_OK && self->config.takes_partials && (is_replaced || *round_out == NULL)) {
+        /* workers know that they have given the round up, but their relay waits for its sum */
+        self->config.refused(self->config.user, what->contributor, what, TRIB_CANCELLED, TRIB_SUM_DROPPED);
+    }
+    if (is_replaced) {
         *round_out = NULL;
     } else if (status == TRIB_OK && *round_out != NULL) {
         status = check_duplicate(self, *round_out, what, error);
@@ -292,7 +301,7 @@ static void take_in(trib_summation *self, sum_round *round, const trib_contribut
         trib_assert(!trib_sum_has_arrived(self, round, what));
         const size_t bit = (size_t)what->chunk * self->config.contributor_count + what->contributor;
         round->arrived[bit / 64] |= UINT64_C(1) << bit % 64;
-        round->counts[what->contributor]++;
+        round->come_count += round->counts[what->contributor]++ == 0;
         sum_chunk *chunk = &round->chunks[what->chunk];
         trib_assert(chunk->is_sized && chunk->size == what->size);
         const bool is_last = ++chunk->arrived == self->config.contributor_count;
@@ -422,7 +431,7 @@ trib_status trib_summation_withdraw(trib_summation *self, const trib_contributio
     sum_key *key = trib_sum_key_find(self, what);
     sum_round *round = key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
     if (round == NULL) {
-        if (key != NULL && what->round <= key->finished) {
+        if (what->is_late || (key != NULL && what->round <= key->finished)) {
             return TRIB_OK;
         }
         trib_status status = check_turn(self, key, NULL, what, &error);

@@ -1,5 +1,5 @@
 /*
- * handle.h - numbers that stand for operations and tensors outside the library, and look like pointers there.
+ * handle.h - numbers that stand for operations, tensors and groups outside the library, and look like pointers there.
  *
  * A handle names a place in a table of the process and the number of times that the place has been used. So a handle
  * that was given back, one of an engine that is gone, and any other number are told from a live one without reading
@@ -24,7 +24,8 @@
 typedef enum trib_handle_kind {
     TRIB_HANDLE_OP,
     TRIB_HANDLE_PREPARED, /* an operation that can be started again and again */
-    TRIB_HANDLE_TENSOR
+    TRIB_HANDLE_TENSOR,
+    TRIB_HANDLE_GROUP
 } trib_handle_kind;
 
 /* Returns TRIB_NO_PLACE if memory runs out. */

@@ -4,6 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/assert.h"
+
 trib_rank_set *trib_rank_set_create(uint32_t id, const uint32_t *ranks, uint32_t count, uint32_t worker_count,
                                     bool *is_valid)
 {
@@ -15,6 +17,7 @@ trib_rank_set *trib_rank_set_create(uint32_t id, const uint32_t *ranks, uint32_t
     if (set == NULL) {
         return NULL;
     }
+    atomic_init(&set->references, 1);
     set->id = id;
     set->count = count;
     set->worker_count = worker_count;
@@ -30,4 +33,18 @@ trib_rank_set *trib_rank_set_create(uint32_t id, const uint32_t *ranks, uint32_t
         set->index[ranks[i]] = i;
     }
     return set;
+}
+
+void trib_rank_set_ref(const trib_rank_set *set)
+{
+    const uint32_t before = atomic_fetch_add(&((trib_rank_set *)(uintptr_t)set)->references, 1);
+    trib_assert(before > 0);
+}
+
+void trib_rank_set_unref(const trib_rank_set *set)
+{
+    trib_rank_set *mine = (trib_rank_set *)(uintptr_t)set;
+    if (mine != NULL && atomic_fetch_sub(&mine->references, 1) == 1) {
+        free(mine);
+    }
 }

@@ -2,10 +2,12 @@
  * rank_set.h - the ranks of a group of workers, in the order in which the group counts them.
  *
  * The coordinator gives a group its number and tells every member of the job which ranks it has, before the group has
- * its first tensor. A set never changes.
+ * its first tensor. A set never changes. The aggregators of a group that has ended may outlive it, so sets are counted.
  */
 #ifndef TRIB_ENGINE_RANK_SET_H
 #define TRIB_ENGINE_RANK_SET_H
+
+#include <stdatomic.h>
 
 #include "engine/wire/wire.h"
 
@@ -16,13 +18,19 @@ typedef struct trib_rank_set {
     uint32_t count;
     uint32_t worker_count;
     uint32_t *index; /* by rank: its place in the group, or TRIB_RANK_ABSENT */
+    atomic_uint references;
+    bool is_ending; /* core 0 of a member: its group ends */
     uint32_t ranks[];
 } trib_rank_set;
 
-/* Returns NULL if memory runs out, or, with *is_valid false, if a rank is too high or occurs twice or there is none.
- * Freed with free(). */
+/* Returns NULL if memory runs out, or, with *is_valid false, if a rank is too high or occurs twice or there is none. It
+ * has one reference. */
 trib_rank_set *trib_rank_set_create(uint32_t id, const uint32_t *ranks, uint32_t count, uint32_t worker_count,
                                     bool *is_valid);
+
+void trib_rank_set_ref(const trib_rank_set *set);
+/* Frees the set with its last reference. NULL is fine. */
+void trib_rank_set_unref(const trib_rank_set *set);
 
 static inline uint32_t trib_rank_set_index(const trib_rank_set *set, uint32_t rank)
 {

@@ -144,6 +144,8 @@ typedef struct trib_job_hooks {
     void (*tensor_ended)(struct trib_tensor *tensor);
     /* The same for the create_post of a group. */
     void (*create_group)(trib_reactor *reactor, trib_post *post);
+    /* The same for its end_post: this process needs the group no more. The coordinator learns of it. */
+    void (*group_ended)(trib_reactor *reactor, trib_post *post);
     /* Core 0: describes why the job has not formed: the missing members, or why the coordinator is out of reach. */
     const char *(*awaited)(const trib_engine *engine, char *text, size_t size);
     /* The core has all data links that it needs: operations may run. */
@@ -277,9 +279,10 @@ struct trib_engine {
 
     /* By number: the ranks of the groups of the job, written on core 0 before the member says that it knows them. */
     _Atomic(const struct trib_rank_set *) rank_sets[TRIB_GROUPS_MAX];
-    struct trib_group *groups; /* of this worker, newest first; guarded by the mutex */
-    uint32_t group_count;
-    uint32_t bytes_calls; /* operations on bytes in the whole job so far */
+    struct trib_group *groups;          /* of this worker, newest first; guarded by the mutex */
+    struct trib_group *free_groups;     /* memory for the next ones; guarded by the mutex */
+    uint32_t group_count, groups_alive; /* so far; in the list `groups` */
+    uint32_t bytes_calls;               /* operations on bytes in the whole job so far */
 
     trib_uneven_inputs join;
 

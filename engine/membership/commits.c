@@ -127,6 +127,18 @@ trib_status trib_commits_take_settled(trib_coordinator *self, uint32_t rank, con
                : TRIB_OK;
 }
 
+void trib_commits_group_ended(trib_coordinator *self, const trib_rank_set *ranks)
+{
+    struct trib_commit_entry *entry, *next;
+    HASH_ITER(hh, self->commits, entry, next)
+    {
+        if (entry->ranks == ranks) {
+            HASH_DEL(self->commits, entry);
+            free(entry);
+        }
+    }
+}
+
 void trib_commits_worker_left(trib_coordinator *self)
 {
     outgoing out;

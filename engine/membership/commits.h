@@ -11,6 +11,8 @@ TRIB_CHECKED trib_status trib_commits_take_settled(trib_coordinator *self, uint3
                                                    const void *payload, trib_error *error);
 /* A worker has left or is lost, and is not waited for. */
 void trib_commits_worker_left(trib_coordinator *self);
+/* The group has ended with all its tensors. */
+void trib_commits_group_ended(trib_coordinator *self, const trib_rank_set *ranks);
 void trib_commits_close(trib_coordinator *self);
 
 #endif

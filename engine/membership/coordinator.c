@@ -142,9 +142,9 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     }
     announce_left(self, member, carried_out);
     trib_commits_worker_left(self);
-    trib_groups_member_left(self);
     trib_registry_worker_left(self, member);
     trib_registry_member_left(self);
+    trib_groups_member_left(self);
     trib_uneven_inputs_check(self);
     trib_drain_check(self);
     if (self->workers_left == self->worker_count) {
@@ -224,6 +224,10 @@ static trib_status take_member_frame(trib_coordinator *self, trib_link *link, co
                              : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE before the roster");
     case TRIB_FRAME_GROUP_KNOWN:
         return trib_groups_take_known(self, member, frame, error);
+    case TRIB_FRAME_GROUP_RELEASE:
+        return trib_groups_take_release(self, member, frame, error);
+    case TRIB_FRAME_GROUP_FORGOTTEN:
+        return trib_groups_take_forgotten(self, member, frame, error);
     case TRIB_FRAME_PING:
         trib_link_send_copy(link, trib_clock_answer(frame, link->last_received_ns, trib_now(self->core->reactor)), NULL,
                             0);

@@ -47,16 +47,18 @@ typedef struct trib_tensor_number {
     const trib_rank_set *ranks; /* of its tensor's group; NULL: all workers share it */
     uint64_t forget;            /* FORGETs sent to each member when this one was, it included */
 } trib_tensor_number;
-/* A group of workers as the first of them described it. */
+/* A group of workers as the first of them described it. Its number is 0 while it waits for that of one that ends. */
 typedef struct trib_group_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_rank_set *ranks;
     uint32_t first_rank;
     bool is_known, bad; /* is_known: all members of the job know its ranks */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
-    uint32_t *tags;       /* by rank; UINT32_MAX: the rank has not asked for it */
-    unsigned char *knows; /* by member */
-    trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
+    uint32_t *tags;          /* by rank, or a TRIB_TAG_* */
+    uint32_t released_count; /* ranks that have released it */
+    bool is_ending;          /* all have, so the members are told to forget it */
+    unsigned char *knows;    /* by member: it has answered */
+    trib_dealer *dealer; /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
     struct trib_group_entry *next;
 } trib_group_entry;
 
@@ -142,12 +144,13 @@ struct trib_coordinator {
     uint64_t serves;
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
     trib_group_entry *groups;                             /* newest first */
-    uint32_t group_count;
-    bool noticed;        /* the missing members were logged before the join deadline */
-    uint32_t parked;     /* members that wait for the end of the epoch to join (formation.h) */
-    trib_timer knocking; /* a boundary waits for those that are about to join (formation_join.c) */
+    trib_group_entry *groups_by_id[TRIB_GROUPS_MAX];      /* by number; NULL: it is free */
+    uint32_t group_last, groups_numbered;                 /* the number that was given last, and how many are taken */
+    bool noticed;                                         /* the missing members were logged before the join deadline */
+    uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
+    struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
+    trib_timer knocking;               /* a boundary waits for those that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
-    struct trib_commit_entry *commits;     /* rounds that some workers are through with (commits.h) */
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */
@@ -203,6 +206,8 @@ void trib_registry_member_left(trib_coordinator *self);
 void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 /* A worker has no more data: it declares nothing that others wait for, and need not release what it lacks. */
 void trib_registry_worker_joined(trib_coordinator *self, uint32_t rank);
+/* A rank has released the group: it declares nothing in it any more. */
+void trib_registry_group_released(trib_coordinator *self, const trib_group_entry *group, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);
 /* The number of workers that share the tensor. */
 static inline uint32_t trib_registry_sharers(const trib_coordinator *self, const trib_registry_entry *entry)
@@ -244,11 +249,18 @@ void trib_number_give(trib_coordinator *self, uint32_t number);
 /* The tensor, which members know, has ended. The number comes back when all of them have forgotten its partitions. */
 void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, uint32_t partition_count);
 
+/* The group, whose tensors have ended, is freed. */
+void trib_numbers_group_ended(trib_coordinator *self, const trib_rank_set *ranks);
+
 /* ---- group_registry.c ---- */
 TRIB_CHECKED trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                                  const void *payload, trib_error *error);
 TRIB_CHECKED trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, const trib_frame *frame,
                                                 trib_error *error);
+TRIB_CHECKED trib_status trib_groups_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                                  trib_error *error);
+TRIB_CHECKED trib_status trib_groups_take_forgotten(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                                    trib_error *error);
 /* A member has left: nobody waits for its answer any more. */
 void trib_groups_member_left(trib_coordinator *self);
 /* NULL: there is no such group. */

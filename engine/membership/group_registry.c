@@ -1,9 +1,13 @@
 /*
- * group_registry.c - the groups of the job. The first worker that asks for a name defines the group.
+ * group_registry.c - the groups of the job, from the first request for them to their last release. The first worker
+ * that asks for a name defines the group.
  *
  * The coordinator tells all members the ranks, and waits until each has answered. Only then may the group be used: a
  * server knows the ranks before the first contribution of the group can reach it. If another worker gives other ranks,
  * the group becomes bad for all that ask for it.
+ *
+ * A group ends when all workers that have a part in it have released it, or left; their tensors in it have ended then.
+ * Its number is free when all members have forgotten it. The n-th group of a name on one worker is the n-th on all.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -11,30 +15,30 @@
 
 #include "engine/base/assert.h"
 #include "engine/link/link_cause.h"
+#include "engine/membership/commits.h"
 #include "engine/membership/coordinator_internal.h"
 
-static trib_group_entry *find_name(const trib_coordinator *self, const char *name)
+/* Returns the oldest group of the name that the rank has not asked for, or NULL. */
+static trib_group_entry *find_unasked(const trib_coordinator *self, const char *name, uint32_t rank)
 {
-    trib_group_entry *entry = self->groups;
-    while (entry != NULL && strcmp(entry->name, name) != 0) {
-        entry = entry->next;
+    trib_group_entry *oldest = NULL;
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
+        if (!entry->is_ending && entry->tags[rank] == TRIB_TAG_NONE && strcmp(entry->name, name) == 0) {
+            oldest = entry;
+        }
     }
-    return entry;
+    return oldest;
 }
 
 static trib_group_entry *find_id(const trib_coordinator *self, uint32_t id)
 {
-    trib_group_entry *entry = self->groups;
-    while (entry != NULL && entry->ranks->id != id) {
-        entry = entry->next;
-    }
-    return entry;
+    return id < TRIB_GROUPS_MAX ? self->groups_by_id[id] : NULL;
 }
 
 trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
 {
     trib_group_entry *entry = find_id(self, id);
-    return entry != NULL && entry->is_known ? entry : NULL;
+    return entry != NULL && entry->is_known && !entry->is_ending ? entry : NULL;
 }
 
 /* ---- What the workers are told ---- */
@@ -42,7 +46,7 @@ trib_group_entry *trib_groups_find(const trib_coordinator *self, uint32_t id)
 static void answer_create(trib_coordinator *self, const trib_group_entry *entry, uint32_t rank)
 {
     trib_link *link = self->slots[rank].link;
-    if (link == NULL || entry->tags[rank] == UINT32_MAX) {
+    if (link == NULL || entry->tags[rank] >= TRIB_TAG_RELEASED) {
         return;
     }
     if (entry->bad) {
@@ -65,22 +69,23 @@ static void answer_all(trib_coordinator *self, const trib_group_entry *entry)
 
 /* ---- What all members know ---- */
 
-static void check_known(trib_coordinator *self, trib_group_entry *entry)
+/* True if nobody's answer about the group is awaited. */
+static bool have_answered(const trib_coordinator *self, const trib_group_entry *entry)
 {
-    bool all = true;
+    bool all = entry->ranks->id > 0;
     for (uint32_t i = 0; i < trib_coordinator_slots(self) && all; i++) {
         all = entry->knows[i] || self->slots[i].left || self->slots[i].link == NULL;
     }
-    if (all && !entry->is_known) {
-        entry->is_known = true;
-        answer_all(self, entry);
-    }
+    return all;
 }
 
-void trib_groups_member_left(trib_coordinator *self)
+static void check_over(trib_coordinator *self, trib_group_entry *entry);
+
+static void check_known(trib_coordinator *self, trib_group_entry *entry)
 {
-    for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
-        check_known(self, entry);
+    if (!entry->is_ending && !entry->is_known && have_answered(self, entry)) {
+        entry->is_known = true;
+        answer_all(self, entry);
     }
 }
 
@@ -90,25 +95,40 @@ trib_status trib_groups_take_known(trib_coordinator *self, uint32_t member, cons
     if (entry == NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "GROUP_KNOWN for group %u, which does not exist", frame->group);
     }
-    entry->knows[member] = 1;
-    check_known(self, entry);
+    if (!entry->is_ending) { /* else it is no answer to the end */
+        entry->knows[member] = 1;
+        check_known(self, entry);
+        check_over(self, entry); /* all may have released it while it waited for its number */
+    }
     return TRIB_OK;
 }
 
-static void tell_members(trib_coordinator *self, const trib_group_entry *entry, void *payload, size_t size)
+static void tell_members(trib_coordinator *self, const trib_frame *frame, const void *payload, size_t size)
 {
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        if (self->slots[i].link != NULL && !self->slots[i].left) {
+            trib_link_send_copy(self->slots[i].link, *frame, payload, size);
+        }
+    }
+}
+
+/* Returns false if memory runs out. */
+static bool tell_ranks(trib_coordinator *self, const trib_group_entry *entry)
+{
+    const size_t size = ((size_t)entry->ranks->count + 1) * sizeof(uint32_t);
+    void *payload = malloc(size);
+    if (payload == NULL) {
+        return false;
+    }
     trib_writer writer = {.data = payload, .capacity = size};
     trib_put_u32(&writer, entry->ranks->count);
     for (uint32_t i = 0; i < entry->ranks->count; i++) {
         trib_put_u32(&writer, entry->ranks->ranks[i]);
     }
     trib_assert(!writer.overflow && writer.size == size);
-    const trib_frame frame = {.type = TRIB_FRAME_GROUP_RANKS, .group = entry->ranks->id};
-    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (self->slots[i].link != NULL && !self->slots[i].left) {
-            trib_link_send_copy(self->slots[i].link, frame, payload, writer.size);
-        }
-    }
+    tell_members(self, &(trib_frame){.type = TRIB_FRAME_GROUP_RANKS, .group = entry->ranks->id}, payload, writer.size);
+    free(payload);
+    return true;
 }
 
 /* ---- Making a group ---- */
@@ -116,7 +136,7 @@ static void tell_members(trib_coordinator *self, const trib_group_entry *entry, 
 static void entry_free(trib_group_entry *entry)
 {
     trib_dealer_destroy(entry->dealer);
-    free(entry->ranks);
+    trib_rank_set_unref(entry->ranks);
     free(entry->tags);
     free(entry->knows);
     free(entry);
@@ -130,34 +150,55 @@ static void limit_to_group(const void *user, uint32_t member, trib_place_member 
     }
 }
 
+/* The group gets a number, if one is free, and the members learn of it. Returns false if memory runs out. */
+static bool number_entry(trib_coordinator *self, trib_group_entry *entry)
+{
+    trib_assert(entry->ranks->id == 0);
+    if (self->groups_numbered + 1 >= TRIB_GROUPS_MAX) {
+        return true;
+    }
+    do {
+        self->group_last = self->group_last % (TRIB_GROUPS_MAX - 1) + 1;
+    } while (find_id(self, self->group_last) != NULL);
+    entry->ranks->id = self->group_last;
+    self->groups_by_id[entry->ranks->id] = entry;
+    self->groups_numbered++;
+    entry->dealer = trib_registry_make_dealer(self, limit_to_group, entry->ranks);
+    return tell_ranks(self, entry);
+}
+
+/* True if a number will be free: some worker has released its group. */
+static bool may_wait(const trib_coordinator *self)
+{
+    uint32_t alive = 0;
+    bool some_end = false;
+    for (const trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
+        alive++;
+        some_end = some_end || entry->released_count > 0;
+    }
+    return alive + 1 < TRIB_GROUPS_MAX || some_end;
+}
+
 /* Takes over the ranks on success. */
 static trib_group_entry *new_entry(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank)
 {
-    const size_t size = ((size_t)ranks->count + 1) * sizeof(uint32_t);
     trib_group_entry *entry = calloc(1, sizeof *entry);
     uint32_t *tags = malloc(self->worker_count * sizeof *tags);
     unsigned char *knows = calloc(trib_coordinator_slots(self), 1);
-    void *payload = malloc(size);
-    if (entry == NULL || tags == NULL || knows == NULL || payload == NULL) {
+    if (entry == NULL || tags == NULL || knows == NULL) {
         free(entry);
         free(tags);
         free(knows);
-        free(payload);
         return NULL;
     }
-    memset(tags, 0xff, self->worker_count * sizeof *tags);
+    memset(tags, 0xff, self->worker_count * sizeof *tags); /* TRIB_TAG_NONE */
     snprintf(entry->name, sizeof entry->name, "%s", name);
-    trib_assert(self->group_count + 1 < TRIB_GROUPS_MAX);
     entry->ranks = ranks;
-    entry->ranks->id = ++self->group_count;
     entry->first_rank = rank;
     entry->tags = tags;
     entry->knows = knows;
     entry->next = self->groups;
-    entry->dealer = trib_registry_make_dealer(self, limit_to_group, ranks);
     self->groups = entry;
-    tell_members(self, entry, payload, size);
-    free(payload);
     return entry;
 }
 
@@ -191,23 +232,22 @@ static void reject_differing(trib_coordinator *self, trib_group_entry *entry, co
 static trib_status add_group(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank,
                              uint32_t tag, trib_error *error)
 {
-    trib_group_entry *entry = find_name(self, name);
+    trib_group_entry *entry = find_unasked(self, name, rank);
     const bool is_new = entry == NULL;
-    if (is_new && self->group_count + 1 >= TRIB_GROUPS_MAX) {
-        free(ranks);
+    if (is_new && !may_wait(self)) {
+        trib_rank_set_unref(ranks);
         return trib_error_set(error, TRIB_NO_MEMORY, "the job has as many groups as it can have");
     }
     if (is_new) {
         entry = new_entry(self, name, ranks, rank);
+        if (entry == NULL) {
+            trib_rank_set_unref(ranks);
+        }
     }
-    if (entry == NULL) {
-        free(ranks);
+    if (entry == NULL || (is_new && !number_entry(self, entry))) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
     }
-    if (entry->tags[rank] != UINT32_MAX) {
-        free(is_new ? NULL : ranks);
-        return trib_error_set(error, TRIB_PROTOCOL, "group \"%s\" made twice", name);
-    }
+    trib_assert(entry->tags[rank] == TRIB_TAG_NONE);
     entry->tags[rank] = tag;
     if (!is_new && !entry->bad && !are_equal(entry->ranks, ranks)) {
         reject_differing(self, entry, ranks, rank);
@@ -215,7 +255,7 @@ static trib_status add_group(trib_coordinator *self, const char *name, trib_rank
     } else {
         answer_create(self, entry, rank);
     }
-    free(is_new ? NULL : ranks);
+    trib_rank_set_unref(is_new ? NULL : ranks);
     return TRIB_OK;
 }
 
@@ -245,10 +285,107 @@ trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const
                         : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE with ranks that cannot be");
     }
     if (trib_rank_set_index(set, rank) == TRIB_RANK_ABSENT) {
-        free(set);
+        trib_rank_set_unref(set);
         return trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE from a rank that is none of the group's");
     }
     return add_group(self, name, set, rank, frame->tensor, error);
+}
+
+/* ---- The end of a group ---- */
+
+static void free_ended(trib_coordinator *self, trib_group_entry *entry)
+{
+    trib_group_entry **at = &self->groups;
+    while (*at != entry) {
+        trib_assert(*at != NULL);
+        at = &(*at)->next;
+    }
+    *at = entry->next;
+    trib_commits_group_ended(self, entry->ranks);
+    trib_numbers_group_ended(self, entry->ranks);
+    trib_assert(self->groups_numbered > 0 && find_id(self, entry->ranks->id) == entry);
+    self->groups_by_id[entry->ranks->id] = NULL;
+    self->groups_numbered--;
+    self->uneven.bytes[entry->ranks->id] = 0;
+    entry_free(entry);
+}
+
+/* Gives the numbers of ended groups to those that wait for one, the oldest first. */
+static void number_waiting(trib_coordinator *self)
+{
+    trib_group_entry *oldest;
+    do {
+        oldest = NULL;
+        for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
+            oldest = entry->ranks->id == 0 ? entry : oldest;
+        }
+        if (oldest != NULL && !number_entry(self, oldest)) {
+            trib_job_fail(self->core->engine, TRIB_NO_MEMORY, "out of memory for a group");
+        }
+    } while (oldest != NULL && oldest->ranks->id > 0);
+}
+
+/* All workers that have a part in the group have released it, or left, and not all have left. */
+static bool is_over(const trib_coordinator *self, const trib_group_entry *entry)
+{
+    bool is_over = entry->released_count > 0 && !entry->is_ending && entry->ranks->id > 0;
+    for (uint32_t i = 0; i < self->worker_count && is_over; i++) {
+        const bool has_part =
+            entry->tags[i] != TRIB_TAG_NONE || trib_rank_set_index(entry->ranks, i) != TRIB_RANK_ABSENT;
+        is_over = !has_part || entry->tags[i] == TRIB_TAG_RELEASED || self->slots[i].left;
+    }
+    return is_over;
+}
+
+static void check_over(trib_coordinator *self, trib_group_entry *entry)
+{
+    if (is_over(self, entry)) {
+        entry->is_ending = true;
+        memset(entry->knows, 0, trib_coordinator_slots(self));
+        tell_members(self, &(trib_frame){.type = TRIB_FRAME_GROUP_FORGET, .group = entry->ranks->id}, NULL, 0);
+    }
+    if (entry->is_ending && have_answered(self, entry)) {
+        free_ended(self, entry);
+        number_waiting(self);
+    }
+}
+
+trib_status trib_groups_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame, trib_error *error)
+{
+    trib_group_entry *entry = rank < self->worker_count ? self->groups : NULL;
+    while (entry != NULL && entry->tags[rank] != frame->tensor) {
+        entry = entry->next;
+    }
+    if (entry == NULL || frame->tensor >= TRIB_TAG_RELEASED) {
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_RELEASE of what was not created");
+    }
+    entry->tags[rank] = TRIB_TAG_RELEASED;
+    entry->released_count++;
+    trib_registry_group_released(self, entry, rank);
+    check_over(self, entry);
+    return TRIB_OK;
+}
+
+trib_status trib_groups_take_forgotten(trib_coordinator *self, uint32_t member, const trib_frame *frame,
+                                       trib_error *error)
+{
+    trib_group_entry *entry = find_id(self, frame->group);
+    if (entry == NULL || !entry->is_ending || entry->knows[member]) {
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_FORGOTTEN for group %u, which does not end", frame->group);
+    }
+    entry->knows[member] = 1;
+    check_over(self, entry);
+    return TRIB_OK;
+}
+
+void trib_groups_member_left(trib_coordinator *self)
+{
+    trib_group_entry *next;
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = next) {
+        next = entry->next;
+        check_known(self, entry);
+        check_over(self, entry);
+    }
 }
 
 void trib_groups_clear(trib_coordinator *self)

@@ -134,7 +134,9 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
 void trib_member_tensor_ended(trib_tensor *tensor)
 {
     const trib_member *member = tensor->engine->member;
-    if (tensor->is_stale || tensor->waits_for_use) {
+    const bool is_unknown = /* the coordinator has never heard of it, nor will it */
+        tensor->group != NULL && tensor->group->state == TRIB_GROUP_BAD && !tensor->is_declared;
+    if (tensor->is_stale || tensor->waits_for_use || is_unknown) {
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
         trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
@@ -344,6 +346,8 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
         return trib_member_take_group_made(member->core->engine, frame, error);
     case TRIB_FRAME_GROUP_BAD:
         return trib_member_take_group_bad(member->core->engine, frame, payload, error);
+    case TRIB_FRAME_GROUP_FORGET:
+        return trib_member_take_group_forget(member->core->engine, frame, error);
     case TRIB_FRAME_SERVER_LOST:
         return trib_server_loss_take(member->core->engine, frame, payload, error);
     case TRIB_FRAME_DRAIN:

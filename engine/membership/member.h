@@ -72,6 +72,7 @@ TRIB_CHECKED trib_status trib_member_take_tensor_bad(trib_engine *engine, const 
 /* ---- member_groups.c ---- */
 /* Asks for the group of that post, or leaves it to the arrival of the roster. */
 void trib_member_create_group(trib_reactor *reactor, trib_post *post);
+void trib_member_group_ended(trib_reactor *reactor, trib_post *post);
 /* Asks for all groups that were made before the roster came. */
 void trib_member_ask_groups(trib_engine *engine);
 /* Sends the tensor's DECLARE now, or when its group is made. */
@@ -79,6 +80,7 @@ void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor
 TRIB_CHECKED trib_status trib_member_take_group_ranks(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                       trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_member_take_group_forget(trib_engine *engine, const trib_frame *frame, trib_error *error);
 TRIB_CHECKED trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                     trib_error *error);
 

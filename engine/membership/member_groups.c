@@ -1,9 +1,10 @@
-/* member_groups.c - asks the coordinator for groups, and takes its answers. */
+/* member_groups.c - asks the coordinator for groups, takes its answers, and tells it of the end of groups. */
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/membership/member.h"
+#include "engine/server/server_sum.h"
 #include "engine/worker/op.h"
 
 static void ask_group(const trib_engine *engine, trib_group *group)
@@ -107,6 +108,29 @@ static void release_waiting(trib_engine *engine, trib_group *group)
     }
 }
 
+/* Its tensors are forgotten, so the coordinator knows that this worker needs them no more. */
+static void end_if_released(const trib_engine *engine, trib_group *group)
+{
+    const bool is_over = atomic_load(&group->is_over);
+    if (!group->ends || (!is_over && group->state == TRIB_GROUP_ASKED)) {
+        return;
+    }
+    if (!is_over) {
+        const trib_frame frame = {.type = TRIB_FRAME_GROUP_RELEASE, .tensor = group->tag};
+        trib_member_send(engine->member, &frame, NULL, 0);
+    }
+    trib_rank_group_forgotten(group);
+}
+
+void trib_member_group_ended(trib_reactor *reactor, trib_post *post)
+{
+    const trib_core *core = reactor->owner;
+    trib_group *group = trib_container_of(post, trib_group, end_post);
+    trib_assert(trib_core_is_here(core) && !group->ends);
+    group->ends = true;
+    end_if_released(core->engine, group);
+}
+
 trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *frame, trib_error *error)
 {
     trib_group *group = group_by_tag(engine, frame->tensor);
@@ -116,6 +140,7 @@ trib_status trib_member_take_group_made(trib_engine *engine, const trib_frame *f
     group->id = frame->group;
     group->state = TRIB_GROUP_MADE;
     release_waiting(engine, group);
+    end_if_released(engine, group);
     return TRIB_OK;
 }
 
@@ -143,7 +168,27 @@ trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *fr
             trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
         }
     }
+    end_if_released(engine, group);
     return TRIB_OK;
+}
+
+static void send_group_forgotten(trib_engine *engine, uint32_t group)
+{
+    const trib_frame answer = {.type = TRIB_FRAME_GROUP_FORGOTTEN, .group = group};
+    trib_assert(trib_core_is_here(&engine->cores[0]));
+    trib_member_send(engine->member, &answer, NULL, 0);
+}
+
+trib_status trib_member_take_group_forget(trib_engine *engine, const trib_frame *frame, trib_error *error)
+{
+    trib_rank_set *ranks = (trib_rank_set *)(uintptr_t)trib_engine_rank_set(engine, frame->group);
+    if (ranks == NULL || ranks->is_ending) {
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_FORGET for group %u, which is not there", frame->group);
+    }
+    ranks->is_ending = true;
+    return trib_server_forget_group(engine, ranks, send_group_forgotten) == TRIB_OK
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the end of a group");
 }
 
 void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor)

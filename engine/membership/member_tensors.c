@@ -191,8 +191,9 @@ trib_status trib_member_take_released(trib_engine *engine, const trib_frame *fra
     return TRIB_OK;
 }
 
-static void send_forgotten(trib_engine *engine)
+static void send_forgotten(trib_engine *engine, uint32_t group)
 {
+    (void)group;
     const trib_frame answer = {.type = TRIB_FRAME_FORGOTTEN};
     trib_assert(trib_core_is_here(&engine->cores[0]));
     trib_member_send(engine->member, &answer, NULL, 0);

@@ -100,6 +100,15 @@ void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, u
     }
 }
 
+void trib_numbers_group_ended(trib_coordinator *self, const trib_rank_set *ranks)
+{
+    for (uint32_t i = 0; i < self->number_count; i++) {
+        if (self->numbers[i].ranks == ranks) {
+            self->numbers[i].ranks = NULL;
+        }
+    }
+}
+
 trib_status trib_registry_take_forgotten(trib_coordinator *self, uint32_t member, trib_error *error)
 {
     trib_coordinator_slot *slot = &self->slots[member];

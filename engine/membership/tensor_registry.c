@@ -167,20 +167,26 @@ void trib_registry_send_bad(const trib_coordinator *self, const trib_registry_en
     }
 }
 
+static bool has_released_group(const trib_registry_entry *entry, uint32_t rank)
+{
+    return entry->group != NULL && entry->group->tags[rank] == TRIB_TAG_RELEASED;
+}
+
 /* A tensor that lacks the rank's declaration for its placement becomes bad for those that wait. */
 static void check_absent(trib_coordinator *self, trib_registry_entry *entry, uint32_t rank)
 {
     const bool is_sharer = entry->group == NULL || trib_rank_set_index(entry->group->ranks, rank) != TRIB_RANK_ABSENT;
     if (self->over || entry->bad || entry->cut != NULL || !is_sharer || entry->tags[rank] != TRIB_TAG_NONE ||
-        !(self->slots[rank].left || self->slots[rank].is_out_of_data)) {
+        !(self->slots[rank].left || self->slots[rank].is_out_of_data || has_released_group(entry, rank))) {
         return;
     }
-    const bool has_left = self->slots[rank].left;
+    const bool has_left = self->slots[rank].left || has_released_group(entry, rank);
     char text[TRIB_ERROR_TEXT_SIZE];
     snprintf(text, sizeof text,
-             has_left ? "%s left the job without declaring it"
-                      : "%s has joined (trib_join) without declaring it: until all have, there are only all-reduces "
-                        "among all workers",
+             self->slots[rank].left ? "%s left the job without declaring it"
+             : has_left             ? "%s has released the group (trib_group_release) without declaring it"
+                        : "%s has joined (trib_join) without declaring it: until all have, there are only all-reduces "
+                          "among all workers",
              trib_roster_name(self->roster, rank));
     trib_registry_mark_bad(self, entry, has_left ? TRIB_PEER_LEFT : TRIB_UNSUPPORTED, text);
     tell_bad(self, entry, false, rank);
@@ -292,12 +298,15 @@ void trib_registry_worker_left(trib_coordinator *self, uint32_t rank)
 static bool is_over(const trib_coordinator *self, const trib_registry_entry *entry)
 {
     const uint32_t sharers = trib_registry_sharers(self, entry);
-    if ((self->workers_left == 0 && self->uneven.count == 0) || entry->released_count == sharers) {
+    const bool all_declare = self->workers_left == 0 && self->uneven.count == 0 &&
+                             (entry->group == NULL || entry->group->released_count == 0);
+    if (all_declare || entry->released_count == sharers) {
         return entry->released_count == sharers;
     }
     for (uint32_t i = 0; i < self->worker_count; i++) {
         const bool is_sharer = place_of(entry, i) != TRIB_RANK_ABSENT;
-        const bool lacks_it = self->slots[i].is_out_of_data && entry->tags[i] == TRIB_TAG_NONE;
+        const bool lacks_it =
+            entry->tags[i] == TRIB_TAG_NONE && (self->slots[i].is_out_of_data || has_released_group(entry, i));
         if (is_sharer && entry->tags[i] != TRIB_TAG_RELEASED && !self->slots[i].left && !lacks_it) {
             return false;
         }
@@ -391,6 +400,22 @@ void trib_registry_worker_joined(trib_coordinator *self, uint32_t rank)
         }
     }
     end_entries(self);
+}
+
+void trib_registry_group_released(trib_coordinator *self, const trib_group_entry *group, uint32_t rank)
+{
+    trib_registry_entry *next;
+    for (trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = next) {
+        next = entry->newer;
+        if (entry->group == group) {
+            if (entry->layout != TRIB_WHOLE) {
+                check_absent(self, entry, rank);
+            }
+            if (is_over(self, entry)) {
+                end_entry(self, entry);
+            }
+        }
+    }
 }
 
 void trib_registry_member_left(trib_coordinator *self)

@@ -1,4 +1,5 @@
-/* server_forget.c - the end of a tensor on a server: every core drops what it knows of the tensor's partitions. */
+/* server_forget.c - the end of a tensor or of a group on a server: every core drops what it knows of the tensor's
+ * partitions, or the group's aggregator. */
 #include <stdlib.h>
 #include <string.h>
 #include <utlist.h>
@@ -16,13 +17,14 @@ typedef struct forget_core {
     struct trib_forget *whole;
 } forget_core;
 
-/* A tensor's end on its way through the cores. */
+/* The end of a tensor or a group on its way through the cores. */
 typedef struct trib_forget {
     struct trib_forget *previous, *next; /* of the engine's list */
     trib_engine *engine;
     trib_contribution what;
     uint32_t partition_count;
-    void (*done)(trib_engine *engine);
+    const trib_rank_set *ranks; /* of a group that ends, in the engine's table until then; NULL: a tensor ends */
+    void (*done)(trib_engine *engine, uint32_t group);
     atomic_uint cores_left;
     trib_post done_post;
     forget_core cores[];
@@ -33,7 +35,12 @@ static void forgotten_everywhere(trib_reactor *reactor, trib_post *post)
     (void)reactor;
     forget *self = trib_container_of(post, forget, done_post);
     trib_assert(atomic_load(&self->cores_left) == 0);
-    self->done(self->engine);
+    const uint32_t group = self->ranks == NULL ? 0 : self->ranks->id;
+    if (group > 0) { /* no core is inside a turn in which it has looked the group up */
+        atomic_store(&self->engine->rank_sets[group], NULL);
+        trib_rank_set_unref(self->ranks);
+    }
+    self->done(self->engine, group);
     DL_DELETE2(self->engine->forgets, self, previous, next);
     free(self);
 }
@@ -73,7 +80,11 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
 {
     forget *self = trib_container_of(post, forget_core, post)->whole;
     trib_core *core = reactor->owner;
-    if (core->sums != NULL && !reserve(core, self->what.tensor)) {
+    if (self->ranks != NULL) {
+        if (core->sums != NULL) {
+            trib_server_end_group(core, self->ranks->id);
+        }
+    } else if (core->sums != NULL && !reserve(core, self->what.tensor)) {
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the end of a tensor");
     } else if (core->sums != NULL) {
         if (self->what.round > core->sums_over[self->what.tensor]) { /* rounds of a number never restart */
@@ -100,16 +111,14 @@ static void forget_on_core(trib_reactor *reactor, trib_post *post)
     }
 }
 
-trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame, void (*done)(trib_engine *engine))
+static trib_status send_to_cores(trib_engine *engine, const forget *what)
 {
     forget *self = calloc(1, sizeof *self + engine->core_count * sizeof self->cores[0]);
     if (self == NULL) {
         return TRIB_NO_MEMORY;
     }
+    *self = *what;
     self->engine = engine;
-    self->what = (trib_contribution){.tensor = frame->tensor, .round = frame->round};
-    self->partition_count = frame->partition;
-    self->done = done;
     DL_APPEND2(engine->forgets, self, previous, next);
     atomic_store(&self->cores_left, engine->core_count);
     for (uint32_t i = 0; i < engine->core_count; i++) {
@@ -118,4 +127,19 @@ trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame, voi
         trib_reactor_post(engine->cores[i].reactor, &self->cores[i].post);
     }
     return TRIB_OK;
+}
+
+trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
+                               void (*done)(trib_engine *engine, uint32_t group))
+{
+    return send_to_cores(engine, &(forget){.what = {.tensor = frame->tensor, .round = frame->round},
+                                           .partition_count = frame->partition,
+                                           .done = done});
+}
+
+trib_status trib_server_forget_group(trib_engine *engine, const trib_rank_set *ranks,
+                                     void (*done)(trib_engine *engine, uint32_t group))
+{
+    trib_assert(ranks != NULL && ranks->id > 0);
+    return send_to_cores(engine, &(forget){.ranks = ranks, .done = done});
 }

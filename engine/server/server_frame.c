@@ -5,6 +5,13 @@
 #include "engine/codec/encoding.h"
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/server_tensor.h"
+
+/* A member that sums hears of the end of a join before any worker goes on, so a sender is never ahead of it. */
+static uint32_t joins_since(const trib_link *link, const trib_frame *frame)
+{
+    return (uint8_t)(atomic_load(&link->core->engine->join.joins_over) - frame->joins);
+}
 
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame)
 {
@@ -28,7 +35,9 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .step = frame->step,
         .scale = frame->scale,
         .round_base = trib_server_rounds_over(sum->core, frame->tensor),
-        .joins = atomic_load(&sum->core->engine->join.joins_over),
+        .joins = atomic_load(&sum->core->engine->join.joins_over) - joins_since(link, frame),
+        .is_eager = is_pair || !trib_server_is_whole(sum->core, frame->tensor),
+        .is_late = joins_since(link, frame) > 0,
         .owner = is_pair || trib_server_sum_is_near(sum) ? trib_relay_frame_owner(frame) : 0,
     };
 }

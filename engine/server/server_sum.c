@@ -62,10 +62,17 @@ static uint32_t rank_of(void *user, const trib_contribution *what, uint32_t cont
 
 /* ---- Upcalls of aggregators ---- */
 
+/* A worker joins when it waits for nothing. The relay of a machine whose workers have all joined may still wait for
+ * rounds that they have given up. */
+static bool is_deaf(const trib_server_sum *sum, uint32_t receiver, const trib_contribution *what)
+{
+    return sum->level != TRIB_SUM_HOST && trib_server_has_joined(sum, receiver, what);
+}
+
 static void sum_ready(void *user, uint32_t receiver, const trib_contribution *what, trib_sum_buffer *buffer)
 {
     trib_server_sum *sum = user;
-    if (trib_server_has_joined(sum, receiver, what)) {
+    if (is_deaf(sum, receiver, what)) {
         sum->aggregator->ops->sent(sum->aggregator, buffer);
         return;
     }
@@ -84,7 +91,7 @@ static void round_refused(void *user, uint32_t receiver, const trib_contribution
     const trib_server_sum *sum = user;
     trib_assert(receiver < sum->count && status != TRIB_OK);
     const uint32_t rank = trib_server_sum_rank(sum, receiver, what);
-    if (trib_server_has_joined(sum, receiver, what)) {
+    if (is_deaf(sum, receiver, what)) {
         return;
     }
     const trib_frame extra = notice_of(sum, TRIB_FRAME_REFUSED, (uint32_t)status);
@@ -217,7 +224,7 @@ void trib_server_sum_take_stall(trib_server_sum *sum, const trib_contribution *w
 
 /* ---- The aggregator of a frame ---- */
 
-static trib_status open_sum(trib_server_sum *sum)
+trib_status trib_server_open_sum(trib_server_sum *sum)
 {
     trib_assert(sum->aggregator == NULL && sum->count > 0 && sum->count <= TRIB_CONTRIBUTORS_MAX);
     const trib_core *core = sum->core;
@@ -286,41 +293,16 @@ static trib_status find_shard(const trib_link *link, const trib_frame *frame, tr
     }
     trib_server_sum *sum = &core->sums[TRIB_SUM_SHARD + link->peer % local_size];
     *sum_out = sum;
-    return sum->aggregator != NULL || open_sum(sum) == TRIB_OK
+    return sum->aggregator != NULL || trib_server_open_sum(sum) == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
-}
-
-static trib_status find_group(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
-                              trib_error *error)
-{
-    trib_core *core = link->core;
-    const trib_rank_set *ranks = trib_engine_rank_set(core->engine, frame->group); /* the frame has been checked */
-    if (core->group_sums == NULL) {
-        core->group_sums = trib_core_zalloc(core, TRIB_GROUPS_MAX * sizeof(trib_server_sum *));
-    }
-    trib_server_sum *sum = core->group_sums == NULL ? NULL : core->group_sums[frame->group];
-    if (sum == NULL && core->group_sums != NULL && (sum = trib_core_zalloc(core, sizeof *sum)) != NULL) {
-        trib_assert(ranks != NULL && frame->group < TRIB_GROUPS_MAX);
-        *sum = (trib_server_sum){
-            .core = core, .level = TRIB_SUM_GROUP, .rank_step = 1, .count = ranks->count, .ranks = ranks};
-        if (open_sum(sum) != TRIB_OK) {
-            free(sum);
-            sum = NULL;
-        } else {
-            sum->next = core->group_sum_list;
-            core->group_sum_list = core->group_sums[frame->group] = sum;
-        }
-    }
-    *sum_out = sum;
-    return sum != NULL ? TRIB_OK : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
 }
 
 static trib_status find_pair(const trib_link *link, trib_server_sum **sum_out, trib_error *error)
 {
     trib_server_sum *sum = &link->core->sums[TRIB_SUM_PAIR];
     *sum_out = sum;
-    return sum->aggregator != NULL || open_sum(sum) == TRIB_OK
+    return sum->aggregator != NULL || trib_server_open_sum(sum) == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the server");
 }
@@ -349,7 +331,7 @@ trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame,
         return find_shard(link, frame, sum_out, error);
     }
     if (frame->group > 0) {
-        return find_group(link, frame, sum_out, error);
+        return trib_server_find_group(link, frame, sum_out, error);
     }
     if (frame->collective == TRIB_COLLECTIVE_PAIR) {
         return find_pair(link, sum_out, error);
@@ -382,11 +364,11 @@ trib_status trib_server_sums_open(trib_core *core)
                                                   .count = relays ? local_size : roster->worker_count};
     core->sums[TRIB_SUM_HOST] = (trib_server_sum){.core = core, .level = TRIB_SUM_HOST, .rank_step = 1};
     core->sums[TRIB_SUM_PAIR] = (trib_server_sum){.core = core, .level = TRIB_SUM_PAIR, .rank_step = 1, .count = 2};
-    trib_status status = open_sum(&core->sums[TRIB_SUM_RANK]);
+    trib_status status = trib_server_open_sum(&core->sums[TRIB_SUM_RANK]);
     if (status == TRIB_OK && local_size > 0 && roster->members[me].sums) {
         core->sums[TRIB_SUM_HOST].rank_step = local_size;
         core->sums[TRIB_SUM_HOST].count = roster->worker_count / local_size;
-        status = open_sum(&core->sums[TRIB_SUM_HOST]);
+        status = trib_server_open_sum(&core->sums[TRIB_SUM_HOST]);
     }
     if (status != TRIB_OK) {
         trib_server_sums_close(core);
@@ -405,6 +387,7 @@ void trib_server_sums_close(trib_core *core)
     while (core->group_sum_list != NULL) {
         trib_server_sum *sum = core->group_sum_list;
         core->group_sum_list = sum->next;
+        trib_rank_set_unref(sum->ranks);
         free(sum);
     }
     free(core->group_sums);

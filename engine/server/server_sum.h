@@ -30,6 +30,7 @@ typedef struct trib_server_sum {
     uint32_t place;
     const trib_rank_set *ranks;   /* TRIB_SUM_GROUP: its contributors in order */
     struct trib_server_sum *next; /* TRIB_SUM_GROUP: in core->group_sum_list */
+    bool is_over;                 /* TRIB_SUM_GROUP: the group has ended, and something of it may still be sent */
 } trib_server_sum;
 
 /* A sum that waits or is being sent. The entry is also the context of the send. */
@@ -91,6 +92,17 @@ static inline bool trib_server_sum_is_near(const trib_server_sum *sum)
     return sum->level == TRIB_SUM_RANK && sum->core->relay != NULL;
 }
 
+/* Makes the aggregator, whose place among the core's has been filled in. Fails with TRIB_NO_MEMORY only. */
+TRIB_CHECKED trib_status trib_server_open_sum(trib_server_sum *sum);
+
+/* ---- server_group.c ---- */
+TRIB_CHECKED trib_status trib_server_find_group(const trib_link *link, const trib_frame *frame,
+                                                trib_server_sum **sum_out, trib_error *error);
+/* The group has ended, and its tensors before. What is still sent or received of them keeps the aggregator. */
+void trib_server_end_group(trib_core *core, uint32_t group);
+/* Frees the aggregators of ended groups that nothing needs any more. */
+void trib_server_free_ended_groups(trib_core *core);
+
 /* ---- server_frame.c ---- */
 /* The contribution that a checked PUSH, a WITHDRAW or a STALL is about. */
 trib_contribution trib_server_contribution(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame);
@@ -122,7 +134,10 @@ TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib
 /* Core 0: takes FORGET, after all workers have released the tensor. The cores drop their state of its partitions, and
  * late frames about its rounds. Then `done` is called on core 0. */
 TRIB_CHECKED trib_status trib_server_forget(trib_engine *engine, const trib_frame *frame,
-                                            void (*done)(trib_engine *engine));
+                                            void (*done)(trib_engine *engine, uint32_t group));
+/* The same for a group, whose tensors have ended before. Its ranks leave the engine's table before `done`. */
+TRIB_CHECKED trib_status trib_server_forget_group(trib_engine *engine, const trib_rank_set *ranks,
+                                                  void (*done)(trib_engine *engine, uint32_t group));
 /* The reactors have ended. */
 void trib_server_forgets_free(trib_engine *engine);
 /* Returns the last round of tensors with that id that have ended; 0: there was none. */

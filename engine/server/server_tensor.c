@@ -242,6 +242,17 @@ static bool may_be_late(const trib_link *link, const trib_frame *frame, const st
            (tensor == NULL && trib_departed_has(&link->core->engine->departed, link->peer, &since_ns));
 }
 
+bool trib_server_is_late(const trib_link *link, const trib_frame *frame)
+{
+    return may_be_late(link, frame, find_tensor(link->core, frame->tensor));
+}
+
+bool trib_server_is_whole(const trib_core *core, uint32_t id)
+{
+    const struct trib_served_tensor *tensor = find_tensor(core, id);
+    return tensor == NULL || tensor->cut->layout == TRIB_WHOLE;
+}
+
 /* Workers that exchange slices name each other by their ranks in the job. */
 static bool is_sharer(const trib_link *link, const trib_frame *frame, const struct trib_served_tensor *tensor)
 {

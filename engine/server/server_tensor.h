@@ -14,6 +14,10 @@ TRIB_CHECKED trib_status trib_server_take_serve(trib_engine *engine, const trib_
                                                 void (*done)(trib_engine *engine, bool lacks_codec), trib_error *error);
 /* TRIB_PROTOCOL if no tensor can have such a PUSH or WITHDRAW of that worker. The frame's form has been checked. */
 TRIB_CHECKED trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error);
+/* True for a frame about a tensor that has ended, which came late. */
+bool trib_server_is_late(const trib_link *link, const trib_frame *frame);
+/* False for a tensor of slices. */
+bool trib_server_is_whole(const trib_core *core, uint32_t id);
 /* Returns how many workers' contributions make a sum of the tensor, if the others have not come in that time
  * (quorum.h); 0: all must contribute. timeout_ns_out may be NULL. */
 uint32_t trib_server_quorum(const trib_core *core, uint32_t id, int64_t *timeout_ns_out);

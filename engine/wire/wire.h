@@ -102,7 +102,11 @@
     X(QUORUM_CALL, 0)                                                                                                  \
     X(QUORUM_ASK, 0)                                                                                                   \
     X(QUORUM_BEGUN, 512)                                                                                               \
-    X(QUORUM_SET, 1024)
+    X(QUORUM_SET, 1024)                                                                                                \
+    /* the end of a group, between a member and the coordinator */                                                     \
+    X(GROUP_RELEASE, 0)                                                                                                \
+    X(GROUP_FORGET, 0)                                                                                                 \
+    X(GROUP_FORGOTTEN, 0)
 
 typedef enum trib_frame_type {
     TRIB_FRAME_NONE = 0,
@@ -157,7 +161,8 @@ _Static_assert(TRIB_REPORT_BYTES == 7 * sizeof(uint32_t) && TRIB_REPORT_COPY_AT 
     OWN(magic, 0, 4)                                                                                                   \
     OWN(version, 4, 1)                                                                                                 \
     FIELD(type, 5, 1)                                                                                                  \
-    LATER(flags, 6, 2)                                                                                                 \
+    LATER(flags, 6, 1)                                                                                                 \
+    FIELD(joins, 7, 1)                                                                                                 \
     FIELD(payload_size, 8, 4)                                                                                          \
     FIELD(sender, 12, 4)                                                                                               \
     FIELD(epoch, 16, 4)                                                                                                \
@@ -201,7 +206,8 @@ typedef struct trib_frame {
     uint32_t encoded_size; /* bytes of the payload if a codec made it, else 0 */
     int32_t priority;
     uint8_t collective, dtype, reduce, codec;
-    uint16_t flags;
+    uint8_t flags;
+    uint8_t joins; /* PUSH, WITHDRAW: how often all had joined when the round began (trib_join), modulo 256 */
     uint32_t root;
     uint32_t aux;          /* a status, a rank or an owner, depending on the type */
     uint64_t acknowledged; /* the number of frames that the sender has received (link_session.h) */

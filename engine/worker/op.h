@@ -363,6 +363,8 @@ void trib_tensor_set_state(trib_tensor *tensor, trib_tensor_state state);
 /* Any thread: callers know the tensor no more, and its name is free. TRIB_STATE: operations are in flight or prepared
  * on it. TRIB_INVALID: the handle is not a tensor's. */
 TRIB_CHECKED trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, trib_error *error);
+/* The same for a tensor on which there are no operations; the caller holds the mutex. */
+void trib_tensor_release_idle(trib_tensor *tensor);
 /* The caller holds the mutex: the engine's own tensor ends when the operations on it are over. */
 void trib_tensor_release_once(trib_tensor *tensor);
 /* Any thread. False if the tensor has no place yet, or its last reference has gone: its end has begun then. */

@@ -17,28 +17,47 @@ typedef enum trib_group_state {
     TRIB_GROUP_BAD,   /* its members disagree */
 } trib_group_state;
 
+/*
+ * A group ends when this worker has released it and its last tensor in it is forgotten. Its memory stays with the
+ * engine, so a caller that uses a handle while another thread releases it reads a group all the same.
+ */
 struct trib_group {
-    trib_engine *engine;
+    trib_engine *engine;   /* stays as it is when the memory is used again */
+    uint32_t handle_place; /* base/handle.h; stays, too */
+    uintptr_t handle;      /* guarded by the engine's mutex; 0: it was released */
+    /* Guarded by the engine's mutex: 1 while it is not released, and 1 for each of its tensors in this process. */
+    uint32_t references;
+    uint32_t calls; /* calls under way that use it, guarded by the engine's mutex */
     char name[TRIB_TENSOR_NAME_MAX + 1];
     uint32_t tag;   /* this member's own number for it */
     uint32_t place; /* of this worker, in the group's order */
     uint32_t count;
     uint32_t *ranks;
-    uint32_t bytes_calls;               /* operations on bytes so far, guarded by the engine's mutex */
-    struct trib_tensor *barrier_tensor; /* guarded by the engine's mutex; NULL: no barrier so far */
-    trib_post create_post;
+    uint32_t bytes_calls; /* operations on bytes so far, guarded by the engine's mutex */
+    trib_post create_post, end_post;
     atomic_bool is_over;     /* its epoch is: its ranks name nobody any more (job/formation.h) */
     struct trib_group *next; /* in engine->groups, newest first */
     /* On core 0: */
     trib_group_state state;
     bool is_asked; /* the coordinator has been told */
+    bool ends;     /* the coordinator learns of the end when it has answered */
     uint32_t id;   /* set when it is made */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     struct trib_tensor *waiting; /* tensors to be declared when it is made */
 };
 
 TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
-                                                     trib_group **group_out, trib_error *error);
+                                                     uintptr_t *handle_out, trib_error *error);
+/* *group_out is the group of the handle, NULL for 0. It is not released before trib_rank_group_let_go, which the same
+ * call of the program must follow with. */
+TRIB_CHECKED trib_status trib_rank_group_hold(trib_engine *engine, uintptr_t handle, trib_group **group_out,
+                                              trib_error *error);
+void trib_rank_group_let_go(trib_group *group); /* NULL is fine */
+TRIB_CHECKED trib_status trib_rank_group_release(trib_engine *engine, uintptr_t handle, trib_error *error);
+/* A tensor of the group is forgotten, or the group was released. The caller holds the mutex. */
+void trib_rank_group_unref_locked(trib_group *group);
+/* Core 0: the coordinator has learned of the end, or never will: the memory is free for the next group. */
+void trib_rank_group_forgotten(trib_group *group);
 /* Between two epochs: ends all groups. Their names are free again. The caller holds the mutex. */
 void trib_rank_groups_end(trib_engine *engine);
 /* Forgets the ranks of the groups of the job, when nothing sums for them any more. */

@@ -246,6 +246,9 @@ static trib_status add(trib_engine *engine, const trib_tensor_desc *desc, const 
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", desc->name);
     }
     trib_tensor_set_state(tensor, TRIB_TENSOR_DECLARED);
+    if (tensor->group != NULL) {
+        tensor->group->references++;
+    }
     tensor->handle = trib_tensor_is_reserved(tensor) ? 0 : trib_handle_open(tensor->place, TRIB_HANDLE_TENSOR);
     *tensor_out = tensor;
     return TRIB_OK;

@@ -98,6 +98,16 @@ void trib_tensor_unref(trib_tensor *tensor)
     }
 }
 
+void trib_tensor_release_idle(trib_tensor *tensor)
+{
+    trib_assert(atomic_load(&tensor->in_flight) == 0 && tensor->prepared == 0);
+    if (tensor->handle != 0) {
+        (void)trib_handle_close(tensor->handle);
+        tensor->handle = 0;
+    }
+    trib_tensor_release_once(tensor);
+}
+
 void trib_tensor_release_once(trib_tensor *tensor)
 {
     HASH_DEL(tensor->engine->tensors_by_name, tensor);
@@ -121,9 +131,7 @@ trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, tr
                                 "tensor \"%s\": %u operations are prepared on it: give them to trib_op_release first",
                                 tensor->name, tensor->prepared);
     } else {
-        (void)trib_handle_close(handle);
-        tensor->handle = 0;
-        trib_tensor_release_once(tensor);
+        trib_tensor_release_idle(tensor);
     }
     pthread_mutex_unlock(&engine->mutex);
     return status;
@@ -134,6 +142,7 @@ trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, tr
 void trib_tensor_forgotten_locked(trib_tensor *tensor)
 {
     trib_engine *engine = tensor->engine;
+    trib_group *group = tensor->group;
     trib_tensor_set_state(tensor, TRIB_TENSOR_UNUSED);
     trib_tensor fresh = {.engine = engine,
                          .tag = tensor->tag,
@@ -148,6 +157,9 @@ void trib_tensor_forgotten_locked(trib_tensor *tensor)
     memcpy((unsigned char *)tensor + sizeof tensor->engine, (const unsigned char *)&fresh + sizeof fresh.engine,
            sizeof fresh - sizeof fresh.engine);
     engine->free_tensors = tensor;
+    if (group != NULL) {
+        trib_rank_group_unref_locked(group);
+    }
 }
 
 void trib_tensor_forgotten(trib_tensor *tensor)

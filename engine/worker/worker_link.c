@@ -61,6 +61,7 @@ trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
         .root = op->tensor->is_sharded ? op->root : trib_task_root(task),
         .step = op->step,
         .scale = op->scale,
+        .joins = (uint8_t)atomic_load(&op->engine->join.joins_over),
     };
 }
 

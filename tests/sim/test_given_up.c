@@ -4,7 +4,7 @@
 
 #include "tests/sim/sim_bed.h"
 
-enum { WORKERS = 3, COUNT = 64 << 10, GIVEN_UP = 2 };
+enum { WORKERS = 3, MACHINE_WORKERS = 4, WORKERS_MAX = 4, COUNT = 64 << 10, GIVEN_UP = 2 };
 
 static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
 {
@@ -13,9 +13,10 @@ static void narrow_rank_1(sim_job *job, uint32_t member, trib_config *config, tr
     link->egress_bits = member == 1 ? UINT64_C(10000000) : link->egress_bits;
 }
 
-static void sum_all(sim_job *job, exchange exchanges[WORKERS])
+static void sum_all(sim_job *job, exchange exchanges[WORKERS_MAX])
 {
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    const int32_t workers = (int32_t)job->config.workers;
+    for (uint32_t rank = 0; rank < job->config.workers; rank++) {
         exchanges[rank].done = 0;
         for (int32_t i = 0; i < COUNT; i++) {
             exchanges[rank].buffer[i] = i + (int32_t)rank;
@@ -23,37 +24,48 @@ static void sum_all(sim_job *job, exchange exchanges[WORKERS])
         sim_bed_submit(job, rank, "sum", COUNT, &exchanges[rank], 0);
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, exchanges));
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    for (uint32_t rank = 0; rank < job->config.workers; rank++) {
         assert_int_equal(exchanges[rank].status, TRIB_OK);
         for (int32_t i = 0; i < COUNT; i++) {
-            assert_int_equal(exchanges[rank].buffer[i], 3 * i + 3);
+            assert_int_equal(exchanges[rank].buffer[i], workers * i + workers * (workers - 1) / 2);
         }
     }
 }
 
-static bool is_done(sim_job *job, void *argument)
+static bool are_done(sim_job *job, void *argument)
 {
     (void)job;
-    return ((const exchange *)argument)->done > 0;
+    bool all = true;
+    for (const exchange *what = argument; what->buffer != NULL; what++) {
+        all = all && what->done > 0;
+    }
+    return all;
 }
 
 /* The kernel takes everything that a worker sends at once, so all of the round is sent when it is given up. */
-static void give_up(sim_job *job, exchange *what)
+static void give_up(sim_job *job, uint32_t first, uint32_t count, exchange exchanges[WORKERS_MAX])
 {
-    trib_op *op = NULL;
-    what->done = 0;
-    sim_bed_begin(job, 1, "sum", COUNT, what, 0, &op);
+    trib_op *ops[WORKERS_MAX] = {NULL};
+    exchange what[WORKERS_MAX + 1] = {{NULL}};
+    for (uint32_t i = 0; i < count; i++) {
+        what[i].buffer = exchanges[first + i].buffer;
+        sim_bed_begin(job, first + i, "sum", COUNT, &what[i], 0, &ops[i]);
+    }
     (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 100, NULL, NULL);
-    trib_op_cancel(op);
-    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_done, what));
-    assert_int_equal(what->status, TRIB_CANCELLED);
-    trib_op_release(op);
+    for (uint32_t i = 0; i < count; i++) {
+        trib_op_cancel(ops[i]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, are_done, what));
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(what[i].status, TRIB_CANCELLED);
+        trib_op_release(ops[i]);
+    }
 }
 
 static void join_all(sim_job *job)
 {
-    exchange joins[WORKERS] = {{0}};
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    exchange joins[WORKERS_MAX] = {{0}};
+    for (uint32_t rank = 0; rank < job->config.workers; rank++) {
         trib_error error = {.text = ""};
         trib_op_params params;
         trib_op_params_init(&params, sizeof params);
@@ -62,36 +74,50 @@ static void join_all(sim_job *job)
         assert_int_equal(trib_join(job->members[rank].engine, &params, NULL, &error), TRIB_OK);
     }
     assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, sim_bed_all_done, joins));
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    for (uint32_t rank = 0; rank < job->config.workers; rank++) {
         assert_int_equal(joins[rank].status, TRIB_OK);
     }
 }
 
-static void join_after(uint32_t given_up, bool narrow, bool colocates)
+/* Ranks [first, first + count) give up so many rounds before each join. */
+static void run_laps(const sim_job_config *config, uint32_t given_up, uint32_t first, uint32_t count)
 {
-    sim_job_config config = sim_job_config_default(WORKERS, colocates ? 0 : 1);
-    config.engine.colocate = colocates ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
-    config.engine.push_credit_bytes = 4 << 20;
-    config.net.unsent_bytes = 4 << 20;
-    config.tweak = narrow ? narrow_rank_1 : NULL;
-    sim_job *job = sim_bed_open(&config);
-    exchange exchanges[WORKERS] = {{0}};
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    sim_job *job = sim_bed_open(config);
+    exchange exchanges[WORKERS_MAX] = {{0}};
+    for (uint32_t rank = 0; rank < config->workers; rank++) {
         exchanges[rank].buffer = calloc(COUNT, sizeof(int32_t));
     }
     for (int lap = 0; lap < 3; lap++) {
         sum_all(job, exchanges);
         for (uint32_t i = 0; i < given_up; i++) {
-            give_up(job, &exchanges[1]);
+            give_up(job, first, count, exchanges);
         }
         join_all(job);
     }
     sum_all(job, exchanges);
+    const int64_t began_ns = trib_sim_now(job->sim);
     assert_true(sim_job_close(job, 20 * SECOND));
+    assert_true(trib_sim_now(job->sim) - began_ns < SECOND);
     sim_job_free(job);
-    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+    for (uint32_t rank = 0; rank < config->workers; rank++) {
         free(exchanges[rank].buffer);
     }
+}
+
+static sim_job_config config_of(uint32_t workers, bool colocates)
+{
+    sim_job_config config = sim_job_config_default(workers, colocates ? 0 : 1);
+    config.engine.colocate = colocates ? TRIB_COLOCATE_ON : TRIB_COLOCATE_OFF;
+    config.engine.push_credit_bytes = 4 << 20;
+    config.net.unsent_bytes = 4 << 20;
+    return config;
+}
+
+static void join_after(uint32_t given_up, bool narrow, bool colocates)
+{
+    sim_job_config config = config_of(WORKERS, colocates);
+    config.tweak = narrow ? narrow_rank_1 : NULL;
+    run_laps(&config, given_up, 1, 1);
 }
 
 static void rounds_that_have_arrived(void **state)
@@ -112,11 +138,27 @@ static void rounds_on_their_way(void **state)
     }
 }
 
+/* All workers of a machine give up what its relay has sent in their name. */
+static void rounds_of_a_machine(void **state)
+{
+    (void)state;
+    for (uint32_t i = 0; i < 2 * GIVEN_UP; i++) {
+        sim_job_config config = config_of(MACHINE_WORKERS, i % 2 != 0);
+        config.per_machine = 2;
+        config.engine.local_sum = TRIB_LOCAL_SUM_ON;
+        config.engine.reactors = 1;
+        run_laps(&config, i / 2 + 1, 2, 2);
+        run_laps(&config, i / 2 + 1, 0, 2);
+        run_laps(&config, i / 2 + 1, 3, 1);
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(rounds_that_have_arrived),
         cmocka_unit_test(rounds_on_their_way),
+        cmocka_unit_test(rounds_of_a_machine),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

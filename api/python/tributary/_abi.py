@@ -454,6 +454,7 @@ FUNCTIONS = {
     'trib_group_create': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_group_desc_init': (None, c_void_p, c_size_t),
     'trib_group_rank': (c_int32, c_void_p),
+    'trib_group_release': (c_int, c_void_p, c_void_p),
     'trib_group_size': (c_int32, c_void_p),
     'trib_has_feature': (c_bool, c_char_p),
     'trib_join': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),

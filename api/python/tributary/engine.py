@@ -224,6 +224,11 @@ class Group:
         """Waits until all of the group have called it."""
         self._engine.barrier(self._group)
 
+    def release(self):
+        """Ends the group and its tensors; each of its members calls it (trib_group_release). TributaryError
+        while operations in it are in flight: nothing has changed."""
+        self._engine.release_group(self._group)
+
 
 class Engine:
     """A member of a job. Its own threads move the data; the interpreter's lock is not taken on the way.
@@ -483,6 +488,13 @@ class Engine:
         with self._entered():
             call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
         return Group(self, handle)
+
+    def release_group(self, group):
+        """As Group.release, which calls it."""
+        with self._entered():
+            call(lib.trib_group_release, group)
+        for key in [key for key in self._tensors if key[1] == group]:
+            del self._tensors[key]
 
     def barrier(self, group=None):
         """Waits until all workers, or all of a group, have called it."""

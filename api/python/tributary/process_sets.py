@@ -115,10 +115,13 @@ def follow_removal(removed):
 
 
 def remove_process_set(process_set: ProcessSet) -> bool:
-    """Ends a set. All workers call it. Returns False for one that was not added, and for the global one."""
+    """Ends a set. All workers call it, when their operations in it are over, else TributaryError. Returns False for
+    one that was not added, and for the global one."""
     if process_set.process_set_id not in _added:
         return False
     number = process_set.process_set_id
+    if process_set._engine is not None:
+        process_set._engine.release()
     del _added[number]
     for removed in _followers:
         removed(number)

@@ -1,9 +1,9 @@
 /*
  * test_race.c - many threads of each worker use one engine at once, without any lock of their own.
  *
- * A thread of each worker has the same number and draws the same turns from it: groups, tensors of all layouts that are
- * declared and released, also while their operations are under way, batches, one-off operations, bytes, barriers and
- * cancellations. In the second test threads sum while another thread joins.
+ * A thread of each worker has the same number and draws the same turns from it: groups and tensors of all layouts that
+ * come and go, also while operations are under way, batches, one-off operations, bytes, barriers and cancellations. In
+ * the second test threads sum while another thread joins.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -32,7 +32,7 @@ typedef struct turn {
     int32_t number;
     trib_group *group; /* NULL: all workers */
     int32_t ranks[WORKERS];
-    uint32_t count, place;
+    uint32_t count, place, is_own; /* is_own: no other turn or thread has the group */
     char name[48];
 } turn;
 
@@ -289,6 +289,7 @@ static bool choose_members(part *self, turn *at)
         }
     }
     at->count = count;
+    at->is_own = kind == 2;
     if (kind == 0) {
         return true;
     }
@@ -301,10 +302,8 @@ static bool choose_members(part *self, turn *at)
     desc.name = name;
     desc.ranks = at->ranks;
     desc.rank_count = count;
-    if (left_out == (uint32_t)self->rank) {
-        return false;
-    }
-    return works(self, at, "group", trib_group_create(self->engine, &desc, &at->group, &error), &error);
+    return left_out != (uint32_t)self->rank &&
+           works(self, at, "group", trib_group_create(self->engine, &desc, &at->group, &error), &error);
 }
 
 static void *take_turns(void *user)
@@ -317,14 +316,15 @@ static void *take_turns(void *user)
         const bool takes_part = choose_members(self, &at);
         const uint32_t action = draw_below(&at.random, sizeof actions / sizeof actions[0]);
         if (self->why[0] == '\0' && (takes_part || actions[action] == nameless)) {
-            (void)actions[action](self, &at);
+            (void)(actions[action](self, &at) && at.is_own > 0 &&
+                   works(self, &at, "release the group", trib_group_release(at.group, NULL),
+                         &(trib_error){.status = 0}));
         }
     }
     return NULL;
 }
 
 static part parts[WORKERS][THREADS];
-
 static void run_parts(const job *jobs, void *(*run)(void *))
 {
     pthread_t threads[WORKERS][THREADS];

@@ -344,6 +344,42 @@ static void test_a_tensor_ends(void **state)
     assert_int_equal(the.buffers, 0);
 }
 
+/* All have joined twice when a round comes that one gave up before, behind a gap of the first join. It begins no
+ * round, so the second join's gap is left for the round with which all go on. Taken for a round behind the second join,
+ * it uses that gap up. */
+static void test_a_late_round_uses_up_no_gap(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES] = {0};
+    for (int is_late = 1; is_late >= 0; is_late--) {
+        trib_error error;
+        open_bed(2, TRIB_ORDER_RANK);
+        for (uint32_t rank = 0; rank < 2; rank++) {
+            trib_contribution first = make(1, rank, TRIB_FLOAT32, TRIB_SUM);
+            must_give(&first, bytes);
+        }
+        trib_contribution late = make(3, 1, TRIB_FLOAT32, TRIB_SUM), next = make(5, 0, TRIB_FLOAT32, TRIB_SUM);
+        late.is_late = is_late != 0;
+        late.joins = late.is_late ? 1 : 2;
+        next.joins = 2;
+        must_give(&late, bytes);
+        if (!late.is_late) {
+            assert_int_equal(give(&next, bytes, &error), TRIB_PROTOCOL);
+            release_all();
+            trib_summation_destroy(the.summation);
+            continue;
+        }
+        assert_int_equal(trib_summation_withdraw(the.summation, &late, TRIB_CANCELLED, "late"), TRIB_OK);
+        assert_int_equal(the.event_count, 2);
+        must_give(&next, bytes);
+        next.contributor = 1;
+        must_give(&next, bytes);
+        assert_int_equal(the.event_count, 4);
+        release_all();
+        close_bed();
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -353,6 +389,7 @@ int main(void)
         cmocka_unit_test(test_departed_contributor_ends_rounds),
         cmocka_unit_test(test_disagreements_are_owed),
         cmocka_unit_test(test_a_tensor_ends),
+        cmocka_unit_test(test_a_late_round_uses_up_no_gap),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

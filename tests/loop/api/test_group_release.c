@@ -1,0 +1,299 @@
+/*
+ * test_group_release.c - groups end: their names can be used again. Nothing of an ended group stays in a worker, a
+ * server or the coordinator. Operations in flight keep a group, and the others miss a member that has released it as
+ * one that does not submit.
+ */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <time.h>
+
+#include <cmocka.h>
+
+#include "engine/membership/coordinator_internal.h"
+#include "engine/server/server_sum.h"
+#include "engine/worker/op.h"
+#include "tests/loop/job.h"
+
+enum { WORKERS = 3, CYCLES = 200, IDLE_CYCLES = 4000, COUNT = 3000 };
+
+static float values[WORKERS][COUNT];
+
+static void several_reactors(trib_config *config, int member)
+{
+    (void)member;
+    config->reactors = 2;
+    config->chunk_bytes = 4096;
+    config->partition_bytes = 8192;
+}
+
+static trib_status try_create(const job *jobs, int rank, const char *name, const int32_t *ranks, uint32_t count,
+                              trib_group **group_out, trib_error *error)
+{
+    trib_group_desc desc;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = name;
+    desc.ranks = ranks;
+    desc.rank_count = count;
+    return trib_group_create(jobs->engines[rank], &desc, group_out, error);
+}
+
+static trib_group *create(const job *jobs, int rank, const char *name, const int32_t *ranks, uint32_t count)
+{
+    trib_group *group = NULL;
+    trib_error error = {.text = ""};
+    if (try_create(jobs, rank, name, ranks, count, &group, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return group;
+}
+
+static trib_tensor *declare(const job *jobs, int rank, trib_group *group, trib_layout layout)
+{
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "values";
+    desc.count = COUNT;
+    desc.layout = layout;
+    desc.group = group;
+    trib_tensor *tensor = NULL;
+    trib_error error = {.text = ""};
+    if (trib_tensor_declare(jobs->engines[rank], &desc, &tensor, &error) != TRIB_OK) {
+        fail_msg("%s", error.text);
+    }
+    return tensor;
+}
+
+static trib_op *begin(const job *jobs, int rank, trib_tensor *tensor)
+{
+    return job_push_pull(jobs->engines[rank], tensor, values[rank], values[rank], TRIB_SUM);
+}
+
+static trib_op *meet(const job *jobs, int rank, trib_group *group)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.group = group;
+    trib_op *op = NULL;
+    assert_int_equal(trib_barrier(jobs->engines[rank], &params, &op, NULL), TRIB_OK);
+    return op;
+}
+
+/* ---- What is alive ---- */
+
+static uint32_t count_alive(const job *jobs)
+{
+    uint32_t alive = 0;
+    for (int i = 0; i < jobs->worker_count + jobs->server_count; i++) {
+        trib_engine *engine = jobs->engines[i];
+        pthread_mutex_lock(&engine->mutex);
+        alive += engine->groups_alive;
+        pthread_mutex_unlock(&engine->mutex);
+        for (uint32_t id = 0; id < TRIB_GROUPS_MAX; id++) {
+            alive += trib_engine_rank_set(engine, id) != NULL;
+        }
+        for (uint32_t core = 0; core < engine->core_count; core++) {
+            alive += engine->cores[core].group_sum_list != NULL;
+        }
+    }
+    return alive + (jobs->engines[0]->coordinator->groups != NULL);
+}
+
+/* The end of a group reaches the members one after the other. */
+static void expect_nothing(const job *jobs)
+{
+    for (int i = 0; i < 4000 && count_alive(jobs) > 0; i++) {
+        nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+    }
+    assert_int_equal(count_alive(jobs), 0);
+}
+
+/* ---- Tests ---- */
+
+/* Everybody in the group sums and meets, and releases it. Some release the tensor themselves. */
+static void live_once(const job *jobs, const char *name, const int32_t *ranks, uint32_t count, int turn)
+{
+    trib_group *groups[WORKERS];
+    trib_tensor *tensors[WORKERS];
+    trib_op *ops[WORKERS], *barriers[WORKERS];
+    for (uint32_t i = 0; i < count; i++) {
+        const int rank = ranks[i];
+        groups[i] = create(jobs, rank, name, ranks, count);
+        assert_int_equal(trib_group_rank(groups[i]), i);
+        tensors[i] = declare(jobs, rank, groups[i], TRIB_WHOLE);
+        for (uint32_t k = 0; k < COUNT; k++) {
+            values[rank][k] = (float)(rank + turn);
+        }
+        ops[i] = begin(jobs, rank, tensors[i]);
+        barriers[i] = meet(jobs, rank, groups[i]);
+    }
+    float sum = 0;
+    for (uint32_t i = 0; i < count; i++) {
+        sum += (float)(ranks[i] + turn);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        assert_int_equal(job_wait(ops[i], NULL), TRIB_OK);
+        assert_int_equal(job_wait(barriers[i], NULL), TRIB_OK);
+        assert_true(values[ranks[i]][0] == sum && values[ranks[i]][COUNT - 1] == sum);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        if ((turn + (int)i) % 2 == 0) {
+            assert_int_equal(trib_tensor_release(tensors[i], NULL), TRIB_OK);
+        }
+        assert_int_equal(trib_group_release(groups[i], NULL), TRIB_OK);
+        assert_int_equal(trib_tensor_release(tensors[i], NULL), TRIB_INVALID);
+    }
+}
+
+static void nothing_stays(void **state)
+{
+    (void)state;
+    static const int32_t two[] = {2, 0}, all[] = {0, 1, 2}, one[] = {1};
+    for (int servers = 0; servers < 2; servers++) {
+        job jobs;
+        job_open(&jobs, WORKERS, servers, several_reactors);
+        for (int turn = 0; turn < CYCLES; turn++) {
+            live_once(&jobs, turn % 4 < 2 ? "one name" : "another", two, 2, turn);
+            live_once(&jobs, "everybody", all, 3, turn);
+            live_once(&jobs, "alone", one, 1, turn);
+        }
+        expect_nothing(&jobs);
+        job_close(&jobs);
+    }
+}
+
+/* The memory of a worker follows the groups that live at the same time, and it hears when these are too many. */
+static void without_use(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {0, 1};
+    job jobs;
+    job_open(&jobs, WORKERS, 1, several_reactors);
+    for (int turn = 0; turn < IDLE_CYCLES; turn++) {
+        for (int rank = 0; rank < 2; rank++) {
+            trib_group *group = NULL;
+            trib_error error = {.text = ""};
+            trib_status status = TRIB_BUSY;
+            while (status == TRIB_BUSY) {
+                status = try_create(&jobs, rank, "idle", ranks, 2, &group, &error);
+                if (status == TRIB_BUSY) {
+                    nanosleep(&(struct timespec){.tv_nsec = 5000000}, NULL);
+                }
+            }
+            if (status != TRIB_OK) {
+                fail_msg("turn %d, rank %d: %s", turn, rank, error.text);
+            }
+            assert_int_equal(trib_group_release(group, NULL), TRIB_OK);
+        }
+    }
+    expect_nothing(&jobs);
+    uint32_t kept = 0;
+    for (const trib_group *group = jobs.engines[0]->free_groups; group != NULL; group = group->next) {
+        kept++;
+    }
+    assert_in_range(kept, 1, TRIB_GROUPS_MAX);
+    job_close(&jobs);
+}
+
+static void what_is_refused(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {0, 1}, turned[] = {1, 0};
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    trib_group *mine = create(&jobs, 0, "busy", ranks, 2), *other = create(&jobs, 1, "busy", ranks, 2), *again = NULL;
+    trib_op *op = begin(&jobs, 0, declare(&jobs, 0, mine, TRIB_WHOLE)), *barrier = NULL;
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_group_release(mine, &error), TRIB_STATE);
+    assert_non_null(strstr(error.text, "group \"busy\": 1 operations on its tensor \"values\" are in flight"));
+    trib_op *answer = begin(&jobs, 1, declare(&jobs, 1, other, TRIB_WHOLE));
+    assert_int_equal(job_wait(op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(answer, NULL), TRIB_OK);
+    assert_int_equal(try_create(&jobs, 0, "busy", turned, 2, &again, &error), TRIB_MISMATCH);
+    assert_int_equal(trib_group_release(NULL, NULL), TRIB_OK);
+    assert_int_equal(trib_group_release(mine, &error), TRIB_OK);
+    assert_string_equal(error.text, "");
+    assert_int_equal(trib_group_release(mine, &error), TRIB_INVALID);
+    assert_non_null(strstr(error.text, "was released before"));
+    assert_int_equal(trib_group_rank(mine), -1);
+    assert_int_equal(trib_group_size(mine), 0);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.group = mine;
+    assert_int_equal(trib_barrier(jobs.engines[0], &params, &barrier, &error), TRIB_INVALID);
+    params.group = other; /* of another engine */
+    assert_int_equal(trib_barrier(jobs.engines[0], &params, &barrier, &error), TRIB_INVALID);
+    /* the second group of that name, while rank 1 has the first one still */
+    again = create(&jobs, 0, "busy", turned, 2);
+    op = meet(&jobs, 0, again);
+    assert_int_equal(trib_group_release(other, NULL), TRIB_OK);
+    other = create(&jobs, 1, "busy", turned, 2);
+    answer = meet(&jobs, 1, other);
+    assert_int_equal(job_wait(op, NULL), TRIB_OK);
+    assert_int_equal(job_wait(answer, NULL), TRIB_OK);
+    assert_int_equal(trib_group_release(again, NULL), TRIB_OK);
+    assert_int_equal(trib_group_release(other, NULL), TRIB_OK);
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
+/* Members that give other ranks, and release what they have got. */
+static void of_members_that_disagree(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {0, 1}, turned[] = {1, 0};
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    for (int turn = 0; turn < 20; turn++) {
+        trib_group *groups[] = {create(&jobs, 0, "bad", ranks, 2), create(&jobs, 1, "bad", turned, 2)};
+        trib_op *ops[2];
+        for (int i = 0; i < 2; i++) {
+            ops[i] = begin(&jobs, i, declare(&jobs, i, groups[i], TRIB_WHOLE));
+        }
+        for (int i = 0; i < 2; i++) {
+            assert_int_equal(job_wait(ops[i], NULL), TRIB_MISMATCH);
+            assert_int_equal(trib_group_release(groups[i], NULL), TRIB_OK);
+        }
+    }
+    live_once(&jobs, "bad", ranks, 2, 1);
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
+/* One member gathers, and the other one releases the group without having declared the tensor. */
+static void without_a_declaration(void **state)
+{
+    (void)state;
+    static const int32_t ranks[] = {0, 1};
+    static float all[2 * COUNT];
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    trib_group *mine = create(&jobs, 0, "left", ranks, 2), *other = create(&jobs, 1, "left", ranks, 2);
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = declare(&jobs, 0, mine, TRIB_SLICES);
+    params.input = values[0];
+    params.output = all;
+    params.output_bytes = sizeof all;
+    trib_op *op = NULL;
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_all_gather(jobs.engines[0], &params, &op, NULL), TRIB_OK);
+    assert_int_equal(trib_group_release(other, NULL), TRIB_OK);
+    assert_int_equal(job_wait(op, &error), TRIB_PEER_LEFT);
+    assert_non_null(strstr(error.text, "rank 1"));
+    assert_non_null(strstr(error.text, "has released the group"));
+    assert_int_equal(trib_group_release(mine, NULL), TRIB_OK);
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_stays),         cmocka_unit_test(without_use),
+        cmocka_unit_test(what_is_refused),       cmocka_unit_test(of_members_that_disagree),
+        cmocka_unit_test(without_a_declaration),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
