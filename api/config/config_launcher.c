@@ -468,5 +468,7 @@ trib_status trib_config_take_launcher(trib_config *config, trib_error *error)
     }
     const char *role = trib_setting_get("TRIB_ROLE");
     const bool is_worker = config->rank >= 0 && (role == NULL || strstr(role, "worker") != NULL);
-    return is_worker && trib_setting_get("TRIB_WORKERS") == NULL ? check_alone(error) : TRIB_OK;
+    /* A program that has said how many workers there are is not alone, whatever variables are there. */
+    return is_worker && config->worker_count <= 1 && trib_setting_get("TRIB_WORKERS") == NULL ? check_alone(error)
+                                                                                              : TRIB_OK;
 }

@@ -91,6 +91,33 @@ def data_parallel(rank, size):
     assert torch.equal(least, most)
 
 
+def names(rank, size):
+    group = dist.new_group(list(range(size)), group_desc='all of them')
+    assert group.group_name not in ('', dist.group.WORLD.group_name) and group.group_desc == 'all of them'
+    summed = torch.distributed._functional_collectives.all_reduce(torch.ones(3), 'sum', group)
+    assert summed.tolist() == [size] * 3
+    dist.destroy_process_group(group)
+
+
+def deadlines(rank, size):
+    """An operation that fails raises its error in backward(), and from a future."""
+    group = dist.new_group(list(range(size)))
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(3, 1), process_group=group)
+    group._engine._timeout_ns = 1  # of tensors that are declared from now on
+    for call in (
+        lambda: model(torch.ones(2, 3)).sum().backward(),
+        lambda: dist.all_reduce(torch.ones(5), group=group, async_op=True).get_future().wait(),
+        lambda: dist.all_reduce(torch.ones(7), group=group),
+    ):
+        try:
+            call()
+        except RuntimeError as problem:
+            assert 'by its deadline' in str(problem), problem
+            continue
+        raise AssertionError('an operation ended within 1 ns')
+    dist.barrier()
+
+
 def refusals(rank, size):
     for call in (
         lambda: dist.send(torch.ones(1), (rank + 1) % size),
@@ -105,7 +132,7 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, refusals):
+    for case in (collectives, groups, data_parallel, names, deadlines, refusals):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     dist.destroy_process_group()

@@ -124,6 +124,21 @@ def errors(rank, size):
         assert 'complex64' in str(problem)
 
 
+def suspended_and_resumed(rank, size):
+    """A compiled program goes on with the workers that there are."""
+    if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
+        return
+    program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
+    for change, workers in enumerate((size, size - 1, size)):
+        if change:
+            trib.suspend()
+            if rank < workers:
+                trib.resume(workers, 0, rank)
+        if rank < workers:
+            assert (program(of(rank, (5,))) == sum(of(r, (5,)) for r in range(workers))).all(), workers
+    assert (trib.allreduce(of(rank, (4,)), trib.Sum) == total((4,))).all() and program._cache_size() == 1
+
+
 def functions_have_type_hints(rank, size):
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
@@ -131,7 +146,16 @@ def functions_have_type_hints(rank, size):
 
 if __name__ == '__main__':
     trib.init()
-    for case in (reductions, transformed, many_at_once, trains, codecs, functions_have_type_hints, errors):
+    for case in (
+        reductions,
+        transformed,
+        many_at_once,
+        trains,
+        codecs,
+        functions_have_type_hints,
+        suspended_and_resumed,
+        errors,
+    ):
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

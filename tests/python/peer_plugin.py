@@ -80,5 +80,5 @@ def prepare_byteps(folder):
 
 if LIBRARY == 'horovod':
     prepare_horovod()
-else:
+elif LIBRARY == 'byteps':
     prepare_byteps(os.environ['PEER_FOLDER'])

@@ -3,11 +3,13 @@
 
   tests/python/peer_suites.py horovod FOLDER [-n WORKERS] [--tests test_torch.py] [-k EXPRESSION] [--timeout SECONDS]
   tests/python/peer_suites.py byteps FOLDER --tests test_onebit.py
+  tests/python/peer_suites.py torch
 
 Each worker runs pytest with the same tests, and `import horovod` gets tributary (`tributary run --as horovod`). The
 counts of the first worker are printed, and the names of what failed; the exit status is 1 if anything failed. Nothing
 of the other library is part of this tree. BytePS's tests are for one worker; those of its compressors train a network
-for GPUs, and get a smaller one (peer_plugin.py). Needs the environment that tests/python_frameworks.py makes, and the
+for GPUs, and get a smaller one (peer_plugin.py). PyTorch's tests of a backend of torch.distributed are in its package,
+and start four processes each (torch_backend_suite.py). Needs the environment that tests/python_frameworks.py makes, and the
 packages of NEEDED in it, which are installed.
 """
 
@@ -25,12 +27,24 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 NEEDED = {
     'horovod': ['pytest', 'pytest-timeout', 'mock', 'parameterized', 'packaging', 'psutil', 'cloudpickle'],
     'byteps': ['pytest', 'pytest-timeout', 'parameterized', 'numba', 'tqdm'],
+    'torch': ['pytest', 'pytest-timeout', 'expecttest'],
 }
 TEST_TIMEOUT = 60  # seconds; ends a test that waits for a worker that has failed
 # Tests that say nothing about this package, and would leave workers out of step for all that follow.
 NOT_APPLICABLE = {
-    'test_horovod_%s_duplicate_name_error' % kind: 'it wants the first of two operations to take a millisecond'
-    for kind in ('allgather', 'allreduce', 'broadcast', 'reducescatter')
+    'horovod': {
+        'test_horovod_%s_duplicate_name_error' % kind: 'it wants the first of two operations to take a millisecond'
+        for kind in ('allgather', 'allreduce', 'broadcast', 'reducescatter')
+    },
+    'byteps': {},
+    'torch': {
+        'send_recv': 'send and recv are refused with a text',
+        'isend': 'send and recv are refused with a text',
+        'irecv': 'send and recv are refused with a text',
+        'test_monitored_barrier_gloo': "it wants gloo's words",
+        'test_barrier_timeout_full_group': "it wants gloo's words",
+        'test_sparse_all_reduce_sum': 'sparse tensors are refused with a text',
+    },
 }
 # BytePS's tests start a scheduler and a server themselves, by the command of its launcher.
 LAUNCHER = '''#!/bin/sh
@@ -68,22 +82,31 @@ def read_results(report, log):
     return list(results.items()), ['  %s: %s' % (name, line[:160]) for name, found in lines.items() for line in found]
 
 
-def main():
+def read_arguments():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument('peer', metavar='LIBRARY', choices=['horovod', 'byteps'])
-    parser.add_argument('folder', help='a checkout of the library')
+    parser.add_argument('peer', metavar='LIBRARY', choices=sorted(NEEDED))
+    parser.add_argument('folder', nargs='?', help='a checkout of the library; not of PyTorch')
     parser.add_argument('-n', type=int, metavar='WORKERS', help='Horovod\'s; by default 2, and 1 for test/single')
     parser.add_argument('--framework', help='torch, tensorflow, mxnet, mxnet2; by default what the tests are for')
     parser.add_argument('--tests', help='a file of test/parallel, or of a folder of test: single/test_torch_elastic.py')
     parser.add_argument('-k', metavar='EXPRESSION', default='', help='only tests that it selects, as pytest has it')
     parser.add_argument('--timeout', type=int, default=TEST_TIMEOUT, metavar='SECONDS', help='for one test')
     arguments = parser.parse_args()
-    is_byteps = arguments.peer == 'byteps'
-    arguments.tests = arguments.tests or ('test_mxnet.py' if is_byteps else 'test_torch.py')
+    is_horovod, is_torch = arguments.peer == 'horovod', arguments.peer == 'torch'
+    if not is_torch and arguments.folder is None:
+        parser.error('FOLDER is missing: a checkout of the library')
+    first = {'horovod': 'test_torch.py', 'byteps': 'test_mxnet.py', 'torch': 'torch_backend_suite.py'}
+    arguments.tests = arguments.tests or first[arguments.peer]
     arguments.n = arguments.n or (1 if arguments.tests.startswith('single/') else 2)
     arguments.framework = arguments.framework or next(
         (name for name in ('tensorflow', 'torch', 'mxnet2') if name in arguments.tests), 'mxnet'
     )
+    return arguments, is_horovod, is_torch
+
+
+def main():
+    arguments, is_horovod, is_torch = read_arguments()
+    left_out = NOT_APPLICABLE[arguments.peer]
     python, reason = python_bed.interpreter(arguments.framework)
     if python is None:
         print('skip %s: %s' % (arguments.peer, reason))
@@ -93,11 +116,11 @@ def main():
         with open(folder + '/bpslaunch', 'w', encoding='ascii') as file:
             file.write(LAUNCHER % ((python_bed.BUILD + '/tributary',) * 2))
         os.chmod(folder + '/bpslaunch', 0o755)
-        tests = arguments.folder + ('/tests' if is_byteps else '/test')
-        within = '' if is_byteps or '/' in arguments.tests else 'parallel'
+        tests = HERE if is_torch else arguments.folder + ('/test' if is_horovod else '/tests')
+        within = 'parallel' if is_horovod and '/' not in arguments.tests else ''
         launcher = [python_bed.BUILD + '/tributary', 'run', '-n', str(arguments.n), '--as', 'horovod', '--']
         command = [
-            *([] if is_byteps else launcher),
+            *(launcher if is_horovod else []),
             python,
             '-c',
             WORKER,
@@ -105,17 +128,19 @@ def main():
             str(arguments.timeout),
             os.path.join(tests, within, arguments.tests),
             '-k',
-            ' and '.join(['not ' + name for name in NOT_APPLICABLE] + ['(%s)' % arguments.k] * bool(arguments.k)),
+            ' and '.join(['not ' + name for name in left_out] + ['(%s)' % arguments.k] * bool(arguments.k)),
         ]
         names = {'PEER_FRAMEWORK': arguments.framework, 'PEER_LIBRARY': arguments.peer, 'PEER_FOLDER': tests}
         stand_in = python_bed.SOURCE + '/api/python/tributary/alias/' + arguments.peer
         path = folder + os.pathsep + os.environ['PATH']
-        names.update({'TRIB_CHUNK_BYTES': '1M', 'TRIB_PARTITION_BYTES': '1M'} if is_byteps else {})
+        if arguments.peer == 'byteps':
+            names.update(TRIB_CHUNK_BYTES='1M', TRIB_PARTITION_BYTES='1M')
+        names['DISTRIBUTED_TESTS_DEFAULT_TIMEOUT'] = str(arguments.timeout)  # PyTorch's own
         env = python_bed.environment(HERE, stand_in, TRIB_TOKEN='token of a test', PATH=path, **names)
         subprocess.run(command, env=env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         results, lines = read_results(folder + '/0.xml', folder + '/0.log')
     counts = {kind: sum(1 for _, result in results if result == kind) for kind in ('passed', 'failed', 'skipped')}
-    for name, reason in {} if is_byteps else NOT_APPLICABLE.items():
+    for name, reason in left_out.items():
         print('not applicable %s: %s' % (name, reason))
     for name, kind in results:
         if kind == 'failed':

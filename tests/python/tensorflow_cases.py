@@ -311,14 +311,6 @@ def errors(rank, size):
         assert 'GradientDescentOptimizer' in str(problem), problem
     else:
         raise AssertionError("an optimizer of TensorFlow 1's was taken")
-    from tributary.tensorflow.distribute import MirroredStrategy
-
-    try:
-        MirroredStrategy(devices=['cpu:0'])
-    except tributary.UnsupportedError as problem:
-        assert 'MirroredStrategy: strategies' in str(problem), problem
-    else:
-        raise AssertionError('a strategy was made')
     if size > 1:
         try:
             trib.allreduce(tf.ones(3 + rank), name='differs')

@@ -20,6 +20,11 @@ def all_cases(python, workers, *options):
     assert output.count('is right') == 15 * workers, output[-1500:]
 
 
+def strategy(python):
+    output = python_bed.run_workers(python, 2, HERE + '/strategy_cases.py')
+    assert output.count('is right') == 2 * 2, output[-1500:]
+
+
 def keras(python, backend, workers):
     with tempfile.TemporaryDirectory() as folder:
         output = python_bed.run_workers(
@@ -37,6 +42,7 @@ def main():
         ('alone', lambda: all_cases(python, 1)),
         ('two_workers', lambda: all_cases(python, 2)),
         ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ('strategy', lambda: strategy(python)),
         ('keras', lambda: keras(python, 'tensorflow', 2)),
     ]
     for backend in 'jax', 'torch':

@@ -40,6 +40,7 @@ struct pending {
 
 TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
 TRIB_API void trib_jax_close(const trib_engine *engine);
+TRIB_API void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor);
 TRIB_API uint64_t trib_jax_calls(bool in_place);
 TRIB_API bool trib_jax_failure(char *text);
 TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
@@ -74,6 +75,16 @@ void trib_jax_close(const trib_engine *engine)
         if (table.entries[i].engine == engine) {
             table.entries[i].engine = NULL;
         }
+    }
+    pthread_mutex_unlock(&table.lock);
+}
+
+/* Programs that know a tensor of a closed engine by that number use this one from now on. */
+void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor)
+{
+    pthread_mutex_lock(&table.lock);
+    if (number > 0 && number <= table.count) {
+        table.entries[number - 1] = (struct entry){engine, tensor};
     }
     pthread_mutex_unlock(&table.lock);
 }

@@ -20,6 +20,8 @@ SUM, AVG, MIN, MAX = _abi.TRIB_SUM, _abi.TRIB_AVG, _abi.TRIB_MIN, _abi.TRIB_MAX
 # A wait returns so often to the interpreter, which then runs handlers of signals, such as Ctrl-C's.
 _SLICE_NS = 200_000_000
 
+_PLACE = ('rank', 'worker_count')
+
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
@@ -242,6 +244,8 @@ class Engine:
     def __init__(self, comm=None, unique_id=None, **settings):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
         config = initialised(_abi.trib_config(), lib.trib_config_init)
+        # A program that says its place needs no launcher that says it.
+        config.rank, config.worker_count = (settings.get(name, getattr(config, name)) for name in _PLACE)
         call(lib.trib_config_from_env, ctypes.byref(config))
         kept = []  # encoded strings, alive until the call
         for name, value in settings.items():

@@ -103,6 +103,11 @@ static void slurm(void **state)
     REFUSED("SLURM_NTASKS", "1 to", "SLURM_PROCID", "1", "SLURM_NTASKS", "many");
     REFUSED("SLURM_NTASKS", "SLURM_PROCID is not", "SLURM_NTASKS", "8");
     REFUSED("WORLD_SIZE", "RANK is not", "WORLD_SIZE", "4", "MASTER_ADDR", "a");
+    trib_config told = {.struct_size = 0};
+    trib_config_init(&told, sizeof told);
+    told.worker_count = 4; /* by the program itself */
+    assert_int_equal(trib_config_from_env(&told, NULL), TRIB_OK);
+    assert_int_equal(told.worker_count, 4);
     assert_int_equal(READ("WORLD_SIZE", "1").worker_count, 1);
     assert_int_equal(READ("WORLD_SIZE", "4", "TRIB_WORKERS", "1").worker_count, 1);
     assert_int_equal(READ("WORLD_SIZE", "4", "TRIB_RANK", "0").worker_count, 1);

@@ -27,13 +27,16 @@ _PUSH_PULL, _BROADCAST = 0, 1
 _native = ctypes.CDLL(beside('libtributary-jax.so'))
 _native.trib_jax_add.argtypes, _native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
 _native.trib_jax_close.argtypes, _native.trib_jax_close.restype = [ctypes.c_void_p], None
+_native.trib_jax_reopen.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
+_native.trib_jax_reopen.restype = None
 _native.trib_jax_calls.argtypes, _native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
 _native.trib_jax_failure.argtypes, _native.trib_jax_failure.restype = [ctypes.c_char_p], ctypes.c_bool
 jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(_native.trib_jax_host), platform='cpu')
 jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(_native.trib_jax_device), platform='CUDA')
 
-_numbers = {}  # name, type and count of a tensor -> its number in the native table
+_numbers = {}  # what declares a tensor -> its number in the native table
 _counters = {}
+_suspended = {}, {}  # the two as suspend() left them
 
 
 def _closing():
@@ -52,13 +55,34 @@ job.follow(lambda: None, _closing)
 init, shutdown = job.init, job.shutdown
 
 
+def suspend() -> None:
+    """Leaves the job; resume() joins it again. Programs that have been compiled can run again then."""
+    global _suspended
+    kept = dict(_numbers) or _suspended[0], dict(_counters) or _suspended[1]
+    job.suspend()
+    _suspended = kept
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
+    """Joins the job again, as job.resume() has it. Names go on to be counted where they were: a worker that was not
+    there before traces the same programs from the start."""
+    global _suspended
+    job.resume(num_workers, num_servers, global_rank, context)
+    engine, (numbers, counters), _suspended = job.engine(), _suspended, ({}, {})
+    for (name, dtype, count, is_device, codec, priority), number in numbers.items():
+        tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
+        _native.trib_jax_reopen(number, engine._handle, tensor.handle)
+    _numbers.update(numbers)
+    _counters.update(counters)
+
+
 def _number_of(name, aval, priority, is_device, codec):
     """Returns the number of a tensor in the native table, which is declared when a program is lowered."""
     dtype = DTYPES.get(str(aval.dtype))
     if dtype is None:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, aval.dtype))
     count = int(np.prod(aval.shape, dtype=np.int64))
-    engine, key = job.engine(), (name, dtype, count, is_device, codec)
+    engine, key = job.engine(), (name, dtype, count, is_device, codec, priority)
     if key not in _numbers:
         tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
         _numbers[key] = _native.trib_jax_add(engine._handle, tensor.handle)

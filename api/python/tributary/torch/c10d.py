@@ -13,7 +13,7 @@ import torch.distributed as dist
 from .. import _abi
 from ..bootstrap import unique_id
 from ..engine import Engine
-from ..errors import UnsupportedError
+from ..errors import TributaryError, UnsupportedError
 from . import device, exchange
 from .elements import contiguous
 
@@ -47,8 +47,15 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
         self._handle, self._value, self._future, self._exception = handle, value, None, None
 
     def wait(self, timeout=None):
+        # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
+        seconds = timeout.total_seconds() if timeout else 0
         try:
+            for operation, place in self._handle.operations if seconds > 0 else ():
+                if place is None:
+                    operation.wait(seconds)
             self._handle.wait()
+        except TimeoutError as problem:
+            raise TributaryError(str(problem), _abi.TRIB_TIMEOUT) from problem
         except RuntimeError as problem:
             self._exception = problem
             raise
@@ -69,28 +76,29 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
     def result(self):
         return self._value
 
+    def _outcome(self, _unused):
+        try:
+            self._handle.wait()
+        except RuntimeError as problem:
+            self._exception = problem
+            raise
+        return self._value
+
     def get_future(self):
         if self._future is None:
-            self._future = future = torch.futures.Future()
+            # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
+            complete = torch.futures.Future()
+            self._future = complete.then(self._outcome)
             operations = self._handle.operations
-
-            def complete(_unused=None):
-                try:
-                    self._handle.wait()
-                    future.set_result(self._value)
-                except RuntimeError as problem:
-                    self._exception = problem
-                    future.set_exception(problem)
-
             if not operations or operations[0][1] is not None:
-                complete()  # on a GPU the stream waits, and this thread only for the launch
+                complete.set_result(None)  # on a GPU the stream waits, and this thread only for the launch
             else:
                 left = [len(operations)]
 
                 def count(_unused):
                     left[0] -= 1
                     if left[0] == 0:
-                        complete()
+                        complete.set_result(None)
 
                 for operation, _ in operations:
                     operation.future().add_done_callback(count)
@@ -103,6 +111,17 @@ class ProcessGroup(dist.ProcessGroup):
     def __init__(self, engine, rank, size):
         super().__init__(rank, size)
         self._engine, self._rank, self._size = engine, rank, size
+        self._name = self._description = ''
+
+    # The base class keeps these texts in its backends, and this group has none.
+    def _set_group_name(self, name):
+        self._name = name
+
+    def _set_group_desc(self, text):
+        self._description = text
+
+    group_name = property(lambda self: self._name)
+    group_desc = property(lambda self: self._description)
 
     def getBackendName(self):
         return 'tributary'
@@ -266,7 +285,7 @@ class ProcessGroup(dist.ProcessGroup):
         return Work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
-        self.barrier().wait()
+        self.barrier().wait(timeout)
 
     def send(self, *_unused, **_also_unused):
         raise UnsupportedError('tributary: send() is not supported: a process group of gloo can do it beside this one')
@@ -278,6 +297,26 @@ class ProcessGroup(dist.ProcessGroup):
             self._engine.close()
 
     abort = shutdown
+
+
+class _TimedGroup:
+    """A group of the engine whose operations have a deadline of their own."""
+
+    def __init__(self, group, timeout_ns):
+        self._group, self._timeout_ns = group, timeout_ns
+
+    def __getattr__(self, name):
+        return getattr(self._group, name)
+
+    def _timed(self, tensor):
+        tensor._params.timeout_ns = self._timeout_ns
+        return tensor
+
+    def declare(self, *arguments, **keywords):
+        return self._timed(self._group.declare(*arguments, **keywords))
+
+    def declare_once(self, *arguments, **keywords):
+        return self._timed(self._group.declare_once(*arguments, **keywords))
 
 
 def _own_address():
@@ -297,23 +336,25 @@ _world = {}  # the engine of the group of all processes, under the name 'engine'
 def _create(opts, _backend_options=None):
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
+    timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
+    timeout_ns = int(timeout.total_seconds() * 1e9)
     world = _world.get('engine')
     if world is not None and world.is_open():
-        return ProcessGroup(world.group('c10d.%s' % opts.group_id, ranks), rank, size)
+        group = _TimedGroup(world.group('c10d.%s' % opts.group_id, ranks), timeout_ns)
+        return ProcessGroup(group, rank, size)
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
         store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
-    timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
     device.choose()
     engine = Engine(
         rank=rank,
         worker_count=size,
         server_count=0,
         unique_id=bytes.fromhex(store.get('tributary').decode()),
-        op_timeout_ns=int(timeout.total_seconds() * 1e9),
+        op_timeout_ns=timeout_ns,
     )
     engine.wait_ready()
-    if ranks == list(range(int(os.environ.get('WORLD_SIZE', '0')))):
+    if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
 
