@@ -1,4 +1,4 @@
-/* sum_aggregator.c - offers the summation as an aggregator (aggregator.h). */
+/* sum_aggregator.c - makes a summation, and offers it as an aggregator (aggregator.h). */
 #include "engine/aggregate/sum_tree.h"
 #include "engine/base/container_of.h"
 
@@ -136,4 +136,41 @@ uint64_t trib_summation_bytes_in(const trib_summation *self)
 uint64_t trib_summation_bytes_out(const trib_summation *self)
 {
     return self->bytes_out;
+}
+
+/* ---- Opening and closing ---- */
+
+static void *zeroed(size_t size)
+{
+    return calloc(1, size);
+}
+
+trib_status trib_summation_create(const trib_summation_config *config, trib_summation **out)
+{
+    trib_assert(config->contributor_count >= 1 && config->contributor_count <= TRIB_CONTRIBUTORS_MAX);
+    trib_assert(config->chunk_bytes > 0);
+    trib_summation *self = calloc(1, sizeof *self);
+    if (self == NULL) {
+        return TRIB_NO_MEMORY;
+    }
+    self->base.ops = &trib_sum_aggregator_ops;
+    self->config = *config;
+    self->memory_alloc = zeroed;
+    const trib_status status = trib_sum_memory_init(self);
+    if (status != TRIB_OK) {
+        free(self);
+        return status;
+    }
+    *out = self;
+    return TRIB_OK;
+}
+
+void trib_summation_destroy(trib_summation *self)
+{
+    if (self != NULL) {
+        trib_assert_slow(trib_sum_memory_is_consistent(self));
+        trib_sum_memory_free(self);
+        free(self->neutral);
+        free(self);
+    }
 }
