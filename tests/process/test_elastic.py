@@ -12,8 +12,8 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, HERE)
 import elastic_bed  # noqa: E402
+import elastic_soak  # noqa: E402
 import python_bed  # noqa: E402
-import soak  # noqa: E402
 from cases import alive, comes_true, run_cases  # noqa: E402
 from elastic_bed import WORKER, Job, open_gate  # noqa: E402
 
@@ -240,13 +240,13 @@ def discovery_adds_and_removes():
 
 
 def random_kills():
-    soak.run(seed=3, changes=5, workers=3)
+    elastic_soak.run(seed=3, changes=5, workers=3)
 
 
 def script_stops_at_its_limit():
     """The soak script itself, for a moment."""
     done = subprocess.run(
-        [PYTHON, HERE + '/soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120
+        [PYTHON, HERE + '/elastic_soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120
     )
     assert done.returncode == 0 and 'every sum was right' in done.stdout, done.stdout
 

@@ -165,7 +165,7 @@ def workers_join():
 VARIABLES = '''
 import tributary
 tributary.init()
-print('partitions of', tributary.engine().info().partition_bytes)
+print('partitions of %d' % tributary.engine().info().partition_bytes)
 '''
 
 
