@@ -226,6 +226,9 @@ trib_status trib_tensor_counts(const trib_tensor *handle, uint64_t *counts, size
         atomic_load_explicit(&tensor->placed, memory_order_acquire)
             ? trib_api_write_counts(tensor, tensor->cut, counts, capacity, count_out, error)
             : trib_error_set(error, TRIB_AGAIN, "tensor \"%s\": not all members have declared it", tensor->name);
+    if (written == TRIB_AGAIN && tensor->state == TRIB_TENSOR_DECLARED) {
+        trib_tensor_want(tensor);
+    }
     pthread_mutex_unlock(&tensor->engine->mutex);
     return written;
 }

@@ -114,6 +114,8 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_job_render_for_others(self->core->engine, cause, text);
         note_lost(self, cause->subject, text);
+        snprintf(formation_of(self)->lost_text, sizeof formation_of(self)->lost_text, "%s",
+                 text); /* it may have left */
         self->slots[cause->subject].left = true;
         trib_commits_worker_left(self); /* what the others are through with has succeeded */
     }

@@ -13,16 +13,18 @@
 #include "engine/wire/clock.h"
 
 #define EPOCH_LEAST_NS (20 * INT64_C(1000000)) /* over a round trip of 13 ms a connection gets to the handshake */
-#define KNOCKING_NS INT64_C(1000000000)        /* the longest wait: whoever has connected may be no joiner */
+#define KNOCKING_NS INT64_C(1000000000)        /* the longest wait: it may be no joiner */
+#define STRANGER_NS (100 * INT64_C(1000000))   /* the same for one without a proof, who may come each time */
 #define LOOK_NS (2 * INT64_C(1000000))
 
-/* True if the process has yet to prove the token, or to say JOIN. Members make no such connections at a boundary. */
-static bool is_knocking(const trib_link *link)
+/* How long a boundary waits for the process to prove the token, or to say JOIN. Members make no such connections at a
+ * boundary. 0: it is none that joins. */
+static int64_t patience_with(const trib_link *link)
 {
     const bool proves = link->state == TRIB_LINK_AWAIT_PROOF && link->handshake.purpose == TRIB_PURPOSE_CONTROL &&
                         link->handshake.member == TRIB_NO_MEMBER;
     const bool has_proved = link->state == TRIB_LINK_READY && link->purpose == TRIB_PURPOSE_CONTROL && !link->outgoing;
-    return proves || (has_proved && link->peer == TRIB_NO_MEMBER);
+    return has_proved && link->peer == TRIB_NO_MEMBER ? KNOCKING_NS : proves ? STRANGER_NS : 0;
 }
 
 static void look_again(trib_reactor *reactor, trib_timer *timer)
@@ -35,12 +37,13 @@ bool trib_formation_holds_boundary(trib_coordinator *self)
 {
     trib_reactor *reactor = self->core->reactor;
     const int64_t now_ns = trib_now(reactor), least_ns = self->opened_ns + EPOCH_LEAST_NS;
-    const trib_link *link = self->core->host.links;
-    while (link != NULL && !is_knocking(link)) {
-        link = link->next;
+    int64_t patience_ns = 0;
+    for (const trib_link *link = self->core->host.links; link != NULL; link = link->next) {
+        const int64_t with_ns = patience_with(link);
+        patience_ns = with_ns > patience_ns ? with_ns : patience_ns;
     }
     self->knocks_since_ns = self->knocks_since_ns == 0 ? now_ns : self->knocks_since_ns;
-    const bool waits = link != NULL && now_ns - self->knocks_since_ns < KNOCKING_NS;
+    const bool waits = now_ns - self->knocks_since_ns < patience_ns;
     if (waits || now_ns < least_ns) {
         self->knocking.fired = look_again;
         self->knocking.user = self;

@@ -125,7 +125,7 @@ void trib_member_declare(trib_reactor *reactor, trib_post *post)
     /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the
      * tensors that were made before the roster came. */
     if (member == NULL || !member->joined || member->link == NULL || tensor->is_declared || tensor->is_stale ||
-        tensor->waits_for_use || tensor->waits_for_group) {
+        atomic_load(&tensor->waits_for_use) || tensor->waits_for_group) {
         return;
     }
     trib_member_declare_in_group(core->engine, tensor);
@@ -136,7 +136,7 @@ void trib_member_tensor_ended(trib_tensor *tensor)
     const trib_member *member = tensor->engine->member;
     const bool is_unknown = /* the coordinator has never heard of it, nor will it */
         tensor->group != NULL && tensor->group->state == TRIB_GROUP_BAD && !tensor->is_declared;
-    if (tensor->is_stale || tensor->waits_for_use || is_unknown) {
+    if (tensor->is_stale || atomic_load(&tensor->waits_for_use) || is_unknown) {
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
         trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);

@@ -118,9 +118,11 @@ typedef struct trib_tensor {
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
-    bool is_declared;   /* core 0: DECLARE was sent */
-    bool waits_for_use; /* core 0: one of an earlier epoch, which is declared by the first operation in this one */
-    bool is_stale;      /* only the coordinator of an earlier epoch knew it, so its end is not sent */
+    bool is_declared;          /* core 0: DECLARE was sent */
+    atomic_bool waits_for_use; /* one of an earlier epoch, which is declared by the first operation in this one */
+    trib_post use_post;
+    atomic_bool use_posted;
+    bool is_stale; /* only the coordinator of an earlier epoch knew it, so its end is not sent */
     trib_post end_post;
     atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
@@ -354,6 +356,10 @@ void trib_tensors_free(trib_engine *engine);
 void trib_tensors_reset(trib_engine *engine);
 /* Core 0: the workers of the new epoch share the tensors. The caller holds the mutex. */
 void trib_tensors_renumber(trib_engine *engine);
+/* Core 0: declares a tensor of an earlier epoch that has not been used in this one. */
+void trib_tensor_use(struct trib_core *core, trib_tensor *tensor);
+/* The caller holds the mutex: has core 0 do that. */
+void trib_tensor_want(trib_tensor *tensor);
 /* For texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 

@@ -13,6 +13,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/container_of.h"
 #include "engine/worker/op.h"
 #include "engine/worker/task_codec.h"
 
@@ -36,7 +37,7 @@ static void reset(trib_tensor *tensor)
     tensor->plan = NULL;
     trib_codec_reset(tensor);
     tensor->is_declared = tensor->is_covered = tensor->waits_for_group = false;
-    tensor->waits_for_use = true;
+    atomic_store(&tensor->waits_for_use, true);
     tensor->group_next = NULL;
 }
 
@@ -46,6 +47,28 @@ static bool is_used_by(const trib_tensor *tensor, const trib_op *ops)
         ops = ops->next;
     }
     return ops != NULL;
+}
+
+void trib_tensor_use(trib_core *core, trib_tensor *tensor)
+{
+    if (atomic_exchange(&tensor->waits_for_use, false)) {
+        tensor->declare_post.run(core->reactor, &tensor->declare_post);
+    }
+}
+
+static void use_wanted(trib_reactor *reactor, trib_post *post)
+{
+    trib_tensor *tensor = trib_container_of(post, trib_tensor, use_post);
+    atomic_store(&tensor->use_posted, false);
+    trib_tensor_use(reactor->owner, tensor);
+}
+
+void trib_tensor_want(trib_tensor *tensor)
+{
+    if (atomic_load(&tensor->waits_for_use) && !atomic_exchange(&tensor->use_posted, true)) {
+        tensor->use_post.run = use_wanted;
+        trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->use_post);
+    }
 }
 
 void trib_tensors_reset(trib_engine *engine)

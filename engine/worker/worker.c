@@ -241,10 +241,7 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
             tensor->waiting_head = op_core;
         }
         tensor->waiting_tail = op_core;
-        if (tensor->waits_for_use) {
-            tensor->waits_for_use = false;
-            tensor->declare_post.run(core->reactor, &tensor->declare_post);
-        }
+        trib_tensor_use(core, tensor);
     }
 }
 

@@ -110,6 +110,9 @@ static void give_up_everywhere(trib_core *core, trib_op_core *op_core)
 /* A server that left in good order fails only the operations that still need it; see also trib_stage_push. */
 static void detach_tasks(trib_core *core, trib_link *link, trib_status status, bool goes_on, const char *text)
 {
+    /* A server that leaves ends the epoch where the membership may change, which this core may hear later. */
+    const bool ends_epoch = atomic_load(&core->engine->shrinks) && link->peer >= core->engine->roster->worker_count;
+    const bool has_left = (link->bye || status == TRIB_PEER_LEFT) && !ends_epoch;
     trib_op_core *next;
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {
         next = op_core->next;
@@ -128,9 +131,9 @@ static void detach_tasks(trib_core *core, trib_link *link, trib_status status, b
             if (link->bye && task->device != NULL && task->chunks_received == task->chunk_count) {
                 continue; /* the sum is complete and on its way to the device */
             }
-            trib_op_fail(op_core->op, link->bye || status == TRIB_PEER_LEFT ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "%s",
-                         text);
-            gives_up = link->bye && !core->ended; /* otherwise the job has ended, and every core learns of that */
+            trib_op_fail(op_core->op, has_left ? TRIB_PEER_LEFT : TRIB_PEER_LOST, "%s", text);
+            gives_up =
+                link->bye && has_left && !core->ended; /* else the job has ended, and every core learns of that */
             trib_pipeline_fail(core, task);
         }
         if (gives_up && mine->active == op_core) {

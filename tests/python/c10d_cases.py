@@ -118,6 +118,17 @@ def deadlines(rank, size):
     dist.barrier()
 
 
+def futures(rank, size):
+    """A future's callback and the caller wait for an operation at the same time."""
+    for number in range(300):
+        value = torch.full((4,), float(rank + number))
+        work = dist.all_reduce(value, async_op=True)
+        future = work.get_future()
+        work.wait()
+        future.wait()
+        assert (value == sum(range(size)) + number * size).all(), value
+
+
 def refusals(rank, size):
     for call in (
         lambda: dist.send(torch.ones(1), (rank + 1) % size),
@@ -132,7 +143,7 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, names, deadlines, refusals):
+    for case in (collectives, groups, data_parallel, names, deadlines, futures, refusals):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     dist.destroy_process_group()

@@ -1,12 +1,14 @@
-"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with two devices. Each compares with what a
-worker computes by itself."""
+"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with as many devices as the argument says. Each
+compares with what a worker computes by itself."""
+
+import sys
 
 import numpy as np
 import tensorflow as tf
 import tributary.tensorflow as trib
 from tributary.tensorflow.distribute import MirroredStrategy
 
-DEVICES = 2
+DEVICES = int(sys.argv[1])
 
 
 def inputs(rank):

@@ -20,8 +20,8 @@ def all_cases(python, workers, *options):
     assert output.count('is right') == 15 * workers, output[-1500:]
 
 
-def strategy(python):
-    output = python_bed.run_workers(python, 2, HERE + '/strategy_cases.py')
+def strategy(python, devices):
+    output = python_bed.run_workers(python, 2, HERE + '/strategy_cases.py', str(devices))
     assert output.count('is right') == 2 * 2, output[-1500:]
 
 
@@ -42,7 +42,8 @@ def main():
         ('alone', lambda: all_cases(python, 1)),
         ('two_workers', lambda: all_cases(python, 2)),
         ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
-        ('strategy', lambda: strategy(python)),
+        ('strategy_of_one_device', lambda: strategy(python, 1)),
+        ('strategy_of_two_devices', lambda: strategy(python, 2)),
         ('keras', lambda: keras(python, 'tensorflow', 2)),
     ]
     for backend in 'jax', 'torch':

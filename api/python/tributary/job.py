@@ -32,7 +32,7 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
     if comm:
         place_of(comm)  # what is no communicator is refused at once
         settings['comm'] = comm
-    continues = _is_continue(settings.get('survive', os.environ.get('TRIB_SURVIVE')))
+    continues = is_continue(settings.get('survive', os.environ.get('TRIB_SURVIVE')))
     if continues and not _may_continue:
         raise UnsupportedError(
             'TRIB_SURVIVE=continue: this binding needs a boundary where the number of workers changes: take '
@@ -71,7 +71,8 @@ def follow(opened, closing):
 _REJOIN_SECONDS = 30
 
 
-def _is_continue(survive):
+def is_continue(survive):
+    """True if that value of TRIB_SURVIVE lets operations go on by themselves."""
     return str(survive).lower() in ('continue', str(_abi.TRIB_SURVIVE_CONTINUE))
 
 

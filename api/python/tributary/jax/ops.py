@@ -68,12 +68,13 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     there before traces the same programs from the start."""
     global _suspended
     job.resume(num_workers, num_servers, global_rank, context)
-    engine, (numbers, counters), _suspended = job.engine(), _suspended, ({}, {})
+    engine, (numbers, counters) = job.engine(), _suspended
     for (name, dtype, count, is_device, codec, priority), number in numbers.items():
         tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
         _native.trib_jax_reopen(number, engine._handle, tensor.handle)
     _numbers.update(numbers)
     _counters.update(counters)
+    _suspended = {}, {}
 
 
 def _number_of(name, aval, priority, is_device, codec):
@@ -127,7 +128,8 @@ def _transpose(cotangent, value, *, kind, name, op, root, priority, codec):
     total = _exchange.bind(
         cotangent, kind=_PUSH_PULL, name=name + '.gradient', op=Sum, root=-1, priority=priority, codec=codec
     )
-    return [total if job.rank() == root else jnp.zeros_like(total)]
+    # On the others, too, the result depends on the sum: a program without a use for it would leave it out.
+    return [jnp.where(job.rank() == root, total, jnp.zeros_like(total))]
 
 
 # Sums and broadcasts are linear, so their derivative is the same operation on tangents.

@@ -14,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from ..reductions import Average, Sum
+from ..job import size
 from .ops import allreduce, broadcast
 
 
@@ -24,6 +25,10 @@ class BytepsAllReduce(tf.distribute.ReductionToOneDevice):
     def __init__(self, num_packs: int = 1) -> None:
         super().__init__(accumulation_fn=lambda values: self._reduced(tf.add_n(values)))
         self._place, self._op = 0, Sum
+
+    @property
+    def _num_between_graph_workers(self) -> int:
+        return max(size(), 2)  # TensorFlow returns the value of one replica as it is if this is 1
 
     def _reduced(self, value: Any) -> Any:
         # A graph's names are counted when it is traced. Eager calls have the name of their place, or they would need

@@ -6,11 +6,12 @@ that engine. Point-to-point messages are not supported."""
 import datetime
 import os
 import socket
+import time
 
 import torch
 import torch.distributed as dist
 
-from .. import _abi
+from .. import _abi, job
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import TributaryError, UnsupportedError
@@ -49,13 +50,15 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
     def wait(self, timeout=None):
         # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
         seconds = timeout.total_seconds() if timeout else 0
+        deadline = time.monotonic() + seconds
         try:
             for operation, place in self._handle.operations if seconds > 0 else ():
                 if place is None:
-                    operation.wait(seconds)
+                    operation.wait(max(deadline - time.monotonic(), 0))
             self._handle.wait()
         except TimeoutError as problem:
-            raise TributaryError(str(problem), _abi.TRIB_TIMEOUT) from problem
+            self._exception = TributaryError(str(problem), _abi.TRIB_TIMEOUT)
+            raise self._exception from problem
         except RuntimeError as problem:
             self._exception = problem
             raise
@@ -346,6 +349,11 @@ def _create(opts, _backend_options=None):
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
         store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
     device.choose()
+    if job.is_continue(os.environ.get('TRIB_SURVIVE')):
+        raise UnsupportedError(
+            'TRIB_SURVIVE=continue: torch.distributed divides by a number of workers that stays: take '
+            'TRIB_SURVIVE=workers, or tributary.torch'
+        )
     engine = Engine(
         rank=rank,
         worker_count=size,

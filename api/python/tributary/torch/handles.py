@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import torch
@@ -14,11 +15,12 @@ class Handle:
     """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
     is the first operation's."""
 
-    __slots__ = ('operations', '_finish', '_result', '_is_finished')
+    __slots__ = ('operations', '_finish', '_result', '_is_finished', '_lock')
 
     def __init__(self, operations, finish=None):
         self.operations, self._finish = operations, finish
         self._result, self._is_finished = None, False
+        self._lock = threading.RLock()  # a future's callback may wait while the caller does
 
     def done(self):
         """True if the operations are complete."""
@@ -26,18 +28,19 @@ class Handle:
 
     def wait(self):
         """Waits and returns the result: tensors on GPUs are waited for by the current stream, others by this thread."""
-        if not self._is_finished:
-            raise_unseen()
-            for operation, device in self.operations:
-                if device is None:
-                    operation.wait()
-                else:
-                    operation.stream_wait(torch.cuda.current_stream(device).cuda_stream)
-                    _unseen.append(operation)
-            self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
-            self._is_finished = True
-            self.operations, self._finish = (), None
-        return self._result
+        with self._lock:
+            if not self._is_finished:
+                raise_unseen()
+                for operation, device in self.operations:
+                    if device is None:
+                        operation.wait()
+                    else:
+                        operation.stream_wait(torch.cuda.current_stream(device).cuda_stream)
+                        _unseen.append(operation)
+                self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
+                self._is_finished = True
+                self.operations, self._finish = (), None
+            return self._result
 
 
 def raise_unseen():
