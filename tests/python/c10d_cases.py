@@ -112,7 +112,7 @@ def deadlines(rank, size):
         try:
             call()
         except RuntimeError as problem:
-            assert 'by its deadline' in str(problem), problem
+            assert 'deadline' in str(problem), problem  # its own, or that of a rank that has withdrawn
             continue
         raise AssertionError('an operation ended within 1 ns')
     dist.barrier()
