@@ -178,8 +178,8 @@ void trib_device_decode_there(const trib_core *core, trib_task *task)
     const trib_tensor *tensor = task->tensor;
     const trib_device_ops *ops = core->engine->env.device;
     trib_device_task *device = task->device;
-    const bool goes_back = task->io.destination.data == device->staging &&
-                           (tensor->device->slice_count > 0 || device->wanted != NULL);
+    const bool goes_back =
+        task->io.destination.data == device->staging && (tensor->device->slice_count > 0 || device->wanted != NULL);
     if (goes_back && tensor->codec.codec->inspect != NULL && ops->decodes != NULL &&
         ops->decodes(&tensor->codec, tensor->dtype) && lay_out_chunks(task, &device->encoding)) {
         (void)trib_task_hand_sums(task, device->staging, device->encoding.room, TRIB_DEVICE_ENCODED_AT);

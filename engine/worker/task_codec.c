@@ -328,8 +328,7 @@ static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t
 {
     trib_error why;
     trib_error_clear(&why);
-    const trib_status status =
-        (trib_task_has_handed_sums(task) ? hand_chunk : decode_here)(core, task, chunk, &why);
+    const trib_status status = (trib_task_has_handed_sums(task) ? hand_chunk : decode_here)(core, task, chunk, &why);
     return status == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, status, "the sum of chunk %u of partition %u from %s: %.300s", chunk,

@@ -1,7 +1,7 @@
 /*
- * cuda_codec.c - ENCODE and DECODE jobs: a kernel encodes a contribution into device memory, from where a copy brings it
- * to the host, or a copy brings an encoded sum into device memory, and a kernel decodes it. The jobs of a stream follow
- * each other, so they share that memory.
+ * cuda_codec.c - ENCODE and DECODE jobs: a kernel encodes a contribution into device memory, from where a copy brings
+ * it to the host, or a copy brings an encoded sum into device memory, and a kernel decodes it. The jobs of a stream
+ * follow each other, so they share that memory.
  */
 #include "stages/cuda/cuda_internal.h"
 
@@ -137,7 +137,8 @@ static cudaError_t decode_here(const trib_device_job *job, cudaStream_t stream)
                                        elements + first, (uint32_t)length, NULL);
         code = status == TRIB_OK ? cudaSuccess : cudaErrorInvalidValue;
     }
-    code = code != cudaSuccess ? code : cudaMemcpyAsync(job->target, elements, job->bytes, cudaMemcpyHostToDevice, stream);
+    code =
+        code != cudaSuccess ? code : cudaMemcpyAsync(job->target, elements, job->bytes, cudaMemcpyHostToDevice, stream);
     free(elements);
     return code;
 }

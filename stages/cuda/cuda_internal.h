@@ -182,12 +182,12 @@ struct trib_device {
 
     /* The device thread's own. */
     cudaStream_t streams[CUDA_STREAM_COUNT];
-    cuda_queue issued[CUDA_STREAM_COUNT]; /* oldest first: jobs of a stream end in this order */
-    uint32_t collectives;                 /* in issued[CUDA_COLLECTIVE] */
-    cuda_queue ready;                     /* collectives that have not been issued, oldest first */
-    cuda_queue deferred;                  /* copies whose `after` has not been issued */
-    trib_device_job *waits, *waits_tail;  /* jobs that wait for callers' streams, oldest first */
-    cuda_end_event *end_events;           /* all of them */
+    cuda_queue issued[CUDA_STREAM_COUNT];    /* oldest first: jobs of a stream end in this order */
+    uint32_t collectives;                    /* in issued[CUDA_COLLECTIVE] */
+    cuda_queue ready;                        /* collectives that have not been issued, oldest first */
+    cuda_queue deferred;                     /* copies whose `after` has not been issued */
+    trib_device_job *waits, *waits_tail;     /* jobs that wait for callers' streams, oldest first */
+    cuda_end_event *end_events;              /* all of them */
     cuda_encoded encoded[CUDA_STREAM_COUNT]; /* of the two streams of copies */
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */

@@ -2,17 +2,21 @@
  * cuda_kernels.cu - codecs on a GPU. They give the bits of the processors' (engine/codec), so no product and sum may
  * become one operation: the intrinsics round each.
  *
- * Several blocks cast or decode a chunk. Where it has a scale one block encodes it, which looks for the largest
- * element first; its second look finds the chunk in the GPU's cache. A thread takes four elements at a time where they
- * lie so that it can.
+ * Several blocks work on a chunk. Where it has a scale they look for the largest element first, and keep what they have
+ * read in shared memory for the second look. From compute capability 9 on they are a cluster, whose blocks see each
+ * other's largest; before that it is one block. A thread takes four elements at a time where they lie so that it can.
  */
+#include <cooperative_groups.h>
+
 #include "stages/cuda/cuda_kernels.h"
 
 #define ENCODED_AT 16u /* TRIB_DEVICE_ENCODED_AT */
 #define SCALE_BYTES 4u
 #define THREADS 256u
-#define SCALED_THREADS 1024u
-#define PARTS 8u /* blocks for each chunk that is cast or decoded */
+#define CLUSTER 8u             /* blocks that encode a chunk with a scale together */
+#define ALONE_THREADS 1024u    /* of the block that does it alone */
+#define KEPT_BYTES (46u << 10) /* the most of a block */
+#define PARTS 8u               /* blocks for each chunk that is cast or decoded */
 #define SIGN 0x80000000u
 #define MAGNITUDE 0x7fffffffu
 #define INFINITE 0x7f800000u
@@ -47,8 +51,8 @@ static __device__ __forceinline__ uint32_t narrowed(uint32_t bits, narrow format
 static __device__ __forceinline__ uint32_t widened(uint32_t magnitude, narrow format)
 {
     const uint32_t normal = (magnitude << format.shift) + (format.bias << 23);
-    const uint32_t small = __float_as_uint(
-        __fsub_rn(__uint_as_float(format.unit + magnitude), __uint_as_float(format.unit)));
+    const uint32_t small =
+        __float_as_uint(__fsub_rn(__uint_as_float(format.unit + magnitude), __uint_as_float(format.unit)));
     return magnitude < 1u << (23 - format.shift) ? small : normal;
 }
 
@@ -161,13 +165,26 @@ static __device__ __forceinline__ uint32_t by_fours(const void *elements, uint32
     return (uintptr_t)elements % 16 == 0 ? count / 4 * 4 : 0;
 }
 
+/* Elements that a thread has read before, in the order in which it takes them. */
+extern __shared__ uint4 kept[];
+
+static __device__ __forceinline__ uint32_t kept_fours()
+{
+    uint32_t bytes;
+    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
+    return bytes / 16;
+}
+
+/* Every thread of a block has kept up to `fours` / block size groups of four. */
 template <int codec>
-static __device__ void encode_part(const uint32_t *bits, const piece &mine, const shared_part &part, uint32_t thread,
-                                   uint32_t threads)
+static __device__ __forceinline__ void encode_part(const uint32_t *bits, const piece &mine, const shared_part &part,
+                                                   uint32_t thread, uint32_t threads, uint32_t fours)
 {
     const uint32_t wide = by_fours(bits, mine.count);
-    for (uint32_t i = thread * 4; i < wide; i += threads * 4) {
-        const uint4 b = ((const uint4 *)bits)[i / 4];
+    uint32_t at = threadIdx.x;
+#pragma unroll 4
+    for (uint32_t i = thread * 4; i < wide; i += threads * 4, at += blockDim.x) {
+        const uint4 b = at < fours ? kept[at] : ((const uint4 *)bits)[i / 4];
         put_codes<codec>(mine.codes, i,
                          make_uint4(encoded_of<codec>(b.x, i, part), encoded_of<codec>(b.y, i + 1, part),
                                     encoded_of<codec>(b.z, i + 2, part), encoded_of<codec>(b.w, i + 3, part)));
@@ -180,8 +197,8 @@ static __device__ void encode_part(const uint32_t *bits, const piece &mine, cons
 template <int codec> static __global__ void cast_kernel(cuda_kernel_work work)
 {
     const piece mine = piece_of<codec>(work, blockIdx.x);
-    encode_part<codec>((const uint32_t *)work.source + mine.first, mine, shared_part(), blockIdx.y * THREADS + threadIdx.x,
-                       PARTS * THREADS);
+    encode_part<codec>((const uint32_t *)work.source + mine.first, mine, shared_part(),
+                       blockIdx.y * THREADS + threadIdx.x, PARTS * THREADS, 0);
     if (blockIdx.y == 0 && threadIdx.x == 0) {
         *mine.size = mine.count * 2;
     }
@@ -193,8 +210,10 @@ static __device__ __forceinline__ uint32_t larger(uint32_t most, uint32_t bits)
     return magnitude < INFINITE ? max(most, magnitude) : most;
 }
 
-/* Returns the bits of the largest finite magnitude of the chunk, to all threads of its block. */
-static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count)
+/* Returns the bits of the largest finite magnitude of the chunk, to all threads of its `blocks` blocks. */
+template <uint32_t blocks>
+static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count, uint32_t thread, uint32_t threads,
+                                          uint32_t fours)
 {
     __shared__ uint32_t most;
     const uint32_t wide = by_fours(bits, count);
@@ -202,12 +221,16 @@ static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count)
         most = 0;
     }
     __syncthreads();
-    uint32_t own = 0;
-    for (uint32_t i = threadIdx.x * 4; i < wide; i += SCALED_THREADS * 4) {
+    uint32_t own = 0, at = threadIdx.x;
+#pragma unroll 4
+    for (uint32_t i = thread * 4; i < wide; i += threads * 4, at += blockDim.x) {
         const uint4 b = ((const uint4 *)bits)[i / 4];
+        if (at < fours) {
+            kept[at] = b;
+        }
         own = larger(larger(larger(larger(own, b.x), b.y), b.z), b.w);
     }
-    for (uint32_t i = wide + threadIdx.x; i < count; i += SCALED_THREADS) {
+    for (uint32_t i = wide + thread; i < count; i += threads) {
         own = larger(own, bits[i]);
     }
     for (int apart = 16; apart > 0; apart /= 2) {
@@ -217,7 +240,18 @@ static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count)
         atomicMax(&most, own);
     }
     __syncthreads();
-    return most;
+    own = most;
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+        cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+        cluster.sync();
+        for (uint32_t i = 0; i < blocks; i++) {
+            own = max(own, *cluster.map_shared_rank(&most, i));
+        }
+        cluster.sync(); /* a block may end only when the others have read its memory */
+    }
+#endif
+    return own;
 }
 
 static __device__ __host__ uint64_t mixed(uint64_t hash, uint64_t number)
@@ -236,11 +270,12 @@ static __device__ float power_of_two_scale(uint32_t largest, float limit)
     return __uint_as_float((uint32_t)((power < -126 ? -126 : power) + 127) << 23);
 }
 
-template <int codec> static __global__ void scaled_kernel(cuda_kernel_work work)
+template <int codec, uint32_t blocks> static __global__ void scaled_kernel(cuda_kernel_work work)
 {
-    const piece mine = piece_of<codec>(work, blockIdx.x);
+    const piece mine = piece_of<codec>(work, blockIdx.x / blocks);
+    const uint32_t thread = blockIdx.x % blocks * blockDim.x + threadIdx.x, threads = blocks * blockDim.x;
     const uint32_t *bits = (const uint32_t *)work.source + mine.first;
-    const uint32_t largest = largest_finite(bits, mine.count);
+    const uint32_t fours = kept_fours(), largest = largest_finite<blocks>(bits, mine.count, thread, threads, fours);
     shared_part part = shared_part();
     float scale;
     if (codec == CUDA_KERNEL_INT8) {
@@ -258,8 +293,8 @@ template <int codec> static __global__ void scaled_kernel(cuda_kernel_work work)
         scale = power_of_two_scale(largest, codec == CUDA_KERNEL_E4M3 ? 448.0f : 57344.0f);
         part.factor = __fdiv_rn(1.0f, scale);
     }
-    encode_part<codec>(bits, mine, part, threadIdx.x, SCALED_THREADS);
-    if (threadIdx.x == 0) {
+    encode_part<codec>(bits, mine, part, thread, threads, fours);
+    if (thread == 0) {
         *(float *)(mine.codes - SCALE_BYTES) = scale;
         *mine.size = SCALE_BYTES + mine.count;
     }
@@ -289,25 +324,29 @@ template <int codec> static __global__ void decode_kernel(cuda_kernel_work work)
 typedef void kernel(cuda_kernel_work work);
 
 struct coder {
-    kernel *encode, *decode;
-    bool is_scaled;
+    kernel *encode, *decode, *encode_together; /* the last one, a cluster's, for codecs with a scale; NULL: has none */
 };
 
+#define SCALED(codec)                                                                                                  \
+    {                                                                                                                  \
+        scaled_kernel<codec, 1>, decode_kernel<codec>, scaled_kernel<codec, CLUSTER>                                   \
+    }
 static const coder coders[] = {
-    {cast_kernel<CUDA_KERNEL_FP16>, decode_kernel<CUDA_KERNEL_FP16>, false},
-    {cast_kernel<CUDA_KERNEL_BF16>, decode_kernel<CUDA_KERNEL_BF16>, false},
-    {scaled_kernel<CUDA_KERNEL_E4M3>, decode_kernel<CUDA_KERNEL_E4M3>, true},
-    {scaled_kernel<CUDA_KERNEL_E5M2>, decode_kernel<CUDA_KERNEL_E5M2>, true},
-    {scaled_kernel<CUDA_KERNEL_INT8>, decode_kernel<CUDA_KERNEL_INT8>, true},
+    {cast_kernel<CUDA_KERNEL_FP16>, decode_kernel<CUDA_KERNEL_FP16>, NULL},
+    {cast_kernel<CUDA_KERNEL_BF16>, decode_kernel<CUDA_KERNEL_BF16>, NULL},
+    SCALED(CUDA_KERNEL_E4M3),
+    SCALED(CUDA_KERNEL_E5M2),
+    SCALED(CUDA_KERNEL_INT8),
 };
 
 cudaError_t cuda_kernels_load(void)
 {
     cudaError_t code = cudaSuccess;
     for (const coder &one : coders) {
-        cudaFuncAttributes attributes;
-        code = code != cudaSuccess ? code : cudaFuncGetAttributes(&attributes, one.encode);
-        code = code != cudaSuccess ? code : cudaFuncGetAttributes(&attributes, one.decode);
+        for (kernel *each : {one.encode, one.decode, one.encode_together}) {
+            cudaFuncAttributes attributes;
+            code = code != cudaSuccess || each == NULL ? code : cudaFuncGetAttributes(&attributes, each);
+        }
     }
     return code;
 }
@@ -317,11 +356,40 @@ static uint32_t chunks_of(const cuda_kernel_work *work)
     return (uint32_t)((work->count + work->chunk_elements - 1) / work->chunk_elements);
 }
 
+/* True if the kernel that the current device has was compiled for clusters. */
+static bool has_clusters(kernel *together)
+{
+    cudaFuncAttributes attributes;
+    return cudaFuncGetAttributes(&attributes, together) == cudaSuccess && attributes.ptxVersion >= 90 &&
+           attributes.binaryVersion >= 90;
+}
+
+static cudaError_t encode_scaled(const coder *one, const cuda_kernel_work *work, cudaStream_t stream)
+{
+    const bool together = has_clusters(one->encode_together);
+    const uint32_t blocks = together ? CLUSTER : 1, threads = together ? THREADS : ALONE_THREADS;
+    const uint64_t kept_bytes = ((uint64_t)work->chunk_elements / 4 / blocks + threads) * 16;
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(chunks_of(work) * blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = kept_bytes < KEPT_BYTES ? kept_bytes : KEPT_BYTES;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = together ? 1 : 0;
+    return cudaLaunchKernelEx(&config, together ? one->encode_together : one->encode, *work);
+}
+
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
 {
     const coder *one = &coders[work->codec];
-    const dim3 blocks(chunks_of(work), one->is_scaled ? 1 : PARTS);
-    one->encode<<<blocks, one->is_scaled ? SCALED_THREADS : THREADS, 0, stream>>>(*work);
+    if (one->encode_together != NULL) {
+        return encode_scaled(one, work, stream);
+    }
+    one->encode<<<dim3(chunks_of(work), PARTS), THREADS, 0, stream>>>(*work);
     return cudaGetLastError();
 }
 

@@ -28,6 +28,7 @@ typedef struct cuda_kernel_work {
 #ifdef __cplusplus
 extern "C" {
 #endif
+/* For the current device, before its first launch. */
 cudaError_t cuda_kernels_load(void);
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream);
 cudaError_t cuda_kernels_decode(const cuda_kernel_work *work, cudaStream_t stream);

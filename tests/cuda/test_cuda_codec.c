@@ -1,5 +1,6 @@
-/* test_cuda_codec.c - ENCODE and DECODE jobs of the CUDA module over stand-ins: what a kernel is told, and that memory is taken
- * and given back in the order of the stream. Kernels themselves run in tests/gpu alone. */
+/* test_cuda_codec.c - ENCODE and DECODE jobs of the CUDA module over stand-ins: what a kernel is told, that memory is
+ * taken and given back in the order of the stream, and what a full device does. Kernels themselves run in tests/gpu
+ * alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,7 @@ static struct {
     int taken, given;
     size_t bytes; /* taken last */
     cudaError_t refusal;
-    cuda_kernel_work work; /* launched last */
+    cuda_kernel_work work;             /* launched last */
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
     enum cudaMemcpyKind kind;

@@ -71,6 +71,7 @@ void scenario_kernels(rank *self)
     check_cuda(cudaMalloc((void **)&bed.elements, sizeof(float) * ELEMENTS), "cudaMalloc");
     check_cuda(cudaMalloc((void **)&bed.encoded, (size_t)ELEMENTS / CHUNK * ROOM_WIDE), "cudaMalloc");
     check_cuda(cudaMemset(bed.elements, 0x3e, sizeof(float) * ELEMENTS), "cudaMemset");
+    check_cuda(cuda_kernels_load(), "cuda_kernels_load");
     copy_beside(&bed);
     for (int codec = CUDA_KERNEL_FP16; codec <= CUDA_KERNEL_INT8; codec++) {
         measure(&bed, (cuda_kernel_codec)codec, names[codec], false);

@@ -210,8 +210,8 @@ static void run_job(trib_device *device, trib_device_job *job)
         if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
-        job->was_full = fault == TRIB_HOST_FAULT_FULL &&
-                        (job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_DECODE);
+        job->was_full =
+            fault == TRIB_HOST_FAULT_FULL && (job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_DECODE);
         trib_host_end(device, job);
     }
 }

@@ -54,8 +54,9 @@ static bool decode_elements(const trib_device_job *job)
 /* Copies the bytes of a job that concerns its member alone. */
 static void copy_bytes(const trib_device_job *job)
 {
-    const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_TO_DEVICE ||
-                        job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
+    const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE ||
+                        job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_ALL_REDUCE ||
+                        job->kind == TRIB_DEVICE_BROADCAST;
     if (job->kind == TRIB_DEVICE_DECODE) {
         trib_assert(decode_elements(job)); /* it was inspected */
     } else if (job->kind == TRIB_DEVICE_ENCODE && !job->was_full) {

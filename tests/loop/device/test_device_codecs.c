@@ -208,12 +208,9 @@ static void a_refused_contribution_is_not_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_device_a_machine),
-        cmocka_unit_test(devices_of_a_machine_sum_first),
-        cmocka_unit_test(devices_of_a_group),
-        cmocka_unit_test(a_full_device_uses_processors),
-        cmocka_unit_test(one_machine_sums_exactly),
-        cmocka_unit_test(a_refused_contribution_is_not_lost),
+        cmocka_unit_test(one_device_a_machine),     cmocka_unit_test(devices_of_a_machine_sum_first),
+        cmocka_unit_test(devices_of_a_group),       cmocka_unit_test(a_full_device_uses_processors),
+        cmocka_unit_test(one_machine_sums_exactly), cmocka_unit_test(a_refused_contribution_is_not_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
