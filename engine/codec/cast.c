@@ -65,12 +65,20 @@ static uint32_t encode_bf16(const trib_codec_params *params, const trib_codec_pl
     return encode_cast(TRIB_BFLOAT16, dtype, source, count, encoded);
 }
 
+static trib_status inspect_cast(const trib_codec *codec, uint32_t encoded_size, uint32_t count, trib_error *error)
+{
+    return encoded_size == (uint64_t)count * sizeof(uint16_t)
+               ? TRIB_OK
+               : trib_codec_refuse(codec, "another length than its elements have", error);
+}
+
 static trib_status decode_cast(const trib_codec *codec, trib_dtype narrow, trib_dtype dtype,
                                const unsigned char *encoded, uint32_t encoded_size, void *destination, uint32_t count,
                                trib_error *error)
 {
-    if (encoded_size != (uint64_t)count * sizeof(uint16_t)) {
-        return trib_codec_refuse(codec, "another length than its elements have", error);
+    const trib_status status = inspect_cast(codec, encoded_size, count, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     const codec_kernels *kernels = trib_codec_kernels_best();
     float room[CODEC_BLOCK];
@@ -102,16 +110,36 @@ static trib_status decode_bf16(const trib_codec_params *params, trib_dtype dtype
     return decode_cast(&trib_codec_bf16, TRIB_BFLOAT16, dtype, encoded, encoded_size, destination, count, error);
 }
 
+static trib_status inspect_fp16(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                uint32_t encoded_size, uint32_t count, trib_error *error)
+{
+    (void)params;
+    (void)dtype;
+    (void)encoded;
+    return inspect_cast(&trib_codec_fp16, encoded_size, count, error);
+}
+
+static trib_status inspect_bf16(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                uint32_t encoded_size, uint32_t count, trib_error *error)
+{
+    (void)params;
+    (void)dtype;
+    (void)encoded;
+    return inspect_cast(&trib_codec_bf16, encoded_size, count, error);
+}
+
 const trib_codec trib_codec_fp16 = {.name = "fp16",
                                     .id = TRIB_CODEC_FP16,
                                     .check = check_fp16,
                                     .bound = bound_cast,
                                     .encode = encode_fp16,
-                                    .decode = decode_fp16};
+                                    .decode = decode_fp16,
+                                    .inspect = inspect_fp16};
 
 const trib_codec trib_codec_bf16 = {.name = "bf16",
                                     .id = TRIB_CODEC_BF16,
                                     .check = check_bf16,
                                     .bound = bound_cast,
                                     .encode = encode_bf16,
-                                    .decode = decode_bf16};
+                                    .decode = decode_bf16,
+                                    .inspect = inspect_bf16};

@@ -70,6 +70,9 @@ typedef struct trib_codec {
      * elements. Then the destination has any content. Nothing outside of the two buffers is touched. */
     trib_status (*decode)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                           uint32_t encoded_size, void *destination, uint32_t count, trib_error *error);
+    /* NULL, or refuses what decode would refuse, for who decodes elsewhere. */
+    trib_status (*inspect)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                           uint32_t encoded_size, uint32_t count, trib_error *error);
     /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), with the bits of an
      * addition of each element: one that was not sent adds 0. Servers add so where a sum waits for the chunk.
      * TRIB_PROTOCOL leaves the sum unchanged. */

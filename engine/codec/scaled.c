@@ -192,6 +192,14 @@ static const char *read_codes(const trib_codec *codec, const unsigned char *enco
     return NULL;
 }
 
+static trib_status inspect_scaled(const trib_codec *codec, const unsigned char *encoded, uint32_t encoded_size,
+                                  uint32_t count, trib_error *error)
+{
+    scaled_codes codes;
+    const char *problem = read_codes(codec, encoded, encoded_size, count, &codes);
+    return problem == NULL ? TRIB_OK : trib_codec_refuse(codec, problem, error);
+}
+
 static trib_status decode_scaled(const trib_codec *codec, trib_dtype dtype, const unsigned char *encoded,
                                  uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
@@ -259,6 +267,14 @@ static trib_status add_scaled(const trib_codec *codec, trib_dtype dtype, const u
         (void)params;                                                                                                  \
         return decode_scaled(&trib_codec_##codec, dtype, encoded, encoded_size, destination, count, error);            \
     }                                                                                                                  \
+    static trib_status inspect_##codec(const trib_codec_params *params, trib_dtype dtype,                              \
+                                       const unsigned char *encoded, uint32_t encoded_size, uint32_t count,            \
+                                       trib_error *error)                                                              \
+    {                                                                                                                  \
+        (void)params;                                                                                                  \
+        (void)dtype;                                                                                                   \
+        return inspect_scaled(&trib_codec_##codec, encoded, encoded_size, count, error);                               \
+    }                                                                                                                  \
     static trib_status add_##codec(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,    \
                                    uint32_t encoded_size, void *sum, uint32_t count, trib_error *error)                \
     {                                                                                                                  \
@@ -271,6 +287,7 @@ static trib_status add_scaled(const trib_codec *codec, trib_dtype dtype, const u
                                            .bound = bound_##bytes,                                                     \
                                            .encode = encode_##codec,                                                   \
                                            .decode = decode_##codec,                                                   \
+                                           .inspect = inspect_##codec,                                                 \
                                            .add_encoded = add_##codec};
 
 DEFINE_CODEC(fp8_e4m3, TRIB_CODEC_FP8_E4M3, bytes)

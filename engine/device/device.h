@@ -25,7 +25,7 @@
 #include "engine/codec/codec.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_DEVICE_ABI 14u
+#define TRIB_DEVICE_ABI 15u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 
@@ -36,6 +36,7 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_TO_HOST,        /* bytes from source (device) to target (host) */
     TRIB_DEVICE_ENCODE,         /* as TO_HOST, but the target gets what a codec makes of the source's elements */
     TRIB_DEVICE_TO_DEVICE,      /* bytes from source (host) to target (device) */
+    TRIB_DEVICE_DECODE,         /* as TO_DEVICE, but the target gets the elements that the source's chunks encode */
     TRIB_DEVICE_SEE,            /* makes data that a network device has written to target visible to the device */
     TRIB_DEVICE_REDUCE_SCATTER, /* target gets this member's shard of the sum of the members' sources */
     TRIB_DEVICE_ALL_GATHER,     /* target gets every member's shard; this member's shard is in place already */
@@ -46,15 +47,16 @@ typedef enum trib_device_kind {
     TRIB_DEVICE_KIND_COUNT
 } trib_device_kind;
 
-/* How a device encodes a partition, chunk by chunk. Each chunk has `room` bytes at the target: the number of its
- * encoded bytes (uint32_t), and from TRIB_DEVICE_ENCODED_AT on, these. */
+/* How a device encodes or decodes a partition, chunk by chunk. Each chunk has `room` bytes of host memory: the number
+ * of its encoded bytes (uint32_t), and from TRIB_DEVICE_ENCODED_AT on, these. What is to be decoded has been checked
+ * (trib_codec.inspect). */
 #define TRIB_DEVICE_ENCODED_AT 16u
 typedef struct trib_device_encoding {
     const trib_codec_config *config; /* without feedback, momentum and state */
-    trib_codec_place place;          /* of the first chunk */
+    trib_codec_place place;          /* of the first chunk; for ENCODE */
     uint32_t chunk_elements;         /* of every chunk but the last */
     uint32_t room;                   /* a multiple of 16 */
-    uint64_t target_bytes;           /* all that the target gets */
+    uint64_t encoded_bytes;          /* of all chunks' rooms; the last one may be cut */
 } trib_device_encoding;
 
 /* The end of an operation on the device, for which streams may wait. The engine clears all but the event before each
@@ -77,7 +79,10 @@ typedef struct trib_device_job {
     size_t bytes;  /* for collectives: size of the whole piece */
     size_t shard;  /* for collectives: member r has bytes [r * shard, (r + 1) * shard), cut at `bytes` */
     uint32_t root; /* for BROADCAST: a member */
-    const trib_device_encoding *encoding; /* for ENCODE */
+    const trib_device_encoding *encoding; /* for ENCODE and DECODE */
+    /* The device had no memory to encode or decode in. An ENCODE has copied the elements as they are then, and a DECODE
+     * was carried out by a processor. */
+    bool was_full;
     uint64_t label; /* for collectives: the same on all members; checked by the host implementation */
     const struct trib_device_job *after;
     void *marker; /* for WAIT: from marker_record, owned by the job */
@@ -127,6 +132,8 @@ typedef struct trib_device_ops {
     bool (*reduces)(trib_dtype dtype, trib_reduce reduce);
     /* Any thread: whether the device takes ENCODE jobs of that codec and type. NULL: it takes none. */
     bool (*encodes)(const trib_codec_config *config, trib_dtype dtype);
+    /* The same of DECODE jobs. */
+    bool (*decodes)(const trib_codec_config *config, trib_dtype dtype);
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);
@@ -171,8 +178,13 @@ typedef struct trib_host_pace {
 void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace);
 /* Number of times that members of a group came to collectives in different orders, which would hang NCCL. */
 uint32_t trib_host_world_order_conflicts(trib_host_world *world);
-/* For tests: lets the next jobs of that member fail, or hang until stop. */
-typedef enum trib_host_fault { TRIB_HOST_FAULT_NONE, TRIB_HOST_FAULT_FAIL, TRIB_HOST_FAULT_HANG } trib_host_fault;
+/* For tests: lets the next jobs of that member fail, or hang until stop, or find no memory to encode or decode in. */
+typedef enum trib_host_fault {
+    TRIB_HOST_FAULT_NONE,
+    TRIB_HOST_FAULT_FAIL,
+    TRIB_HOST_FAULT_HANG,
+    TRIB_HOST_FAULT_FULL
+} trib_host_fault;
 void trib_host_world_fault(trib_host_world *world, int32_t machine, int32_t rank, trib_host_fault fault);
 
 /* Ends the member and its device: a collective whose part the member has not finished never ends. */

@@ -142,29 +142,59 @@ bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls
 
 /* ---- Encoding ---- */
 
-bool trib_device_encode_there(const trib_core *core, trib_task *task)
+/* Returns false if the encoded chunks would not fit where the elements do. */
+static bool lay_out_chunks(const trib_task *task, trib_device_encoding *how)
 {
     const trib_tensor *tensor = task->tensor;
     const trib_codec_config *config = &tensor->codec;
-    const trib_device_ops *ops = core->engine->env.device;
-    if (!trib_task_will_encode(task) || ops->encodes == NULL || !ops->encodes(config, tensor->dtype)) {
-        return false;
-    }
     const uint32_t element = (uint32_t)trib_dtype_size(tensor->dtype), chunk = tensor->chunk_bytes / element;
     const uint32_t whole = task->chunk_count - 1, rest = task->size / element - whole * chunk;
     const uint64_t bound = config->codec->bound(&config->params, tensor->dtype, chunk);
     const uint64_t room = (TRIB_DEVICE_ENCODED_AT + bound + 15) / 16 * 16;
     const uint64_t last = TRIB_DEVICE_ENCODED_AT + config->codec->bound(&config->params, tensor->dtype, rest);
-    if (whole * room + last > task->size) {
-        return false; /* it would not fit where the elements do */
+    *how = (trib_device_encoding){.config = config,
+                                  .place = trib_task_first_place(task),
+                                  .chunk_elements = chunk,
+                                  .room = (uint32_t)room,
+                                  .encoded_bytes = whole * room + last};
+    return how->encoded_bytes <= task->size;
+}
+
+bool trib_device_encode_there(const trib_core *core, trib_task *task)
+{
+    const trib_tensor *tensor = task->tensor;
+    const trib_device_ops *ops = core->engine->env.device;
+    trib_device_encoding *how = &task->device->encoding;
+    if (!trib_task_will_encode(task) || ops->encodes == NULL || !ops->encodes(&tensor->codec, tensor->dtype) ||
+        !lay_out_chunks(task, how)) {
+        return false;
     }
-    task->device->encoding = (trib_device_encoding){.config = config,
-                                                    .place = trib_task_first_place(task),
-                                                    .chunk_elements = chunk,
-                                                    .room = (uint32_t)room,
-                                                    .target_bytes = whole * room + last};
-    trib_task_note_encoded(task, task->device->staging, (uint32_t)room, TRIB_DEVICE_ENCODED_AT);
+    trib_task_note_encoded(task, task->device->staging, how->room, TRIB_DEVICE_ENCODED_AT);
     return true;
+}
+
+void trib_device_decode_there(const trib_core *core, trib_task *task)
+{
+    const trib_tensor *tensor = task->tensor;
+    const trib_device_ops *ops = core->engine->env.device;
+    trib_device_task *device = task->device;
+    const bool goes_back =
+        task->io.destination.data == device->staging && (tensor->device->slice_count > 0 || device->wanted != NULL);
+    if (goes_back && tensor->codec.codec->inspect != NULL && ops->decodes != NULL &&
+        ops->decodes(&tensor->codec, tensor->dtype) && lay_out_chunks(task, &device->encoding)) {
+        (void)trib_task_hand_sums(task, device->staging, device->encoding.room, TRIB_DEVICE_ENCODED_AT);
+    }
+}
+
+void trib_device_note_full(trib_core *core, const trib_task *task)
+{
+    trib_engine *engine = core->engine;
+    if (!atomic_exchange(&engine->full_logged, true)) {
+        trib_log(&engine->logger, TRIB_LOG_WARN,
+                 "tensor \"%s\": the device has no memory left to encode and decode in (%llu bytes); processors do it "
+                 "until it has some",
+                 task->tensor->name, (unsigned long long)task->device->encoding.encoded_bytes);
+    }
 }
 
 /* ---- Tensors ---- */

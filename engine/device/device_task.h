@@ -25,7 +25,7 @@ struct trib_device_task {
     trib_task *task;
     trib_device_job reduce, to_host, to_device, gather;
     unsigned char *staging;        /* host memory for the partition */
-    trib_device_encoding encoding; /* of the round's contribution, if the device encodes it */
+    trib_device_encoding encoding; /* of the round's contribution, then of its sum, if the device has the codec */
     unsigned char *wanted;         /* staged: the place of the round's result on the device; NULL: none */
     /* job after which the round's bytes are in place on the device; NULL: they are in place */
     const trib_device_job *ready;
@@ -84,6 +84,10 @@ bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls
 /* True if the device encodes the round's contribution on its way to `staging`. Fills in device->encoding then, and
  * tells the task where its chunks will lie. */
 bool trib_device_encode_there(const trib_core *core, trib_task *task);
+/* DECOMPRESS: lets the device decode the round's sum on its way from `staging`, if it can. */
+void trib_device_decode_there(const trib_core *core, trib_task *task);
+/* The device had no memory for a codec (trib_device_job.was_full). Says so in the log, once. */
+void trib_device_note_full(trib_core *core, const trib_task *task);
 /* Drops a hold. Settles the task if it has failed; resumes it if it waits for its last hold. */
 void trib_device_release(trib_core *core, trib_task *task);
 /* Drops the hold of a job that is back, and fails its operation if the job has failed. Returns false if the job or its

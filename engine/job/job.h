@@ -234,6 +234,7 @@ struct trib_engine {
     struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */
     struct trib_device *device;                           /* NULL: none */
+    atomic_bool full_logged;                              /* whether the log has said that the device is full */
     atomic_bool direct_logged;                            /* whether the log has said that bytes bypass host memory */
     _Atomic(struct trib_local_group *) group; /* local ranks of this machine; NULL: alone, or not open yet */
     atomic_uint launches;                     /* counts what stream_wait may be tried again for (device.h) */

@@ -130,6 +130,11 @@ void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room,
     task->codec->there_at = at;
 }
 
+void trib_task_note_plain(trib_task *task)
+{
+    task->codec->there.data = NULL;
+}
+
 /* Copies what a device has encoded, so that sums may land where it lies. */
 static uint32_t take_encoded(const trib_task_codec *self, uint32_t chunk, unsigned char *encoded)
 {
@@ -278,16 +283,52 @@ static uint32_t find_answer(const trib_task *task, uint32_t chunk)
     return chunk;
 }
 
-static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
+bool trib_task_hand_sums(trib_task *task, unsigned char *data, uint32_t room, uint32_t at)
+{
+    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
+        if (task->codec->answer_sizes[chunk] == 0) {
+            return false;
+        }
+    }
+    task->codec->handed = (trib_view){.data = data, .bytes = room * task->chunk_count, .chunk_bytes = room};
+    task->codec->there_at = at;
+    return true;
+}
+
+/* A device cannot refuse what a peer has sent, so it is looked at here. */
+static trib_status hand_chunk(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
 {
     const trib_task_codec *self = task->codec;
     const trib_tensor *tensor = task->tensor;
+    const unsigned char *encoded = trib_view_chunk(&self->answers, chunk);
+    unsigned char *to = trib_view_chunk(&self->handed, chunk);
+    const uint32_t bytes = self->answer_sizes[chunk];
+    const trib_status status = tensor->codec.codec->inspect(&tensor->codec.params, tensor->dtype, encoded, bytes,
+                                                            chunk_elements(task, chunk), error);
+    if (status == TRIB_OK) {
+        trib_assert(bytes <= self->handed.chunk_bytes - self->there_at);
+        memcpy(to, &bytes, sizeof bytes);
+        memcpy(to + self->there_at, encoded, bytes);
+        trib_charge(core->reactor, TRIB_COST_COPY, bytes);
+    }
+    return status;
+}
+
+static trib_status decode_here(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
+{
+    const trib_task_codec *self = task->codec;
+    const trib_tensor *tensor = task->tensor;
+    trib_charge(core->reactor, TRIB_COST_DECODE, trib_view_chunk_size(&task->io.source, chunk));
+    return tensor->codec.codec->decode(&tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk),
+                                       self->answer_sizes[chunk], trib_view_chunk(&task->io.destination, chunk),
+                                       chunk_elements(task, chunk), error);
+}
+
+static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
+{
     trib_error why;
     trib_error_clear(&why);
-    const trib_status status = tensor->codec.codec->decode(
-        &tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk), self->answer_sizes[chunk],
-        trib_view_chunk(&task->io.destination, chunk), chunk_elements(task, chunk), &why);
-    trib_charge(core->reactor, TRIB_COST_DECODE, trib_view_chunk_size(&task->io.source, chunk));
+    const trib_status status = (trib_task_has_handed_sums(task) ? hand_chunk : decode_here)(core, task, chunk, &why);
     return status == TRIB_OK
                ? TRIB_OK
                : trib_error_set(error, status, "the sum of chunk %u of partition %u from %s: %.300s", chunk,
@@ -419,7 +460,7 @@ void trib_task_codec_settled(trib_task *task)
     }
     if (task->codec != NULL) {
         task->codec->is_open = task->codec->is_on_host = false;
-        task->codec->there.data = NULL;
+        task->codec->there.data = task->codec->handed.data = NULL;
     }
 }
 

@@ -20,7 +20,8 @@ typedef struct trib_task_codec {
     bool is_used;             /* this round's contribution travels encoded */
     bool is_open;             /* its encoding has begun, and it has not settled */
     trib_view there;          /* the round's chunks, as a device has encoded them; no data: it has not */
-    uint32_t there_at;        /* bytes of each before them: their number, which is a uint32_t */
+    uint32_t there_at;        /* bytes of each chunk before them, here and there: their number, which is a uint32_t */
+    trib_view handed;         /* the round's encoded sums, as a device is to decode them; no data: processors do */
     bool is_on_host;          /* the round's contribution has come to COMPRESS, and lies in host memory */
     uint32_t chunks_encoded;  /* of this round */
     uint32_t chunk_to_decode; /* the next one */
@@ -58,6 +59,8 @@ trib_codec_place trib_task_first_place(const trib_task *task);
 /* A device encodes this round's contribution: each chunk has `room` bytes from `data` on, its encoded ones from `at`
  * on. They are there when the task comes to COMPRESS. */
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
+/* It could not, and the elements have come as they are. */
+void trib_task_note_plain(trib_task *task);
 /* COMPRESS: sets the views. Returns true if this operation travels encoded. */
 bool trib_task_encode_prepare(trib_task *task);
 /* Encodes the contribution from the event loop, a chunk at a time, and resumes the pipeline. The operation fails with
@@ -65,6 +68,14 @@ bool trib_task_encode_prepare(trib_task *task);
 void trib_task_encode_begin(trib_core *core, trib_task *task);
 /* DECOMPRESS: returns true if sums came encoded. */
 bool trib_task_decode_prepare(const trib_task *task);
+/* A device decodes this round's sums, if all came encoded: decode_begin checks them, and lays them out as note_encoded
+ * says. Returns false if some came as they are. */
+bool trib_task_hand_sums(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
+/* True if decode_begin has laid them out. */
+static inline bool trib_task_has_handed_sums(const trib_task *task)
+{
+    return task->codec != NULL && task->codec->handed.data != NULL;
+}
 /* Decodes them as encode_begin encodes, and resumes the pipeline. The operation fails if a sum cannot be decoded. */
 void trib_task_decode_begin(trib_core *core, trib_task *task);
 /* The codec's number in the PUSH of a chunk, and its bytes. 0: the chunk travels as it is. */

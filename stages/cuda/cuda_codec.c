@@ -1,17 +1,41 @@
 /*
- * cuda_codec.c - ENCODE jobs: a kernel encodes a contribution into device memory, from where a copy brings it to the
- * host. The jobs of the stream follow each other, so they share that memory.
+ * cuda_codec.c - ENCODE and DECODE jobs: a kernel encodes a contribution into device memory, from where a copy brings
+ * it to the host, or a copy brings an encoded sum into device memory, and a kernel decodes it. The jobs of a stream
+ * follow each other, so they share that memory.
  */
 #include "stages/cuda/cuda_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
 
 #ifdef TRIB_CUDA_KERNELS
 #include "stages/cuda/cuda_kernels.h"
 
+static bool find_kernel(const trib_codec_config *config, trib_dtype dtype, cuda_kernel_codec *which)
+{
+    static const cuda_kernel_codec kernels[] = {[TRIB_CODEC_FP16] = CUDA_KERNEL_FP16,
+                                                [TRIB_CODEC_BF16] = CUDA_KERNEL_BF16,
+                                                [TRIB_CODEC_FP8_E4M3] = CUDA_KERNEL_E4M3,
+                                                [TRIB_CODEC_FP8_E5M2] = CUDA_KERNEL_E5M2,
+                                                [TRIB_CODEC_INT8] = CUDA_KERNEL_INT8};
+    const uint8_t id = config->codec->id;
+    const bool has_one = dtype == TRIB_FLOAT32 && id >= TRIB_CODEC_FP16 && id <= TRIB_CODEC_INT8;
+    *which = has_one ? kernels[id] : CUDA_KERNEL_FP16;
+    return has_one;
+}
+
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
 {
-    const uint8_t id = config->codec->id;
-    return dtype == TRIB_FLOAT32 && config->feedback == TRIB_FEEDBACK_NONE && config->momentum == TRIB_MOMENTUM_NONE &&
-           (id == TRIB_CODEC_FP16 || id == TRIB_CODEC_BF16 || id == TRIB_CODEC_INT8);
+    cuda_kernel_codec which;
+    return find_kernel(config, dtype, &which) && config->feedback == TRIB_FEEDBACK_NONE &&
+           config->momentum == TRIB_MOMENTUM_NONE;
+}
+
+/* Feedback and momentum concern contributions only. */
+bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    cuda_kernel_codec which;
+    return find_kernel(config, dtype, &which);
 }
 
 cudaError_t cuda_codec_load(void)
@@ -19,23 +43,36 @@ cudaError_t cuda_codec_load(void)
     return cuda_kernels_load();
 }
 
+static void free_memory(trib_device *device, cuda_stream_id which)
+{
+    cuda_encoded *mine = &device->encoded[which];
+    if (mine->memory != NULL) {
+        (void)cudaFreeAsync(mine->memory, device->streams[which]);
+    }
+    *mine = (cuda_encoded){.memory = NULL};
+}
+
 void cuda_codec_free(trib_device *device)
 {
-    if (device->encoded != NULL) {
-        (void)cudaFreeAsync(device->encoded, device->streams[CUDA_TO_HOST]);
-        device->encoded = NULL;
-    }
+    free_memory(device, CUDA_TO_HOST);
+    free_memory(device, CUDA_TO_DEVICE);
 }
 
 /* In the order of the stream: nothing waits for the device. */
-static cudaError_t take_memory(trib_device *device, size_t bytes, cudaStream_t stream)
+static cudaError_t take_memory(trib_device *device, cuda_stream_id which, size_t bytes)
 {
-    if (device->encoded_bytes >= bytes) {
+    cuda_encoded *mine = &device->encoded[which];
+    if (mine->bytes >= bytes) {
         return cudaSuccess;
     }
-    cuda_codec_free(device);
-    const cudaError_t code = cudaMallocAsync(&device->encoded, bytes, stream);
-    device->encoded_bytes = code == cudaSuccess ? bytes : 0;
+    free_memory(device, which);
+    const cudaError_t code = cudaMallocAsync(&mine->memory, bytes, device->streams[which]);
+    if (code == cudaSuccess) {
+        mine->bytes = bytes;
+    } else {
+        mine->memory = NULL;
+        (void)cudaGetLastError(); /* must not show up among errors of later calls */
+    }
     return code;
 }
 
@@ -48,41 +85,95 @@ static uint64_t mixed(uint64_t hash, uint64_t number)
     return hash ^ hash >> 31;
 }
 
-cudaError_t cuda_encode(trib_device *device, const trib_device_job *job, cudaStream_t stream)
+static cuda_kernel_work work_of(const trib_device_job *job, void *encoded)
 {
     const trib_device_encoding *how = job->encoding;
     const trib_codec_place *place = &how->place;
-    const uint8_t id = how->config->codec->id;
-    cudaError_t code = take_memory(device, how->target_bytes, stream);
-    if (code != cudaSuccess) {
-        return code;
-    }
-    const cuda_kernel_work work = {
-        .codec = id == TRIB_CODEC_FP16   ? CUDA_KERNEL_FP16
-                 : id == TRIB_CODEC_BF16 ? CUDA_KERNEL_BF16
-                                         : CUDA_KERNEL_INT8,
-        .source = job->source,
-        .target = device->encoded,
+    cuda_kernel_work work = {
+        .encoded = encoded,
         .count = job->bytes / sizeof(float),
         .chunk_elements = how->chunk_elements,
         .room = how->room,
         .first_element = place->first_element,
         .key = mixed(mixed(mixed(how->config->params.seed, place->tensor_key), place->rank), place->round),
     };
-    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
-    code = cuda_kernels_encode(&work, stream);
-    return code != cudaSuccess
-               ? code
-               : cudaMemcpyAsync(job->target, device->encoded, how->target_bytes, cudaMemcpyDeviceToHost, stream);
+    (void)find_kernel(how->config, TRIB_FLOAT32, &work.codec);
+    return work;
 }
 
-#else /* built without nvcc: processors encode */
+cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    const size_t bytes = job->encoding->encoded_bytes;
+    cudaError_t code = take_memory(device, CUDA_TO_HOST, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        job->was_full = true;
+        return cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDeviceToHost, stream);
+    }
+    if (code != cudaSuccess) {
+        return code;
+    }
+    void *memory = device->encoded[CUDA_TO_HOST].memory;
+    cuda_kernel_work work = work_of(job, memory);
+    work.source = job->source;
+    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
+    code = cuda_kernels_encode(&work, stream);
+    return code != cudaSuccess ? code : cudaMemcpyAsync(job->target, memory, bytes, cudaMemcpyDeviceToHost, stream);
+}
+
+/* The copy has read the host's memory when the call returns, because that is not registered. */
+static cudaError_t decode_here(const trib_device_job *job, cudaStream_t stream)
+{
+    const trib_device_encoding *how = job->encoding;
+    const size_t count = job->bytes / sizeof(float);
+    const unsigned char *at = job->source;
+    float *elements = malloc(job->bytes);
+    cudaError_t code = elements == NULL ? cudaErrorMemoryAllocation : cudaSuccess;
+    for (size_t first = 0; code == cudaSuccess && first < count; first += how->chunk_elements, at += how->room) {
+        const size_t left = count - first, length = left < how->chunk_elements ? left : how->chunk_elements;
+        uint32_t size;
+        memcpy(&size, at, sizeof size);
+        const trib_status status =
+            how->config->codec->decode(&how->config->params, job->dtype, at + TRIB_DEVICE_ENCODED_AT, size,
+                                       elements + first, (uint32_t)length, NULL);
+        code = status == TRIB_OK ? cudaSuccess : cudaErrorInvalidValue;
+    }
+    code =
+        code != cudaSuccess ? code : cudaMemcpyAsync(job->target, elements, job->bytes, cudaMemcpyHostToDevice, stream);
+    free(elements);
+    return code;
+}
+
+cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    const size_t bytes = job->encoding->encoded_bytes;
+    cudaError_t code = take_memory(device, CUDA_TO_DEVICE, bytes);
+    if (code == cudaErrorMemoryAllocation) {
+        job->was_full = true;
+        return decode_here(job, stream);
+    }
+    void *memory = device->encoded[CUDA_TO_DEVICE].memory;
+    code = code != cudaSuccess ? code : cudaMemcpyAsync(memory, job->source, bytes, cudaMemcpyHostToDevice, stream);
+    if (code != cudaSuccess) {
+        return code;
+    }
+    cuda_kernel_work work = work_of(job, memory);
+    work.target = job->target;
+    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
+    return cuda_kernels_decode(&work, stream);
+}
+
+#else /* built without nvcc: processors encode and decode */
 
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
 {
     (void)config;
     (void)dtype;
     return false;
+}
+
+bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    return cuda_encodes(config, dtype);
 }
 
 cudaError_t cuda_codec_load(void)
@@ -95,11 +186,16 @@ void cuda_codec_free(trib_device *device)
     (void)device;
 }
 
-cudaError_t cuda_encode(trib_device *device, const trib_device_job *job, cudaStream_t stream)
+cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream)
 {
     (void)device;
     (void)job;
     (void)stream;
     return cudaErrorNotSupported;
+}
+
+cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    return cuda_encode(device, job, stream);
 }
 #endif

@@ -393,6 +393,7 @@ const trib_device_ops *trib_device_cuda(void)
         .locate = device_locate,
         .reduces = cuda_nccl_reduces,
         .encodes = cuda_encodes,
+        .decodes = cuda_decodes,
         .open = device_open,
         .submit = device_submit,
         .marker_record = device_marker_record,

@@ -145,6 +145,12 @@ typedef struct cuda_driver {
     CUresult (*wait_event)(CUstream, CUevent, unsigned);
 } cuda_driver;
 
+/* Device memory for a stream's encoded bytes: its jobs follow each other, so they share it. NULL: none yet. */
+typedef struct cuda_encoded {
+    void *memory;
+    size_t bytes;
+} cuda_encoded;
+
 struct trib_device {
     trib_device_params params;
     int index;
@@ -176,14 +182,13 @@ struct trib_device {
 
     /* The device thread's own. */
     cudaStream_t streams[CUDA_STREAM_COUNT];
-    cuda_queue issued[CUDA_STREAM_COUNT]; /* oldest first: jobs of a stream end in this order */
-    uint32_t collectives;                 /* in issued[CUDA_COLLECTIVE] */
-    cuda_queue ready;                     /* collectives that have not been issued, oldest first */
-    cuda_queue deferred;                  /* copies whose `after` has not been issued */
-    trib_device_job *waits, *waits_tail;  /* jobs that wait for callers' streams, oldest first */
-    cuda_end_event *end_events;           /* all of them */
-    void *encoded;                        /* device memory where the stream to the host encodes; NULL: none yet */
-    size_t encoded_bytes;
+    cuda_queue issued[CUDA_STREAM_COUNT];    /* oldest first: jobs of a stream end in this order */
+    uint32_t collectives;                    /* in issued[CUDA_COLLECTIVE] */
+    cuda_queue ready;                        /* collectives that have not been issued, oldest first */
+    cuda_queue deferred;                     /* copies whose `after` has not been issued */
+    trib_device_job *waits, *waits_tail;     /* jobs that wait for callers' streams, oldest first */
+    cuda_end_event *end_events;              /* all of them */
+    cuda_encoded encoded[CUDA_STREAM_COUNT]; /* of the two streams of copies */
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
@@ -271,13 +276,16 @@ CUresult cuda_end_launched(trib_device *device, trib_device_end *end, cudaStream
 void cuda_ends_free(trib_device *device);
 
 /* ---- cuda_codec.c ---- */
-/* trib_device_ops.encodes */
+/* trib_device_ops.encodes, .decodes */
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype);
+bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype);
 /* Loads the kernels, so that no launch waits for that beside kernels of NCCL's. */
 cudaError_t cuda_codec_load(void);
-/* The device thread: puts the job's kernel and its copy on that stream. */
-cudaError_t cuda_encode(trib_device *device, const trib_device_job *job, cudaStream_t stream);
-/* After the stream's last work. */
+/* The device thread: put the job's kernel and its copy on that stream. Without device memory for that they set
+ * job->was_full, and do as it says. */
+cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream);
+cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t stream);
+/* After the streams' last work. */
 void cuda_codec_free(trib_device *device);
 
 /* ---- cuda_comm.c ---- */

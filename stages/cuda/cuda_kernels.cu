@@ -2,67 +2,259 @@
  * cuda_kernels.cu - codecs on a GPU. They give the bits of the processors' (engine/codec), so no product and sum may
  * become one operation: the intrinsics round each.
  *
- * A block encodes a chunk, or a part of it. What an encoded chunk has is copied to the host at once, so the kernels
- * keep up with PCIe; device memory could carry more.
+ * Several blocks work on a chunk. Where it has a scale they look for the largest element first, and keep what they have
+ * read in shared memory for the second look. From compute capability 9 on they are a cluster, whose blocks see each
+ * other's largest; before that it is one block. A thread takes four elements at a time where they lie so that it can.
  */
+#include <cooperative_groups.h>
+
 #include "stages/cuda/cuda_kernels.h"
 
 #define ENCODED_AT 16u /* TRIB_DEVICE_ENCODED_AT */
+#define SCALE_BYTES 4u
 #define THREADS 256u
-#define PARTS 8u /* blocks for each chunk of a cast */
+#define CLUSTER 8u             /* blocks that encode a chunk with a scale together */
+#define ALONE_THREADS 1024u    /* of the block that does it alone */
+#define KEPT_BYTES (46u << 10) /* the most of a block */
+#define PARTS 8u               /* blocks for each chunk that is cast or decoded */
+#define SIGN 0x80000000u
 #define MAGNITUDE 0x7fffffffu
 #define INFINITE 0x7f800000u
+#define LARGEST 0x7f7fffffu
+#define A_NAN 0x7fc00000u
 
-static __device__ uint16_t half_of(uint32_t bits)
+/* ---- Elements: as in engine/codec/kernels/kernel_loops.h ---- */
+
+struct narrow {
+    uint32_t shift, bias, unit, infinity, nan, sign_shift;
+};
+
+template <int codec> static __device__ __forceinline__ narrow format_of()
+{
+    return codec == CUDA_KERNEL_FP16   ? narrow{13, 112, 0x3f000000, 0x7c00, 0x7e00, 16}
+           : codec == CUDA_KERNEL_E4M3 ? narrow{20, 120, 0x46800000, 0x7f, 0x7f, 24}
+                                       : narrow{21, 112, 0x43000000, 0x7c, 0x7e, 24};
+}
+
+static __device__ __forceinline__ uint32_t narrowed(uint32_t bits, narrow format)
 {
     const uint32_t magnitude = bits & MAGNITUDE;
-    const uint32_t rounded = magnitude + 0xfff + (magnitude >> 13 & 1) - (112u << 23);
-    const uint32_t normal = min(rounded >> 13, 0x7c00u);
-    const uint32_t small = __float_as_uint(__fadd_rn(__uint_as_float(magnitude), 0.5f)) - 0x3f000000u;
-    const uint32_t number = magnitude < 113u << 23 ? small : normal;
-    return (uint16_t)(magnitude > INFINITE ? 0x7e00u : number | (bits & ~MAGNITUDE) >> 16);
+    const uint32_t half = (1u << (format.shift - 1)) - 1;
+    const uint32_t rounded = magnitude + half + (magnitude >> format.shift & 1) - (format.bias << 23);
+    const uint32_t normal = min(rounded >> format.shift, format.infinity);
+    const uint32_t small =
+        __float_as_uint(__fadd_rn(__uint_as_float(magnitude), __uint_as_float(format.unit))) - format.unit;
+    const uint32_t number = magnitude < (format.bias + 1) << 23 ? small : normal;
+    return magnitude > INFINITE ? format.nan : number | (bits & SIGN) >> format.sign_shift;
 }
 
-static __device__ uint16_t bfloat_of(uint32_t bits)
+static __device__ __forceinline__ uint32_t widened(uint32_t magnitude, narrow format)
 {
-    return (uint16_t)((bits & MAGNITUDE) > INFINITE ? 0x7fc0u : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+    const uint32_t normal = (magnitude << format.shift) + (format.bias << 23);
+    const uint32_t small =
+        __float_as_uint(__fsub_rn(__uint_as_float(format.unit + magnitude), __uint_as_float(format.unit)));
+    return magnitude < 1u << (23 - format.shift) ? small : normal;
 }
 
-typedef struct piece {
-    const float *source;
-    unsigned char *target; /* of the encoded bytes */
+/* What a chunk's elements share: the scale, or its inverse, and the key of the numbers that they draw. */
+struct shared_part {
+    float factor;
+    uint32_t key[2], first;
+};
+
+template <int codec> static __device__ __forceinline__ uint32_t encoded_of(uint32_t bits, uint32_t i, shared_part part)
+{
+    if (codec == CUDA_KERNEL_FP16) {
+        return narrowed(bits, format_of<codec>());
+    }
+    if (codec == CUDA_KERNEL_BF16) {
+        return (bits & MAGNITUDE) > INFINITE ? 0x7fc0u : (bits + 0x7fff + (bits >> 16 & 1)) >> 16;
+    }
+    if (codec != CUDA_KERNEL_INT8) {
+        return narrowed(__float_as_uint(__fmul_rn(__uint_as_float(bits), part.factor)), format_of<codec>());
+    }
+    const bool is_finite = (bits & MAGNITUDE) < INFINITE;
+    const float value = __fmul_rn(is_finite ? __uint_as_float(bits) : 0.0f, part.factor);
+    const int32_t fixed = (int32_t)__fmul_rn(value, 0x1p24f);
+    uint32_t drawn = (part.first + i) ^ part.key[0];
+    drawn = (drawn ^ drawn >> 16) * 0x7feb352du + part.key[1];
+    drawn = (drawn ^ drawn >> 15) * 0x846ca68bu >> 8;
+    return is_finite ? (uint32_t)((fixed + (int32_t)drawn) >> 24) & 0xffu : 0x80u;
+}
+
+template <int codec> static __device__ __forceinline__ uint32_t decoded_of(uint32_t code, shared_part part)
+{
+    if (codec == CUDA_KERNEL_BF16) {
+        return (code & 0x7fffu) > 0x7f80u ? A_NAN : code << 16;
+    }
+    if (codec == CUDA_KERNEL_INT8) {
+        const uint32_t product = __float_as_uint(__fmul_rn((float)(int8_t)code, part.factor));
+        return code == 0x80u ? A_NAN : min(product & MAGNITUDE, LARGEST) | (product & SIGN);
+    }
+    const narrow format = format_of<codec>();
+    const uint32_t top = codec == CUDA_KERNEL_FP16 ? 0x8000u : 0x80u;
+    const uint32_t magnitude = code & (top - 1), sign = (code & top) << format.sign_shift;
+    uint32_t number = widened(magnitude, format);
+    if (codec != CUDA_KERNEL_FP16) {
+        number = min(__float_as_uint(__fmul_rn(__uint_as_float(number), part.factor)), LARGEST);
+    }
+    const bool is_nan = codec == CUDA_KERNEL_E4M3 ? magnitude == format.nan : magnitude > format.infinity;
+    const uint32_t special = is_nan ? A_NAN : INFINITE | sign;
+    return is_nan || (codec != CUDA_KERNEL_E4M3 && magnitude == format.infinity) ? special : number | sign;
+}
+
+/* ---- Chunks ---- */
+
+struct piece {
     uint32_t *size;
+    unsigned char *codes; /* behind the scale */
+    uint64_t first;       /* element */
     uint32_t count;
-    uint64_t first_element;
-} piece;
+};
 
-static __device__ piece piece_of(const cuda_kernel_work &work, uint32_t chunk)
+template <int codec> static __device__ piece piece_of(const cuda_kernel_work &work, uint32_t chunk)
 {
-    const uint64_t first = (uint64_t)chunk * work.chunk_elements, left = work.count - first;
-    unsigned char *target = work.target + (uint64_t)chunk * work.room;
+    const bool is_cast = codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16;
     piece mine;
-    mine.source = work.source + first;
-    mine.target = target + ENCODED_AT;
-    mine.size = (uint32_t *)target;
+    mine.first = (uint64_t)chunk * work.chunk_elements;
+    const uint64_t left = work.count - mine.first;
+    unsigned char *at = work.encoded + (uint64_t)chunk * work.room;
+    mine.size = (uint32_t *)at;
+    mine.codes = at + ENCODED_AT + (is_cast ? 0 : SCALE_BYTES);
     mine.count = left < work.chunk_elements ? (uint32_t)left : work.chunk_elements;
-    mine.first_element = work.first_element + first;
     return mine;
 }
 
-static __global__ void cast_kernel(cuda_kernel_work work)
+/* Codes of four elements lie on 4 bytes, or on 8. */
+template <int codec> static __device__ __forceinline__ void put_codes(unsigned char *codes, uint32_t i, uint4 four)
 {
-    const piece mine = piece_of(work, blockIdx.x);
-    uint16_t *halves = (uint16_t *)mine.target;
-    for (uint32_t i = blockIdx.y * THREADS + threadIdx.x; i < mine.count; i += PARTS * THREADS) {
-        const uint32_t bits = __float_as_uint(mine.source[i]);
-        halves[i] = work.codec == CUDA_KERNEL_FP16 ? half_of(bits) : bfloat_of(bits);
+    if (codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16) {
+        ((uint2 *)codes)[i / 4] = make_uint2(four.x | four.y << 16, four.z | four.w << 16);
+    } else {
+        ((uint32_t *)codes)[i / 4] = four.x | four.y << 8 | four.z << 16 | four.w << 24;
     }
+}
+
+template <int codec> static __device__ __forceinline__ uint4 get_codes(const unsigned char *codes, uint32_t i)
+{
+    if (codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16) {
+        const uint2 two = ((const uint2 *)codes)[i / 4];
+        return make_uint4(two.x & 0xffffu, two.x >> 16, two.y & 0xffffu, two.y >> 16);
+    }
+    const uint32_t one = ((const uint32_t *)codes)[i / 4];
+    return make_uint4(one & 0xffu, one >> 8 & 0xffu, one >> 16 & 0xffu, one >> 24);
+}
+
+template <int codec> static __device__ __forceinline__ uint32_t get_code(const unsigned char *codes, uint32_t i)
+{
+    return codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16 ? ((const uint16_t *)codes)[i] : codes[i];
+}
+
+template <int codec> static __device__ __forceinline__ void put_code(unsigned char *codes, uint32_t i, uint32_t code)
+{
+    if (codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16) {
+        ((uint16_t *)codes)[i] = (uint16_t)code;
+    } else {
+        codes[i] = (unsigned char)code;
+    }
+}
+
+/* Returns how many elements, from the first on, can be taken by fours. */
+static __device__ __forceinline__ uint32_t by_fours(const void *elements, uint32_t count)
+{
+    return (uintptr_t)elements % 16 == 0 ? count / 4 * 4 : 0;
+}
+
+/* Elements that a thread has read before, in the order in which it takes them. */
+extern __shared__ uint4 kept[];
+
+static __device__ __forceinline__ uint32_t kept_fours()
+{
+    uint32_t bytes;
+    asm("mov.u32 %0, %dynamic_smem_size;" : "=r"(bytes));
+    return bytes / 16;
+}
+
+/* Every thread of a block has kept up to `fours` / block size groups of four. */
+template <int codec>
+static __device__ __forceinline__ void encode_part(const uint32_t *bits, const piece &mine, const shared_part &part,
+                                                   uint32_t thread, uint32_t threads, uint32_t fours)
+{
+    const uint32_t wide = by_fours(bits, mine.count);
+    uint32_t at = threadIdx.x;
+#pragma unroll 4
+    for (uint32_t i = thread * 4; i < wide; i += threads * 4, at += blockDim.x) {
+        const uint4 b = at < fours ? kept[at] : ((const uint4 *)bits)[i / 4];
+        put_codes<codec>(mine.codes, i,
+                         make_uint4(encoded_of<codec>(b.x, i, part), encoded_of<codec>(b.y, i + 1, part),
+                                    encoded_of<codec>(b.z, i + 2, part), encoded_of<codec>(b.w, i + 3, part)));
+    }
+    for (uint32_t i = wide + thread; i < mine.count; i += threads) {
+        put_code<codec>(mine.codes, i, encoded_of<codec>(bits[i], i, part));
+    }
+}
+
+template <int codec> static __global__ void cast_kernel(cuda_kernel_work work)
+{
+    const piece mine = piece_of<codec>(work, blockIdx.x);
+    encode_part<codec>((const uint32_t *)work.source + mine.first, mine, shared_part(),
+                       blockIdx.y * THREADS + threadIdx.x, PARTS * THREADS, 0);
     if (blockIdx.y == 0 && threadIdx.x == 0) {
         *mine.size = mine.count * 2;
     }
 }
 
-static __device__ uint64_t mixed(uint64_t hash, uint64_t number)
+static __device__ __forceinline__ uint32_t larger(uint32_t most, uint32_t bits)
+{
+    const uint32_t magnitude = bits & MAGNITUDE;
+    return magnitude < INFINITE ? max(most, magnitude) : most;
+}
+
+/* Returns the bits of the largest finite magnitude of the chunk, to all threads of its `blocks` blocks. */
+template <uint32_t blocks>
+static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count, uint32_t thread, uint32_t threads,
+                                          uint32_t fours)
+{
+    __shared__ uint32_t most;
+    const uint32_t wide = by_fours(bits, count);
+    if (threadIdx.x == 0) {
+        most = 0;
+    }
+    __syncthreads();
+    uint32_t own = 0, at = threadIdx.x;
+#pragma unroll 4
+    for (uint32_t i = thread * 4; i < wide; i += threads * 4, at += blockDim.x) {
+        const uint4 b = ((const uint4 *)bits)[i / 4];
+        if (at < fours) {
+            kept[at] = b;
+        }
+        own = larger(larger(larger(larger(own, b.x), b.y), b.z), b.w);
+    }
+    for (uint32_t i = wide + thread; i < count; i += threads) {
+        own = larger(own, bits[i]);
+    }
+    for (int apart = 16; apart > 0; apart /= 2) {
+        own = max(own, __shfl_xor_sync(0xffffffffu, own, apart));
+    }
+    if (threadIdx.x % 32 == 0) {
+        atomicMax(&most, own);
+    }
+    __syncthreads();
+    own = most;
+#if __CUDA_ARCH__ >= 900
+    if (blocks > 1) {
+        cooperative_groups::cluster_group cluster = cooperative_groups::this_cluster();
+        cluster.sync();
+        for (uint32_t i = 0; i < blocks; i++) {
+            own = max(own, *cluster.map_shared_rank(&most, i));
+        }
+        cluster.sync(); /* a block may end only when the others have read its memory */
+    }
+#endif
+    return own;
+}
+
+static __device__ __host__ uint64_t mixed(uint64_t hash, uint64_t number)
 {
     hash = (hash ^ number) + 0x9e3779b97f4a7c15u;
     hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
@@ -70,64 +262,139 @@ static __device__ uint64_t mixed(uint64_t hash, uint64_t number)
     return hash ^ hash >> 31;
 }
 
-/* Returns the bits of the largest finite magnitude of the chunk, to all threads. */
-static __device__ uint32_t largest_finite(const piece &mine)
+/* Returns the smallest 2^e, e >= -126, with largest <= limit * 2^e. */
+static __device__ float power_of_two_scale(uint32_t largest, float limit)
 {
-    __shared__ uint32_t most;
-    if (threadIdx.x == 0) {
-        most = 0;
-    }
-    __syncthreads();
-    uint32_t own = 0;
-    for (uint32_t i = threadIdx.x; i < mine.count; i += THREADS) {
-        const uint32_t magnitude = __float_as_uint(mine.source[i]) & MAGNITUDE;
-        own = magnitude < INFINITE ? max(own, magnitude) : own;
-    }
-    atomicMax(&most, own);
-    __syncthreads();
-    return most;
+    const uint32_t most = __float_as_uint(limit);
+    const int power = (int)(largest >> 23) - (int)(most >> 23) + ((largest & 0x7fffff) > (most & 0x7fffff) ? 1 : 0);
+    return __uint_as_float((uint32_t)((power < -126 ? -126 : power) + 127) << 23);
 }
 
-static __global__ void int8_kernel(cuda_kernel_work work)
+template <int codec, uint32_t blocks> static __global__ void scaled_kernel(cuda_kernel_work work)
 {
-    const piece mine = piece_of(work, blockIdx.x);
-    const float range = fmaxf(__uint_as_float(largest_finite(mine)), 0x1p-118f);
-    float inverse = __fdiv_rn(127.0f, range);
-    if ((double)inverse * (double)range > 127.0) {
-        inverse = __uint_as_float(__float_as_uint(inverse) - 1);
+    const piece mine = piece_of<codec>(work, blockIdx.x / blocks);
+    const uint32_t thread = blockIdx.x % blocks * blockDim.x + threadIdx.x, threads = blocks * blockDim.x;
+    const uint32_t *bits = (const uint32_t *)work.source + mine.first;
+    const uint32_t fours = kept_fours(), largest = largest_finite<blocks>(bits, mine.count, thread, threads, fours);
+    shared_part part = shared_part();
+    float scale;
+    if (codec == CUDA_KERNEL_INT8) {
+        const float range = fmaxf(__uint_as_float(largest), 0x1p-118f);
+        const uint64_t first = work.first_element + mine.first, key = mixed(work.key, first >> 32);
+        part.factor = __fdiv_rn(127.0f, range);
+        if ((double)part.factor * (double)range > 127.0) {
+            part.factor = __uint_as_float(__float_as_uint(part.factor) - 1);
+        }
+        part.key[0] = (uint32_t)key;
+        part.key[1] = (uint32_t)(key >> 32);
+        part.first = (uint32_t)first;
+        scale = __fdiv_rn(range, 127.0f);
+    } else {
+        scale = power_of_two_scale(largest, codec == CUDA_KERNEL_E4M3 ? 448.0f : 57344.0f);
+        part.factor = __fdiv_rn(1.0f, scale);
     }
-    const uint64_t key = mixed(work.key, mine.first_element >> 32);
-    const uint32_t first = (uint32_t)mine.first_element;
-    for (uint32_t i = threadIdx.x; i < mine.count; i += THREADS) {
-        const uint32_t bits = __float_as_uint(mine.source[i]);
-        const bool is_finite = (bits & MAGNITUDE) < INFINITE;
-        const float value = __fmul_rn(is_finite ? __uint_as_float(bits) : 0.0f, inverse);
-        const int32_t fixed = (int32_t)__fmul_rn(value, 0x1p24f);
-        uint32_t drawn = (first + i) ^ (uint32_t)key;
-        drawn = (drawn ^ drawn >> 16) * 0x7feb352du + (uint32_t)(key >> 32);
-        drawn = (drawn ^ drawn >> 15) * 0x846ca68bu >> 8;
-        mine.target[4 + i] = is_finite ? (unsigned char)((fixed + (int32_t)drawn) >> 24) : 0x80;
-    }
-    if (threadIdx.x == 0) {
-        *(float *)mine.target = __fdiv_rn(range, 127.0f);
-        *mine.size = 4 + mine.count;
+    encode_part<codec>(bits, mine, part, thread, threads, fours);
+    if (thread == 0) {
+        *(float *)(mine.codes - SCALE_BYTES) = scale;
+        *mine.size = SCALE_BYTES + mine.count;
     }
 }
+
+template <int codec> static __global__ void decode_kernel(cuda_kernel_work work)
+{
+    const piece mine = piece_of<codec>(work, blockIdx.x);
+    uint32_t *bits = (uint32_t *)work.target + mine.first;
+    const uint32_t wide = by_fours(bits, mine.count), thread = blockIdx.y * THREADS + threadIdx.x;
+    shared_part part = shared_part();
+    if (codec != CUDA_KERNEL_FP16 && codec != CUDA_KERNEL_BF16) {
+        part.factor = *(const float *)(mine.codes - SCALE_BYTES);
+    }
+    for (uint32_t i = thread * 4; i < wide; i += PARTS * THREADS * 4) {
+        const uint4 c = get_codes<codec>(mine.codes, i);
+        ((uint4 *)bits)[i / 4] = make_uint4(decoded_of<codec>(c.x, part), decoded_of<codec>(c.y, part),
+                                            decoded_of<codec>(c.z, part), decoded_of<codec>(c.w, part));
+    }
+    for (uint32_t i = wide + thread; i < mine.count; i += PARTS * THREADS) {
+        bits[i] = decoded_of<codec>(get_code<codec>(mine.codes, i), part);
+    }
+}
+
+/* ---- Launches ---- */
+
+typedef void kernel(cuda_kernel_work work);
+
+struct coder {
+    kernel *encode, *decode, *encode_together; /* the last one, a cluster's, for codecs with a scale; NULL: has none */
+};
+
+#define SCALED(codec)                                                                                                  \
+    {                                                                                                                  \
+        scaled_kernel<codec, 1>, decode_kernel<codec>, scaled_kernel<codec, CLUSTER>                                   \
+    }
+static const coder coders[] = {
+    {cast_kernel<CUDA_KERNEL_FP16>, decode_kernel<CUDA_KERNEL_FP16>, NULL},
+    {cast_kernel<CUDA_KERNEL_BF16>, decode_kernel<CUDA_KERNEL_BF16>, NULL},
+    SCALED(CUDA_KERNEL_E4M3),
+    SCALED(CUDA_KERNEL_E5M2),
+    SCALED(CUDA_KERNEL_INT8),
+};
 
 cudaError_t cuda_kernels_load(void)
 {
+    cudaError_t code = cudaSuccess;
+    for (const coder &one : coders) {
+        for (kernel *each : {one.encode, one.decode, one.encode_together}) {
+            cudaFuncAttributes attributes;
+            code = code != cudaSuccess || each == NULL ? code : cudaFuncGetAttributes(&attributes, each);
+        }
+    }
+    return code;
+}
+
+static uint32_t chunks_of(const cuda_kernel_work *work)
+{
+    return (uint32_t)((work->count + work->chunk_elements - 1) / work->chunk_elements);
+}
+
+/* True if the kernel that the current device has was compiled for clusters. */
+static bool has_clusters(kernel *together)
+{
     cudaFuncAttributes attributes;
-    const cudaError_t code = cudaFuncGetAttributes(&attributes, cast_kernel);
-    return code != cudaSuccess ? code : cudaFuncGetAttributes(&attributes, int8_kernel);
+    return cudaFuncGetAttributes(&attributes, together) == cudaSuccess && attributes.ptxVersion >= 90 &&
+           attributes.binaryVersion >= 90;
+}
+
+static cudaError_t encode_scaled(const coder *one, const cuda_kernel_work *work, cudaStream_t stream)
+{
+    const bool together = has_clusters(one->encode_together);
+    const uint32_t blocks = together ? CLUSTER : 1, threads = together ? THREADS : ALONE_THREADS;
+    const uint64_t kept_bytes = ((uint64_t)work->chunk_elements / 4 / blocks + threads) * 16;
+    cudaLaunchAttribute attribute;
+    attribute.id = cudaLaunchAttributeClusterDimension;
+    attribute.val.clusterDim.x = CLUSTER;
+    attribute.val.clusterDim.y = attribute.val.clusterDim.z = 1;
+    cudaLaunchConfig_t config = {};
+    config.gridDim = dim3(chunks_of(work) * blocks);
+    config.blockDim = dim3(threads);
+    config.dynamicSmemBytes = kept_bytes < KEPT_BYTES ? kept_bytes : KEPT_BYTES;
+    config.stream = stream;
+    config.attrs = &attribute;
+    config.numAttrs = together ? 1 : 0;
+    return cudaLaunchKernelEx(&config, together ? one->encode_together : one->encode, *work);
 }
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
 {
-    const uint32_t chunks = (uint32_t)((work->count + work->chunk_elements - 1) / work->chunk_elements);
-    if (work->codec == CUDA_KERNEL_INT8) {
-        int8_kernel<<<chunks, THREADS, 0, stream>>>(*work);
-    } else {
-        cast_kernel<<<dim3(chunks, PARTS), THREADS, 0, stream>>>(*work);
+    const coder *one = &coders[work->codec];
+    if (one->encode_together != NULL) {
+        return encode_scaled(one, work, stream);
     }
+    one->encode<<<dim3(chunks_of(work), PARTS), THREADS, 0, stream>>>(*work);
+    return cudaGetLastError();
+}
+
+cudaError_t cuda_kernels_decode(const cuda_kernel_work *work, cudaStream_t stream)
+{
+    coders[work->codec].decode<<<dim3(chunks_of(work), PARTS), THREADS, 0, stream>>>(*work);
     return cudaGetLastError();
 }

@@ -166,7 +166,9 @@ static bool issue_copy(trib_device *device, cuda_slot *slot)
     }
     cudaError_t code = job->kind == TRIB_DEVICE_SEE ? flush_direct_writes(device) : cudaSuccess;
     if (job->kind == TRIB_DEVICE_ENCODE) {
-        code = cuda_encode(device, job, device->streams[which]);
+        code = cuda_encode(device, slot->job, device->streams[which]);
+    } else if (job->kind == TRIB_DEVICE_DECODE) {
+        code = cuda_decode(device, slot->job, device->streams[which]);
     } else if (job->kind != TRIB_DEVICE_SEE && job->bytes > 0) {
         code = cudaMemcpyAsync(job->target, job->source, job->bytes,
                                to_host ? cudaMemcpyDeviceToHost : cudaMemcpyHostToDevice, device->streams[which]);
@@ -207,7 +209,8 @@ static void begin_job(trib_device *device, trib_device_job *job)
         }
     }
     const bool is_copy = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE ||
-                         job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_SEE;
+                         job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_DECODE ||
+                         job->kind == TRIB_DEVICE_SEE;
     if (!is_copy) {
         cuda_queue_push(&device->ready, slot);
     } else if (device->deferred.head != NULL || !issue_copy(device, slot)) {

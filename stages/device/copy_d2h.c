@@ -13,6 +13,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
+#include "engine/worker/task_codec.h"
 #include "stages/plans.h"
 
 #define CREDIT_BYTES (8u << 20)
@@ -24,6 +25,10 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     trib_assert(job == &device->to_host && !device->awaits_jobs);
+    if (job->was_full) {
+        trib_device_note_full(core, device->task);
+        trib_task_note_plain(device->task);
+    }
     if (trib_device_job_back(core, device, job)) {
         trib_pipeline_resume(core, device->task);
     }

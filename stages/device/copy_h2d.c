@@ -11,13 +11,30 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/device/device_task.h"
+#include "engine/worker/task_codec.h"
 #include "stages/plans.h"
 
 static void copy_back(trib_reactor *reactor, trib_post *post)
 {
     trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
+    if (job->was_full) {
+        trib_device_note_full(reactor->owner, device->task);
+    }
     (void)trib_device_job_back(reactor->owner, device, job);
+}
+
+/* The job that brings the sum from staging memory to its place, decoding it if it came encoded. */
+static trib_device_job job_from_staging(const trib_task *task, unsigned char *target)
+{
+    const trib_device_task *device = task->device;
+    const bool decodes = trib_task_has_handed_sums(task);
+    return (trib_device_job){.kind = decodes ? TRIB_DEVICE_DECODE : TRIB_DEVICE_TO_DEVICE,
+                             .dtype = task->tensor->dtype,
+                             .source = device->staging,
+                             .target = target,
+                             .bytes = task->size,
+                             .encoding = decodes ? &device->encoding : NULL};
 }
 
 static void fill(trib_task *task)
@@ -25,12 +42,10 @@ static void fill(trib_task *task)
     trib_device_task *device = task->device;
     trib_assert(device->to_device.slot == NULL && task->chunks_received == task->chunk_count);
     unsigned char *target = task->op_core->op->output + task->offset;
-    device->to_device = (trib_device_job){
-        .kind = task->io.destination.data == device->staging ? TRIB_DEVICE_TO_DEVICE : TRIB_DEVICE_SEE,
-        .source = device->staging,
-        .target = target,
-        .bytes = task->size,
-    };
+    device->to_device = job_from_staging(task, target);
+    if (task->io.destination.data != device->staging) {
+        device->to_device.kind = TRIB_DEVICE_SEE;
+    }
     task->io.destination.data = target;
 }
 
@@ -76,8 +91,7 @@ static trib_verdict copy_staged_start(trib_core *core, trib_task *task, trib_err
         return TRIB_VERDICT_DONE;
     }
     device->awaits_jobs = true;
-    device->to_device = (trib_device_job){
-        .kind = TRIB_DEVICE_TO_DEVICE, .source = device->staging, .target = device->wanted, .bytes = task->size};
+    device->to_device = job_from_staging(task, device->wanted);
     trib_device_submit(core, device, &device->to_device, copy_back);
     return TRIB_VERDICT_PENDING;
 }

@@ -1,5 +1,6 @@
-/* test_cuda_codec.c - ENCODE jobs of the CUDA module over stand-ins: what a kernel is told, and that memory is taken
- * and given back in the order of the stream. Kernels themselves run in tests/gpu alone. */
+/* test_cuda_codec.c - ENCODE and DECODE jobs of the CUDA module over stand-ins: what a kernel is told, that memory is
+ * taken and given back in the order of the stream, and what a full device does. Kernels themselves run in tests/gpu
+ * alone. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,9 +21,10 @@ static struct {
     int taken, given;
     size_t bytes; /* taken last */
     cudaError_t refusal;
-    cuda_kernel_work work; /* launched last */
-    int launched, copied;
+    cuda_kernel_work work;             /* launched last */
+    int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
+    enum cudaMemcpyKind kind;
 } seen;
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): names of releases */
@@ -56,12 +58,10 @@ cudaError_t cudaFreeAsync(void *memory, cudaStream_t stream)
 cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaMemcpyKind kind, cudaStream_t stream)
 {
     assert_ptr_equal(stream, seen.stream);
-    assert_ptr_equal(from, seen.work.target);
-    assert_int_equal(kind, cudaMemcpyDeviceToHost);
-    assert_int_equal(seen.launched, seen.copied + 1); /* behind its kernel */
-    memset(to, 7, bytes);
-    seen.copied++;
+    memcpy(to, from, bytes); /* all memory is the host's here */
+    seen.copied_at = ++seen.calls;
     seen.copied_bytes = bytes;
+    seen.kind = kind;
     return cudaSuccess;
 }
 
@@ -72,12 +72,25 @@ cudaError_t cuda_kernels_load(void)
     return cudaSuccess;
 }
 
-cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
+static cudaError_t launch(const cuda_kernel_work *work, cudaStream_t stream)
 {
     assert_ptr_equal(stream, seen.stream);
     seen.work = *work;
-    seen.launched++;
+    seen.launched_at = ++seen.calls;
+    memset(work->encoded, 7, seen.bytes);
     return cudaSuccess;
+}
+
+cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
+{
+    assert_non_null(work->source);
+    return launch(work, stream);
+}
+
+cudaError_t cuda_kernels_decode(const cuda_kernel_work *work, cudaStream_t stream)
+{
+    assert_non_null(work->target);
+    return launch(work, stream);
 }
 
 /* ---- Tests ---- */
@@ -94,11 +107,14 @@ static void it_encodes_what_kernels_have(void **state)
     assert_false(cuda_encodes(&config, TRIB_FLOAT16));
     config.feedback = TRIB_FEEDBACK_VANILLA;
     assert_false(cuda_encodes(&config, TRIB_FLOAT32));
+    assert_true(cuda_decodes(&config, TRIB_FLOAT32)); /* a sum has no feedback */
+    assert_false(cuda_decodes(&config, TRIB_FLOAT64));
     config.feedback = TRIB_FEEDBACK_NONE;
     config.momentum = TRIB_MOMENTUM_NESTEROV;
     assert_false(cuda_encodes(&config, TRIB_FLOAT32));
     config = (trib_codec_config){.codec = &codec_topk};
     assert_false(cuda_encodes(&config, TRIB_FLOAT32));
+    assert_false(cuda_decodes(&config, TRIB_FLOAT32));
 }
 
 static void jobs_share_memory_that_grows(void **state)
@@ -109,8 +125,8 @@ static void jobs_share_memory_that_grows(void **state)
     int stream = 0;
     trib_device device = {.streams = {(cudaStream_t)(void *)&stream}};
     const trib_codec_config config = {.codec = &codec_fp16};
-    trib_device_encoding how = {.config = &config, .chunk_elements = 40, .room = 96, .target_bytes = 300};
-    const trib_device_job job = {
+    trib_device_encoding how = {.config = &config, .chunk_elements = 40, .room = 96, .encoded_bytes = 300};
+    trib_device_job job = {
         .kind = TRIB_DEVICE_ENCODE, .source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
     memset(&seen, 0, sizeof seen);
     seen.stream = device.streams[0];
@@ -118,17 +134,18 @@ static void jobs_share_memory_that_grows(void **state)
     assert_int_equal(seen.work.count, 100);
     assert_int_equal(seen.work.codec, CUDA_KERNEL_FP16);
     assert_true(seen.work.chunk_elements == 40 && seen.work.room == 96 && seen.copied_bytes == 300);
-    how.target_bytes = 200;
+    assert_true(seen.copied_at > seen.launched_at && seen.kind == cudaMemcpyDeviceToHost);
+    how.encoded_bytes = 200;
     assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
     assert_int_equal(seen.taken, 1);
-    how.target_bytes = 301;
+    how.encoded_bytes = 301;
     assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
     assert_true(seen.taken == 2 && seen.given == 1 && seen.bytes == 301);
-    how.target_bytes = 302;
-    seen.refusal = cudaErrorMemoryAllocation;
-    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorMemoryAllocation);
-    assert_true(seen.launched == 3 && seen.copied == 3);
-    how.target_bytes = 100; /* what was given back is not used */
+    how.encoded_bytes = 302;
+    seen.refusal = cudaErrorNotReady; /* another failure than too little memory */
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorNotReady);
+    assert_true(seen.calls == 6 && !job.was_full);
+    how.encoded_bytes = 100; /* what was given back is not used */
     seen.refusal = cudaSuccess;
     assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
     assert_int_equal(seen.taken, 3);
@@ -151,8 +168,8 @@ static void a_kernel_draws_by_the_place(void **state)
                                       .place = {.tensor_key = 5, .rank = 7, .round = 9, .first_element = 11},
                                       .chunk_elements = 10,
                                       .room = 32,
-                                      .target_bytes = 32};
-    const trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
+                                      .encoded_bytes = 32};
+    trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
     memset(&seen, 0, sizeof seen);
     seen.stream = device.streams[0];
     assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
@@ -163,12 +180,82 @@ static void a_kernel_draws_by_the_place(void **state)
     cuda_codec_free(&device);
 }
 
+/* The elements go to the host as they are. */
+static void a_full_device_does_not_encode(void **state)
+{
+    (void)state;
+    static float elements[100], host[100];
+    int stream = 0;
+    trib_device device = {.streams = {(cudaStream_t)(void *)&stream}};
+    const trib_codec_config config = {.codec = &codec_int8};
+    const trib_device_encoding how = {.config = &config, .chunk_elements = 40, .room = 96, .encoded_bytes = 300};
+    trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
+    elements[99] = 3;
+    memset(&seen, 0, sizeof seen);
+    seen.stream = device.streams[0];
+    seen.refusal = cudaErrorMemoryAllocation;
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
+    assert_true(job.was_full && seen.launched_at == 0 && seen.kind == cudaMemcpyDeviceToHost);
+    assert_memory_equal(host, elements, sizeof host);
+    job.was_full = false; /* it has memory again */
+    seen.refusal = cudaSuccess;
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
+    assert_true(!job.was_full && seen.launched_at > 0);
+    cuda_codec_free(&device);
+    assert_int_equal(seen.given, seen.taken);
+}
+
+enum { ELEMENTS = 100, CHUNK = 40, ROOM = 112 };
+
+static void lay_out(const float *elements, unsigned char *encoded)
+{
+    for (uint32_t first = 0; first < ELEMENTS; first += CHUNK, encoded += ROOM) {
+        const uint32_t count = ELEMENTS - first < CHUNK ? ELEMENTS - first : CHUNK;
+        const uint32_t bytes = trib_codec_bf16.encode(NULL, NULL, NULL, TRIB_FLOAT32, elements + first, count,
+                                                      encoded + TRIB_DEVICE_ENCODED_AT);
+        memcpy(encoded, &bytes, sizeof bytes);
+    }
+}
+
+/* The kernel comes behind the copy. A full device gets elements that a processor has decoded. */
+static void a_sum_is_decoded(void **state)
+{
+    (void)state;
+    static float elements[ELEMENTS], target[ELEMENTS];
+    static unsigned char encoded[3 * ROOM];
+    int stream = 0;
+    trib_device device = {.streams = {[CUDA_TO_DEVICE] = (cudaStream_t)(void *)&stream}};
+    const trib_codec_config config = {.codec = &trib_codec_bf16, .feedback = TRIB_FEEDBACK_VANILLA};
+    const trib_device_encoding how = {
+        .config = &config, .chunk_elements = CHUNK, .room = ROOM, .encoded_bytes = sizeof encoded};
+    trib_device_job job = {
+        .dtype = TRIB_FLOAT32, .source = encoded, .target = target, .bytes = sizeof target, .encoding = &how};
+    for (int i = 0; i < ELEMENTS; i++) {
+        elements[i] = (float)i;
+    }
+    lay_out(elements, encoded);
+    memset(&seen, 0, sizeof seen);
+    seen.stream = device.streams[CUDA_TO_DEVICE];
+    assert_int_equal(cuda_decode(&device, &job, seen.stream), cudaSuccess);
+    assert_true(seen.launched_at > seen.copied_at && seen.kind == cudaMemcpyHostToDevice && !job.was_full);
+    assert_true(seen.copied_bytes == sizeof encoded && seen.work.codec == CUDA_KERNEL_BF16);
+    assert_ptr_equal(seen.work.target, target);
+    cuda_codec_free(&device);
+    assert_int_equal(seen.given, 1);
+    seen.refusal = cudaErrorMemoryAllocation;
+    assert_int_equal(cuda_decode(&device, &job, seen.stream), cudaSuccess);
+    assert_true(job.was_full && seen.kind == cudaMemcpyHostToDevice);
+    assert_memory_equal(target, elements, sizeof target);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(it_encodes_what_kernels_have),
         cmocka_unit_test(jobs_share_memory_that_grows),
         cmocka_unit_test(a_kernel_draws_by_the_place),
+        cmocka_unit_test(a_full_device_does_not_encode),
+        cmocka_unit_test(a_sum_is_decoded),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

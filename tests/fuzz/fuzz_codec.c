@@ -45,6 +45,9 @@ static void decode_hostile(const trib_codec_config *config, trib_dtype dtype, co
     trib_error error = {.text = ""};
     const trib_status status = codec->decode(&config->params, dtype, encoded, (uint32_t)size, elements, count, &error);
     require(status == TRIB_OK || (status == TRIB_PROTOCOL && strstr(error.text, codec->name) != NULL));
+    if (codec->inspect != NULL) {
+        require(codec->inspect(&config->params, dtype, encoded, (uint32_t)size, count, NULL) == status);
+    }
     if (codec->add_encoded != NULL) {
         require(codec->add_encoded(&config->params, dtype, encoded, (uint32_t)size, sum, count, NULL) == status);
     }

@@ -56,5 +56,6 @@ void scenario_captured(rank *self);
 void scenario_speed(rank *self);
 void scenario_exchanges(rank *self);
 void scenario_codecs(rank *self);
+void scenario_kernels(rank *self);
 
 #endif

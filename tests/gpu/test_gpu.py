@@ -52,7 +52,7 @@ CASES = [
     ('exchanges', 1, 1, 0, ''), ('exchanges', 2, 1, 0, ''), ('exchanges', 2, 1, 1, ''), ('exchanges', 1, 2, 0, ''),
     ('exchanges', 2, 2, 1, ''), ('exchanges', 1, 4, 0, ''),
     ('codecs', 1, 1, 0, ''), ('codecs', 2, 1, 0, ''), ('codecs', 2, 1, 1, ''), ('codecs', 1, 2, 0, ''),
-    ('codecs', 2, 2, 1, ''),
+    ('codecs', 2, 2, 1, ''), ('codecs', 2, 1, 1, 'full'), ('kernels', 1, 1, 0, ''),
     ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
     ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
     ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
@@ -183,6 +183,8 @@ def run_case(build, case, gpus, rate, seed, verbose):
     for who, status in statuses.items():
         if status != (-signal.SIGKILL if who == lost else 0) and not (lost and who.startswith('server')):
             wrong.append('%s: %s' % (who, status))
+    if argument == 'full' and not any('no memory left to encode' in line for line in output):
+        wrong.append('no GPU was full')
     if wrong:
         print('not ok %s: %s' % (name, '; '.join(wrong)))
     else:

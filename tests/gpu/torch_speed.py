@@ -2,7 +2,7 @@
 """Times training steps of whole models on GPUs, as one worker of a job: DistributedOptimizer beside PyTorch's
 DistributedDataParallel over NCCL, in turns, so that both have the same weather.
 
-GPU_MODELS says which of resnet50, vgg16 and gpt2 (they need torchvision and transformers), GPU_STEPS how many steps of
+GPU_MODELS says which of resnet50, vgg16, gpt2 and bert_large (they need torchvision and transformers), GPU_STEPS how many steps of
 each kind are timed. Rank 0 prints the medians, and those of steps without an exchange.
 """
 
@@ -16,8 +16,7 @@ import torch.distributed as dist
 
 import tributary.torch as hvd
 
-BATCH = {'resnet50': 32, 'vgg16': 32, 'gpt2': 4}
-WORDS = 50257
+BATCH = {'resnet50': 32, 'vgg16': 32, 'gpt2': 4, 'bert_large': 8}
 TURN = 5  # steps of one kind in a row; the first one is not timed
 
 
@@ -33,15 +32,21 @@ def image_model(name):
 def text_model(name):
     import transformers
 
-    model = transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=WORDS)).cuda()
-    words = torch.randint(0, WORDS, (BATCH[name], 512), device='cuda')
+    if name == 'gpt2':
+        config, length = transformers.GPT2Config(), 512
+        model = transformers.GPT2LMHeadModel(config).cuda()
+    else:
+        sizes = {'hidden_size': 1024, 'num_hidden_layers': 24, 'num_attention_heads': 16, 'intermediate_size': 4096}
+        config, length = transformers.BertConfig(**sizes), 128
+        model = transformers.BertForMaskedLM(config).cuda()
+    words = torch.randint(0, config.vocab_size, (BATCH[name], length), device='cuda')
     return model, lambda wrapped: wrapped(input_ids=words, labels=words).loss
 
 
 def trainer_of(name, how):
     """Returns a function that trains one step."""
     torch.manual_seed(1)
-    model, loss_of = (text_model if name == 'gpt2' else image_model)(name)
+    model, loss_of = (image_model if name in ('resnet50', 'vgg16') else text_model)(name)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.001)
     wrapped = model
     if how == 'ddp':
@@ -81,7 +86,7 @@ def median_steps(name, steps):
 def main():
     hvd.init()
     dist.init_process_group('nccl', rank=hvd.rank(), world_size=hvd.size())
-    for name in os.environ.get('GPU_MODELS', 'resnet50,vgg16,gpt2').split(','):
+    for name in os.environ.get('GPU_MODELS', 'resnet50,vgg16,gpt2,bert_large').split(','):
         middle = median_steps(name, int(os.environ.get('GPU_STEPS', '16')))
         if hvd.rank() == 0:
             text = 'steps: %s alone %.1f ms, DDP over NCCL %.1f ms, Tributary %.1f ms: %.2f of NCCL'

@@ -210,6 +210,8 @@ static void run_job(trib_device *device, trib_device_job *job)
         if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
+        job->was_full =
+            fault == TRIB_HOST_FAULT_FULL && (job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_DECODE);
         trib_host_end(device, job);
     }
 }
@@ -289,6 +291,12 @@ static bool host_encodes(const trib_codec_config *config, trib_dtype dtype)
     (void)dtype;
     return config->feedback == TRIB_FEEDBACK_NONE && config->momentum == TRIB_MOMENTUM_NONE &&
            config->codec->state_bytes == 0 && config->codec->id != TRIB_CODEC_BROUGHT;
+}
+
+static bool host_decodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    (void)dtype;
+    return config->codec->inspect != NULL;
 }
 
 static trib_status host_open(const trib_device_params *params, trib_device **out, trib_error *error)
@@ -386,6 +394,7 @@ const trib_device_ops trib_device_host_ops = {
     .name = "host memory",
     .reduces = host_reduces,
     .encodes = host_encodes,
+    .decodes = host_decodes,
     .open = host_open,
     .submit = host_submit,
     .marker_record = host_marker_record,

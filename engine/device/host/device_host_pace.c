@@ -35,12 +35,31 @@ static void encode_elements(const trib_device_job *job)
     }
 }
 
+static bool decode_elements(const trib_device_job *job)
+{
+    const trib_device_encoding *how = job->encoding;
+    const uint64_t element = trib_dtype_size(job->dtype), count = job->bytes / element;
+    const unsigned char *source = job->source;
+    bool ok = true;
+    for (uint64_t first = 0; ok && first < count; first += how->chunk_elements, source += how->room) {
+        const uint32_t length = count - first < how->chunk_elements ? (uint32_t)(count - first) : how->chunk_elements;
+        uint32_t bytes;
+        memcpy(&bytes, source, sizeof bytes);
+        ok = how->config->codec->decode(&how->config->params, job->dtype, source + TRIB_DEVICE_ENCODED_AT, bytes,
+                                        (unsigned char *)job->target + first * element, length, NULL) == TRIB_OK;
+    }
+    return ok;
+}
+
 /* Copies the bytes of a job that concerns its member alone. */
 static void copy_bytes(const trib_device_job *job)
 {
-    const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_TO_DEVICE ||
-                        job->kind == TRIB_DEVICE_ALL_REDUCE || job->kind == TRIB_DEVICE_BROADCAST;
-    if (job->kind == TRIB_DEVICE_ENCODE) {
+    const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE ||
+                        job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_ALL_REDUCE ||
+                        job->kind == TRIB_DEVICE_BROADCAST;
+    if (job->kind == TRIB_DEVICE_DECODE) {
+        trib_assert(decode_elements(job)); /* it was inspected */
+    } else if (job->kind == TRIB_DEVICE_ENCODE && !job->was_full) {
         encode_elements(job);
     } else if (copies && job->target != job->source && job->bytes > 0) {
         memcpy(job->target, job->source, job->bytes);

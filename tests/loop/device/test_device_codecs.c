@@ -1,5 +1,7 @@
 /* test_device_codecs.c - tensors on devices in each codec: one device a machine, several that sum first, and those of a
  * group; what failed on a device; and what one machine alone does with a codec. */
+#include <stdatomic.h>
+
 #include "engine/codec/codec.h"
 #include "tests/loop/codec_oracle.h"
 #include "tests/loop/device/device_wrap.h"
@@ -53,6 +55,55 @@ static void devices_of_a_group(void **state)
     for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
         codec_oracle_run(&self, codec_oracle_texts[i], TRIB_TENSOR_DEVICE, 1);
     }
+    close_job(&self.jobs);
+}
+
+static trib_device_ops counting;
+static atomic_uint decodes, full_lines;
+
+static void count_and_submit(trib_device *device, trib_device_job *one)
+{
+    atomic_fetch_add(&decodes, one->kind == TRIB_DEVICE_DECODE);
+    trib_device_host_ops.submit(device, one);
+}
+
+static void count_line(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    (void)user;
+    atomic_fetch_add(&full_lines, strstr(line, "no memory left to encode and decode in") != NULL);
+}
+
+static void counted(trib_config *config, int member)
+{
+    in_pieces(config, member);
+    config->log_level = TRIB_LOG_WARN;
+    config->log_cb = count_line;
+}
+
+/* Sums that come back encoded are decoded by the device. One whose memory is full leaves that and encoding to
+ * processors, and says so once; the results are the same. */
+static void a_full_device_uses_processors(void **state)
+{
+    (void)state;
+    party self;
+    counting = trib_device_host_ops;
+    counting.submit = count_and_submit;
+    watched = &counting;
+    atomic_store(&decodes, 0);
+    atomic_store(&full_lines, 0);
+    open_job(&self.jobs, 2, 0, 1, counted);
+    watched = NULL;
+    party_all_workers(&self);
+    codec_oracle_run(&self, "fp16", TRIB_TENSOR_DEVICE, 1);
+    assert_int_equal(atomic_load(&decodes), 0);
+    codec_oracle_run(&self, "bf16,two_way", TRIB_TENSOR_DEVICE, 1);
+    assert_true(atomic_load(&decodes) > 0);
+    trib_host_world_fault(world, 0, 0, TRIB_HOST_FAULT_FULL);
+    assert_int_equal(atomic_load(&full_lines), 0);
+    codec_oracle_run(&self, "int8,two_way", TRIB_TENSOR_DEVICE, 1);
+    codec_oracle_run(&self, "fp8_e4m3,two_way", TRIB_TENSOR_DEVICE, 1);
+    assert_int_equal(atomic_load(&full_lines), 1);
     close_job(&self.jobs);
 }
 
@@ -157,11 +208,9 @@ static void a_refused_contribution_is_not_lost(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(one_device_a_machine),
-        cmocka_unit_test(devices_of_a_machine_sum_first),
-        cmocka_unit_test(devices_of_a_group),
-        cmocka_unit_test(one_machine_sums_exactly),
-        cmocka_unit_test(a_refused_contribution_is_not_lost),
+        cmocka_unit_test(one_device_a_machine),     cmocka_unit_test(devices_of_a_machine_sum_first),
+        cmocka_unit_test(devices_of_a_group),       cmocka_unit_test(a_full_device_uses_processors),
+        cmocka_unit_test(one_machine_sums_exactly), cmocka_unit_test(a_refused_contribution_is_not_lost),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -273,6 +273,11 @@ static void test_a_hostile_chunk_is_refused(void **state)
     }
     assert_int_equal(int8.codec->decode(&int8.params, TRIB_FLOAT32, endless, 8, decoded, 4, &error), TRIB_PROTOCOL);
     assert_non_null(strstr(error.text, "scale"));
+    assert_int_equal(int8.codec->inspect(&int8.params, TRIB_FLOAT32, endless, 8, 4, &error), TRIB_PROTOCOL);
+    assert_non_null(strstr(error.text, "scale"));
+    const trib_codec_config fp16 = parsed("fp16");
+    assert_int_equal(fp16.codec->inspect(&fp16.params, TRIB_FLOAT32, endless, 8, 4, &error), TRIB_OK);
+    assert_int_equal(fp16.codec->inspect(&fp16.params, TRIB_FLOAT32, endless, 7, 4, &error), TRIB_PROTOCOL);
     const trib_codec_config uniform = parsed("uniform");
     const unsigned char uneven[] = {0, 0, 0xc0, 0x3f, 1, 2, 3, 4}; /* a step of 1.5 */
     assert_int_equal(uniform.codec->add_encoded(&uniform.params, TRIB_FLOAT32, uneven, 8, sum, 4, &error),

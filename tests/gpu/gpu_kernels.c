@@ -1,0 +1,89 @@
+/* gpu_kernels.c - the speed of the kernels that encode and decode, beside a copy within the GPU's memory. The bytes of
+ * both are those read and written; what a kernel reads twice counts once. */
+#include <stdio.h>
+
+#include "tests/gpu/gpu_worker.h"
+
+#ifdef TRIB_CUDA_KERNELS
+#include "stages/cuda/cuda_kernels.h"
+
+enum { ELEMENTS = 64 << 20, CHUNK = 64 << 10, ROOM_WIDE = 16 + 2 * CHUNK, ROOM_NARROW = 32 + CHUNK, RUNS = 20 };
+
+typedef struct bench {
+    cudaStream_t stream;
+    cudaEvent_t began, ended;
+    float *elements;
+    unsigned char *encoded;
+    double copied; /* bytes in a second */
+} bench;
+
+static double seconds_each(const bench *self)
+{
+    float milliseconds = 0;
+    check_cuda(cudaEventRecord(self->ended, self->stream), "cudaEventRecord");
+    check_cuda(cudaEventSynchronize(self->ended), "cudaEventSynchronize");
+    check_cuda(cudaEventElapsedTime(&milliseconds, self->began, self->ended), "cudaEventElapsedTime");
+    return (double)milliseconds / 1e3 / RUNS;
+}
+
+static void copy_beside(bench *self)
+{
+    const size_t half = sizeof(float) * ELEMENTS / 2;
+    for (int run = -2; run < RUNS; run++) {
+        if (run == 0) {
+            check_cuda(cudaEventRecord(self->began, self->stream), "cudaEventRecord");
+        }
+        check_cuda(cudaMemcpyAsync(self->elements, self->elements + ELEMENTS / 2, half, cudaMemcpyDeviceToDevice,
+                                   self->stream),
+                   "cudaMemcpyAsync");
+    }
+    self->copied = 2 * (double)half / seconds_each(self);
+    printf("kernels: a copy: %.0f GB/s\n", self->copied / 1e9);
+}
+
+static void measure(const bench *self, cuda_kernel_codec codec, const char *name, bool decodes)
+{
+    const bool is_wide = codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16;
+    const cuda_kernel_work work = {.codec = codec,
+                                   .source = self->elements,
+                                   .target = self->elements,
+                                   .encoded = self->encoded,
+                                   .count = ELEMENTS,
+                                   .chunk_elements = CHUNK,
+                                   .room = is_wide ? ROOM_WIDE : ROOM_NARROW};
+    for (int run = -2; run < RUNS; run++) {
+        if (run == 0) {
+            check_cuda(cudaEventRecord(self->began, self->stream), "cudaEventRecord");
+        }
+        check_cuda((decodes ? cuda_kernels_decode : cuda_kernels_encode)(&work, self->stream), "a kernel");
+    }
+    const double bytes = (double)ELEMENTS * (sizeof(float) + (is_wide ? 2 : 1)), speed = bytes / seconds_each(self);
+    printf("kernels: %s %s: %.0f GB/s, %.2f of a copy\n", decodes ? "decode" : "encode", name, speed / 1e9,
+           speed / self->copied);
+}
+
+void scenario_kernels(rank *self)
+{
+    static const char *const names[] = {"fp16", "bf16", "fp8_e4m3", "fp8_e5m2", "int8"};
+    bench bed = {.stream = self->stream};
+    check_cuda(cudaEventCreate(&bed.began), "cudaEventCreate");
+    check_cuda(cudaEventCreate(&bed.ended), "cudaEventCreate");
+    check_cuda(cudaMalloc((void **)&bed.elements, sizeof(float) * ELEMENTS), "cudaMalloc");
+    check_cuda(cudaMalloc((void **)&bed.encoded, (size_t)ELEMENTS / CHUNK * ROOM_WIDE), "cudaMalloc");
+    check_cuda(cudaMemset(bed.elements, 0x3e, sizeof(float) * ELEMENTS), "cudaMemset");
+    check_cuda(cuda_kernels_load(), "cuda_kernels_load");
+    copy_beside(&bed);
+    for (int codec = CUDA_KERNEL_FP16; codec <= CUDA_KERNEL_INT8; codec++) {
+        measure(&bed, (cuda_kernel_codec)codec, names[codec], false);
+        measure(&bed, (cuda_kernel_codec)codec, names[codec], true);
+    }
+    check_cuda(cudaFree(bed.elements), "cudaFree");
+    check_cuda(cudaFree(bed.encoded), "cudaFree");
+}
+#else
+void scenario_kernels(rank *self)
+{
+    (void)self;
+    printf("kernels: this build has none\n");
+}
+#endif
