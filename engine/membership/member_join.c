@@ -246,7 +246,9 @@ static void stay_with_address(trib_member *member)
 {
     const trib_link *link = member->link;
     trib_address at;
-    if (link != NULL && trib_address_list_count(link->redial.to.text) > 1) {
+    /* The coordinator's own process listens at all of them in the next epoch, too. */
+    if (link != NULL && member->core->engine->coordinator == NULL &&
+        trib_address_list_count(link->redial.to.text) > 1) {
         trib_address_list_copy(link->redial.to.text, link->redial.address, at.text, sizeof at.text);
         trib_member_redirect(member->core->engine, &at, false);
         trib_redial_set_addresses(member->link, &at);

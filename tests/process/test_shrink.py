@@ -363,6 +363,31 @@ def server_comes_back(transport, number):
         assert status == 0, (status, output[-600:])
 
 
+LISTED = '''
+import tributary
+engine = tributary.Engine()
+engine.wait_ready()
+for _ in range(3):
+    now = engine.advance(timeout=60)
+    assert (now.lost_count, now.worker_count, engine.rank) == (0, 2, now.rank), (now.lost_count, now.worker_count)
+engine.close()
+print("done", flush=True)
+'''
+
+
+def coordinator_has_two_addresses(transport):
+    """A worker that has found the coordinator at one of its addresses finds it there in each epoch."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(2, 0, transport) as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        first, second = job.env['TRIB_COORDINATOR'], '127.0.0.1:%d' % free_port()
+        for rank, listed in enumerate((first + ',' + second, second + ',' + first)):
+            env = dict(job.env, TRIB_RANK=str(rank), TRIB_COORDINATOR=listed)
+            job.workers.append(subprocess.Popen([sys.executable, '-c', LISTED], env=env, **PIPES))
+        for status, output in ends_of(job.workers):
+            assert status == 0 and 'done' in output, (status, output[-600:])
+
+
 def server_is_refused(survive):
     """Without the setting a server that comes later is told which one would admit it."""
     with Job(1, 0, 'tcp') as job:
@@ -400,6 +425,10 @@ CASES += [
     for transport, number in (('tcp', '0'), ('shm', '-1'))
 ]
 CASES += [('server_refused_%s' % survive, lambda s=survive: server_is_refused(s)) for survive in ('nothing', 'servers')]
+CASES += [
+    ('coordinator_has_two_addresses_%s' % transport, lambda t=transport: coordinator_has_two_addresses(t))
+    for transport in ('tcp', 'shm')
+]
 CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport in ('tcp', 'shm')]
 
 
