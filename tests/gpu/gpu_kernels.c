@@ -57,7 +57,7 @@ static void measure(const bench *self, cuda_kernel_codec codec, const char *name
         }
         check_cuda((decodes ? cuda_kernels_decode : cuda_kernels_encode)(&work, self->stream), "a kernel");
     }
-    const double bytes = (double)ELEMENTS * (sizeof(float) + (is_wide ? 2 : 1)), speed = bytes / seconds_each(self);
+    const double bytes = (double)ELEMENTS * (is_wide ? 6.0 : 5.0), speed = bytes / seconds_each(self);
     printf("kernels: %s %s: %.0f GB/s, %.2f of a copy\n", decodes ? "decode" : "encode", name, speed / 1e9,
            speed / self->copied);
 }
