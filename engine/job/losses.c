@@ -7,14 +7,14 @@
 
 trib_status trib_losses_open(trib_losses *losses, uint32_t members)
 {
-    trib_assert(losses->capacity == 0);
+    trib_assert(atomic_load(&losses->capacity) == 0);
     losses->order = calloc(members, sizeof *losses->order);
     losses->suspected = calloc(members, sizeof *losses->suspected);
     losses->taken_by = calloc(members, sizeof *losses->taken_by);
     if (losses->order == NULL || losses->suspected == NULL || losses->taken_by == NULL) {
         return TRIB_NO_MEMORY;
     }
-    losses->capacity = members;
+    atomic_store(&losses->capacity, members);
     return TRIB_OK;
 }
 
@@ -26,7 +26,7 @@ void trib_losses_close(trib_losses *losses)
     losses->taken_by = NULL;
     losses->order = NULL;
     losses->suspected = NULL;
-    losses->capacity = 0;
+    atomic_store(&losses->capacity, 0);
     atomic_store(&losses->count, 0);
 }
 

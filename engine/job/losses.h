@@ -11,8 +11,8 @@
 #include "engine/reactor/reactor.h"
 
 typedef struct trib_losses {
-    uint32_t capacity; /* members of the roster; 0 until it arrives */
-    uint16_t *order;   /* the first `count` are valid */
+    atomic_uint capacity; /* members of the roster; 0 until it arrives */
+    uint16_t *order;      /* the first `count` are valid */
     atomic_uint count;
     atomic_bool *suspected; /* by member: some core has lost its way to it, and the coordinator is asked */
     trib_post ask_post;

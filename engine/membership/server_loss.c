@@ -34,7 +34,9 @@ static void ask(trib_reactor *reactor, trib_post *post)
 void trib_server_suspected(trib_engine *engine, uint32_t member)
 {
     trib_losses *losses = &engine->losses;
-    trib_assert(member < losses->capacity);
+    if (member >= atomic_load(&losses->capacity)) {
+        return; /* the roster has yet to come, and the coordinator sees for itself who does not */
+    }
     atomic_store(&losses->suspected[member], true);
     if (!atomic_exchange(&losses->ask_posted, true)) {
         losses->ask_post.run = ask;
