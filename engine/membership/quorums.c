@@ -94,11 +94,15 @@ static void decide_if_heard(trib_coordinator *self, quorum_call *call)
     free_call(self, call);
 }
 
-static trib_status begin_call(trib_coordinator *self, const trib_frame *frame, trib_error *error)
+static trib_status begin_call(trib_coordinator *self, uint32_t member, const trib_frame *frame, trib_error *error)
 {
     trib_registry_entry *entry = find_entry(self, frame->tensor);
     if (entry == NULL || find_call(self, frame->tensor, frame->round) != NULL) {
         return TRIB_OK; /* it has ended meanwhile, or its owner has asked twice */
+    }
+    if (entry->quorum == 0 || entry->partition_count == 0 || entry->owners[0].member != member) {
+        return trib_error_set(error, TRIB_PROTOCOL, "QUORUM_CALL about tensor %u of a member that does not decide it",
+                              frame->tensor);
     }
     quorum_call *call = calloc(1, sizeof *call + set_bytes(self));
     bool *awaited = calloc(trib_coordinator_slots(self), sizeof *awaited);
@@ -130,7 +134,7 @@ trib_status trib_quorums_take(trib_coordinator *self, uint32_t member, const tri
                                            trib_frame_name(frame->type));
     }
     if (frame->type == TRIB_FRAME_QUORUM_CALL) {
-        return begin_call(self, frame, error);
+        return begin_call(self, member, frame, error);
     }
     quorum_call *call = find_call(self, frame->tensor, frame->round);
     if (frame->payload_size != set_bytes(self) || (call != NULL && !call->awaited[member])) {
