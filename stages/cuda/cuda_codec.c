@@ -101,6 +101,14 @@ static cuda_kernel_work work_of(const trib_device_job *job, void *encoded)
     return work;
 }
 
+/* A launch returns its own error, and not that of a call before. */
+static cudaError_t launch(cudaError_t (*kernel)(const cuda_kernel_work *work, cudaStream_t stream),
+                          const cuda_kernel_work *work, cudaStream_t stream)
+{
+    (void)cudaGetLastError();
+    return kernel(work, stream);
+}
+
 cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream)
 {
     const size_t bytes = job->encoding->encoded_bytes;
@@ -115,8 +123,7 @@ cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t 
     void *memory = device->encoded[CUDA_TO_HOST].memory;
     cuda_kernel_work work = work_of(job, memory);
     work.source = job->source;
-    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
-    code = cuda_kernels_encode(&work, stream);
+    code = launch(cuda_kernels_encode, &work, stream);
     return code != cudaSuccess ? code : cudaMemcpyAsync(job->target, memory, bytes, cudaMemcpyDeviceToHost, stream);
 }
 
@@ -158,8 +165,7 @@ cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t 
     }
     cuda_kernel_work work = work_of(job, memory);
     work.target = job->target;
-    (void)cudaGetLastError(); /* of a call before: a launch returns its own */
-    return cuda_kernels_decode(&work, stream);
+    return launch(cuda_kernels_decode, &work, stream);
 }
 
 #else /* built without nvcc: processors encode and decode */

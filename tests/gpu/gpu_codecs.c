@@ -12,7 +12,7 @@ enum { COUNT = 3000017, ROUNDS = 3 };
 typedef struct encoded {
     const char *codec;
     bool is_exact; /* it keeps numbers that all have one magnitude, and their sums */
-    /* What it draws for a sum depends on the partition. Without servers a tensor of a group has others. */
+    /* Its random numbers for a sum depend on the partition. Without servers a tensor of a group has others. */
     bool draws_by_partition;
 } encoded;
 

@@ -240,46 +240,53 @@ static int64_t run(bed *self, uint32_t reactors, uint32_t dies, int64_t at_ns, u
     return trib_sim_now(self->job->sim) - began_ns;
 }
 
-/* The workers' results of that round and stream are the same. */
-static bool are_alike(const bed *self, uint32_t index, uint32_t round)
+/* A member dies at 60 moments of a run: of the servers in turn, or the last worker. */
+static void die_at_each_moment(bool is_server, void (*judge)(const bed *self, uint32_t kill))
 {
-    return self->workers[0].streams[index].results[round] == self->workers[1].streams[index].results[round];
-}
-
-static void server_dies(void **state)
-{
-    (void)state;
     bed still = {.joins = false};
     const int64_t span_ns = run(&still, 1, MEMBERS, 0, 1);
     close_bed(&still);
     for (uint32_t i = 0; i < 60; i++) {
         bed self = {.joins = false};
-        (void)run(&self, 1 + i % 2, WORKERS + i % SERVERS, span_ns * i / 60, i + 1);
-        for (uint32_t k = 0; k < WORKERS * STREAMS; k++) {
-            const stream *at = &self.workers[k / STREAMS].streams[k % STREAMS];
-            if (at->round != ROUNDS) {
-                fail_msg("kill %u, worker %u, stream %u, round %u: %s", i, k / STREAMS, at->index, at->round,
-                         self.text);
-            }
-        }
+        const uint32_t dies = is_server ? WORKERS + i % SERVERS : WORKERS - 1;
+        (void)run(&self, 1 + i % 2, dies, span_ns * i / 60, i + 1);
+        judge(&self, i);
         close_bed(&self);
+    }
+}
+
+static void check_all_done(const bed *self, uint32_t kill)
+{
+    for (uint32_t k = 0; k < WORKERS * STREAMS; k++) {
+        const stream *at = &self->workers[k / STREAMS].streams[k % STREAMS];
+        if (at->round != ROUNDS) {
+            fail_msg("kill %u, worker %u, stream %u, round %u: %s", kill, k / STREAMS, at->index, at->round,
+                     self->text);
+        }
+    }
+}
+
+static void server_dies(void **state)
+{
+    (void)state;
+    die_at_each_moment(true, check_all_done);
+}
+
+/* Both workers that are left have the same result of each round. */
+static void check_alike(const bed *self, uint32_t kill)
+{
+    for (uint32_t k = 0; k < STREAMS * ROUNDS; k++) {
+        const uint32_t round = k / STREAMS, index = k % STREAMS;
+        if (self->workers[0].streams[index].results[round] != self->workers[1].streams[index].results[round]) {
+            fail_msg("kill %u, stream %u, round %u: the results differ", kill, index, round);
+        }
     }
 }
 
 static void worker_dies(void **state)
 {
     (void)state;
-    bed still = {.joins = false};
-    const int64_t span_ns = run(&still, 1, MEMBERS, 0, 1);
-    close_bed(&still);
-    for (uint32_t i = 0; i < 60; i++) {
-        bed self = {.joins = false};
-        (void)run(&self, 1 + i % 2, WORKERS - 1, span_ns * i / 60, i + 1);
-        for (uint32_t k = 0; k < STREAMS * ROUNDS; k++) {
-            assert_true(are_alike(&self, k % STREAMS, k / STREAMS));
-        }
-        close_bed(&self);
-    }
+    die_at_each_moment(false, check_alike);
 }
 
 /* A server of its own joins a job whose operations go on, at the workers' boundary, and sums from then on. */

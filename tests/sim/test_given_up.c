@@ -46,7 +46,7 @@ static bool are_done(sim_job *job, void *argument)
 static void give_up(sim_job *job, uint32_t first, uint32_t count, exchange exchanges[WORKERS_MAX])
 {
     trib_op *ops[WORKERS_MAX] = {NULL};
-    exchange what[WORKERS_MAX + 1] = {{NULL}};
+    exchange what[WORKERS_MAX + 1] = {{0}};
     for (uint32_t i = 0; i < count; i++) {
         what[i].buffer = exchanges[first + i].buffer;
         sim_bed_begin(job, first + i, "sum", COUNT, &what[i], 0, &ops[i]);
