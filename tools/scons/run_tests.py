@@ -19,6 +19,8 @@ import time
 TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
 # Seconds, for tests that need more than others: these boot machines.
 DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
+# Scripts that count what others on the machine would add to, pin reactors, shape links, boot machines or hold GPUs.
+ALONE = ('tests/process/test_counters.py', 'tests/process/test_launch.py', 'tests/cluster/', 'tests/rdma/', 'tests/gpu/')
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
@@ -100,18 +102,18 @@ def run_one(path, build, deadline):
 
 
 def run_all(paths, args):
-    """Each path with its cases, output and time, as they are done: programs so many at a time, then scripts one by one (they start
-    jobs of their own, machines and networks)."""
+    """Each path with its cases, output and time, as they are done: as many at a time as args say, then those that need the
+    machine for themselves."""
     def timed(path):
         began = time.monotonic()
         deadline = max(args.timeout, DEADLINES.get(os.path.basename(path), 0))
         cases, output, _ = run_one(path, args.build, deadline)
         return path, cases, output, time.monotonic() - began
-    scripts = [p for p in paths if p.endswith('.py')]
+    alone = [p for p in paths if p.startswith(ALONE)]
     with concurrent.futures.ThreadPoolExecutor(max(args.jobs, 1)) as pool:
-        for done in concurrent.futures.as_completed([pool.submit(timed, p) for p in paths if p not in scripts]):
+        for done in concurrent.futures.as_completed([pool.submit(timed, p) for p in paths if p not in alone]):
             yield done.result()
-    for path in scripts:
+    for path in alone:
         yield timed(path)
 
 
@@ -120,7 +122,7 @@ def main():
     parser.add_argument('--build', default='build/release')
     parser.add_argument('--no-scripts', action='store_true', help='test programs only')
     parser.add_argument('--timeout', type=int, default=480, help='seconds for one program: against hangs, with room for a busy machine')
-    parser.add_argument('--jobs', type=int, default=1, help='programs at a time')
+    parser.add_argument('--jobs', type=int, default=1, help='programs and scripts at a time')
     parser.add_argument('--json', metavar='FILE')
     parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
