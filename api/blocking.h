@@ -6,7 +6,7 @@
 
 #include "engine/job/job.h"
 
-/* The time that far from now, on the clock of engine->changed. */
+/* The time that is timeout_ns from now, on the clock of engine->changed. */
 struct timespec trib_api_deadline_in(int64_t timeout_ns);
 /* Time until the deadline; below 0: it has passed. */
 int64_t trib_api_left_ns(const struct timespec *deadline);

@@ -66,8 +66,8 @@ static trib_status check_exchange(const trib_config *config, trib_error *error)
     return trib_config_check(&known, &checked, error);
 }
 
-/* Rank 0's coordinator may say where: "host:0". Without one the environment and the interfaces do; what a launcher's
- * variables say is an address for a use of its own. */
+/* Rank 0's coordinator may say where: "host:0". Without it, the environment and the interfaces decide. An address in a
+ * launcher's variables has a use of its own. */
 static trib_status make_id(const trib_config *config, trib_unique_id *id, trib_error *error)
 {
     return config->coordinator != NULL && !trib_config_is_launchers_address(config)

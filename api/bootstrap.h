@@ -6,7 +6,7 @@
 #include "api/config/unique_id.h"
 
 typedef struct trib_bootstrap {
-    trib_config config; /* its texts point to what is given, and to content */
+    trib_config config; /* the resulting configuration; its texts point into the given one, and into content */
     trib_unique_id_content content;
     bool holds; /* this process keeps the membership: the reserved port is taken, and has to be settled */
 } trib_bootstrap;

@@ -5,7 +5,7 @@
 #include "engine/job/job.h"
 
 /* As trib_engine_create, in that environment, with a configuration that is complete: numeric addresses, a number of
- * reactors. Takes what env is made of over, on failure too. */
+ * reactors. Takes over the ownership of env's parts, on failure too. */
 TRIB_CHECKED trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib_engine **engine_out,
                                                trib_error *error);
 

@@ -97,8 +97,8 @@ static void add_printed(text *out, const char *name, void (*print)(FILE *stream)
     }
 }
 
-/* May a process read a large payload out of the memory of another one of this machine? kernel.yama.ptrace_scope above 0
- * forbids it. */
+/* Tells whether a process may read a large payload out of the memory of another one of this machine.
+ * kernel.yama.ptrace_scope above 0 forbids it. */
 static void add_shared_memory(text *out)
 {
     FILE *file = trib_descriptor_open_text("/proc/sys/kernel/yama/ptrace_scope");
@@ -144,7 +144,8 @@ static void add_string(text *out, const char *string)
     add_text(out, "\"");
 }
 
-/* A launcher's variables say it where the setting's own does not and the value is no default. */
+/* Returns the source of a setting. A launcher's variables are the source if the setting's own variable is not set and
+ * the value is no default. */
 static const char *source_of(const trib_setting *setting, const char *value)
 {
     if (trib_setting_get(setting->variable) != NULL) {

@@ -10,7 +10,7 @@
 #include "api/check.h"
 #include "engine/device/device_task.h"
 
-#define POLL_NS (50 * INT64_C(1000)) /* a call that waits for a launch polls so long before it sleeps */
+#define POLL_NS (50 * INT64_C(1000)) /* time for which a call that waits for a launch polls before it sleeps */
 
 /* Even if the operation's completion has not been announced. */
 static bool is_over(const trib_op *op)

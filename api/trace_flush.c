@@ -6,9 +6,9 @@
 #include "api/ticker.h"
 #include "engine/tracer/tracer.h"
 
-#define FIRST_NS (250 * INT64_C(1000000)) /* of the pauses, which double */
-#define LAST_NS (2 * INT64_C(1000000000)) /* at most so much is missing */
-#define SHARE 30                          /* a pause is at least so many times as long as the writing before it */
+#define FIRST_NS (250 * INT64_C(1000000)) /* the first pause; pauses double */
+#define LAST_NS (2 * INT64_C(1000000000)) /* the longest pause: a killed process loses at most this much */
+#define SHARE 30                          /* a pause is at least this many times as long as the writing before it */
 
 static int64_t monotonic_ns(void)
 {

@@ -55,8 +55,9 @@ extern "C" {
 
 /* ---- Status codes ------------------------------------------------------------------------------------------------ */
 
-/* One list is the truth: X(name, number, text). 0: success, above 0: "not yet", below 0: an error, by the largest thing
- * that it ruins: a call or operation (-1..), a peer and all that depended on it (-40..), the engine (-60..). */
+/* All status codes, as X(name, number, text). 0: success, above 0: "not yet", below 0: an error. Errors are grouped by
+ * the largest thing that they ruin: a call or operation (-1..), a peer and everything that depended on it (-40..), the
+ * engine (-60..). */
 #define TRIB_STATUS_LIST(X)                                                                                            \
     X(TRIB_OK, 0, "success")                                                                                           \
     X(TRIB_PENDING, 1, "not finished yet")                                                                             \
@@ -101,7 +102,7 @@ TRIB_API const char *trib_status_text(trib_status status);
 TRIB_API const char *trib_version(void);
 /* TRIB_VERSION_NUMBER of the library in use. TRIB_ANY_THREAD. */
 TRIB_API uint32_t trib_version_number(void);
-/* True if this library has that feature, on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
+/* True if this library has the feature on this machine: a transport ("tcp", "shm", "rdma"), a device ("cuda": its
  * module can be loaded, which may take a moment), or a part of this interface ("unique_id", "oob", "interfaces",
  * "groups", "batches", "members", "settings", "survive_servers", "survive_workers", "survive_continue", "codecs").
  * False for NULL and unknown names, so that a program may ask for what a later release has. TRIB_ANY_THREAD. */
@@ -131,11 +132,11 @@ typedef enum trib_dtype {
 /* SUM and PRODUCT of integers wrap modulo 2^bits. AVG divides by the number of contributors: floats round once,
  * integers are summed wider (64 bits wrap) and truncated. MIN and MAX of floats give NaN if an input is NaN; -0.0 is
  * below +0.0. A NaN that is computed is positive and quiet, without a payload. Of bools, SUM and MAX are OR, PRODUCT
- * and MIN are AND. What is too large for an 8-bit float becomes NaN in E4M3 and infinity in E5M2: no result saturates.
- * The bitwise ones need integers or bools, and AVG of bools does not exist (trib_reduce_suits). One contribution alone
- * is copied bit by bit. GPUs of a machine compute as NCCL does, rounding each time; with no other machine AVG
- * multiplies inputs by 1 / contributors, rounded too. They have no bitwise reductions of
- * integers, no XOR of bools, no 16-bit integers and no 8-bit floats. */
+ * and MIN are AND. A value that is too large for an 8-bit float becomes NaN in E4M3 and infinity in E5M2: no result
+ * saturates. The bitwise reductions need integers or bools, and AVG of bools does not exist (trib_reduce_suits). One
+ * contribution alone is copied bit by bit. GPUs of a machine compute as NCCL does, rounding each time; with no other
+ * machine AVG multiplies inputs by 1 / contributors, rounded too. They have no bitwise reductions of integers, no XOR
+ * of bools, no 16-bit integers and no 8-bit floats. */
 typedef enum trib_reduce {
     TRIB_SUM = 0,
     TRIB_AVG = 1,
@@ -155,7 +156,7 @@ TRIB_API const char *trib_dtype_name(trib_dtype dtype);
 TRIB_API const char *trib_reduce_name(trib_reduce reduce);
 /* True for float64, ... float8_e5m2. TRIB_ANY_THREAD. */
 TRIB_API bool trib_dtype_is_float(trib_dtype dtype);
-/* True if elements of the type can be reduced so; an operation that asks for another pair is rejected with
+/* True if the reduction exists for elements of the type. An operation with another pair is rejected with
  * TRIB_UNSUPPORTED. TRIB_ANY_THREAD. */
 TRIB_API bool trib_reduce_suits(trib_dtype dtype, trib_reduce reduce);
 
@@ -174,7 +175,7 @@ typedef enum trib_mode {
     TRIB_MODE_ATTACHED = 2, /* no threads: one reactor on the caller's own ev_loop; callbacks run from that loop */
 } trib_mode;
 
-/* The tasks of this process in the job; a set of bits. */
+/* The roles of this process in the job; a set of bits. */
 typedef enum trib_role {
     TRIB_ROLE_WORKER = 1,      /* contributes and receives sums */
     TRIB_ROLE_SERVER = 2,      /* sums for others; with WORKER: colocated */
@@ -183,35 +184,36 @@ typedef enum trib_role {
 
 typedef enum trib_colocate {
     TRIB_COLOCATE_AUTO = 0, /* workers sum a share where that makes the exchange faster (docs/architecture.md) */
-    TRIB_COLOCATE_OFF = 1,  /* only servers of their own sum */
+    TRIB_COLOCATE_OFF = 1,  /* only dedicated servers sum */
     TRIB_COLOCATE_ON = 2,   /* workers sum the bandwidth-optimal share */
 } trib_colocate;
 
 /* In which order contributions are added. */
 typedef enum trib_sum_order {
-    TRIB_ORDER_RANK = 0,    /* a fixed tree over ranks: the same bits whatever arrives when and wherever it is summed */
-    TRIB_ORDER_ARRIVAL = 1, /* as they come: least memory, bits may differ from run to run */
+    TRIB_ORDER_RANK = 0,    /* a fixed tree over ranks: the same bits in any order of arrival and on any member */
+    TRIB_ORDER_ARRIVAL = 1, /* in the order of arrival: least memory, but bits may differ from run to run */
 } trib_sum_order;
 
-/* Do the workers of a machine sum among themselves first, so that one contribution leaves the machine? It needs several
- * workers on each of several machines, equally many on each and with consecutive ranks; else nobody does. */
+/* Whether the workers of a machine sum among themselves first, so that one contribution leaves the machine. Several
+ * machines are needed, each with the same number of workers (at least two) and with consecutive ranks; otherwise no
+ * machine does it. */
 typedef enum trib_local_sum {
-    TRIB_LOCAL_SUM_AUTO = 0, /* where that is so, and it does not change the bits of sums (docs/architecture.md) */
-    TRIB_LOCAL_SUM_OFF = 1,  /* every worker pushes all of its own */
-    TRIB_LOCAL_SUM_ON = 2,   /* where that is so; the bits of sums may depend on the number of workers a machine */
+    TRIB_LOCAL_SUM_AUTO = 0, /* where machines are so, and the bits of sums do not change (docs/architecture.md) */
+    TRIB_LOCAL_SUM_OFF = 1,  /* every worker pushes its own contributions */
+    TRIB_LOCAL_SUM_ON = 2, /* where machines are so; the bits of sums may depend on the number of workers per machine */
 } trib_local_sum;
 
 typedef enum trib_shares { TRIB_SHARES_FIXED = 0, TRIB_SHARES_FOLLOW = 1 } trib_shares;
-/* The payloads that are sent with a CRC32C, which the receiver compares. AUTO: those that cross a network over TCP, if
- * the processor has instructions for it. ON: all that a processor moves, within a machine too. RDMA devices do it
- * themselves. */
+/* Payloads that carry a CRC32C for the receiver to check. AUTO: payloads that cross a network over TCP, if the
+ * processor has CRC instructions. ON: all payloads that a processor moves, within a machine too. RDMA devices check
+ * their payloads themselves. */
 typedef enum trib_checksum { TRIB_CHECKSUM_AUTO = 0, TRIB_CHECKSUM_OFF = 1, TRIB_CHECKSUM_ON = 2 } trib_checksum;
-/* The members whose loss costs no operation. SERVERS: a server in a process of its own, for whole tensors in host
- * memory that all workers share (docs/failure.md). WORKERS: that, too, and the loss of any other member ends the
- * operations under way with TRIB_EPOCH_CHANGED, on all or on none, and the others go on after trib_membership_advance
- * if they are a majority of the members, or half of them with the coordinator. CONTINUE: as WORKERS, but operations
- * complete with the contributions of the workers that are left, and ranks stay as they were: the program need not do
- * anything. NOTHING (default): the loss of any member ends the job. */
+/* The members whose loss costs no operation. SERVERS: a dedicated server, for whole tensors in host memory that all
+ * workers share (docs/failure.md). WORKERS: as SERVERS; besides, the loss of any other member ends the operations in
+ * flight with TRIB_EPOCH_CHANGED, on all workers or on none, and the members that are left go on after
+ * trib_membership_advance if they are a majority of the members, or half of them with the coordinator. CONTINUE: as
+ * WORKERS, but operations complete with the contributions of the workers that are left, and ranks stay as they were:
+ * the program need not do anything. NOTHING (default): the loss of any member ends the job. */
 typedef enum trib_survive {
     TRIB_SURVIVE_NOTHING = 0,
     TRIB_SURVIVE_SERVERS = 1,
@@ -236,21 +238,23 @@ typedef void (*trib_log_cb)(trib_log_level level, const char *line, void *user);
  * callbacks run. error is valid until the callback returns. */
 typedef void (*trib_ready_cb)(trib_engine *engine, const trib_error *error, void *user);
 
-/* The job is over for this engine without its having been closed: all workers have left (error->status TRIB_OK: so a
- * server of its own learns that its work is done), or it failed (error says why; after ready_cb if it was not joined).
- * Runs once at most, where callbacks run; close or destroy the engine then. error is valid until it returns. */
+/* The job has ended for this engine, which was not closed: all workers have left (error->status is TRIB_OK, which tells
+ * a dedicated server that its work is done), or the job has failed (error says why; after ready_cb if the engine had
+ * not joined). Runs once at most, where callbacks run; close or destroy the engine then. error is valid until the
+ * callback returns. */
 typedef void (*trib_ended_cb)(trib_engine *engine, const trib_error *error, void *user);
 
-/* How a job finds together without an address: one process makes an id, the program hands its bytes to all others by
- * means of its own, and all put it into trib_config.unique_id. It has an address, a reserved port and a token; who has
- * read it can join the job, so it must travel as a secret does. */
+/* An id lets a job form without a configured address: one process makes the id, the program hands its bytes to all
+ * others by means of its own, and all put it into trib_config.unique_id. The id contains an address, a reserved port
+ * and a token. Whoever has read it can join the job, so it must travel as a secret does. */
 #define TRIB_UNIQUE_ID_SIZE 256
 typedef struct trib_unique_id {
     char bytes[TRIB_UNIQUE_ID_SIZE];
 } trib_unique_id;
 
-/* Gives each member's `bytes` bytes to all: fills `all` with worker_count times as many, in the order of ranks, and
- * blocks for that. 0: done; anything else: it failed. Runs once, inside trib_engine_create, on its thread. */
+/* An all-gather of the program's own: `mine` has this worker's `bytes` bytes, and `all` gets those of every worker, in
+ * the order of ranks. Blocks until it is done. Returns 0, or another number for a failure. Runs once, inside
+ * trib_engine_create, on its thread. */
 typedef int (*trib_oob_cb)(const void *mine, void *all, size_t bytes, void *user);
 
 /* Settings of one engine. Strings are copied by trib_engine_create. Zero means "the default" wherever the comment
@@ -265,77 +269,81 @@ typedef struct trib_config {
      * trib_membership_advance of the others, and learns rank and counts there. Servers: the number wanted, or -1. */
     int32_t rank;
     int32_t worker_count;      /* workers in the job; trib_config_init sets 1; 0 is refused */
-    int32_t server_count;      /* servers with processes of their own; default 0 */
+    int32_t server_count;      /* number of dedicated servers; default 0 */
     trib_colocate colocate;    /* [job] */
-    bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership, not rank 0 */
+    bool external_coordinator; /* a process of its own (tributary coordinator) keeps the membership instead of rank 0 */
 
     const char
-        *coordinator;   /* "host:port", or several with commas; may be NULL in a job of one process or with store */
-    const char *listen; /* address or interface (docs/operating.md), or several with commas, dealt evenly to reactors
-                              by nearness, else in turns, the rest spare; not loopback: a token too; default
-                              127.0.0.1, with one what leads to rank 0 */
-    const char *job;    /* the job's name: members of other jobs are refused; default "default" */
-    const char *token; /* shared secret, 8 bytes or more; NULL = none: then all addresses are a loopback one each; below
-                              32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly */
+        *coordinator; /* "host:port", or several with commas; may be NULL in a job of one process or with store */
+    /* Address or interface to listen on (docs/operating.md), or several with commas. Several are dealt evenly to
+     * reactors, by nearness where it is known, else in turns; the rest are spare. Any address but loopback needs a
+     * token. Default 127.0.0.1, or with a token the address that leads to rank 0. */
+    const char *listen;
+    const char *job; /* the job's name: members of other jobs are refused; default "default" */
+    /* Shared secret of at least 8 bytes. Below 32 bytes trib_engine_create takes 0.1 s and 64 MiB to hash it slowly.
+     * NULL: none, and then all addresses must be a single loopback address each. */
+    const char *token;
     const char *transport; /* "auto" (default: shared memory in a machine, else RDMA, else TCP), "tcp", "shm", "rdma" */
 
     uint32_t reactors;        /* event loops, one thread and core each; default from cores and processes per machine */
     uint32_t partition_bytes; /* [job] unit that is scheduled, at most; up to 65536 times chunk_bytes; 1 MiB */
     uint32_t chunk_bytes;     /* [job] unit that is summed and sent, at most; 4 KiB..1 MiB, power of two; 256 KiB */
-    uint32_t push_credit_bytes; /* bytes of pushes that a reactor may have with the kernel, not yet taken; 1 MiB */
-    uint32_t pull_credit_bytes; /* of sums on their way out of a server, for each connection; default 1 MiB */
+    uint32_t push_credit_bytes; /* credit of a reactor for pushes: bytes that its transport may hold; 1 MiB */
+    uint32_t pull_credit_bytes; /* credit of a connection for sums that a server sends; default 1 MiB */
     uint32_t ops_max;           /* operations in flight, and handles not given back; default 65536 */
     uint64_t bandwidth_bits;    /* this machine's link, bits per second each way; 0 = like everyone's */
     trib_sum_order sum_order;   /* [job] */
     bool busy_poll;             /* reactors spin instead of sleeping; default false: an idle engine uses no CPU */
     bool pin;                   /* pin reactors to cores; default true (ATTACHED: never) */
 
-    int64_t join_timeout_ns;  /* until the job must have come together; default 60 s */
+    int64_t join_timeout_ns;  /* time in which the job must form; default 60 s */
     int64_t op_timeout_ns;    /* default deadline of an operation; default 300 s */
     int64_t peer_timeout_ns;  /* [job] silence after which a peer counts as lost; default 10 s */
-    int64_t close_timeout_ns; /* most time close may take to flush what is under way; default 5 s */
-    struct ev_loop *loop;     /* TRIB_MODE_ATTACHED: the caller's loop; must outlive the engine, else all calls then
-                                 return TRIB_STATE, and nothing of it is freed */
-    trib_ready_cb ready_cb;   /* may be NULL */
+    int64_t close_timeout_ns; /* longest time that closing may take to flush; default 5 s */
+    /* TRIB_MODE_ATTACHED: the caller's loop, which must outlive the engine. If the loop ends first, all calls return
+     * TRIB_STATE from then on, and the engine's memory is never freed. */
+    struct ev_loop *loop;
+    trib_ready_cb ready_cb; /* may be NULL */
     void *ready_user;
     trib_ended_cb ended_cb; /* may be NULL */
     void *ended_user;
     trib_log_level log_level; /* default TRIB_LOG_WARN; trib_config_from_env takes it from TRIB_LOG */
     trib_log_cb log_cb;       /* NULL = standard error */
     void *log_user;
-    const char *trace;    /* file that a trace is written to at the end; NULL: none; see TRACES below */
-    uint64_t trace_bytes; /* memory for its records, of all reactors together; default 64 MiB */
+    const char *trace;    /* file for the trace; NULL: no trace; see TRACES below */
+    uint64_t trace_bytes; /* memory for the trace's records, of all reactors together; default 64 MiB */
     /* Tensors on GPUs (docs/gpu.md): one process for each GPU; the ranks of a machine are consecutive. */
     const char *device;         /* "none" (default); "cuda": needs the CUDA module */
-    int32_t device_index;       /* which; default -1: the one that is current on the thread that creates the engine */
+    int32_t device_index;       /* GPU's index; default -1: the current device of the thread that creates the engine */
     int32_t local_size;         /* processes that share a machine, the same on all machines; default 1 */
-    int32_t local_rank;         /* this process among them: rank modulo local_size */
-    trib_local_sum local_sum;   /* [job] of tensors in host memory */
-    int64_t busy_poll_ns;       /* a reactor looks so long for more; 0: as it pays; with a GPU 0.5 to 25 ms */
-    trib_shares shares;         /* [job] who sums how much: FOLLOW (default) what links are seen to carry */
+    int32_t local_rank;         /* place of this process among them: rank modulo local_size */
+    trib_local_sum local_sum;   /* [job] for tensors in host memory */
+    int64_t busy_poll_ns;       /* time that a reactor polls before it sleeps; 0: as pays, with a GPU 0.5 to 25 ms */
+    trib_shares shares;         /* [job] parts of the sum that members get; FOLLOW (default): by measured link rates */
     trib_gpu_direct gpu_direct; /* AUTO: RDMA reads and writes device memory that was registered, where it can */
-    const char *coordinator_source; /* the launcher's variables that coordinator comes from, for texts; or NULL */
-    trib_checksum checksum;         /* of what this process sends; what comes with a CRC32C is always compared */
-    trib_survive survive;           /* [job] whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
-    /* The codec of tensors that name none, where they can have it, or codecs by name and size: "int8; *.bias=none"
-     * (docs/codecs.md); the same on all workers. "auto": what makes a step faster, or none. NULL: none */
+    const char *coordinator_source; /* launcher's variables that gave the coordinator, for texts; or NULL */
+    trib_checksum checksum;         /* for payloads that this process sends; a received CRC32C is always checked */
+    trib_survive survive;           /* [job] members whose loss costs no operation; default TRIB_SURVIVE_NOTHING */
+    /* Codec of tensors that name none and can have it, or codecs by tensor name and size: "int8; *.bias=none"
+     * (docs/codecs.md); the same on all workers. "auto": the codec that makes a step faster, if any does. NULL: none */
     const char *codec;
-    uint64_t codec_min_bytes; /* of smaller tensors codec is not used; default 64 KiB */
-    /* Instead of coordinator and token, whose values are not looked at then: an id, the same on all members, or on
-     * workers the program's own exchange, by which rank 0 gives one to all. With oob_cb rank 0's coordinator may be
-     * "host:0" to say where it listens. */
+    uint64_t codec_min_bytes; /* smaller tensors do not use `codec`; default 64 KiB */
+    /* An id takes the place of coordinator and token, whose values are then ignored. Either all members give the same
+     * unique_id, or all workers give oob_cb, an exchange of the program's own by which rank 0 passes an id to all. With
+     * oob_cb rank 0's coordinator may be "host:0" to say where it listens. */
     const trib_unique_id *unique_id; /* copied; or NULL */
     trib_oob_cb oob_cb;              /* all workers give it, or none; or NULL */
     void *oob_user;
-    /* Codecs of the program's own, which texts may name then; see CODECS below. Copied; NULL: none. */
+    /* The program's own codecs, which `codec` and tensors may then name; see CODECS below. Copied; NULL: none. */
     const struct trib_codec_desc *codecs;
     uint32_t codec_count; /* at most TRIB_CODECS_MAX, with those of codec_library */
-    /* All-reduces of tensors that name no quorum go on without stragglers as soon as so many workers have begun them,
-     * and quorum_timeout_ns is over; see QUORUM below. The same on all workers. 0 (default): all workers contribute */
+    /* Quorum of tensors that name none: their all-reduces go on without stragglers once this many workers have begun
+     * them and quorum_timeout_ns has passed; see QUORUM below. The same on all workers. 0 (default): all workers
+     * contribute */
     uint32_t quorum;
-    const char *codec_library; /* shared object with such codecs; NULL: none */
-    /* "etcd://host:port/prefix", the same on all members: says which epoch is the last one and where its coordinator is
-     * (docs/failure.md); NULL: none. TRIB_UNSUPPORTED if the library was built without libcurl. */
+    const char *codec_library; /* shared object with further codecs; NULL: none */
+    /* "etcd://host:port/prefix" of a store that records the last epoch and where its coordinator is (docs/failure.md).
+     * The same on all members; NULL: none. TRIB_UNSUPPORTED if the library was built without libcurl. */
     const char *store;
     int64_t quorum_timeout_ns; /* from the first contribution on; default 1 s; the same on all workers */
     uint64_t reserved[1];      /* must be 0 */
@@ -345,9 +353,10 @@ typedef struct trib_config {
 TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 
 /* Fills ranks, counts, coordinator address and settings from the environment: TRIB_* variables (docs/operating.md),
- * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). Fields it finds nothing for stay. Strings
- * point into the environment or static storage of the calling thread; trib_engine_create copies them: call it before
- * the environment changes. TRIB_INVALID: *error (may be NULL) says why. Not thread-safe against setenv. */
+ * else those of torchrun, Open MPI, MPICH/Hydra, Slurm or BytePS (DMLC_*). A field for which no variable is set keeps
+ * its value. Strings point into the environment or static storage of the calling thread; trib_engine_create copies
+ * them: call it before the environment changes. TRIB_INVALID: *error (may be NULL) says why. Not thread-safe against
+ * setenv. */
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
 /* Makes an id in the process that will keep the membership: rank 0, or the coordinator of its own. Its port stays
@@ -384,19 +393,19 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_wait_ready(trib_engine *engine, in
 typedef void (*trib_closed_cb)(trib_engine *engine, void *user);
 TRIB_API void trib_engine_close(trib_engine *engine, trib_closed_cb closed_cb, void *user);
 
-/* A server in a process of its own asks to leave a job that goes on without it (trib_config.survive): others take its
+/* Asks, on a dedicated server, to leave a job that goes on without it (trib_config.survive): other members take its
  * share, and no operation fails. Returns at once; ended_cb runs when nobody needs the server any more, with TRIB_OK, or
- * with TRIB_CLOSED if nobody else can sum its share: then it has left as by trib_engine_close. On TRIB_STATE nothing
- * has happened, and *error (may be NULL) says why: it is no such server, or the job does not go on without it, has not
- * come together or is over. TRIB_ANY_THREAD. */
+ * with TRIB_CLOSED if nobody else can sum its share: the server has then left as by trib_engine_close. On TRIB_STATE
+ * nothing has happened, and *error (may be NULL) says why: this is no dedicated server, or the job does not go on
+ * without it, has not come together or is over. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_drain(trib_engine *engine, trib_error *error);
 
 /* Frees the engine, its tensors and its memory; NULL is fine. Closes first if need be, and blocks up to
  * close_timeout_ns (with a GPU 12 s more: docs/gpu.md), and in any case until a callback that runs on an engine's
  * thread has returned: a log line a second later says which one it waits for. ATTACHED: it runs the caller's loop then,
- * which must still be there. QUEUE: it dispatches what is left. Nothing is done from a callback or, ATTACHED, while
- * another thread runs the loop: TRIB_WRONG_THREAD; in a forked child: TRIB_OK; of what is no engine (any more):
- * TRIB_INVALID. */
+ * which must still be there. QUEUE: it dispatches what is left. The call does nothing and returns TRIB_WRONG_THREAD
+ * from a callback or, ATTACHED, while another thread runs the loop; TRIB_OK in a forked child; TRIB_INVALID if the
+ * pointer is no engine (any more). */
 TRIB_API trib_status trib_engine_destroy(trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: a file descriptor that is readable while callbacks wait; watch it in any event loop and call
@@ -405,17 +414,18 @@ TRIB_API int trib_engine_get_fd(const trib_engine *engine);
 
 /* TRIB_MODE_QUEUE: runs the callbacks of at most max completions (0: of all that are there now) on the calling thread
  * and returns how many ran. ready_cb, ended_cb and closed_cb, where they are given, come so too and count as one each.
- * Never blocks. One thread at a time; a callback must not call it (returns 0).
- * TRIB_MODE_ATTACHED, on the loop's thread: for who polls. Does what a turn of the loop does, callbacks included, but
- * for timers and descriptors, and so without its system calls: starts what was submitted, takes what other processes of
- * this machine have sent through shared memory, 1: there was something. Run the loop too, now and then. Else 0. */
+ * Never blocks. One thread at a time; a callback must not call it (returns 0). TRIB_MODE_ATTACHED, on the loop's
+ * thread: for programs that poll. Does the work of a turn of the loop, callbacks included, except timers and
+ * descriptors, and so without system calls: starts submitted operations, and takes messages that other processes of
+ * this machine have sent through shared memory. Returns 1 if there was work, else 0. The loop must still run now and
+ * then. */
 TRIB_API size_t trib_engine_dispatch(trib_engine *engine, size_t max);
 
 typedef struct trib_engine_info {
     uint32_t struct_size; /* set it to sizeof(trib_engine_info) before the call */
-    int32_t rank;         /* -1 on a server of its own */
+    int32_t rank;         /* -1 on a dedicated server */
     int32_t worker_count;
-    int32_t server_count;  /* servers of their own */
+    int32_t server_count;  /* number of dedicated servers */
     int32_t summing_count; /* members that sum: servers and colocated workers; 0 before the job came together */
     uint32_t reactors;
     uint32_t epoch; /* state of the membership; 0 before the job came together */
@@ -423,9 +433,9 @@ typedef struct trib_engine_info {
     double t_opt_factor; /* least possible exchange time in units of bytes / link rate (OSDI'20); 0 if not known */
     uint32_t local_sum;  /* workers of each machine that sum first; 0: they do not, or the job has not come together */
     uint32_t reserved_32;
-    /* Where this worker is among the workers: on its machine (those that listen at one host), by rank, and among those
-     * that have the same local_rank on their machines. Before the job came together, and on servers, ranks are -1 and
-     * sizes 0. */
+    /* This worker's place, by rank, among the workers of its machine (those that listen at one host), and among the
+     * workers that have the same local_rank on their machines. Before the job came together, and on servers, ranks are
+     * -1 and sizes 0. */
     int32_t local_rank, local_size;
     int32_t cross_rank, cross_size;
     uint64_t reserved[5];
@@ -437,8 +447,8 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_info(const trib_engine *engine
 
 /* A member of the job. */
 typedef struct trib_job_member {
-    int32_t rank;      /* of a worker; -1 for a server of its own */
-    int32_t server;    /* number of a server of its own; -1 for a worker */
+    int32_t rank;      /* a worker's rank; -1 for a dedicated server */
+    int32_t server;    /* a dedicated server's number; -1 for a worker */
     uint32_t roles;    /* bits of trib_role; SERVER: it sums or may come to sum */
     uint32_t reactors; /* event loops */
     char host[64];     /* name of its machine, shortened if it is long */
@@ -454,13 +464,14 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_members(const trib_engine *eng
 /* A setting as the engine uses it. Both names are static texts. */
 typedef struct trib_setting_value {
     const char *variable; /* "TRIB_CHUNK_BYTES"; NULL: the environment does not have it */
-    const char *field;    /* "chunk_bytes", of trib_config */
-    char value[256];      /* as the variable would say it, cut off if it is longer; a token is never shown */
+    const char *field;    /* field of trib_config: "chunk_bytes" */
+    char value[256];      /* value as the variable would have it, cut off if it is longer; a token is never shown */
 } trib_setting_value;
 
 /* Lists the settings of the table in docs/operating.md that are fields of trib_config: at most capacity entries;
  * *count_out is how many there are in all. Once the job has come together, those marked [job] have the coordinator's
- * values, and what was left to the engine has been decided. TRIB_INVALID. Never blocks. TRIB_ANY_THREAD. */
+ * values, and settings that were left to the engine have the values that it chose. TRIB_INVALID. Never blocks.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *engine, trib_setting_value *settings,
                                                            size_t capacity, size_t *count_out);
 
@@ -470,24 +481,24 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_settings(const trib_engine *en
 typedef struct trib_membership {
     uint32_t struct_size; /* set it to sizeof(trib_membership) before trib_membership_get */
     uint32_t epoch; /* number of the membership, which grows with each change, by more than 1 at times; 0: none yet */
-    /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: it was, and operations fail until the program has called
-     * trib_membership_advance. Else what ended the job. */
+    /* TRIB_OK: this is the membership now. TRIB_EPOCH_CHANGED: its epoch is over, and operations fail until the program
+     * has called trib_membership_advance. Otherwise the status with which the job ended. */
     trib_status status;
-    /* This worker's, which may change; ranks are 0..worker_count-1. With TRIB_SURVIVE=continue it stays, and the ranks
-     * of those that were lost are missing. A server's is -1. */
+    /* This worker's rank, which may change; ranks are 0..worker_count-1. With TRIB_SURVIVE=continue ranks stay, and
+     * those of lost workers are missing. -1 on a server. */
     int32_t rank;
     int32_t worker_count, server_count;
     uint32_t lost_count;             /* members that were lost between the membership before and this one */
-    char text[TRIB_ERROR_TEXT_SIZE]; /* who was lost last, and why; or what status says, in words; "": nobody */
+    char text[TRIB_ERROR_TEXT_SIZE]; /* the member lost last, and the cause; or `status` in words; "": no loss */
     uint64_t reserved[4];
 } trib_membership;
 
 /* Runs where the callbacks of operations run. *membership is valid until it returns. */
 typedef void (*trib_membership_cb)(trib_engine *engine, const trib_membership *membership, void *user);
 
-/* Tells from now on when the membership has changed: an epoch is over, and membership->status is TRIB_EPOCH_CHANGED.
- * With TRIB_SURVIVE=continue it tells again when operations go on, with TRIB_OK; only so if the first call has not run
- * by then. NULL: no more. TRIB_ANY_THREAD. */
+/* Sets the callback that reports a change of the membership: an epoch is over, and membership->status is
+ * TRIB_EPOCH_CHANGED. With TRIB_SURVIVE=continue the callback runs again, with TRIB_OK, when operations go on; if its
+ * first call has not run by then, only the second one does. NULL: no callback. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, trib_membership_cb changed_cb, void *user,
                                                         trib_error *error);
 
@@ -497,16 +508,16 @@ TRIB_API TRIB_CHECKED trib_status trib_membership_watch(trib_engine *engine, tri
  * until all workers that are left have called this. Ranks are dense from then on and keep their order; tensors and
  * prepared operations stay, and their rounds are matched anew. It may be called without a loss, too: then it ends the
  * epoch when all workers have called it. Tensors with TRIB_PAIRS have to be declared anew if the number of workers has
- * changed.
- * Returns at once. advanced_cb (may be NULL) runs when the new membership holds, with status TRIB_OK, or with what
- * ended the job. TRIB_UNSUPPORTED: the job ends at a loss. TRIB_STATE: it has not come together yet, this is no worker,
- * or an earlier call is under way or its callback has not run yet. Else what ended the job. TRIB_ANY_THREAD. */
+ * changed. Returns at once. advanced_cb (may be NULL) runs when the new membership holds, with status TRIB_OK, or with
+ * the status that ended the job. TRIB_UNSUPPORTED: the job ends at a loss. TRIB_STATE: it has not come together yet,
+ * this is no worker, or an earlier call is under way or its callback has not run yet. Else the status that ended the
+ * job. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_membership_advance(trib_engine *engine, trib_membership_cb advanced_cb,
                                                           void *user, trib_error *error);
 /* Blocks until the call of trib_membership_advance that is under way has ended, at most timeout_ns (below 0: as long as
- * it takes; other workers may not have noticed the loss yet). *membership (may be NULL) is filled in. TRIB_TIMEOUT: it
- * is still under way; else what ended the job. Not in TRIB_MODE_ATTACHED (TRIB_STATE) or from a callback
- * (TRIB_WRONG_THREAD). */
+ * it takes; other workers may not have noticed the loss yet). *membership (may be NULL) is filled in. TRIB_TIMEOUT: the
+ * call is still under way; else the status that ended the job. Not in TRIB_MODE_ATTACHED (TRIB_STATE) or from a
+ * callback (TRIB_WRONG_THREAD). */
 TRIB_API TRIB_CHECKED trib_status trib_membership_wait(trib_engine *engine, int64_t timeout_ns,
                                                        trib_membership *membership, trib_error *error);
 /* The membership as it is now. TRIB_ANY_THREAD. */
@@ -515,25 +526,27 @@ TRIB_API TRIB_CHECKED trib_status trib_membership_get(trib_engine *engine, trib_
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
 /* Page-aligned memory from the engine's arena: on the NUMA node of its reactors, on huge pages where there are any,
- * registered with transports that want it (part of a second for each GiB). Any memory may be used in operations; of
- * this kind least is copied. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY.
- * trib_free before destroy; of other memory, or twice, it does nothing but log an error. TRIB_ANY_THREAD. */
+ * registered with transports that want it (part of a second for each GiB). Operations may use any memory, but copy
+ * least with this kind. In a forked child it may follow the parent's. TRIB_INVALID (size 0), TRIB_NO_MEMORY. Call
+ * trib_free before destroy; for other memory, or a second time, trib_free only logs an error. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_alloc(trib_engine *engine, size_t size, void **memory_out);
 TRIB_API void trib_free(trib_engine *engine, void *memory);
 
-/* Memory of the caller's own that operations will use, such as buffers that stay or the blocks of an allocator that
- * keeps them: devices that move memory by themselves (RDMA) are told of it now, and what lies in one registration as a
- * whole is then not copied. With other transports nothing needs to be done, and nothing is. It must be host memory,
- * readable and writable, or memory of trib_config.device (TRIB_UNSUPPORTED where that cannot be: docs/rdma.md), and
- * keep its pages until trib_memory_unregister or trib_engine_destroy: a device would go on with pages that were
- * unmapped or given back (munmap, MADV_DONTNEED, cudaFree), and sums would be wrong. Blocks while the pages are locked,
- * for large memory part of a second. TRIB_INVALID (size 0; a part is registered already, or trib_alloc's), TRIB_SYSTEM,
- * TRIB_NO_MEMORY: *error (may be NULL) says why, such as the limit on locked memory; the memory may be used all the
- * same, and is copied. From a callback TRIB_WRONG_THREAD, unless ATTACHED: there the loop waits. TRIB_ANY_THREAD. */
+/* Registers memory of the caller's own that operations will use, such as long-lived buffers or the blocks of a caching
+ * allocator. RDMA devices, which move memory by themselves, are told of it now, and a buffer that lies wholly in one
+ * registration is then not copied. Other transports need no registration, and the call does nothing. It must be host
+ * memory, readable and writable, or memory of trib_config.device (TRIB_UNSUPPORTED where it cannot be registered:
+ * docs/rdma.md), and keep its pages until trib_memory_unregister or trib_engine_destroy: a device would go on with
+ * pages that were unmapped or given back (munmap, MADV_DONTNEED, cudaFree), and sums would be wrong. Blocks while the
+ * pages are locked, for large memory part of a second. TRIB_INVALID (size 0; a part is registered already, or
+ * trib_alloc's), TRIB_SYSTEM, TRIB_NO_MEMORY: *error (may be NULL) says why, such as the limit on locked memory; the
+ * memory may be used all the same, and is copied. From a callback TRIB_WRONG_THREAD, unless ATTACHED: there the loop
+ * waits. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_register(trib_engine *engine, void *memory, size_t size,
                                                        trib_error *error);
-/* Before such memory is unmapped; memory is where it begins. TRIB_STATE: an operation in flight uses it, so it stays
- * registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. Nothing may begin to use it meanwhile. */
+/* Must be called before registered memory is unmapped; `memory` is where it begins. TRIB_STATE: an operation in flight
+ * uses it, so it stays registered; TRIB_INVALID: it is not registered; TRIB_WRONG_THREAD as above. Nothing may begin to
+ * use it meanwhile. */
 TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, void *memory, trib_error *error);
 
 /* ---- Groups ------------------------------------------------------------------------------------------------- */
@@ -543,7 +556,7 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 typedef struct trib_group_desc {
     uint32_t struct_size; /* set by trib_group_desc_init */
     uint32_t flags;       /* none defined: 0 */
-    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all its members; as a tensor's */
+    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all members; the rules of tensor names apply */
     const int32_t *ranks; /* its members, each once, in the order in which the group counts them from 0; copied */
     uint32_t rank_count;
     uint32_t reserved_32;
@@ -561,18 +574,18 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_BUSY (this worker has as many groups as a job
  * can have, 1023, with those that have not ended everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group
  * lives until trib_group_release or the engine's end. With TRIB_SURVIVE=workers a group and its tensors end with the
- * epoch: what uses them then fails with TRIB_EPOCH_CHANGED, and the name may be used for other ranks
+ * epoch: calls that use them then fail with TRIB_EPOCH_CHANGED, and the name may be used for other ranks
  * (TRIB_EPOCH_CHANGED between two epochs). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
-/* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and what the group
- * takes in this process is freed (with the last handle of operations in it). Every member must do so, each in its own
+/* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and the group's
+ * memory in this process is freed (with the last handle of operations in it). Every member must do so, each in its own
  * time: the n-th group of a name is the n-th on all its members, which may use the name again at once, in another
  * order; other workers not before all members have released it. Servers and the coordinator forget the group when all
- * have, or left. What other members still submit in it lacks this worker's contributions, as if it had not submitted
- * them. TRIB_STATE: operations in the group are in flight or prepared (trib_op_prepare), or another thread is in a call
- * that names it: nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD, also in a callback, where the
- * operation is complete. */
+ * its members have released it or left. Operations that other members still submit in it lack this worker's
+ * contributions, as if it had not submitted them. TRIB_STATE: operations in the group are in flight or prepared
+ * (trib_op_prepare), or another thread is in a call that names it: nothing has changed. TRIB_INVALID. NULL is fine.
+ * TRIB_ANY_THREAD, also in a callback, where the operation is complete. */
 TRIB_API TRIB_CHECKED trib_status trib_group_release(trib_group *group, trib_error *error);
 /* This worker's place in the group, from 0, and the number of its members. NULL, or a handle that was released: -1 and
  * 0. TRIB_ANY_THREAD. */
@@ -595,7 +608,7 @@ TRIB_API int32_t trib_group_size(const trib_group *group);
 #define TRIB_CODECS_MAX 64u
 #define TRIB_CODEC_STATE_MAX 4096u
 
-/* The subject of a call: a chunk, and the parameters of the text. */
+/* The chunk that a call is about, and the parameters of the codec's text. */
 typedef struct trib_codec_chunk {
     void *user; /* trib_codec_desc.user */
     uint64_t seed;
@@ -603,44 +616,44 @@ typedef struct trib_codec_chunk {
     uint32_t k;     /* 0: not in the text */
     uint32_t count; /* elements, at least 1; 0 in check */
     trib_dtype dtype;
-    /* encode alone; 0 elsewhere. Where the chunk is, and whose: the same on all workers but for the rank. Of a sum that
-     * comes back encoded, rank is UINT32_MAX and the key is of the server's own choice. */
+    /* Set for encode only, else 0: the chunk's place and contributor, the same on all workers except for the rank. When
+     * a server encodes a sum, rank is UINT32_MAX and the key is the server's own choice. */
     uint32_t rank;
     uint64_t tensor_key, round;
-    uint64_t first_element, partition_first; /* of the chunk and of its partition, in the tensor */
+    uint64_t first_element, partition_first; /* first element of the chunk and of its partition, in the tensor */
     uint64_t partition_count;                /* elements of the partition */
 } trib_codec_chunk;
 
 /* Returns 0 if the codec can have chunk->dtype and the parameters, which may come from a peer; or another number, and a
  * text for people in `why`, which has room for `size` bytes. */
 typedef int (*trib_codec_check_cb)(const trib_codec_chunk *chunk, char *why, size_t size);
-/* The most bytes that encode makes of chunk->count elements: no fewer for more elements. They should be fewer than the
- * elements have, and may be 4000 more. */
+/* Returns the most bytes that encode makes of chunk->count elements; more elements must never give a smaller bound. It
+ * should be below the size of the elements, and may be at most 4000 bytes above it. */
 typedef uint64_t (*trib_codec_bound_cb)(const trib_codec_chunk *chunk);
-/* Encodes the elements at `source` to at most `room` bytes, bound's, of any alignment. Returns how many there are; 0 or
- * less, or more than room: the operation fails with TRIB_INVALID. `state` is that of the partition, whose chunks come
- * in order; NULL without state_bytes. */
+/* Encodes the elements at `source` into `room` bytes (the bound), at any alignment. Returns the number of encoded
+ * bytes; 0 or less, or more than room: the operation fails with TRIB_INVALID. `state` is that of the partition, whose
+ * chunks come in order; NULL without state_bytes. */
 typedef int64_t (*trib_codec_encode_cb)(const trib_codec_chunk *chunk, void *state, const void *source, void *encoded,
                                         size_t room);
-/* Decodes `size` bytes, which a peer sent and which may be anything, to chunk->count elements; or adds what they decode
- * to to that many float32 (float64 for float64). Must read and write nothing else. Returns 0, or another number if
- * encode cannot have made them: adding has changed nothing then, and the job ends with the connection that brought
- * them. */
+/* Decodes `size` bytes, which a peer sent and which may be anything, to chunk->count elements; or, as add_encoded, adds
+ * the decoded elements to as many accumulators: float32, or float64 for float64. It must read and write nothing else.
+ * Returns 0, or another number if encode cannot have made them: adding has changed nothing then, and the job ends with
+ * the connection that brought them. */
 typedef int (*trib_codec_decode_cb)(const trib_codec_chunk *chunk, const void *encoded, size_t size, void *destination);
 
 typedef struct trib_codec_desc {
     uint32_t struct_size; /* set by trib_codec_desc_init */
-    uint32_t version;     /* any number; change it with the bytes that encode makes */
-    const char *name;     /* 1 to TRIB_CODEC_NAME_MAX letters, digits, '_', '-', '.'; none of the library's */
+    uint32_t version;     /* any number; change it whenever the bytes that encode makes change */
+    const char *name; /* 1 to TRIB_CODEC_NAME_MAX letters, digits, '_', '-', '.'; not the name of a built-in codec */
     void *user;
-    uint32_t state_bytes; /* that encode keeps for each partition, zeros at first; with a state there is no two_way */
+    uint32_t state_bytes; /* state of encode for each partition, zeros at first; with a state there is no two_way */
     uint32_t reserved_32;
     trib_codec_check_cb check; /* NULL: it can have every float type of 2, 4 or 8 bytes, and all parameters */
     trib_codec_bound_cb bound;
     trib_codec_encode_cb encode;
     trib_codec_decode_cb decode;
-    /* May be NULL. A server calls it where a sum waits for the chunk. It gives the bits of decode and an addition, of
-     * elements that were not sent, too: 0 added to -0 is 0. */
+    /* May be NULL. A server calls it where a sum waits for the chunk. The result must have the bits of decode followed
+     * by an addition of every element; an element that was not sent counts as 0, and 0 added to -0 is 0. */
     trib_codec_decode_cb add_encoded;
     uint64_t reserved; /* must be 0 */
 } trib_codec_desc;
@@ -684,21 +697,21 @@ typedef struct trib_tensor_desc {
     uint32_t flags;       /* bits of TRIB_TENSOR_*, or 0 */
     const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all workers; no control byte, no "__" first */
     trib_dtype dtype;
-    int32_t priority; /* default of its operations: higher goes first; framework bindings use minus the layer's index */
+    int32_t priority; /* operations' default: higher goes first; framework bindings use minus the layer's index */
     /* elements; 0 is allowed, at most 2^44 bytes; SLICES: of this worker's slice; PAIRS: unused */
     uint64_t count;
-    const uint64_t *shape; /* NULL, or the sizes of dims dimensions, whose product is count; workers' are compared */
+    const uint64_t *shape; /* NULL, or the sizes of dims dimensions, whose product is count; compared between workers */
     uint32_t dims;         /* 0 (shape is NULL) to TRIB_TENSOR_DIMS_MAX */
     trib_layout layout;
     const uint64_t *splits; /* PAIRS: elements of the slice for each member, in the group's order; copied */
-    uint64_t row;           /* elements that belong together, as of a matrix's row; counts are multiples; 0: 1 */
+    uint64_t row;           /* elements that stay together, as in a matrix's row; counts are multiples of it; 0: 1 */
     trib_group *group;      /* NULL: all workers */
     uint32_t split_count;   /* PAIRS: members of the group, else 0 */
-    /* Workers without whose all-reduces of it do not go on, see QUORUM below; the same on all workers. 0: as
-     * trib_config.quorum says; TRIB_QUORUM_ALL: all. TRIB_UNSUPPORTED where a quorum cannot be */
+    /* Number of workers that the tensor's all-reduces wait for in any case (QUORUM above); the same on all workers. 0:
+     * trib_config.quorum; TRIB_QUORUM_ALL: all. TRIB_UNSUPPORTED: the tensor cannot have a quorum */
     uint32_t quorum;
-    /* How sums of it travel: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": as they
-     * are. NULL: as trib_config.codec says. TRIB_UNSUPPORTED where a codec cannot be */
+    /* Codec of the tensor's sums: "onebit,ef=vanilla" (docs/codecs.md), the same on all workers; copied. "none": no
+     * codec. NULL: as trib_config.codec says. TRIB_UNSUPPORTED: the tensor cannot have a codec */
     const char *codec;
     uint64_t reserved[1];
 } trib_tensor_desc;
@@ -707,26 +720,27 @@ typedef struct trib_tensor_desc {
 TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
- * a name again with the same type, count, shape and flags gives the same handle, and sets the default priority of what
- * this worker submits from then on; with others TRIB_MISMATCH. A shape differs only from another one. Returns at once;
- * but for a tensor on devices of several machines, of 16 MiB or more for each rank, it takes and registers host memory:
- * part of a second for each GiB. Workers agree behind; if they differ all its operations not yet over complete with
- * TRIB_MISMATCH, on every worker, and a text that says who declared what (a broadcast may be over before all have
- * declared). TRIB_STATE (no worker), TRIB_INVALID, TRIB_UNSUPPORTED (a device tensor in an engine without a device),
- * TRIB_NO_MEMORY, TRIB_CLOSED, or what ended the job if it is over. TRIB_ANY_THREAD. */
+ * a name again with the same type, count, shape and flags gives the same handle, and sets the default priority of the
+ * operations that this worker submits from then on; with other values it returns TRIB_MISMATCH. Shapes are compared
+ * only if both are given. Returns at once; but for a tensor on devices of several machines, of 16 MiB or more for each
+ * rank, it takes and registers host memory: part of a second for each GiB. Workers compare their declarations later; if
+ * these differ, all operations on the tensor that are not over complete with TRIB_MISMATCH, on every worker, and a text
+ * that says who declared what (a broadcast may be over before all have declared). TRIB_STATE (no worker), TRIB_INVALID,
+ * TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or the status that
+ * ended the job. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
-/* The handle of the tensor of that name, which this worker has declared and not released; else TRIB_INVALID.
+/* Finds the handle of a tensor by its name. TRIB_INVALID: this worker has not declared the tensor, or has released it.
  * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out,
                                                    trib_error *error);
 
 /* Ends a tensor, however often it was declared: the handle is refused from now on, the name may be declared again at
- * once, as anything, and what the tensor takes in this process is freed (with the last handle of its operations). Every
+ * once, as anything, and the tensor's memory in this process is freed (with the last handle of its operations). Every
  * worker must do so, each in its own time, as each must declare it: the n-th tensor of a name here is the n-th of that
- * name on all others. Where a worker does not, the servers and the coordinator keep what they know of the tensor until
- * it leaves, and nothing else happens. A tensor whose declarations differed ends like any other. TRIB_STATE: operations
+ * name on all others. If a worker does not, the servers and the coordinator keep their state of the tensor until that
+ * worker leaves; nothing else happens. A tensor whose declarations differed ends like any other. TRIB_STATE: operations
  * on it are in flight, or prepared (trib_op_prepare): nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD,
  * also in a callback, where the operation is complete. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_release(trib_tensor *tensor, trib_error *error);
@@ -741,12 +755,12 @@ TRIB_API TRIB_CHECKED trib_status trib_tensor_counts(const trib_tensor *tensor, 
 
 typedef struct trib_result {
     trib_status status;
-    /* Workers whose contribution is in the result, in all of it: AVG has divided by this number. Of a broadcast 1; 0 on
-     * error. trib_op_contributors names them. */
+    /* Number of workers whose contributions are in the result, in all of its parts; AVG has divided by it. 1 for a
+     * broadcast; 0 on error. trib_op_contributors names the workers. */
     uint32_t contributors;
-    uint64_t bytes;      /* of the tensor; SLICES, PAIRS: of all its slices */
+    uint64_t bytes;      /* size of the tensor; SLICES, PAIRS: of all its slices */
     int64_t duration_ns; /* from submission to completion */
-    const char *tensor;  /* its name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
+    const char *tensor;  /* the tensor's name; "" for a barrier or TRIB_OP_ONCE, whose names in texts begin with "__" */
     const char *text;    /* on error: what happened, naming peer and tensor; "" otherwise */
 } trib_result;
 
@@ -754,7 +768,7 @@ typedef struct trib_result {
  * After it has begun, the engine touches the operation's buffers no more. */
 typedef void (*trib_done_cb)(const trib_result *result, void *user);
 
-/* The operation that trib_submit_batch and trib_op_prepare carry out; calls for one operation say it by their name. */
+/* The operation that trib_submit_batch and trib_op_prepare carry out; other calls have the operation in their name. */
 typedef enum trib_op_kind {
     TRIB_OP_PUSH_PULL = 0, /* all_reduce */
     TRIB_OP_BROADCAST = 1,
@@ -766,20 +780,20 @@ typedef enum trib_op_kind {
 } trib_op_kind;
 
 /* trib_op_params.flags. ONCE: the engine names a tensor for this operation, of `bytes` bytes of type `dtype` in host
- * memory; tensor is NULL. The n-th such operation of a worker belongs with the n-th of every other. It takes a round
- * trip to the coordinator more than one on a declared tensor. */
+ * memory; tensor is NULL. The n-th such operation of a worker is matched with the n-th of every other worker. It takes
+ * one more round trip to the coordinator than an operation on a declared tensor. */
 #define TRIB_OP_ONCE 1u
 
 /* An operation. prescale and postscale: result = (sum of the inputs) * prescale * postscale, and AVG divides that by
  * the number of contributors. Of floats the sum, which is float32 or float64, is multiplied by the product of both
  * factors: the numbers are taken as float64, and the result is rounded once, to the tensor's type. So a prescale costs
- * no accuracy, and a sum of 16-bit floats that is too large for them may still have a result; one of float32 or
- * float64 must not overflow unscaled. Integers are converted to float64 and truncated, as in Horovod: each input times
- * prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step). What
- * the type does not hold becomes its nearest value; of 64-bit integers float64 has 53 bits. Both must be the same on
- * all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text names two.
- * TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools, other reductions than SUM and AVG, and
- * for integers a prescale of another operation than all_reduce, which alone has room for the product. */
+ * no accuracy, and a sum of 16-bit floats that is too large for them may still have a result; one of float32 or float64
+ * must not overflow unscaled. Integers are converted to float64 and truncated, as in Horovod: each input times
+ * prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step). A result
+ * outside of the type's range becomes its nearest value; float64 keeps 53 bits of a 64-bit integer. Both must be the
+ * same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text names two.
+ * TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools, other reductions than SUM and AVG, and for
+ * integers a prescale of another operation than all_reduce, which alone has room for the product. */
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
     uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
@@ -794,9 +808,10 @@ typedef struct trib_op_params {
     trib_done_cb done_cb; /* may be NULL */
     void *user;
     void *stream; /* device tensors: the cudaStream_t that fills input; it is ready when the stream gets to this call */
-    uint64_t bytes;    /* of the buffers: another number than the tensor's is refused (TRIB_INVALID). 0: not checked */
-    uint32_t step;     /* any number: if workers differ in one round it ends with TRIB_MISMATCH on all, naming two */
-    trib_op_kind kind; /* trib_submit_batch, trib_op_prepare */
+    uint64_t bytes; /* size of the buffers: another size than the tensor's is refused (TRIB_INVALID). 0: not checked */
+    /* step tag, any number: a round in which workers differ ends with TRIB_MISMATCH on all, naming two */
+    uint32_t step;
+    trib_op_kind kind;     /* trib_submit_batch, trib_op_prepare */
     uint64_t input_bytes;  /* bytes at input, which must be as many as the operation reads; 0: not checked */
     uint64_t output_bytes; /* room at output; all_gather, all_to_all: needed; else 0: not checked */
     trib_group *group;     /* barrier, broadcast_bytes, all_gather_bytes; elsewhere the tensor's counts. NULL: all */
@@ -815,12 +830,12 @@ typedef struct trib_op_params {
 TRIB_API void trib_op_params_init(trib_op_params *params, size_t struct_size);
 
 /* output = reduction of all workers' inputs. Each worker must issue the same operations on a tensor in the same order
- * (the n-th is its round n, 4294966271 the last); between tensors order is free, while ops_max holds all. Those on one
- * tensor run one after the other, others at once, by priority. The buffers must stay valid until completion. op_out may
- * be NULL; else the handle must be given to trib_op_release. Returns TRIB_OK (taken), TRIB_INVALID, TRIB_BUSY (ops_max
- * in flight or not given back), TRIB_STATE (no round left), TRIB_NO_MEMORY, TRIB_CLOSED, or TRIB_PEER_LOST /
- * TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error (may be NULL) says more. TRIB_ANY_THREAD, some
- * microseconds, never waits for the network. */
+ * (the n-th is its round n, 4294966271 the last); between tensors order is free, while ops_max holds all. Operations on
+ * one tensor run one after the other; those on different tensors run at once, by priority. The buffers must stay valid
+ * until completion. op_out may be NULL; else the handle must be given to trib_op_release. Returns TRIB_OK (taken),
+ * TRIB_INVALID, TRIB_BUSY (ops_max in flight or not given back), TRIB_STATE (no round left), TRIB_NO_MEMORY,
+ * TRIB_CLOSED, or TRIB_PEER_LOST / TRIB_PEER_LEFT / TRIB_JOIN_FAILED if the job has failed; error (may be NULL) says
+ * more. TRIB_ANY_THREAD, some microseconds, never waits for the network. */
 TRIB_API TRIB_CHECKED trib_status trib_all_reduce(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                   trib_error *error);
 /* BytePS's name for all_reduce. */
@@ -854,11 +869,11 @@ TRIB_API TRIB_CHECKED trib_status trib_reduce_scatter(trib_engine *engine, const
 TRIB_API TRIB_CHECKED trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                   trib_error *error);
 
-/* Bytes whose length only those who have them know. broadcast_bytes: every worker gets the root's input_bytes bytes at
- * input. all_gather_bytes: every worker gets the bytes of all, in order of rank. The result is at trib_op_output, and
- * the lengths are at trib_op_counts: op_out must not be NULL. No tensor is declared before: calls belong together in
- * order, for each group. Of params input, input_bytes, root, group, priority, timeout_ns, done_cb and user count. Else
- * as trib_all_gather. */
+/* Collectives on bytes whose length only their senders know. broadcast_bytes: every worker gets the root's input_bytes
+ * bytes at input. all_gather_bytes: every worker gets the bytes of all, in order of rank. The result is at
+ * trib_op_output, and the lengths are at trib_op_counts: op_out must not be NULL. No tensor is declared before: calls
+ * belong together in order, for each group. Of params input, input_bytes, root, group, priority, timeout_ns, done_cb
+ * and user count. Else as trib_all_gather. */
 TRIB_API TRIB_CHECKED trib_status trib_broadcast_bytes(trib_engine *engine, const trib_op_params *params,
                                                        trib_op **op_out, trib_error *error);
 TRIB_API TRIB_CHECKED trib_status trib_all_gather_bytes(trib_engine *engine, const trib_op_params *params,
@@ -869,8 +884,9 @@ TRIB_API TRIB_CHECKED trib_status trib_all_gather_bytes(trib_engine *engine, con
 TRIB_API TRIB_CHECKED trib_status trib_op_output(const trib_op *op, void **data_out, uint64_t *bytes_out,
                                                  trib_error *error);
 /* The ranks whose contributions are in the result, ascending (in a group its order): at most `capacity` of them;
- * *count_out is how many there are, as in trib_result. They are those of the time of completion, which others may have
- * by now where ranks change. TRIB_STATE if the operation has not succeeded. TRIB_INVALID. TRIB_ANY_THREAD. */
+ * *count_out is how many there are, as in trib_result. They are the ranks at the time of completion; where ranks
+ * change, other workers may have them by now. TRIB_STATE if the operation has not succeeded. TRIB_INVALID.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_contributors(const trib_op *op, int32_t *ranks, size_t capacity,
                                                        size_t *count_out, trib_error *error);
 /* The slices' lengths, as trib_tensor_counts has them. TRIB_STATE if the operation has not succeeded.
@@ -897,9 +913,9 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
 TRIB_API TRIB_CHECKED trib_status trib_join(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                             trib_error *error);
 
-/* Submits count operations, each as params[i].kind says, in this order and in one call: what they cost to hand over is
- * paid once. Either all are taken or none, and *error says which one is at fault. ops_out (may be NULL) gets count
- * handles, or NULLs. Else as trib_push_pull. */
+/* Submits count operations, each as params[i].kind says, in this order and in one call, so that the cost of handing
+ * operations to the engine is paid once. Either all are taken or none, and *error says which one is at fault. ops_out
+ * (may be NULL) gets count handles, or NULLs. Else as trib_push_pull. */
 TRIB_API TRIB_CHECKED trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params, size_t count,
                                                     trib_op **ops_out, trib_error *error);
 
@@ -919,10 +935,11 @@ TRIB_API TRIB_CHECKED trib_status trib_op_start(trib_op *const *ops, size_t coun
  * complete. TRIB_ANY_THREAD. */
 TRIB_API void trib_op_cancel(trib_op *op);
 
-/* Work put on a stream (cudaStream_t) from now on starts when an operation on a device tensor is over, well or not.
- * Blocks until the GPU has been given the last step of the operation, or the operation is over (docs/gpu.md); where a
- * thread must not wait for that it is TRIB_STATE on your loop, TRIB_WRONG_THREAD in a callback. TRIB_INVALID (no device
- * tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM. TRIB_ANY_THREAD. */
+/* Makes a stream (cudaStream_t) wait: work that is put on it from now on starts when the operation on a device tensor
+ * is over, successful or not. Blocks until the GPU has been given the last step of the operation, or the operation is
+ * over (docs/gpu.md); where a thread must not wait for that it is TRIB_STATE on your loop, TRIB_WRONG_THREAD in a
+ * callback. TRIB_INVALID (no device tensor), TRIB_UNSUPPORTED (the stream is being captured into a graph), TRIB_SYSTEM.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_stream_wait(trib_op *op, void *stream, trib_error *error);
 
 /* The operation's status: TRIB_PENDING until it is complete (TRIB_MODE_QUEUE: and dispatched). TRIB_ANY_THREAD. */
@@ -995,12 +1012,12 @@ TRIB_API TRIB_CHECKED trib_status trib_engine_get_stats(trib_engine *engine, tri
  * file every 2 s, and it is whole when the engine's links are closed, also when the job failed. In the name %r is the
  * member (rank2, server0, coordinator), %p the process id, %h the host; to one without % ".%r.%p.trib" is appended. */
 
-/* Records from now on; what was recorded before is forgotten. bytes: memory for records, of all reactors together, used
- * as it is filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */
+/* Starts a recording; an earlier one is dropped. bytes: memory for records, of all reactors together, used as it is
+ * filled; 0: as before, or 64 MiB. TRIB_STATE: there has been a recording of another size. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_trace_start(trib_engine *engine, uint64_t bytes, trib_error *error);
-/* Stops recording; what was recorded stays. TRIB_ANY_THREAD. */
+/* Stops recording; the records stay. TRIB_ANY_THREAD. */
 TRIB_API void trib_trace_stop(trib_engine *engine);
-/* Writes what is recorded to a file, named as above, which is replaced as a whole or left as it was; recording goes on.
+/* Writes the records to a file, named as above, which is replaced as a whole or left as it was; recording goes on.
  * Blocks for the file system only. TRIB_STATE if nothing was recorded, TRIB_SYSTEM, TRIB_NO_MEMORY. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_trace_write(trib_engine *engine, const char *path, trib_error *error);
 

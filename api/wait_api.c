@@ -76,7 +76,8 @@ static bool is_enough(waited_list *list)
     return complete >= list->least;
 }
 
-/* Marks what is to wake this thread. A mark stays until the operation's end, which then wakes whoever waits. */
+/* Marks the operations whose end is to wake this thread. A mark stays until the operation's end, which then wakes all
+ * waiting threads. */
 static void mark_awaited(const waited_list *list)
 {
     trib_op *op;
@@ -167,7 +168,7 @@ static trib_status check_list(trib_op *const *ops, size_t count, trib_engine **e
     return TRIB_OK;
 }
 
-/* Lists what is complete. Returns the status of the first that has failed, and its text. */
+/* Lists the complete operations. Returns the status of the first one that has failed, and its text. */
 static trib_status report(trib_op *const *ops, size_t count, size_t *done_out, size_t *done_count_out,
                           trib_error *error)
 {

@@ -73,7 +73,7 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     engine->config.job = engine->job;
     engine->config.token = NULL; /* only the key is kept */
     engine->config.coordinator = engine->coordinator_address;
-    engine->config.device = NULL; /* the environment holds the device now */
+    engine->config.device = NULL; /* the environment holds the device from here on */
     engine->config.listen = engine->listen_host;
     engine->config.store = engine->store;
     status = trib_auth_key(config->token, engine->job, engine->key);

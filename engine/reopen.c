@@ -1,8 +1,8 @@
 /*
  * reopen.c - see reopen.h.
  *
- * Core 0 frees what belongs to the epoch that is over, then each core closes and opens what it has on its own reactor,
- * then core 0 joins the next epoch. Nothing else runs on the cores meanwhile: no operation is taken.
+ * Core 0 frees what belongs to the epoch that is over, then each core closes and opens its own parts on its own
+ * reactor, then core 0 joins the next epoch. Nothing else runs on the cores meanwhile: no operation is taken.
  */
 #include "engine/reopen.h"
 

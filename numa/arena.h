@@ -46,7 +46,7 @@ typedef struct trib_arena_registrar {
     /* A failure is not fatal: the extent stays usable, and trib_arena_find tells that this registrar does not know it.
      * The owner of adopted memory reads in the error why. */
     trib_status (*register_extent)(void *user, const trib_arena_memory *memory, void **cookie_out, trib_error *error);
-    /* Called only for extents that were registered. */
+    /* Called only for extents that this registrar has registered. */
     void (*unregister_extent)(void *user, void *base, size_t size, void *cookie);
     void *user;
 } trib_arena_registrar;
@@ -82,7 +82,7 @@ void *trib_arena_alloc(trib_arena *arena, size_t size, size_t alignment);
 void *trib_arena_alloc_blocking(trib_arena *arena, size_t size, size_t alignment);
 /* NULL is fine. */
 void trib_arena_free(trib_arena *arena, void *block);
-/* True if it is a block of the arena's that is in use. */
+/* True if it is a block of the arena in use. */
 bool trib_arena_has(trib_arena *arena, const void *block);
 
 /* Makes an extent of that size ahead, unless what is left of one is as large: blocks are cut from it as long as there
@@ -90,8 +90,8 @@ bool trib_arena_has(trib_arena *arena, const void *block);
  * more than bytes_max. */
 bool trib_arena_reserve(trib_arena *arena, size_t size);
 
-/* Calls it for the extents that are there and for those to come. TRIB_BUSY: TRIB_ARENA_REGISTRARS_MAX are there
- * already. */
+/* Adds a registrar, which is called for the extents that exist and for later ones. TRIB_BUSY: there are
+ * TRIB_ARENA_REGISTRARS_MAX already. */
 TRIB_CHECKED trib_status trib_arena_add_registrar(trib_arena *arena, const trib_arena_registrar *registrar,
                                                   uint32_t *id_out);
 /* Unregisters every extent that the registrar knows. */
@@ -101,20 +101,20 @@ void trib_arena_remove_registrar(trib_arena *arena, uint32_t id);
  * Registers memory that is not the arena's with all registrars, and those to come, until it is disowned or the arena
  * destroyed; meanwhile it must stay where it is. Takes as long as the registrars do, and holds up no other function but
  * this, trib_arena_disown, those about registrars, and those that make memory ahead. TRIB_INVALID: part of it is an
- * extent, or adopted already; or what the first registrar said that refused: then none knows it. TRIB_NO_MEMORY.
- * dmabuf: NULL for host memory. Memory of a device is unknown to registrars that come later.
+ * extent, or adopted already; or the status of the first registrar that refused: then no registrar knows the memory.
+ * TRIB_NO_MEMORY. dmabuf: NULL for host memory. Memory of a device is unknown to registrars that come later.
  */
 TRIB_CHECKED trib_status trib_arena_adopt(trib_arena *arena, void *base, size_t size, const trib_arena_dmabuf *dmabuf,
                                           trib_error *error);
 /* base as it was adopted, else TRIB_INVALID. */
 TRIB_CHECKED trib_status trib_arena_disown(trib_arena *arena, void *base);
-/* How much was adopted at base; 0: nothing. */
+/* Returns the size that was adopted at base; 0: none. */
 size_t trib_arena_adopted_size(trib_arena *arena, const void *base);
 
 typedef struct trib_arena_location {
-    void *base; /* of the extent */
+    void *base; /* start of the extent */
     size_t size;
-    trib_status status; /* of the registration; TRIB_INVALID if no such registrar */
+    trib_status status; /* result of the registration; TRIB_INVALID if there is no such registrar */
     void *cookie;       /* NULL unless status is TRIB_OK */
 } trib_arena_location;
 
@@ -128,7 +128,7 @@ typedef struct trib_arena_stats {
     uint64_t extents;
     uint64_t bytes_mapped;
     uint64_t adopted;      /* pieces of memory, not among the extents */
-    uint64_t bytes_in_use; /* of blocks, rounded up as the heap does */
+    uint64_t bytes_in_use; /* size of all blocks, rounded up as the heap does */
     uint64_t blocks_in_use;
     /* None of these stops the arena from working. */
     uint64_t bind_failures;

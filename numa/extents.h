@@ -50,7 +50,7 @@ typedef struct trib_extents {
     pthread_rwlock_t lock; /* protects all below; written only when an extent is made or a registrar comes or goes */
     trib_extent *list;     /* by address */
     size_t count, capacity;
-    size_t adopted_count; /* of these */
+    size_t adopted_count; /* number of adopted extents */
     size_t coming;        /* extents that are being made without lock; the list has room for them */
     bool used[TRIB_ARENA_REGISTRARS_MAX];
     trib_arena_registrar registrars[TRIB_ARENA_REGISTRARS_MAX];
@@ -64,7 +64,7 @@ void trib_extents_fini(trib_extents *extents);
 
 /* Fresh zeroed memory out of one extent; NULL if there is none. size and alignment: multiples of the page size. */
 void *trib_extents_take(trib_extents *extents, size_t size, size_t alignment);
-/* The same out of what is there: no extent is made. */
+/* As trib_extents_take, but only from existing extents: none is made. */
 void *trib_extents_take_left(trib_extents *extents, size_t size, size_t alignment);
 
 /* As trib_arena_reserve. */

@@ -18,8 +18,8 @@
 #define BUCKETS_MIN 64
 /* Blocks of the bin that may fit that are looked at before a bigger bin is tried. */
 #define BIN_SCAN_MAX 32
-/* A heap grows by at least this part of what it has, as far as that is no more than TRIB_HEAP_GROWTH_BYTES_MAX, so that
- * the number of extents stays small. */
+/* A heap grows by at least this part of its size, but by no more than TRIB_HEAP_GROWTH_BYTES_MAX, so that the number of
+ * extents stays small. */
 #define GROWTH_DIVISOR 8
 
 typedef struct block block;

@@ -16,7 +16,7 @@
 
 /* Where a heap's memory comes from. */
 typedef struct trib_heap_source {
-    /* Fresh zeroed memory, or NULL: then the heap asks for what it needs and no more. size: a multiple of the page
+    /* Fresh zeroed memory, or NULL: then the heap asks again, for no more than it needs. size: a multiple of the page
      * size; alignment: a power of two, at least a page. A block lies within one such piece. */
     void *(*take)(void *user, size_t size, size_t alignment);
     void *user;

@@ -142,7 +142,7 @@ void *trib_pages_map_foreign(int fd, size_t size)
                          (seals & F_SEAL_SHRINK) != 0 && size > 0 && size % TRIB_EXTENT_BYTES == 0 &&
                          fstat(fd, &about) == 0 && about.st_size >= 0 && (size_t)about.st_size >= size;
     void *base = is_such ? map_file(fd, size, PROT_READ) : NULL;
-    if (base != NULL) { /* it is another process's memory: no child keeps it alive, no core dump holds it */
+    if (base != NULL) { /* the memory is another process's: no child keeps it alive, no core dump holds it */
         (void)madvise(base, size, MADV_DONTFORK);
         (void)madvise(base, size, MADV_DONTDUMP);
     }

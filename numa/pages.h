@@ -6,16 +6,17 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Zeroed memory aligned to TRIB_EXTENT_BYTES, which size is a multiple of; NULL: there is none. As trib_arena_params
- * has them. */
+/* Maps zeroed memory aligned to TRIB_EXTENT_BYTES, of which size is a multiple; NULL: there is none. Has the form of
+ * trib_arena_params.map. */
 void *trib_pages_map(void *user, size_t size);
 void trib_pages_unmap(void *user, void *base, size_t size);
 /* A file of that size without a name, which can be sealed, and not executed: some systems want that said. -1: errno
  * says why; EFBIG: files' sizes are limited. label: for people who look at maps. */
 int trib_pages_file(const char *label, size_t size);
 
-/* As trib_pages_map, of such a file, which another process can map too and nobody can make shorter. A child that does
- * not exec has the same pages, but for engine/base/fork.h. NULL also where files or descriptors are limited. */
+/* As trib_pages_map, but maps a file of trib_pages_file, which another process can map, too, and nobody can make
+ * shorter. A child that does not exec has the same pages, but for engine/base/fork.h. NULL also where files or
+ * descriptors are limited. */
 void *trib_pages_map_shared(size_t size, int *fd_out);
 /* Gives the pages back, even if other processes have them mapped, and closes the file. */
 void trib_pages_unmap_shared(void *base, size_t size, int fd);

@@ -9,8 +9,8 @@
  *
  * With several addresses to listen on, each has a NIC, and each is the own one of as many reactors, or one more.
  * Without a GPU reactors go near the NICs in the order of the addresses, in turns. Then each reactor in turn takes, of
- * the addresses that are still free for it, the one whose NIC is nearest to where it came to be: the GPU's own NIC,
- * then one of its node, of its socket, one that is near no node, any. Of equally near ones it takes the one with fewest
+ * the addresses that are still free for it, the one whose NIC is nearest to the reactor's core: the GPU's own NIC, then
+ * one of its node, of its socket, one that is near no node, any. Of equally near ones it takes the one with fewest
  * reactors, then the first: so where all are equally near, reactor i has the i-th address. The processes of a machine
  * go on where the one before them ends: the second of those with one reactor begins with the second address.
  *
@@ -34,7 +34,7 @@
 
 #define TRIB_PLACE_CPUS_MAX 8192
 
-/* By the operating system's numbers. */
+/* CPUs, by the operating system's numbers. */
 typedef struct trib_place_cpus {
     uint64_t bits[TRIB_PLACE_CPUS_MAX / 64];
 } trib_place_cpus;
@@ -50,38 +50,40 @@ static inline bool trib_place_cpus_have(const trib_place_cpus *cpus, int32_t cpu
 }
 
 typedef struct trib_place_request {
-    uint32_t reactors;  /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
-    uint32_t addresses; /* to listen on: 1..TRIB_PLACE_NICS_MAX. The default for all processes together is a multiple */
-    uint32_t local_index;     /* of this process among those of the machine */
+    uint32_t reactors; /* 0: the default; at most TRIB_PLACE_REACTORS_MAX */
+    /* addresses to listen on: 1..TRIB_PLACE_NICS_MAX. The default for all processes together is a multiple */
+    uint32_t addresses;
+    uint32_t local_index;     /* number of this process among the job's processes on the machine */
     uint32_t local_count;     /* processes of the job on this machine; at least 1 */
-    uint32_t reactors_in_all; /* of those processes; 0: not known, each has as many as this one */
+    uint32_t reactors_in_all; /* reactors of those processes; 0: unknown, each has as many as this one */
     int32_t gpu;              /* index into the topology's GPUs; -1: none */
     /* The NICs of the addresses to listen on, in their order, by name or RDMA device. NULL, or one that hwloc does not
      * know: near no node. */
     const char *nics[TRIB_PLACE_NICS_MAX];
-    const trib_place_cpus *taken; /* by reactors of other jobs; NULL: none */
+    const trib_place_cpus *taken; /* CPUs taken by reactors of other jobs; NULL: none */
     bool pin;
     bool busy_poll;
 } trib_place_request;
 
 typedef struct trib_place_reactor {
-    int32_t cpu;      /* to pin to, the operating system's number; -1: do not pin */
+    int32_t cpu;      /* CPU to pin to, the operating system's number; -1: do not pin */
     int32_t node;     /* index into the topology's nodes; -1: any */
-    uint32_t address; /* the one it listens on: index into the request's NICs */
-    int32_t nic;      /* that address's NIC: index into the topology's NICs; -1: not known */
+    uint32_t address; /* address on which it listens: index into the request's NICs */
+    int32_t nic;      /* NIC of that address: index into the topology's NICs; -1: unknown */
 } trib_place_reactor;
 
 typedef struct trib_place_plan {
     uint32_t reactor_count;
     trib_place_reactor reactors[TRIB_PLACE_REACTORS_MAX];
-    int32_t arena_node; /* the operating system's number, for trib_arena_create; -1: do not bind (one node, or the
-                           reactors may run on several) */
-    int32_t gpu;        /* as requested */
-    uint64_t sharing;   /* reactors, of all processes, that share the cores which this one may use */
-    bool busy_poll;     /* false where spinning would leave the callers' threads no core */
-    bool crowded;       /* more reactors than cores on this machine: none is pinned */
-    bool roomy;         /* beside all reactors a thread of each other process has a core */
-    bool bound;         /* the launcher has placed this process: none is pinned */
+    /* NUMA node for trib_arena_create, the operating system's number; -1: do not bind (one node, or the reactors may
+     * run on several) */
+    int32_t arena_node;
+    int32_t gpu;      /* as requested */
+    uint64_t sharing; /* reactors, of all processes, that share the cores which this one may use */
+    bool busy_poll;   /* false where spinning would leave the callers' threads no core */
+    bool crowded;     /* more reactors than cores on this machine: none is pinned */
+    bool roomy;       /* beside all reactors a thread of each other process has a core */
+    bool bound;       /* the launcher has placed this process: none is pinned */
 } trib_place_plan;
 
 /* The default number of reactors, one process, no GPU, any NIC, pinned, sleeping. */

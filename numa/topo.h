@@ -26,8 +26,8 @@ typedef struct trib_topo_core {
 
 typedef struct trib_topo_node {
     int32_t os_index;
-    int32_t package;       /* of its cores; -1 if it has none */
-    uint32_t core_count;   /* usable ones */
+    int32_t package;       /* socket of its cores; -1 if it has none */
+    uint32_t core_count;   /* number of usable cores */
     uint64_t memory_bytes; /* 0 if unknown */
 } trib_topo_node;
 
@@ -48,8 +48,9 @@ typedef struct trib_topo_gpu {
 typedef struct trib_topo {
     trib_topo_core *cores; /* at least one */
     uint32_t core_count;
-    uint32_t machine_core_count; /* with those that this process is bound away from; at least core_count */
-    trib_topo_node *nodes;       /* at least one; ordered by os_index */
+    /* cores of the machine, also those that this process is bound away from; at least core_count */
+    uint32_t machine_core_count;
+    trib_topo_node *nodes; /* at least one; ordered by os_index */
     uint32_t node_count;
     trib_topo_nic *nics; /* ordered by PCI address, then by name */
     uint32_t nic_count;

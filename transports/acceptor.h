@@ -20,15 +20,16 @@
 
 typedef struct trib_acceptor trib_acceptor;
 
-/* The owner of the new descriptor from here on. False: there was no memory, and the descriptor has been closed. */
+/* Called with each new descriptor, which the owner has from here on. False: there was no memory, and the descriptor has
+ * been closed. */
 typedef bool (*trib_accepted_cb)(trib_acceptor *acceptor, int fd, const struct sockaddr_storage *from);
 
 /* The owner zeroes it and fills in the first four fields. */
 struct trib_acceptor {
     trib_reactor *reactor;
-    trib_counter *system_calls; /* the transport's */
+    trib_counter *system_calls; /* counter of the transport */
     trib_accepted_cb accepted;
-    void (*closed)(trib_acceptor *acceptor); /* the last call: it may be freed */
+    void (*closed)(trib_acceptor *acceptor); /* the last call, in which the acceptor may be freed */
     trib_io io;
     trib_timer backoff;
     int64_t quiet_until_ns;       /* no shortage is logged before this time */
@@ -37,7 +38,7 @@ struct trib_acceptor {
 
 /* Starts to accept on a socket that listens; the acceptor owns the descriptor. */
 void trib_acceptor_open(trib_acceptor *acceptor, int fd);
-/* Ends it, once. */
+/* Closes the acceptor, once. */
 void trib_acceptor_close(trib_acceptor *acceptor);
 /* For an owner that cannot make use of an accepted connection: logs the shortage that errno's number names. */
 void trib_acceptor_note_shortage(trib_acceptor *acceptor, int error);

@@ -59,7 +59,7 @@ typedef struct trib_recv_target {
     bool in_place;
 } trib_recv_target;
 
-/* The upcalls: what the transport reports to its user. */
+/* The upcalls, by which a transport reports to its user. */
 typedef struct trib_transport_upcalls {
     /* A peer has connected to the listener. The user may set conn->user here. */
     void (*accepted)(trib_listener *listener, trib_conn *conn);
@@ -127,21 +127,22 @@ static inline void trib_transport_counters_read(const trib_transport_counters *c
 typedef struct trib_transport_config {
     /* Bytes of a connection that the kernel may hold unsent, at most. 0: the transport's default. */
     uint32_t send_buffer_bytes;
-    /* A connection ends if none of its data under way is acknowledged for so long. 0: the system's default. */
+    /* A connection ends if none of its data under way is acknowledged for this long. 0: the system's default. */
     int64_t silence_timeout_ns;
-    /* The same where a connection can be made again (TRIB_TRANSPORT_BREAKS), in place of silence_timeout_ns. 0: that
-     * one counts. */
+    /* Takes the place of silence_timeout_ns where a connection can be made again (TRIB_TRANSPORT_BREAKS). 0:
+     * silence_timeout_ns counts. */
     int64_t break_timeout_ns;
     void *context; /* the result of `context_open`; NULL if nobody called it */
     /* Returns the payload's size in bytes for that header, more than TRIB_PAYLOAD_MAX if the header is invalid. It
      * serves a transport that must receive a message without calling `header`. NULL: none does. */
     uint32_t (*payload_size)(const unsigned char header[TRIB_HEADER_SIZE]);
-    uint32_t reactors; /* of this process, whose transports share its network links; 0 means 1 */
+    uint32_t reactors; /* number of this process's reactors, whose transports share its network links; 0 means 1 */
     uint32_t peers;    /* peers that may connect at the same moment; bounds half-open connections (half_open.h) */
     bool copies_only;  /* shared memory: never reads the peers' own memory, as if the kernel forbade it */
 } trib_transport_config;
 
-/* How long none of a connection's data may be acknowledged, where it can be made again; 0: the system's default. */
+/* Returns the limit of silence for a connection that can be made again: the time for which none of its data may be
+ * acknowledged; 0: the system's default. */
 static inline int64_t trib_transport_break_timeout(const trib_transport_config *config)
 {
     return config->break_timeout_ns > 0 ? config->break_timeout_ns : config->silence_timeout_ns;
@@ -154,7 +155,7 @@ typedef struct trib_transport_ops {
     const char *name;
     uint32_t flags; /* TRIB_TRANSPORT_* */
 
-    /* ---- What the instances of an engine share. Any thread. ---- */
+    /* ---- The part that the instances of an engine share. Any thread. ---- */
 
     /* Makes the shared part, such as memory that devices know, from the engine's arena, before the first instance is
      * opened. *context_out is NULL if there is nothing to share. */
@@ -271,7 +272,7 @@ static inline trib_lease *trib_conn_lend(void *conn, bool keeps)
     return trib_conn_lease(conn, keeps);
 }
 
-/* For what takes leases and knows nothing of connections. */
+/* Makes a lender for code that takes leases and knows nothing of connections. */
 static inline trib_lender trib_conn_lender(trib_conn *conn)
 {
     return (trib_lender){.lease = trib_conn_lend, .source = conn};

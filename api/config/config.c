@@ -215,7 +215,8 @@ trib_status trib_config_check(const trib_config *given, trib_config *checked_out
     trib_config config = *given;
     apply_defaults(&config);
     if (!(config.roles & TRIB_ROLE_WORKER) || config.rank < 0) {
-        config.local_size = 1; /* who has no gradients has no device, whatever the environment says for workers */
+        /* a process without gradients has no device, whatever the environment says for workers */
+        config.local_size = 1;
         config.local_rank = 0;
     }
     trib_status (*const checks[])(const trib_config *, trib_error *) = {trib_settings_check, check_loop, check_job,

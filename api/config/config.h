@@ -14,7 +14,7 @@ TRIB_CHECKED trib_status trib_config_check(const trib_config *given, trib_config
  * sense, or the launcher has said that there are several processes, but not which of them this one is. */
 TRIB_CHECKED trib_status trib_config_take_launcher(trib_config *config, trib_error *error);
 
-/* True if config->coordinator is what trib_config_take_launcher has found, and not a word of the program's. */
+/* True if config->coordinator comes from trib_config_take_launcher, and not from the program. */
 bool trib_config_is_launchers_address(const trib_config *config);
 
 /* This process's number among the job's processes on this machine, and their count, as the launcher says; false, and 0
@@ -23,7 +23,8 @@ bool trib_config_local(uint32_t *index_out, uint32_t *count_out);
 /* TRIB_INVALID, with its name, if TRIB_LOCAL_RANK, TRIB_LOCAL_COUNT, TRIB_DEVICE_RANK or TRIB_DEVICE_COUNT makes no
  * sense: these are set by hand. */
 TRIB_CHECKED trib_status trib_config_check_local(trib_error *error);
-/* TRIB_DEVICE, with TRIB_DEVICE_RANK and TRIB_DEVICE_COUNT, or what trib_config_local says; NULL: nothing. */
+/* Takes the device from the value of TRIB_DEVICE; its ranks come from TRIB_DEVICE_RANK and TRIB_DEVICE_COUNT, else from
+ * trib_config_local. NULL: changes nothing. */
 void trib_config_take_device(trib_config *config, const char *device);
 
 /* The token: the first line of `token` (TRIB_TOKEN), else of the file at `path` (TRIB_TOKEN_FILE); both NULL: as it
@@ -31,8 +32,7 @@ void trib_config_take_device(trib_config *config, const char *device);
 TRIB_CHECKED trib_status trib_config_take_token(trib_config *config, const char *token, const char *path,
                                                 trib_error *error);
 
-/* A line of warning, in the configuration's log, for each TRIB_ variable that is no setting, with the one that is
- * meant. */
+/* Logs a warning for each TRIB_ variable that is no setting, with the name that was probably meant. */
 void trib_config_warn_of_unknown_names(const trib_config *config);
 
 #endif

@@ -57,7 +57,7 @@ bool trib_config_is_launchers_address(const trib_config *config)
            (const void *)config->coordinator == config->coordinator_source + offsetof(typeof(launched), address);
 }
 
-/* The variables that a text about the coordinator's address shall name. */
+/* Notes the variables that a text about the coordinator's address shall name. */
 static void set_source(trib_config *config, const char *source)
 {
     snprintf(launched.source, sizeof launched.source, "%s", source);
@@ -131,7 +131,7 @@ static trib_status read_torchrun(trib_config *config, trib_error *error)
     return status;
 }
 
-/* Everybody is on this machine if the launcher's count of processes here is that of the job. */
+/* Puts all processes on this machine if the launcher's count of processes here is that of the job. */
 static trib_status read_one_machine(trib_config *config, const char *local_size_name, const char *id, trib_error *error)
 {
     int64_t local = 0;

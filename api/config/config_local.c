@@ -1,4 +1,5 @@
-/* config_local.c - which of the machine's processes this one is, and which of the machine's ranks with a GPU. */
+/* config_local.c - the numbers of this process among the machine's processes, and among the machine's ranks with a
+ * GPU. */
 #include "api/config/config.h"
 #include "api/config/settings.h"
 #include "engine/base/limits.h"

@@ -11,7 +11,7 @@
 #include "engine/base/descriptor.h"
 #include "engine/wire/auth.h"
 
-#define TOKEN_MAX 511u /* of a token whose line end is cut off; others are passed on as they are */
+#define TOKEN_MAX 511u /* bytes of a token whose line end is cut off; others are passed on as they are */
 #define LINE_ENDS "\r\n"
 
 /* A config points to it until trib_engine_create has copied the text. Per thread, so that threads do not share it. */

@@ -14,7 +14,7 @@
 
 #define WORD_MAX 64
 
-/* Each takes part of a list: a part of `length` bytes at `text`. */
+/* A function that takes a part of a list: `length` bytes at `text`. */
 static bool copy_word(const char *text, size_t length, char word_out[WORD_MAX])
 {
     snprintf(word_out, WORD_MAX, "%.*s", (int)length, text);

@@ -23,7 +23,7 @@ typedef enum trib_setting_kind {
 
 typedef struct trib_setting {
     const char *variable; /* NULL: a program alone sets the field */
-    const char *field;    /* its name in trib_config; NULL: none */
+    const char *field;    /* name of the field in trib_config; NULL: none */
     uint16_t offset, size;
     trib_setting_kind kind;
     bool is_job_wide;         /* the coordinator's process decides */
@@ -39,14 +39,15 @@ typedef struct trib_setting {
 extern const trib_setting trib_settings[];
 extern const size_t trib_settings_count;
 
-/* All defaults, and 0 elsewhere. */
+/* Sets all defaults, and 0 in fields without one. */
 void trib_settings_init(trib_config *config);
 /* Puts the default where 0 or NULL stands for it: in numbers, texts, sizes, times and roles. Times that are longer than
  * any (TRIB_TIMEOUT_MAX_NS) become that. */
 void trib_settings_apply_defaults(trib_config *config);
-/* Each field that has limits of its own. TRIB_INVALID names the field, its value, what is allowed, and the variable. */
+/* Checks each field that has limits of its own. TRIB_INVALID names the field, its value, what is allowed, and the
+ * variable. */
 TRIB_CHECKED trib_status trib_settings_check(const trib_config *config, trib_error *error);
-/* The variables that are set. An error names the variable, its value and what is allowed; *config may then be
+/* Reads the variables that are set. An error names the variable, its value and what is allowed; *config may then be
  * half-read. */
 TRIB_CHECKED trib_status trib_settings_read(trib_config *config, trib_error *error);
 
@@ -63,16 +64,16 @@ const char *trib_setting_number(const trib_setting *setting, const trib_config *
 
 /* The value of a variable that is set and not empty; else NULL. */
 const char *trib_setting_get(const char *variable);
-/* A whole number from low to high, and nothing behind it. */
+/* Reads a whole number from low to high. False if the text has anything else in it. */
 bool trib_setting_parse_number(const char *text, int64_t low, int64_t high, int64_t *value);
 /* The number that a variable is set to; TRIB_INVALID names it, its value and what it may be. */
 TRIB_CHECKED trib_status trib_setting_read_number(const char *variable, int64_t low, int64_t high, int64_t *value,
                                                   trib_error *error);
-/* Case does not matter. */
+/* Finds a word in the list. Case does not matter. */
 bool trib_setting_parse_word(const char *text, const char *const *words, int *index);
-/* TRIB_INVALID: NAME="value": must be WANTED. */
+/* Returns TRIB_INVALID with the text NAME="value": must be WANTED. */
 trib_status trib_setting_refuse(const char *variable, const char *text, const char *wanted, trib_error *error);
-/* "one of A B C" */
+/* Writes the list of words as "one of A B C". */
 const char *trib_setting_words_text(const char *const *words, char *text, size_t size);
 
 #endif

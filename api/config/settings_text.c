@@ -11,7 +11,7 @@ typedef struct unit {
     uint64_t size;
 } unit;
 
-/* In the largest unit of which it is a multiple; the smallest has size 1. */
+/* Writes the value in the largest unit of which it is a multiple; the smallest unit has size 1. */
 static void format_units(char *text, size_t size, uint64_t value, const unit *units)
 {
     while (units->size > 1 && (value == 0 || value % units->size != 0)) {

@@ -14,7 +14,7 @@
 #include "engine/base/neutral_locale.h"
 #include "engine/reactor/reactor.h"
 
-#define TEXT_BYTES_MAX (INT64_C(1) << 30) /* of a size without a limit of its own */
+#define TEXT_BYTES_MAX (INT64_C(1) << 30) /* largest value of a size without a limit of its own */
 
 /* ---- Texts ---- */
 
@@ -220,7 +220,7 @@ static bool parse_value(const trib_setting *setting, const char *text, int64_t *
     trib_unreachable();
 }
 
-/* In the largest unit of which it is a multiple. */
+/* Writes the value in the largest unit of which it is a multiple. */
 static size_t format_scaled(char *text, size_t size, const char *before, int64_t bytes)
 {
     size_t unit = 0;
@@ -301,7 +301,7 @@ void trib_settings_init(trib_config *config)
     }
 }
 
-/* Has a field that is 0 its default? False and the first of several choices are values like others. */
+/* True if 0 stands for the field's default. False and the first of several choices are values like others. */
 static bool zero_is_default(const trib_setting *setting)
 {
     return setting->field != NULL && setting->kind != TRIB_SETTING_BOOL && setting->kind != TRIB_SETTING_CHOICE &&

@@ -27,7 +27,7 @@ typedef struct layout {
     unsigned char token[TRIB_UNIQUE_TOKEN_BYTES];
     char address[TRIB_ADDRESS_MAX];
     unsigned char zeros[TRIB_UNIQUE_ID_SIZE - 8 - 8 - TRIB_UNIQUE_TOKEN_BYTES - TRIB_ADDRESS_MAX - 8];
-    uint64_t sum; /* of all bytes before it */
+    uint64_t sum; /* checksum of all bytes before it */
 } layout;
 _Static_assert(sizeof(layout) == sizeof(trib_unique_id), "an id has these bytes and no others");
 
@@ -39,7 +39,7 @@ typedef enum place_state {
     PLACE_FREE,
     PLACE_FILLED, /* it is being filled, and no other thread reads it */
     PLACE_RESERVED,
-    PLACE_TAKEN, /* by an engine that is being created */
+    PLACE_TAKEN, /* the reservation belongs to an engine that is being created */
     PLACE_SPENT, /* an engine listens, or has listened; the place may be used again */
 } place_state;
 
@@ -213,7 +213,7 @@ trib_status trib_unique_id_read(const trib_unique_id *id, trib_unique_id_content
     return TRIB_OK;
 }
 
-/* Where the coordinator shall listen, as far as the environment says: "host:0". */
+/* Finds the address at which the coordinator shall listen, as far as the environment has it: "host:0". */
 static trib_status choose_address(trib_address *wanted_out, trib_error *error)
 {
     const char *listen = trib_setting_get("TRIB_LISTEN");

@@ -13,7 +13,7 @@
 #define TRIB_UNIQUE_TOKEN_BYTES 32u
 
 typedef struct trib_unique_id_content {
-    uint64_t number; /* which id this is: random */
+    uint64_t number; /* random number that tells ids apart */
     trib_address address;
     char token[2 * TRIB_UNIQUE_TOKEN_BYTES + 1]; /* in hexadecimal digits */
 } trib_unique_id_content;

@@ -12,8 +12,8 @@
 #include "api/tributary.h"
 #include "numa/place.h"
 
-/* The same for all members of a job, as they are told the same name and coordinator; a job of one process has its
- * own. */
+/* The job's number in claims. All members compute the same one, as they are told the same name and coordinator; a job
+ * of one process has its own. */
 uint32_t trib_core_claims_job(const trib_config *config);
 
 /* The cores that other jobs' engines have claimed. A core that this engine has claimed too (mine: its plan; NULL: none

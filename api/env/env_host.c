@@ -228,7 +228,7 @@ static uint64_t which_kernel(void)
 }
 
 #define HOST_SHOWN_MAX 32 /* fits in env.place together with a process id */
-#define HOST_KEPT 22      /* of a longer name, before its hash */
+#define HOST_KEPT 22      /* bytes that are kept of a longer name, before its hash */
 
 /* A long name is shortened, but two different names never become the same text: tools take processes of one text for
  * processes of one machine. */

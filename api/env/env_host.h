@@ -7,8 +7,8 @@
 
 #include "engine/job/job.h"
 
-/* Fills *env for that configuration (checked already), and in it what the machine decides: the number of reactors, if
- * it is 0, and whether spinning is wise. env->fini undoes it. TRIB_UNSUPPORTED for an unknown transport,
+/* Fills *env for a checked configuration, and sets the configuration's values that depend on the machine: the number of
+ * reactors, if it is 0, and whether spinning is wise. env->fini undoes it. TRIB_UNSUPPORTED for an unknown transport,
  * TRIB_NO_MEMORY. */
 TRIB_CHECKED trib_status trib_env_host_init(trib_env *env, trib_config *config, trib_error *error);
 

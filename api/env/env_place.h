@@ -16,19 +16,19 @@
 #include "numa/place.h"
 
 typedef struct trib_env_place {
-    trib_place_plan plan; /* the first */
+    trib_place_plan plan; /* the first plan */
     trib_topo *topo;
     trib_place_request request;
     uint32_t job;                                      /* the job's number in claims of cores */
     int claim;                                         /* on cores, as a descriptor; -1: none */
     trib_place_cpus taken;                             /* cores that other jobs have claimed */
-    char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses: the request points to them */
-    char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor, of its own listen address; "": not known */
+    char interfaces[TRIB_PLACE_NICS_MAX][IF_NAMESIZE]; /* of the listen addresses; `request` points to them */
+    char nics[TRIB_REACTORS_MAX][TRIB_TOPO_NAME_SIZE]; /* by reactor: NIC of its own listen address; "": unknown */
     uint8_t listen_choice[TRIB_REACTORS_MAX];          /* as in trib_env */
 
-    atomic_int device_thread; /* kept off the reactors' cores; 0: none */
+    atomic_int device_thread; /* id of the device's thread, kept off the reactors' cores; 0: none */
 
-    /* Settling. */
+    /* State while the second plan is made and applied. */
     trib_engine *engine;
     trib_machine_place where;
     trib_core_claims_reading reading;

@@ -14,25 +14,25 @@
 #include "engine/base/thread_signals.h"
 #include "engine/wire/address_list.h"
 
-#define PATIENCE_NS (2 * INT64_C(1000000000)) /* of a request, whatever it takes */
-#define ATTEMPT_MS 1000                       /* at one of several hosts */
-#define LEAVE_NS INT64_C(1000000000)          /* to take the sign away */
+#define PATIENCE_NS (2 * INT64_C(1000000000)) /* time limit of a request, with all its attempts */
+#define ATTEMPT_MS 1000                       /* time limit of an attempt at one of several hosts */
+#define LEAVE_NS INT64_C(1000000000)          /* time limit for taking the sign away */
 #define ANSWER_MAX 65536u
 
 typedef struct etcd {
     pthread_mutex_t mutex;
     pthread_cond_t changed;
     pthread_t thread;
-    trib_store_request *request; /* that the thread has, or shall take */
+    trib_store_request *request; /* the request that the thread has, or shall take */
     bool is_stopping, takes_sign;
-    atomic_bool gives_up; /* a call that is under way ends */
+    atomic_bool gives_up; /* a call in progress shall end */
     /* The thread's own. */
     trib_curl api;
     CURL *curl;
     struct curl_slist *headers;
     int64_t lease, deadline_ns;
-    size_t host; /* of the list, that has answered last */
-    size_t size; /* of the answer */
+    size_t host; /* index of the host in the list that answered last */
+    size_t size; /* bytes of the answer */
     char answer[ANSWER_MAX + 1];
     char hosts[512];
     trib_etcd_keys keys;
@@ -122,7 +122,7 @@ static long call(etcd *self, const char *path, char *body, char why[TRIB_STORE_T
     return status;
 }
 
-/* Sees to it that there is a lease, renewed if it is to be. False: why says what is wrong. */
+/* Makes sure that there is a lease, which is renewed if `renews`. False: why says what is wrong. */
 static bool hold_lease(etcd *self, int64_t fades_ns, bool renews, char why[TRIB_STORE_TEXT_MAX])
 {
     int64_t id = 0, seconds = 0;
@@ -159,7 +159,7 @@ static void answer(etcd *self, trib_store_request *request)
         if (status < 400 || status >= 500 || !needs_lease) {
             return;
         }
-        self->lease = 0; /* it may have ended: once more with another one */
+        self->lease = 0; /* the lease may have ended, so another one is taken and the request made once more */
     }
 }
 
@@ -271,7 +271,7 @@ trib_status trib_store_etcd_open(const char *hosts, const char *prefix, const ch
     self->api.set(self->curl, CURLOPT_HTTPHEADER, self->headers);
     self->api.set(self->curl, CURLOPT_NOSIGNAL, 1L);
 #if LIBCURL_VERSION_NUM >= 0x075700
-    self->api.set(self->curl, CURLOPT_QUICK_EXIT, 1L); /* else the end of a request waits for the names' servers */
+    self->api.set(self->curl, CURLOPT_QUICK_EXIT, 1L); /* otherwise the end of a request waits for the name servers */
 #endif
     self->api.set(self->curl, CURLOPT_NOPROXY, "*"); /* members reach each other without one, too */
     self->api.set(self->curl, CURLOPT_WRITEFUNCTION, take_bytes);

@@ -14,7 +14,7 @@
 /* hosts: "host:port", or several with commas. */
 TRIB_CHECKED trib_status trib_store_etcd_open(const char *hosts, const char *prefix, const char *job, void **store_out,
                                               trib_error *error);
-/* Stops it, too. NULL is fine. */
+/* Stops the thread if it runs. NULL is fine. */
 void trib_store_etcd_free(void *store);
 extern const trib_store_ops trib_store_etcd_ops;
 #endif

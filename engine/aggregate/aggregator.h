@@ -87,8 +87,8 @@ typedef struct trib_contribution {
      * here. */
     const struct trib_encoding *encoding;
     uint32_t partition_elements; /* with an encoding */
-    /* Of a sum that is handed out: [contributor], those whose contributions are not in it; valid during the upcall.
-     * NULL: it has all. */
+    /* Of a sum that is handed out: marks, by contributor, the contributions that are missing in it; valid during the
+     * upcall. NULL: none is missing. */
     const unsigned char *late;
 } trib_contribution;
 
@@ -97,7 +97,7 @@ typedef struct trib_sum_buffer {
     void *data;
     uint32_t size;
     uint32_t references;
-    uint8_t codec; /* that made the data; 0: the data are elements */
+    uint8_t codec; /* codec that encoded the data; 0: the data are elements */
     void *slot;    /* for the aggregator alone */
 } trib_sum_buffer;
 
@@ -151,8 +151,8 @@ typedef struct trib_aggregator_ops {
     /* Refuses every round that lacks a contribution of a contributor that is gone. */
     void (*refuse_gone)(trib_aggregator *self, trib_is_gone *is_gone);
     /* Contributors for which is_absent returns true bring neutral elements to the round of `what`, or to all rounds
-     * (NULL), so far as others have contributed; rounds that cannot have that are refused with TRIB_UNSUPPORTED and
-     * the text of is_absent. What finds no memory is done by a later call. */
+     * (NULL), so far as others have contributed; rounds that cannot have that are refused with TRIB_UNSUPPORTED and the
+     * text of is_absent. Elements for which there is no memory are brought by a later call. */
     void (*fill)(trib_aggregator *self, const trib_contribution *what, trib_is_gone *is_absent);
     /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);

@@ -115,8 +115,9 @@ bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what)
     return what->round <= key->filled_last && what->round <= key->finished;
 }
 
-/* Brings the chunks that others have brought. Without memory, some are left for a later call. All of a round's chunks
- * are neutral, or none: what a contributor has begun to send before it joined is on its way, or a withdrawal is. */
+/* Brings the chunks that others have brought. Without memory, some are left for a later call. Either all of a round's
+ * chunks are neutral, or none: if a contributor had begun to send the round before it joined, the rest of its chunks or
+ * a withdrawal is on its way. */
 void trib_sum_bring_chunks(trib_summation *self, sum_round *round, uint32_t contributor, bool has_joined)
 {
     trib_status status = TRIB_OK;
@@ -167,7 +168,8 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         trib_contribution what = round->what;
         what.contributor = i;
         if (!round->notified[i] && is_absent(self->config.user, &what, text, sizeof text)) {
-            pass_by(round, i, SUM_FILLED); /* the round does not wait for it; what is on its way is dropped */
+            /* the round does not wait for the contributor; its frames on their way are dropped */
+            pass_by(round, i, SUM_FILLED);
         }
     }
 }

@@ -6,7 +6,7 @@
 
 #include "engine/base/kernel_ops.h"
 
-/* True if elements of the type can be scaled when they are reduced so. */
+/* True if sums of the type with this reduction can be scaled. */
 static inline bool trib_scale_suits(trib_dtype dtype, trib_reduce reduce)
 {
     return dtype != TRIB_BOOL && (reduce == TRIB_SUM || reduce == TRIB_AVG);

@@ -44,7 +44,7 @@ typedef struct sum_block {
     void *data;
     /* the round of the payload that is being received here; NULL: the payload will be dropped */
     sum_round *receiving_for;
-    uint32_t receiving_from; /* its contributor */
+    uint32_t receiving_from; /* contributor of that payload */
     struct sum_block *spare; /* for the combination that the received payload may need, or NULL */
     /* NULL if there is none; otherwise the operand in `leased` lies elsewhere, and a recall copies it to data */
     trib_lease *lease;

@@ -71,7 +71,7 @@ bool trib_machines_ranks(const trib_roster *roster, uint32_t worker, trib_machin
         ranks.local_size += is_neighbour;
     }
     qsort(sorted, roster->worker_count, sizeof *sorted, compare_by_machine);
-    int32_t place = 0; /* of sorted[i] on its machine */
+    int32_t place = 0; /* place of sorted[i] on its machine */
     for (uint32_t i = 0; i < roster->worker_count; i++) {
         place = i > 0 && compare_members(sorted[i - 1], sorted[i]) == 0 ? place + 1 : 0;
         ranks.cross_rank += place == ranks.local_rank && sorted[i] < mine;

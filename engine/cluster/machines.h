@@ -24,7 +24,7 @@ uint32_t trib_machines_first(const trib_roster *roster, uint32_t member);
  * have addresses, and perhaps links, of their own, but one kernel schedules their cores. */
 typedef struct trib_machine_place {
     uint32_t index, count; /* 0 <= index < count members */
-    uint32_t reactors;     /* of all these members */
+    uint32_t reactors;     /* reactors of all these members */
     bool others_placed;    /* a launcher has placed some of the others, without knowing of the rest */
 } trib_machine_place;
 

@@ -22,13 +22,13 @@ typedef struct trib_slice {
 typedef struct trib_partitioning {
     trib_layout layout;
     uint32_t members, slice_count;
-    uint64_t bytes; /* of all slices */
+    uint64_t bytes; /* bytes of all slices */
     uint32_t partition_bytes, partition_count;
-    atomic_uint references; /* besides its maker's */
+    atomic_uint references; /* references besides that of its maker */
     trib_slice slices[];
 } trib_partitioning;
 
-/* For what outlives its maker: the last one frees it. */
+/* Takes a reference, for a user that may outlive the maker. The last reference to go frees it. */
 static inline trib_partitioning *trib_partitioning_ref(trib_partitioning *self)
 {
     atomic_fetch_add(&self->references, 1);

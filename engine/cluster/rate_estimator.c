@@ -20,9 +20,9 @@
 #define APART_LONG 0.65     /* the same for samples of twice REPORTS or more, which depend less on chance */
 #define FEW 4u              /* full links stand out only if they are one in this many, or a single one */
 #define JUDGEMENTS_FIRST 2u /* judgements that are ignored: a job that begins is busy with other things */
-#define REPORTS 2u          /* of every worker, for a judgement */
+#define REPORTS 2u          /* reports of every worker that a judgement needs */
 #define REPORTS_MAX 32u /* the same while reports are about less than a round: some declared tensors may be unused */
-#define RATE_MAX 1e18   /* bits per second; members may report anything */
+#define RATE_MAX 1e18   /* bits per second; limits the rates that members report */
 #define NS_PER_SECOND 1e9
 
 /* The traffic from one member to another since the last judgement. */
@@ -34,10 +34,10 @@ typedef struct way {
 typedef struct estimator_member {
     int64_t elapsed_ns; /* time that its reports cover; 0: none came */
     uint32_t reports;
-    bool has_reported; /* at any time */
+    bool has_reported; /* it has reported at some time */
     bool skips;        /* its next report is ignored */
     bool was_full;     /* at the last judgement */
-    double weight;     /* of its link, in units of the fastest one */
+    double weight;     /* weight of its link, in units of the fastest one */
 } estimator_member;
 
 struct trib_rate_estimator {
@@ -233,14 +233,14 @@ static double busiest_way(const trib_rate_estimator *self)
 
 /* ---- Judging ---- */
 
-/* Bytes that pass the member's link in each direction for one byte of every worker's tensor. */
+/* Returns the bytes that pass the member's link in each direction for one byte of every worker's tensor. */
 static double stats_of(const trib_rate_estimator *self, const trib_place_member *member)
 {
     const double n = self->worker_count;
     return member->is_worker ? 1 + (n - 2) * member->weight : n * member->weight;
 }
 
-/* The time that the slowest link takes for them. */
+/* Returns the time that the slowest link takes for those bytes. */
 static double time_of(const trib_rate_estimator *self, const trib_place_member *members)
 {
     double longest = 0;

@@ -37,24 +37,24 @@ typedef struct trib_roster {
     bool follows;   /* weights follow the measured rates of links (rebalance.h) */
     bool survives;  /* the loss of a server in a process of its own costs no operation (engine/server/takeover.h) */
     bool shrinks;   /* the job goes on after the loss of a worker (engine/membership/formation.h) */
-    bool continues; /* and so do its operations, and ranks stay as they were (engine/worker/op_carry.h) */
+    bool continues; /* operations go on, too, and ranks stay as they were (engine/worker/op_carry.h) */
     uint32_t ranks_used; /* ranks below this one have been given to workers, of which some may be lost */
     uint32_t lost;       /* members that were lost since the epoch before */
-    char lost_text[TRIB_ERROR_TEXT_SIZE]; /* the last of these, and why */
-    /* A member that has this roster may count on it alone once it knows that all have it. Before that, a majority of
+    char lost_text[TRIB_ERROR_TEXT_SIZE]; /* name of the member that was lost last, and the cause */
+    /* A member needs only a majority of this roster once it knows that all members have it. Before that, a majority of
      * the members of the epoch before is needed, too (engine/membership/election.h). */
     uint32_t electors_before; /* members of the epoch before that had not left in good order; 0: it is the first */
-    uint32_t newcomers;       /* the last so many workers were no members then */
-    uint32_t new_servers;     /* nor were the last so many servers */
-    uint64_t ticket;          /* what stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
-    const struct trib_roster *before; /* of the epoch before, which other threads may still read; not sent */
+    uint32_t newcomers;       /* number of workers, the last ones, that were not members in the epoch before */
+    uint32_t new_servers;     /* number of servers, the last ones, that were not members in the epoch before */
+    uint64_t ticket; /* number that stands for this epoch in the store (engine/membership/tenure.h); 0: no store */
+    const struct trib_roster *before; /* roster of the epoch before, which other threads may still read; not sent */
     trib_member_info members[];
 } trib_roster;
 
 /* NULL if out of memory. Freed with free(). */
 trib_roster *trib_roster_create(uint32_t member_count);
 
-/* Writes what a member says of itself in JOIN. Its id is a rank; for a server the number that it asks for, or
+/* Writes a member's description of itself for JOIN. The id is a rank; for a server the number that it asks for, or
  * TRIB_NO_MEMBER. */
 void trib_member_info_put(trib_writer *writer, const trib_member_info *info);
 TRIB_CHECKED trib_status trib_member_info_get(trib_reader *reader, trib_member_info *info_out, trib_error *error);
@@ -72,12 +72,12 @@ bool trib_roster_is_one_host(const trib_roster *roster);
 /* The number of connections of a link to that reactor from another machine (link_subflow.h). With an offer beside
  * TCP in the address it is 1: the path near the device. */
 uint32_t trib_roster_networks(const trib_roster *roster, uint32_t member, uint32_t reactor);
-/* True if some member has more than one. */
+/* True if some member has links of more than one connection. */
 bool trib_roster_has_networks(const trib_roster *roster);
 
 /* The number of members with a weight at the beginning. */
 uint32_t trib_roster_summing(const trib_roster *roster);
-/* The number of their reactors. */
+/* The number of reactors of these members. */
 uint32_t trib_roster_summing_cores(const trib_roster *roster);
 
 /* The id of the worker of that rank, or TRIB_NO_MEMBER. */

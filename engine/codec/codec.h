@@ -70,7 +70,7 @@ typedef struct trib_codec {
      * elements. Then the destination has any content. Nothing outside of the two buffers is touched. */
     trib_status (*decode)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                           uint32_t encoded_size, void *destination, uint32_t count, trib_error *error);
-    /* NULL, or refuses what decode would refuse, for who decodes elsewhere. */
+    /* NULL, or the checks of decode without decoding, for a caller that lets a device decode. */
     trib_status (*inspect)(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                            uint32_t encoded_size, uint32_t count, trib_error *error);
     /* NULL, or adds what decode would give to `sum`, `count` accumulators (trib_acc_dtype), with the bits of an
@@ -87,7 +87,8 @@ const trib_codec *trib_codec_find(const char *name);
 const trib_codec *trib_codec_by_id(uint8_t id);
 /* The rank in the place of a sum that is encoded: it is nobody's contribution. */
 #define TRIB_CODEC_RANK_OF_SUM UINT32_MAX
-/* True if sums may come back in it: it needs no state, and loses no element for the sake of others' order. */
+/* True if servers may encode sums with the codec: it needs no state, and it drops no element because of the order of
+ * the others. */
 bool trib_codec_may_answer(const trib_codec *codec);
 /* Returns the codecs in the order of their ids; NULL from their count on. */
 const trib_codec *trib_codec_at(size_t index);
@@ -126,7 +127,7 @@ typedef struct trib_codec_config {
  * TRIB_INVALID: the error lists what is known, and the config is unchanged.
  */
 trib_status trib_codec_parse(const char *text, trib_codec_config *config, trib_error *error);
-/* The same, where a program has brought codecs of its own. NULL: none. */
+/* As trib_codec_parse, for a program that has brought codecs of its own. NULL: none. */
 struct trib_codec_set;
 trib_status trib_codec_parse_with(const struct trib_codec_set *user, const char *text, trib_codec_config *config,
                                   trib_error *error);
@@ -154,7 +155,7 @@ uint32_t trib_codec_encode(const trib_codec_config *config, const trib_codec_mem
                            const trib_codec_place *place, trib_dtype dtype, const void *source, uint32_t count,
                            unsigned char *encoded);
 
-/* TRIB_INVALID: encoding `count` elements gave bytes that are none, or more than the bound. */
+/* TRIB_INVALID: a program's codec has made no bytes of `count` elements, or more than the bound. */
 TRIB_CHECKED trib_status trib_codec_check_encoded(const trib_codec_config *config, trib_dtype dtype, uint32_t count,
                                                   uint32_t bytes, trib_error *error);
 

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define PREFIX "auto"
-#define CLEARLY 0.95 /* of the time: less is no reason to lose bits */
+#define CLEARLY 0.95 /* part of the time that must be left: a smaller gain is no reason to lose bits */
 
 bool trib_codec_is_auto(const char *text)
 {

@@ -38,7 +38,7 @@ typedef struct trib_codec_step {
     double link_ns; /* all that a link carries each way in a step, as it is; 0: there is no link */
     double sum_ns;  /* adding a contribution */
     uint32_t workers, summing, reactors;
-    bool workers_sum; /* else servers alone do: a worker's link has contributions one way and sums the other way */
+    bool workers_sum; /* workers sum too; otherwise a worker's link has contributions one way and sums the other way */
 } trib_codec_step;
 
 /* Returns the time of a step for each byte of a worker's elements: its way over the links, and what the processors of

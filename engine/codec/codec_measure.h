@@ -6,11 +6,12 @@
 #include "engine/codec/codec_auto.h"
 
 #define TRIB_CODEC_SAMPLE_COUNT 16384u /* elements of a chunk */
-#define TRIB_CODEC_SAMPLE_TURNS 3u     /* the fastest one counts */
+#define TRIB_CODEC_SAMPLE_TURNS 3u     /* number of turns, of which the fastest counts */
 
 typedef struct trib_codec_clock {
     int64_t (*now_ns)(void *user);
-    void (*charge)(void *user, bool is_encoded, size_t bytes); /* so many bytes of elements were encoded, or decoded */
+    /* notes that so many bytes of elements were encoded or decoded */
+    void (*charge)(void *user, bool is_encoded, size_t bytes);
     void *user;
 } trib_codec_clock;
 

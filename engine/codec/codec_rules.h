@@ -1,5 +1,5 @@
 /*
- * codec_rules.h - which codec a tensor gets that names none: one for all, others by name and size.
+ * codec_rules.h - the codec of a tensor that names none: one for all tensors, or others by name and size.
  *
  * "int8; *.bias=none; embed*@16M=topk,ratio=0.01" is int8, but none for names that end with ".bias", and topk for those
  * that begin with "embed" and have 16 MiB or more. The last part that fits a tensor counts.

@@ -199,7 +199,7 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
 typedef struct bit_reader {
     const unsigned char *words;
     uint32_t at;
-    uint32_t bits; /* of the stream, in whole words */
+    uint32_t bits; /* length of the stream, in whole words */
 } bit_reader;
 
 /* Returns the next 32 bits, zeros beyond the end. */

@@ -12,9 +12,9 @@
  */
 #include "engine/codec/codec_parts.h"
 
-#define MARKED_ELEMENTS 65536u /* whose indices are checked at once */
+#define MARKED_ELEMENTS 65536u /* number of elements whose indices are checked at once */
 
-#define STRATUM_ELEMENTS 16u /* of which a sample has one */
+#define STRATUM_ELEMENTS 16u /* number of elements of which a sample has one */
 #define SAMPLED_RANK 8u      /* the threshold's place among the sample, from the largest; a lower one would be chance */
 
 #define SPARSE_INLINE static inline __attribute__((always_inline))

@@ -14,7 +14,7 @@ typedef struct trib_user_codec {
     trib_codec codec;
     trib_codec_desc desc;
     char name[TRIB_CODEC_NAME_MAX + 1];
-    uint32_t identity; /* never 0, which is that of our own codecs */
+    uint32_t identity; /* never 0, which stands for the built-in codecs */
 } trib_user_codec;
 
 typedef struct trib_codec_set {
@@ -30,7 +30,7 @@ void trib_codec_set_close(trib_codec_set *set);
 /* NULL: none. The set may be NULL. */
 const trib_user_codec *trib_codec_set_find(const trib_codec_set *set, const char *name);
 const trib_user_codec *trib_codec_set_by_identity(const trib_codec_set *set, uint32_t identity);
-/* Of the parameters' codec; 0: it is one of ours. */
+/* Returns the identity of the parameters' codec; 0: it is a built-in one. */
 uint32_t trib_codec_identity(const trib_codec_params *params);
 
 #endif

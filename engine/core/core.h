@@ -31,8 +31,8 @@ typedef struct trib_core {
     trib_listeners listeners;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
-    /* Data links that could not be made (wireup.h), the oldest first, and the question to the coordinator about them:
-     * its number once core 0 has asked, else 0. */
+    /* Data links that could not be made (wireup.h), the oldest first. ask_number numbers the question to the
+     * coordinator about them; 0: core 0 has not asked yet. */
     struct trib_doubt *doubts;
     trib_timer doubt;
     trib_post ask_post;
@@ -40,7 +40,7 @@ typedef struct trib_core {
     atomic_uint ask_number;
     bool joined;  /* all data links are READY, so operations may run */
     bool ended;   /* the job is over for this core; ended_status and ended_text hold the cause */
-    bool closing; /* links are being closed */
+    bool closing; /* the core is closing its links */
     int64_t close_deadline_ns;
     int64_t leave_by_ns; /* core 0: the latest time to tell the coordinator that the member leaves */
     trib_status ended_status;
@@ -90,7 +90,8 @@ typedef struct trib_core {
     struct trib_relay *relay; /* set on a core that sums for the workers of its machine first (relay.h), else NULL */
     trib_link **worker_links; /* by rank */
     bool *wireup_awaited;     /* by rank: the worker has yet to connect to this core (wireup.h); NULL: not known yet */
-    trib_post joined_post;    /* a rank has joined: what waits for it goes on (server_joined.c) */
+    /* posted when a rank has joined, so that work that waited for it goes on (server_joined.c) */
+    trib_post joined_post;
     atomic_bool joined_posted;
     int64_t next_scan_ns; /* time of the next scan of waiting rounds while the core ends */
     trib_sum_entry *free_entries;

@@ -4,10 +4,10 @@
  * Invariants
  * - A callback runs in the floating-point environment of the host's thread; on a thread of the library it finds the
  *   default one, and what it changes there is undone (engine/base/float_env.h).
- * - What follows a callback follows in any case: it is the scope's end, which an exception passes through. A longjmp
- *   does not. So on the host's thread the posts whose callbacks run are kept in a list, with what is left to do, and
- *   the next call that finds the stack unwound does it.
- * - Each core has one place that says what runs there since when. Another thread looks at it (api/callback_watch.h).
+ * - The work after a callback is always done: it hangs on the end of the scope, which runs when an exception passes. A
+ *   longjmp skips it. So on the host's thread the running posts are kept in a list, with the work that is left, and the
+ *   next call that finds the stack unwound does that work.
+ * - Each core records which callback runs there, and since when. Another thread looks at it (api/callback_watch.h).
  */
 #ifndef TRIB_ENGINE_JOB_CALLBACK_H
 #define TRIB_ENGINE_JOB_CALLBACK_H
@@ -16,16 +16,16 @@
 
 typedef struct trib_callback {
     trib_engine *engine;
-    trib_reactor *reactor; /* that the callback was posted to */
+    trib_reactor *reactor; /* the reactor to which the callback was posted */
     trib_post *post;
-    void (*after)(trib_reactor *reactor, trib_post *post); /* what is left to do when it has returned */
+    void (*after)(trib_reactor *reactor, trib_post *post); /* the work that is left when the callback has returned */
     trib_callback_kind kind;
-    uint32_t tag; /* of an operation's tensor */
+    uint32_t tag; /* tag of the operation's tensor */
     int64_t since_ns, outer_ns;
     uint64_t outer_what;
 } trib_callback;
 
-/* Just before the host's function, in the scope that makes the call. */
+/* Call this just before the host's function, in the scope that makes the call. */
 void trib_callback_begin(trib_callback *self);
 /* At the end of that scope. */
 void trib_callback_end(const trib_callback *self);
@@ -34,7 +34,7 @@ void trib_callback_end(const trib_callback *self);
 /* True if this call comes from inside a callback. TRIB_MODE_QUEUE and TRIB_MODE_ATTACHED, on the thread that runs
  * callbacks. */
 bool trib_callbacks_run_here(const trib_engine *engine);
-/* On that thread: does what is left to do after callbacks that were left by a longjmp. */
+/* On that thread: does the work that is left of callbacks which a longjmp has ended. */
 void trib_callbacks_recover(trib_engine *engine);
 
 /* Any thread, again and again: warns once of each callback that holds up a reactor for too long. TRIB_MODE_THREADS.

@@ -71,7 +71,7 @@ static void notify_ready(trib_reactor *reactor, trib_post *post)
     }
 }
 
-/* Tells of the membership. status: TRIB_OK, or why there is no other one. */
+/* Tells the program of the membership. status: TRIB_OK, or the reason why there is no other membership. */
 static void notify_membership(trib_reactor *reactor, trib_post *post, trib_engine *engine, trib_membership_cb cb,
                               void *user, trib_status status)
 {
@@ -137,7 +137,8 @@ void trib_job_membership(const trib_engine *engine, trib_membership *membership)
     snprintf(membership->text, sizeof membership->text, "%s", text);
 }
 
-/* The caller holds the mutex: what trib_membership_advance waits for is there, or will not come. */
+/* The caller holds the mutex: ends the wait of trib_membership_advance, because the membership is there or will not
+ * come. */
 static void end_advance(trib_engine *engine, trib_status status)
 {
     trib_formation *formation = &engine->formation;

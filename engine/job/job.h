@@ -40,7 +40,7 @@ struct trib_machine_place;
 
 #define TRIB_AWAITED_SIZE 256
 #define TRIB_NO_THREAD ((pthread_t)0)
-#define TRIB_HOST_NAME_MAX 256 /* with its 0; Linux has 64, other names of the API 255 */
+#define TRIB_HOST_NAME_MAX 256 /* bytes with the 0; Linux has 64, other names of the API 255 */
 #define TRIB_PLACE_NAME_MAX 44 /* fits in a member's name together with "rank 4095 ()" */
 
 /* The environment of an engine. Tests and the simulator replace it with their own. */
@@ -69,7 +69,7 @@ typedef struct trib_env {
     void (*memory_free)(void *memory, void *block);
     /* True if it is a block in use. NULL: blocks are not known. */
     bool (*memory_has)(void *memory, const void *block);
-    /* Memory that the caller owns and the arena registers. `memory_adopted` returns the size adopted at base, 0
+    /* These register memory that the caller owns with the arena. `memory_adopted` returns the size adopted at base, 0
      * for none. See trib_arena_adopt. NULL: adoption is not supported. */
     trib_status (*memory_adopt)(void *memory, void *base, size_t size, trib_error *error);
     size_t (*memory_adopted)(void *memory, const void *base);
@@ -79,8 +79,8 @@ typedef struct trib_env {
     /* A test returns false to make an allocation of a core fail. NULL: allocation is always allowed. */
     bool (*may_alloc)(void *memory, size_t size);
     void (*fini)(struct trib_env *env); /* frees the environment's own resources, after the engine is freed */
-    /* Core 0: looks the coordinator's addresses up again, without waiting. Returns true if an earlier call has found
-     * some. NULL: they do not change. */
+    /* Core 0: looks the coordinator's addresses up again, without waiting. Returns true if an earlier look-up has found
+     * some. NULL: addresses do not change. */
     bool (*resolve)(void *resolver, trib_address *found_out);
     void *resolver;
     /* The store of the job's last epoch (job/store.h). NULL: there is none. */
@@ -156,7 +156,8 @@ typedef struct trib_job_hooks {
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
     bool (*ask_time)(trib_engine *engine);
-    /* Any core: the way to a server is lost, and the loss of that server costs nothing: the coordinator is asked. */
+    /* Any core: its link to a server is lost, and the loss of that server costs nothing, so the coordinator is
+     * asked. */
     void (*server_suspected)(trib_engine *engine, uint32_t member);
     /* Any core: all cores have taken one more loss. */
     void (*losses_taken)(trib_engine *engine);
@@ -180,16 +181,16 @@ typedef struct trib_join_target {
 typedef struct trib_uneven_inputs {
     bool is_active; /* this worker has joined, and submits nothing; guarded by the mutex, set under once_mutex too */
     struct trib_op *op;    /* core 0; set under the mutex before the first post */
-    trib_post post;        /* goes from core to core, and has what follows with it */
-    bool is_told, is_over; /* the coordinator knows that this worker has joined; it has answered */
+    trib_post post;        /* goes from core to core, and carries the fields below with it */
+    bool is_told, is_over; /* the coordinator knows that this worker has joined; the coordinator has answered */
     int32_t last;          /* the rank that joined last */
     uint32_t left; /* a rank that will never join, plus one: this worker stays without work; 0: all have joined */
     trib_join_target *targets;
     uint32_t target_count, target_capacity;
     trib_post close_post;     /* nobody counts as joined any more: goes from core to core */
-    bool is_closing;          /* it is on its way; core 0 */
-    atomic_uint ranks_joined; /* set after has_joined */
-    atomic_uint joins_over;   /* so often all have joined, and some have passed over rounds given up by others */
+    bool is_closing;          /* core 0: close_post is on its way */
+    atomic_uint ranks_joined; /* ranks that have joined; set after has_joined */
+    atomic_uint joins_over;   /* number of times that all had joined and some passed over rounds given up by others */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven_inputs;
 
@@ -206,10 +207,10 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *coordinator_address, *listen_host;
-    char *store;                  /* as it was configured, for texts; NULL: none */
-    char *coordinator_list;       /* as it was configured; coordinator_address is where the coordinator is now */
-    trib_codec_rules codec_rules; /* of config.codec, which is NULL here */
-    trib_codec_set codecs;        /* that the program brings */
+    char *store;                  /* the store as configured, for texts; NULL: none */
+    char *coordinator_list;       /* addresses as configured; coordinator_address is where the coordinator is now */
+    trib_codec_rules codec_rules; /* rules of config.codec, which is NULL here */
+    trib_codec_set codecs;        /* codecs that the program brings */
     /* The variable that coordinator_address comes from, for texts. */
     char coordinator_source[TRIB_COORDINATOR_SOURCE_SIZE];
     unsigned char key[TRIB_KEY_SIZE];
@@ -224,14 +225,14 @@ struct trib_engine {
     atomic_bool leave_settled;
     atomic_bool job_over;           /* core 0: the coordinator has ended the job, or its link has ended */
     atomic_uint questions, answers; /* core 0: how often the coordinator was asked for its time, and has answered */
-    _Atomic int64_t coordinator_heard_ns; /* time of its last PING, on the reactors' clock; 0: none yet */
+    _Atomic int64_t coordinator_heard_ns; /* time of the coordinator's last PING, on the reactors' clock; 0: none yet */
 
     struct trib_coordinator *coordinator; /* NULL: another process coordinates */
     struct trib_member *member;
     struct trib_election *election; /* core 0: the coordinator is lost; NULL: it is there */
-    struct trib_tenure *tenure;     /* core 0: what this process asks of the store; NULL: nothing yet */
+    struct trib_tenure *tenure;     /* core 0: this process's requests to the store; NULL: none yet */
     struct trib_tracer *tracer;
-    struct trib_ticker *trace_flusher, *callback_watcher; /* of api/; NULL: none */
+    struct trib_ticker *trace_flusher, *callback_watcher; /* threads of api/; NULL: none */
     const struct trib_device_hooks *device_hooks;         /* NULL: no device */
     struct trib_device *device;                           /* NULL: none */
     atomic_bool full_logged;                              /* whether the log has said that the device is full */
@@ -254,10 +255,11 @@ struct trib_engine {
     char awaited[TRIB_AWAITED_SIZE]; /* why the job has not formed yet, guarded by mutex (member.h) */
     atomic_uint cores_joining, cores_open;
     atomic_bool shrinks;   /* the job goes on after the loss of a worker, as the roster says */
-    atomic_bool continues; /* and its operations go on, too (worker/op_carry.h) */
+    atomic_bool continues; /* operations go on, too (worker/op_carry.h) */
     atomic_bool changing;  /* an epoch has ended, and the next one has not begun: no operation is taken */
     trib_formation formation;
-    _Atomic(struct trib_op *) settled_ops; /* for core 0, newest first (worker/op_commit.h) */
+    /* operations that have settled, for core 0, newest first (worker/op_commit.h) */
+    _Atomic(struct trib_op *) settled_ops;
     trib_post settled_post;
     atomic_uint ops_held;
     bool joined, close_asked, closed;
@@ -272,17 +274,17 @@ struct trib_engine {
     uint32_t tensor_count;        /* entries of `tensors`, with those free for the next tensor */
     struct trib_tensor **tensors; /* by tag; with the free ones, which are in the list below too */
     struct trib_tensor *free_tensors;
-    /* Operations so far whose tensor the engine named (op_submit.c). The mutex is held while one is submitted, so that
-     * their numbers have their order; `mutex` is taken inside it. */
+    /* Number of operations so far whose tensor the engine named (op_submit.c). once_mutex is held while one is
+     * submitted, so that their numbers have their order; `mutex` is taken inside it. */
     uint64_t once_count;
     pthread_mutex_t once_mutex;
     uint32_t tensors_capacity;
 
     /* By number: the ranks of the groups of the job, written on core 0 before the member says that it knows them. */
     _Atomic(const struct trib_rank_set *) rank_sets[TRIB_GROUPS_MAX];
-    struct trib_group *groups;          /* of this worker, newest first; guarded by the mutex */
-    struct trib_group *free_groups;     /* memory for the next ones; guarded by the mutex */
-    uint32_t group_count, groups_alive; /* so far; in the list `groups` */
+    struct trib_group *groups;      /* groups of this worker, newest first; guarded by the mutex */
+    struct trib_group *free_groups; /* groups that have ended, whose memory the next ones take; guarded by the mutex */
+    uint32_t group_count, groups_alive; /* groups made so far; groups in the list `groups` */
     uint32_t bytes_calls;               /* operations on bytes in the whole job so far */
 
     trib_uneven_inputs join;
@@ -291,7 +293,7 @@ struct trib_engine {
     struct trib_op *free_ops, *all_ops;
     struct trib_forget *forgets;            /* core 0: tensors' ends on their way through the cores (server_forget.c) */
     struct trib_quorum_walk *quorum_walks;  /* frames about quorums on their way through the cores; behind the mutex */
-    _Atomic(struct trib_op *) returned_ops; /* free, too: a core that frees a slot takes no lock */
+    _Atomic(struct trib_op *) returned_ops; /* free operations, too: a core that frees a slot takes no lock */
     struct trib_prepared *free_prepared, *all_prepared;
     uint32_t ops_made;
     trib_counter ops_submitted;     /* written only under the mutex */
@@ -303,15 +305,15 @@ struct trib_engine {
     /* Callbacks of the host (callback.h). */
     trib_callback_site callback_sites[TRIB_REACTORS_MAX];
     trib_post *callbacks;      /* on the host's thread: posts whose callbacks run, the innermost first */
-    uintptr_t callbacks_frame; /* stack frame of the outermost of these */
-    trib_post *batch;          /* taken from the completion queue by the dispatcher, and not run yet */
+    uintptr_t callbacks_frame; /* stack frame of the outermost of these callbacks */
+    trib_post *batch;          /* posts that the dispatcher has taken from the completion queue, and not run yet */
     _Atomic uint64_t ops_completed, ops_failed;
 };
 
 /* Any core: ends the job on this engine with that cause. Only the first call counts. */
 void trib_job_end(trib_engine *engine, const trib_cause *cause);
-/* Returns true if the job ends because of that loss. This function alone decides that, for members and for the
- * coordinator; whom a loss is blamed on is the coordinator's decision (engine/membership/verdict.h). */
+/* Returns true if the job ends because of that loss. This function alone decides it, for members and for the
+ * coordinator; the coordinator decides which member is to blame (engine/membership/verdict.h). */
 bool trib_loss_ends_job(const trib_cause *cause);
 /* Returns true if the cause is the loss of a server that costs no operation: the job goes on without that server. */
 bool trib_job_survives(const trib_engine *engine, const trib_cause *cause);
@@ -372,8 +374,8 @@ static inline bool trib_engine_is_one_machine(const trib_engine *engine)
     return engine->config.local_size == engine->config.worker_count;
 }
 
-/* An epoch that ends before the engine was ready for the first time is none of the program's. The caller holds the
- * mutex. */
+/* True while the engine has never been ready: the program need not know of an epoch that ends before. The caller holds
+ * the mutex. */
 static inline bool trib_engine_is_joining(const trib_engine *engine)
 {
     return atomic_load(&engine->phase) == TRIB_PHASE_JOINING || (atomic_load(&engine->changing) && !engine->joined);

@@ -14,10 +14,11 @@ typedef struct trib_losses {
     atomic_uint capacity; /* members of the roster; 0 until it arrives */
     uint16_t *order;      /* the first `count` are valid */
     atomic_uint count;
-    atomic_bool *suspected; /* by member: some core has lost its way to it, and the coordinator is asked */
+    atomic_bool *suspected; /* by member: some core has lost its link to it, and the coordinator was asked */
     trib_post ask_post;
     atomic_bool ask_posted;
-    atomic_uint *taken_by; /* of each in that order: how many cores have nothing to do with it any more */
+    /* for each loss, in that order: number of cores that have nothing to do with the server any more */
+    atomic_uint *taken_by;
     trib_post taken_post;
     atomic_bool taken_posted;
     /* This process is a server and has asked to be let go, so workers that end their connections are not lost. */
@@ -33,9 +34,10 @@ void trib_losses_close(trib_losses *losses);
 void trib_losses_add(trib_losses *losses, uint32_t member);
 /* True if the coordinator has said that the member is lost. */
 bool trib_losses_has(const trib_losses *losses, uint32_t member);
-/* Any core: it has nothing to do any more with the next one in the order. Each core calls it once for each. */
+/* Any core: this core has nothing to do any more with the server of that loss. Each core calls it once for each loss,
+ * in order. */
 void trib_losses_take(trib_losses *losses, uint32_t number);
-/* The number of those, from the first on, that all cores have taken. */
+/* The number of losses, from the first on, that all cores have taken. */
 uint32_t trib_losses_taken(const trib_losses *losses, uint32_t core_count);
 
 #endif

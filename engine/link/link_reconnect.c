@@ -11,17 +11,17 @@
 #include "engine/link/link_host.h"
 #include "engine/wire/address_list.h"
 
-#define WAIT_FIRST_NS (5 * INT64_C(1000000)) /* doubles with each attempt */
+#define WAIT_FIRST_NS (5 * INT64_C(1000000)) /* pause before the second attempt; it doubles with each attempt */
 #define WAIT_SHARE 64                        /* a wait is at most this part of the peer timeout */
-/* An attempt takes so many such parts of the peer timeout at most, in turns, until the peer's machine answers; then the
- * handshake has more time. After a cut of 0.8 of the timeout another attempt begins in time. The long one is for
- * answers that wait in a full queue, which none of the short ones would live to see. */
+/* The limits of attempts in turn, each a number of these parts of the peer timeout, until the peer's machine answers;
+ * then the handshake has more time. After a network cut of 0.8 of the timeout another attempt begins in time. The long
+ * attempt is for answers that wait in a full queue, which would come too late for a short one. */
 #define ATTEMPT_SHARE 32
 static const unsigned char attempt_shares[] = {2, 3, 6};
 #define PATIENT_SHARE 2 /* the part that an attempt takes once the timeout has passed, and the peer lives */
 #define HANDSHAKE_SHARE 2
 #define EXTENSIONS 8 /* quarters of the peer timeout that a link may take longer because its peer lives */
-#define CALL_NS (20 * INT64_C(1000000)) /* the connector mostly comes before a call */
+#define CALL_NS (20 * INT64_C(1000000)) /* pause before a call, because the connector mostly comes first */
 
 static void call_connector(trib_link *link);
 static void adopt(trib_link *link);

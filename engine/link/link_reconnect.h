@@ -23,14 +23,15 @@
 
 /* Prepares the timer of a new link. */
 void trib_redial_open(trib_link *link);
-/* Ends what searches for a connection of the link, because the link ends. */
+/* Stops the search for another connection of the link, because the link ends. */
 void trib_redial_close(trib_link *link);
 
 /* Begins the first connection of a link. TRIB_SYSTEM with errno, or TRIB_NO_MEMORY: it cannot be tried. */
 TRIB_CHECKED trib_status trib_redial_begin(trib_link *link, const trib_address *to);
 /* The peer has these addresses now. */
 void trib_redial_set_addresses(trib_link *link, const trib_address *to);
-/* The `attempt` that a connector's handshake claims. A call claims that of the connection that broke. */
+/* Returns the attempt number that a connector's handshake claims. A call claims the number of the connection that
+ * broke. */
 uint32_t trib_redial_attempt(trib_link *link);
 /* The link's new connection is there, and the handshake begins. */
 void trib_redial_connected(trib_link *link);
@@ -42,7 +43,7 @@ TRIB_CHECKED bool trib_redial_may_go_on(const trib_link *link, trib_status statu
 /* Another connection of an established link has passed its handshake; the peer has received that many frames. */
 TRIB_CHECKED trib_status trib_redial_succeeded(trib_link *link, uint64_t received, trib_error *error);
 
-/* Acceptor: the candidate has proved the token and names a session. Answers what becomes of it. */
+/* The acceptor's answer to a candidate that has proved the token and names a session. */
 typedef enum trib_resume_answer {
     TRIB_RESUME_NEW,    /* the session begins: the candidate is the link */
     TRIB_RESUME_TAKEN,  /* the candidate is a successor */

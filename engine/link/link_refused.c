@@ -8,8 +8,8 @@
 #include "engine/reactor/reactor.h"
 
 #define MINUTE_NS (60 * INT64_C(1000000000))
-#define LINES_MAX 20u       /* of a kind in a minute */
-#define LINES_OF_ONE_MAX 5u /* of an address */
+#define LINES_MAX 20u       /* lines of a kind in a minute */
+#define LINES_OF_ONE_MAX 5u /* lines of an address */
 
 static const char *const names[TRIB_REFUSAL_COUNT] = {
     [TRIB_REFUSAL_STRANGER] = "strangers",

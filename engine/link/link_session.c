@@ -9,8 +9,8 @@
 #include "engine/link/link_reconnect.h"
 #include "engine/link/link_session_frame.h"
 
-#define ACK_NS (4 * INT64_C(1000000))      /* an ACK goes so long after a frame, if no other frame has told of it */
-#define LIFE_NS (15 * INT64_C(1000000000)) /* a connection shows life at least so often */
+#define ACK_NS (4 * INT64_C(1000000)) /* an ACK goes this long after a frame, if no other frame has acknowledged it */
+#define LIFE_NS (15 * INT64_C(1000000000)) /* a connection shows life at least this often */
 #define LIFE_CHECKS 4                      /* how often that time is checked within it */
 
 /* ---- Sending ---- */

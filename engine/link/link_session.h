@@ -35,8 +35,8 @@ typedef struct trib_link_session {
     bool is_kept;        /* frames are counted and kept */
     uint64_t sent, acknowledged;
     uint64_t received;
-    uint64_t told;                         /* of those, as the peer knows */
-    uint64_t told_before;                  /* told when the timer was armed */
+    uint64_t told;                         /* number of received frames that the peer knows of */
+    uint64_t told_before;                  /* value of `told` when the timer was armed */
     uint32_t unacknowledged_bytes;         /* bytes of frames that the peer does not know to be received */
     int64_t last_sent_ns;                  /* time of the last frame that was given to the transport */
     struct trib_send_record *first, *last; /* kept frames, oldest first (utlist.h) */
@@ -49,14 +49,14 @@ typedef struct trib_link_redial {
     uint32_t address;            /* index of the address that is tried, or that worked */
     uint32_t attempts;           /* connections whose handshake was begun */
     uint32_t tries;              /* attempts since the last break */
-    uint32_t refused;            /* how many of the last attempts found nobody listening */
+    uint32_t refused;            /* number of the last attempts that found nobody listening */
     bool is_refused;             /* nobody listened at the address of the last connection */
     bool is_late;                /* this attempt took too long */
-    bool needs_offer;            /* what an address offers (RDMA) is needed, as a device alone moves payloads */
+    bool needs_offer;            /* only an address with an offer (RDMA) will do, because payloads need a device */
     bool survives;               /* a broken connection is made again */
     bool is_damaged;             /* a damaged frame has come, and the connection ends */
     uint32_t damaged;            /* damaged frames in a row */
-    uint64_t damaged_at;         /* frames that were received before them */
+    uint64_t damaged_at;         /* number of frames that were received before the first of them */
     bool is_excused;             /* the deadline was late, and was extended once */
     uint32_t extensions;         /* how often the deadline was extended because the peer lives */
     trib_timer timer;            /* the next attempt, or the limit of this one */
@@ -89,9 +89,9 @@ void trib_session_acknowledge(struct trib_link *link);
 
 /* True if the peer may have received that many frames and needs only those that are kept. */
 bool trib_session_may_resume(const struct trib_link *link, uint64_t received);
-/* Gives back the buffers of frames that were sent with that `context`: the link goes on with copies. What the transport
- * has, or receives for the context, comes back soon: its connection breaks. The link ends if it cannot be made again,
- * or there is no memory. */
+/* Gives back the buffers of frames that were sent with that `context`: the link goes on with copies. Buffers that the
+ * transport holds, or fills for the context, come back soon: its connection breaks. The link ends if it cannot be made
+ * again, or there is no memory. */
 void trib_session_give_back(struct trib_link *link, const void *context);
 /* Sends what the peer lacks over a new connection. */
 void trib_session_resend(struct trib_link *link, uint64_t received);

@@ -1,10 +1,10 @@
-/* link_session_frame.h - what each frame costs in a session (link_session.h). For the files of the link. */
+/* link_session_frame.h - the work of a session (link_session.h) for each frame. For the files of the link. */
 #ifndef TRIB_ENGINE_LINK_LINK_SESSION_FRAME_H
 #define TRIB_ENGINE_LINK_LINK_SESSION_FRAME_H
 
 #include "engine/link/link.h"
 
-#define TRIB_SESSION_ACK_BYTES (1u << 20) /* an ACK goes after so many bytes of which no other frame has told */
+#define TRIB_SESSION_ACK_BYTES (1u << 20) /* an ACK goes after this many bytes that no other frame has acknowledged */
 
 /* True for a frame that the session counts. */
 static inline bool trib_session_counts(const trib_link *link, trib_frame_type type)

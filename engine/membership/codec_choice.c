@@ -13,9 +13,11 @@
 
 #define PROBE_BYTES (256u << 10) /* the most: some round trips of a network, so that its rate shows */
 #define PROBE_TURNS 6u           /* an empty one, which says how long the way takes; 4 KiB, 16, 64 and twice 256 */
-#define PROBE_LONG_NS 5000000 /* no larger one is sent behind one that took so long, and clearly longer than the way, */
-#define PROBE_LONGEST_NS 100000000 /* or so long at all: a slow link also carries signs of life */
-#define PROBES_MAX 8u              /* members that are probed; more would take longer than they tell */
+/* no larger probe is sent after one that took this long, and clearly longer than the empty one, */
+#define PROBE_LONG_NS 5000000
+/* or after one that took this long in any case: a slow link also carries signs of life */
+#define PROBE_LONGEST_NS 100000000
+#define PROBES_MAX 8u /* most members that are probed; more would take longer than they tell */
 #define MADE_MAX 32u
 
 typedef struct made_choice {
@@ -25,14 +27,14 @@ typedef struct made_choice {
 } made_choice;
 
 struct trib_codec_chooser {
-    bool is_measured; /* the links, as far as they will be */
-    double link_bits; /* of the slowest link that is known; 0: no link is */
+    bool is_measured; /* the links were measured, as far as they will be */
+    double link_bits; /* rate of the slowest known link; 0: no link is known */
     bool is_told;     /* the rate is the configured one */
-    uint32_t member;  /* that is probed; the next one is looked for from there on */
-    uint32_t probed;  /* members that have answered */
-    uint32_t turn;    /* that was sent */
+    uint32_t member;  /* the member that is probed; the search for the next one begins there */
+    uint32_t probed;  /* number of members that have answered */
+    uint32_t turn;    /* number of the probe that was sent */
     int64_t sent_ns, empty_ns;
-    double best_bits; /* of the last two turns, which have as many bytes */
+    double best_bits; /* best rate of the last two probes, which have as many bytes */
     bool is_waiting;
     made_choice made[MADE_MAX];
     uint32_t made_count;
@@ -174,7 +176,7 @@ static double measure_sum(trib_core *core)
 
 /* ---- The choice ---- */
 
-/* Says why no codec can be, or NULL. */
+/* Returns the reason why no codec is possible, or NULL. */
 static const char *say_impossible(const trib_coordinator *self, const struct trib_codec_chooser *mine)
 {
     return self->roster->local_size > 0 ? "the workers of a machine sum first"
@@ -183,7 +185,7 @@ static const char *say_impossible(const trib_coordinator *self, const struct tri
                                         : NULL;
 }
 
-/* Into the log, and into the trace. */
+/* Writes the choice into the log, and into the trace. */
 static void tell(const trib_coordinator *self, trib_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 static void tell(const trib_coordinator *self, trib_log_level level, const char *format, ...)

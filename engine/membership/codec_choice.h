@@ -1,6 +1,6 @@
 /*
- * codec_choice.h - the coordinator's side of the codec "auto": what links carry, what codecs and sums take, and the
- * choice, which DECLARED tells every worker.
+ * codec_choice.h - the coordinator's side of the codec "auto": it measures links, compares the costs of codecs and
+ * sums, and chooses; DECLARED tells every worker the choice.
  *
  * Links are measured once, before the first such tensor is answered, while the job does nothing else yet: the
  * coordinator sends PROBE to members, one after the other, and times their answers. Where all members are told their

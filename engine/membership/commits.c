@@ -55,7 +55,7 @@ static bool is_complete(const trib_coordinator *self, const struct trib_commit_e
     return true;
 }
 
-/* Tells of the round, and forgets it, if all are through with it. */
+/* If all workers are through with the round, tells them so and forgets the round. */
 static void check_entry(outgoing *out, struct trib_commit_entry *entry)
 {
     trib_coordinator *self = out->self;

@@ -1,6 +1,6 @@
 /*
- * commits.h - the coordinator's side of all or nobody (worker/op_commit.h): counts who is through with which round, and
- * tells all workers when everybody is.
+ * commits.h - the coordinator's side of operations that succeed on all workers or on none (worker/op_commit.h): it
+ * counts the workers that are through with a round, and tells all workers when every one is.
  */
 #ifndef TRIB_ENGINE_COMMITS_H
 #define TRIB_ENGINE_COMMITS_H

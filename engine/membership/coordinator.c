@@ -50,7 +50,7 @@ void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause)
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        trib_job_end(self->core->engine, cause); /* no member in this process would do it */
+        trib_job_end(self->core->engine, cause); /* no member in this process would end the job */
     }
 }
 
@@ -181,7 +181,7 @@ static trib_status take_lost(trib_coordinator *self, uint32_t member, const trib
     if (self->running && cause.status == TRIB_PEER_LOST) {
         trib_verdict_judge(self, member, &cause);
     }
-    trib_coordinator_end_job(self, &cause); /* the member that says so has ended */
+    trib_coordinator_end_job(self, &cause); /* the member that reports the end has ended itself */
     return TRIB_OK;
 }
 

@@ -18,16 +18,17 @@ typedef struct trib_coordinator_slot {
     trib_link *link;
     trib_member_info info;
     bool joined, left;
-    bool has_roster;                   /* it has said so */
-    bool is_out_of_data, join_unheard; /* uneven_inputs.h: it has joined; it has yet to hear that nobody has any more */
-    bool advances;                     /* it wants to go on in the next epoch (formation.h) */
-    struct trib_registry_entry **tensors; /* by tag: what the worker has declared and not released */
+    bool has_roster; /* the member has said that it has the roster */
+    /* uneven_inputs.h: the worker has joined; the member has yet to hear that no worker counts as joined any more */
+    bool is_out_of_data, join_unheard;
+    bool advances;                        /* the member wants to go on in the next epoch (formation.h) */
+    struct trib_registry_entry **tensors; /* by tag: tensors that the worker has declared and not released */
     uint32_t tensors_capacity;
-    bool lost;             /* a server that the job goes on without; it counts as one that has left, too */
-    bool is_let_go;        /* one of these, which has asked for it */
-    bool drains;           /* it has asked to go, and some worker may still have to do with it */
-    uint32_t loss_number;  /* its place among those that are lost, from 1 on */
-    uint32_t losses_taken; /* a worker: how many of those it has nothing to do with any more */
+    bool lost;             /* a lost server without which the job goes on; `left` is true, too */
+    bool is_let_go;        /* a lost server that has asked to leave */
+    bool drains;           /* the server has asked to leave, and some worker may still need it */
+    uint32_t loss_number;  /* number of the server's loss in the order of losses, from 1 on */
+    uint32_t losses_taken; /* of a worker: number of lost servers that it has nothing to do with any more */
     uint64_t forgets_sent, forgets_answered;
     uint64_t serves_sent, serves_answered;
     int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
@@ -40,14 +41,15 @@ typedef struct trib_coordinator_slot {
 #define TRIB_TAG_NONE UINT32_MAX           /* the rank has not declared the tensor */
 #define TRIB_TAG_RELEASED (UINT32_MAX - 1) /* the rank has declared and released it */
 
-/* A number that tensors have, one after the other. */
+/* A tensor number, which several tensors may have one after the other. */
 typedef struct trib_tensor_number {
     uint32_t round_base;        /* rounds up to this one belong to tensors that have ended */
     uint32_t next;              /* the next free or forgotten number, plus one */
-    const trib_rank_set *ranks; /* of its tensor's group; NULL: all workers share it */
-    uint64_t forget;            /* FORGETs sent to each member when this one was, it included */
+    const trib_rank_set *ranks; /* ranks of its tensor's group; NULL: all workers share the tensor */
+    uint64_t forget;            /* FORGETs sent to each member up to and including this number's own */
 } trib_tensor_number;
-/* A group of workers as the first of them described it. Its number is 0 while it waits for that of one that ends. */
+/* A group of workers as its first member described it. Its number is 0 while it waits for the number of a group that
+ * ends. */
 typedef struct trib_group_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     trib_rank_set *ranks;
@@ -55,10 +57,10 @@ typedef struct trib_group_entry {
     bool is_known, bad; /* is_known: all members of the job know its ranks */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t *tags;          /* by rank, or a TRIB_TAG_* */
-    uint32_t released_count; /* ranks that have released it */
-    bool is_ending;          /* all have, so the members are told to forget it */
-    unsigned char *knows;    /* by member: it has answered */
-    trib_dealer *dealer; /* deals the group's tensors to its members and to servers; NULL: as those of all workers */
+    uint32_t released_count; /* number of ranks that have released the group */
+    bool is_ending;          /* all ranks have released it, so the members are told to forget it */
+    unsigned char *knows;    /* by member: it has answered that it knows the ranks */
+    trib_dealer *dealer;     /* deals the group's tensors to its members and to servers; NULL: the job's dealer does */
     struct trib_group_entry *next;
 } trib_group_entry;
 
@@ -73,11 +75,11 @@ typedef struct trib_registry_entry {
     uint64_t *counts;       /* by slice, in elements; filled in as the workers declare */
     trib_partitioning *cut; /* NULL: not placed yet */
     uint64_t count;
-    uint8_t dims; /* of its shape; 0: nobody has given one */
+    uint8_t dims; /* number of the tensor's dimensions; 0: no worker has given a shape */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
-    uint32_t shape_rank;              /* who gave it */
-    char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", how its sums are encoded, or "auto" with what may be chosen */
-    uint32_t choice;                  /* of auto's list, from 1 on; 0: none (codec_choice.h) */
+    uint32_t shape_rank;              /* rank that gave the shape */
+    char codec[TRIB_CODEC_TEXT_SIZE]; /* "none", the codec of its sums, or "auto" with its choices */
+    uint32_t choice;                  /* number of the choice in auto's list, from 1 on; 0: none (codec_choice.h) */
     bool is_chosen;
     uint32_t local_size; /* local ranks that share the tensor on their devices; 0: the tensor is in host memory */
     uint32_t quorum;     /* 0: all workers contribute to its sums (server/quorum.h) */
@@ -90,15 +92,15 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
-    uint32_t join_round;               /* the last one when all had joined last (uneven_inputs.h) */
-    uint32_t join_round_next;          /* the last one of those that have joined since */
-    uint32_t rounds;                   /* most operations of a worker that has released it */
+    uint32_t join_round;               /* last round at the time when all had joined last (uneven_inputs.h) */
+    uint32_t join_round_next;          /* last round of the workers that have joined since */
+    uint32_t rounds;                   /* largest number of operations of a worker that has released it */
     struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
     struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
-    uint64_t serve;                            /* SERVEs sent to each member when its own was, it included; 0: none */
-    char lacking[192];                         /* names of members that do not have the codec */
-    bool is_known;                             /* all members that know partitions have answered */
-    struct trib_registry_entry *serve_next;    /* the next tensor that waits for answers */
+    uint64_t serve;    /* SERVEs sent to each member up to and including this tensor's own; 0: none */
+    char lacking[192]; /* names of members that do not have the codec */
+    bool is_known;     /* all members that know partitions have answered */
+    struct trib_registry_entry *serve_next; /* the next tensor that waits for answers */
     /* The owners in a new placement (rebalance.c); NULL: the tensor does not move. */
     trib_place_owner *owners_next;
     unsigned char *answered; /* by rank; NULL: the new placement has not been proposed yet */
@@ -112,7 +114,7 @@ struct trib_codec_chooser;
 
 /* Workers that have no more data (uneven_inputs.h). */
 typedef struct trib_uneven_inputs_state {
-    uint32_t count, last; /* their number; the rank that joined last */
+    uint32_t count, last; /* number of workers that have joined; the rank that joined last */
     bool is_ending;       /* the coordinator is telling members that the joins are over */
     uint32_t left;        /* a rank that left without joining, plus one; 0: none */
     uint32_t once, bytes[TRIB_GROUPS_MAX];
@@ -129,17 +131,19 @@ struct trib_coordinator {
     bool stalled_locally; /* this process was stopped before the last heartbeat */
     trib_timer join_deadline, heartbeat;
     int64_t next_ping_ns;
-    int64_t gathers_since_ns, stall_ns; /* between epochs: since when, and at which age that is logged; 0: not yet */
-    uint32_t settings_told;             /* a bit for each job-wide setting that was found to differ and is logged */
-    trib_roster *roster;                /* owned by the coordinator */
+    /* between epochs: since when members gather, and the age at which it is logged; 0: not yet */
+    int64_t gathers_since_ns, stall_ns;
+    uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
+    trib_roster *roster;    /* owned by the coordinator */
     trib_dealer *dealer;
     struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
-    struct trib_registry_entry *tensors_first, *tensors_last; /* all of them (newer, older) */
+    struct trib_registry_entry *tensors_first, *tensors_last; /* all tensors (newer, older) */
     uint32_t tensors_alive;
     trib_tensor_number *numbers;
     uint32_t number_count, number_capacity;
-    uint32_t number_free;                             /* the first free number, plus one; 0: none */
-    uint32_t number_forgotten, number_forgotten_last; /* those that members have been told to forget, likewise */
+    uint32_t number_free; /* the first free number, plus one; 0: none */
+    /* the numbers that members have been told to forget, in the same form */
+    uint32_t number_forgotten, number_forgotten_last;
     uint64_t forgets;
     uint64_t serves;
     struct trib_registry_entry *serve_first, *serve_last; /* placed tensors that members have yet to answer for */
@@ -149,7 +153,7 @@ struct trib_coordinator {
     bool noticed;                                         /* the missing members were logged before the join deadline */
     uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
-    trib_timer knocking;               /* a boundary waits for those that are about to join (formation_join.c) */
+    trib_timer knocking;               /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;
@@ -175,7 +179,7 @@ static inline bool trib_coordinator_knows_partitions(const trib_coordinator *sel
 void trib_coordinator_notify_end(trib_link *link, const trib_cause *cause);
 /* Tells all members that have not left, and their engines end. Only the first call counts. */
 void trib_coordinator_end_job(trib_coordinator *self, const trib_cause *cause);
-/* A member is lost: the coordinator found that itself, or that is its verdict on a report. */
+/* A member is lost: the coordinator has found that itself, or it is the coordinator's verdict on a report. */
 void trib_coordinator_take_loss(trib_coordinator *self, const trib_cause *cause);
 
 /* ---- coordinator_heartbeat.c ---- */
@@ -214,7 +218,7 @@ static inline uint32_t trib_registry_sharers(const trib_coordinator *self, const
 {
     return entry->group == NULL ? self->worker_count : entry->group->ranks->count;
 }
-/* Marks the tensor as one that nothing can be done with; the caller tells the workers. */
+/* Marks the tensor as unusable; the caller tells the workers. */
 void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *entry, trib_status status,
                             const char *text);
 
@@ -222,8 +226,8 @@ void trib_registry_mark_bad(const trib_coordinator *self, trib_registry_entry *e
 void trib_registry_send_bad(const trib_coordinator *self, const trib_registry_entry *entry);
 
 /* ---- tensor_placement.c ---- */
-/* Makes a dealer for the members as `limit` leaves them: it may take a member's part in summing away. Returns NULL if
- * nobody sums then, or if memory runs out. */
+/* Makes a dealer for the members as `limit` leaves them: `limit` may exclude a member from summing. Returns NULL if no
+ * member sums then, or if memory runs out. */
 trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
                                        void (*limit)(const void *user, uint32_t member, trib_place_member *place),
                                        const void *user);
@@ -235,7 +239,7 @@ TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, con
 /* ---- tensor_serve.c ---- */
 /* The tensor has been placed: tells the members that know partitions, and its workers when all have answered. */
 TRIB_CHECKED trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry);
-/* Tells the workers of the tensors that nobody is awaited for any more. Called when a member is lost or gone. */
+/* Tells the workers of the tensors for which no answer is awaited any more. Called when a member is lost or gone. */
 void trib_serves_check(trib_coordinator *self);
 void trib_serve_ended(trib_coordinator *self, const trib_registry_entry *entry);
 TRIB_CHECKED trib_status trib_serve_take_serving(trib_coordinator *self, uint32_t member, const trib_frame *frame,
@@ -244,7 +248,7 @@ TRIB_CHECKED trib_status trib_serve_take_serving(trib_coordinator *self, uint32_
 /* ---- tensor_numbers.c ---- */
 /* *number_out is TRIB_TENSORS_MAX if there is none left. Returns false if memory runs out. */
 bool trib_number_take(trib_coordinator *self, uint32_t *number_out);
-/* The number was taken in vain. */
+/* Gives back a number that was taken and not used. */
 void trib_number_give(trib_coordinator *self, uint32_t number);
 /* The tensor, which members know, has ended. The number comes back when all of them have forgotten its partitions. */
 void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, uint32_t partition_count);

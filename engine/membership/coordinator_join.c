@@ -56,7 +56,8 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     const bool moved = engine->formation.moved;
     trib_address at;
     snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
-    const bool is_nowhere = moved && trib_address_list_leaves_port(at.text); /* the store says where it is */
+    /* the store knows where the coordinator is */
+    const bool is_nowhere = moved && trib_address_list_leaves_port(at.text);
     trib_status status =
         is_nowhere ? TRIB_OK : trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
     if (moved && !is_nowhere) { /* members know the address of this process */

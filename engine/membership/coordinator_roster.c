@@ -44,8 +44,8 @@ static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *r
     return local_size;
 }
 
-/* Decides whether shares follow what links carry. If they do, workers without a share stand by for one, unless that
- * makes too many connections. */
+/* Decides whether shares follow the measured rates of links. If they do, workers without a share stand by for one,
+ * unless that makes too many connections. */
 static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
 {
     if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW || roster->survives) {
@@ -66,7 +66,7 @@ static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_pla
     }
 }
 
-/* Of workers that are lost, too, if ranks stay as they were. */
+/* Counts all ranks, those of lost workers, too, if ranks stay as they were. */
 static uint32_t count_ranks(const trib_roster *roster, const trib_formation *formation)
 {
     const uint32_t before = roster->continues ? formation->ranks_used : 0;

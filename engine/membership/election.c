@@ -314,7 +314,7 @@ static void next_candidate(trib_election *self)
     trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "the candidate is rank %u", self->candidate);
 }
 
-/* Sees to it that the vote reaches a candidate that lives. */
+/* Makes sure that the vote reaches a candidate that lives. */
 static void follow(trib_election *self)
 {
     const int64_t now_ns = trib_now(self->core->reactor), passed_ns = now_ns - self->turn_began_ns;
@@ -351,7 +351,8 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
-/* The lost coordinator is none, nor are those that an election in this epoch has passed over. */
+/* Returns the first candidate. It is not the lost coordinator, nor a member that an election in this epoch has passed
+ * over. */
 static uint32_t first_candidate(const trib_election *self)
 {
     const uint32_t settled = trib_election_formation(self)->settled_ballot, least = settled > 0 ? settled : 1;

@@ -28,11 +28,12 @@ typedef struct trib_election trib_election;
 
 /* The coordinator is lost for that cause. Returns false if the job cannot go on without it. */
 bool trib_election_begin(trib_engine *engine, const trib_cause *cause);
-/* True if that was so. */
+/* True if an election is open in this process. */
 bool trib_election_is_open(const trib_engine *engine);
 /* Takes over an accepted control link that has proved the token, in a process without a coordinator. */
 void trib_election_adopt(trib_link *link);
-/* Answers a VOTE in the coordinator's process: the voter is out, or has to come again as soon as more is known. */
+/* Answers a VOTE in the coordinator's process: the voter is no member any more, or has to ask again when more is
+ * known. */
 void trib_election_answer(trib_link *link, const trib_frame *vote);
 /* The epoch or the job is over, or the next epoch has begun. Connections stay, and are of no further use. */
 void trib_election_stop(trib_engine *engine);

@@ -13,7 +13,7 @@
 
 #define LEFT_BEHIND "the membership has changed without this process: start it anew, as one that joins (TRIB_RANK=-1)"
 
-/* The voter is out: it ends when it reads why. */
+/* Tells a voter that it is no member any more. It ends when it reads why. */
 static void refuse(trib_link *link, const char *why)
 {
     const trib_cause cause = trib_cause_note(TRIB_JOIN_FAILED, TRIB_NO_MEMBER, why);
@@ -22,7 +22,7 @@ static void refuse(trib_link *link, const char *why)
     trib_link_close_for(link, true, &cause);
 }
 
-/* The voter stays one: nothing can be said yet. */
+/* Tells a voter, which stays one, that nothing is decided yet. */
 static void put_off(trib_link *link)
 {
     trib_link_close(link, true, TRIB_CLOSED, "this member does not keep the membership yet: come again");
@@ -103,7 +103,7 @@ static bool count(const trib_election *self, const trib_tally *tally)
     return trib_ballot_is_majority(&majority, false);
 }
 
-/* Counts those that may still vote. *broken_out: those of them whose connections have ended. */
+/* Counts the members that may still vote. *broken_out: those of them whose connections have ended. */
 static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
 {
     const trib_engine *engine = self->core->engine;
@@ -225,7 +225,8 @@ static trib_status take_vote(trib_election *self, trib_link *link, const trib_fr
     return status;
 }
 
-/* A vote about the epoch before counts for nothing any more: the voter has to come again with it, and is told more. */
+/* A vote about the epoch before does not count any more: the voter has to vote again, and then gets a further
+ * answer. */
 static void take_ping(const trib_election *self, trib_link *link)
 {
     const bool has_vote =

@@ -7,27 +7,27 @@
 #include "engine/membership/election.h"
 
 #define TRIB_ELECTION_REOPEN_NS                                                                                        \
-    (2 * INT64_C(1000000000)) /* for so long a member's address may refuse while it closes its links */
+    (2 * INT64_C(1000000000)) /* time for which a member's address may refuse while it closes its links */
 
 struct trib_election {
     trib_core *core;
-    const trib_roster *roster; /* of the last epoch */
+    const trib_roster *roster; /* roster of the last epoch */
     bool is_open;              /* this member has lost the coordinator, too; until then votes only wait */
     trib_cause cause;
     uint32_t candidate;
-    int64_t began_ns, turn_began_ns; /* of the election, and of the candidate's turn */
-    trib_link *link;                 /* to the candidate; NULL: none, or this process is the candidate */
-    bool is_refused;                 /* the last attempt to reach the candidate was */
-    trib_vote decided;               /* as far as it has arrived */
+    int64_t began_ns, turn_began_ns; /* when the election, and the candidate's turn, began */
+    trib_link *link;                 /* link to the candidate; NULL: none, or this process is the candidate */
+    bool is_refused;                 /* nobody listened at the last attempt to reach the candidate */
+    trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_timer timer;
-    trib_vote votes[]; /* by member, of those that vote for this process */
+    trib_vote votes[]; /* by member: votes for this process */
 };
 
 /* ---- election.c ---- */
 /* The election, which waits for votes at first; NULL: the job does not go on, or there is no memory. */
 trib_election *trib_election_get(trib_engine *engine);
-/* Others may find the coordinator away only after its time to close its links, and look for candidates that are lost,
- * too. By then all that live have voted for the candidate. */
+/* Returns the time in which every living member votes for the candidate. Members may notice the loss of the coordinator
+ * only after it had time to close its links, and may first try candidates that are lost, too. */
 int64_t trib_election_time(const trib_election *self);
 trib_formation *trib_election_formation(const trib_election *self);
 /* This member's id in the last epoch. */
@@ -38,13 +38,13 @@ uint32_t trib_election_ballot(const trib_election *self, uint32_t candidate);
 bool trib_election_counts(const trib_election *self, uint32_t member);
 /* The job ends here, as its coordinator is lost. Ends the election. */
 void trib_election_fail(trib_election *self, const char *why);
-/* Sends the rounds of the paper, in frames like that one. */
+/* Sends the rounds of the vote, in frames with that head. */
 void trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_vote *vote);
 TRIB_CHECKED trib_status trib_election_get_rounds(trib_vote *vote, const trib_frame *frame, const void *payload,
                                                   trib_error *error);
-/* This member's vote. Its rounds belong to the formation. */
+/* Makes this member's vote. Its rounds belong to the formation. */
 trib_vote trib_election_own_vote(const trib_election *self);
-/* Takes over the candidate's decision: the rounds of that paper have succeeded here too, and no others. */
+/* Takes over the candidate's decision: its rounds have succeeded here, too, and no others. */
 void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);
@@ -52,7 +52,8 @@ void trib_election_go_on(trib_election *self, const trib_address *coordinator);
 uint32_t trib_election_find_former(const trib_election *self, uint32_t epoch, uint32_t former);
 /* Passes the roster on to that member of the epoch before. Returns false if it has no place in it. */
 bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t epoch, uint32_t former);
-/* The coordinator has sent a roster that did not reach this member. The election is one among its members now. */
+/* Takes a roster that the coordinator has sent and that did not reach this member before. The election is one among the
+ * members of that roster from now on. */
 TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
                                                    trib_error *error);
 

@@ -14,8 +14,8 @@
 #include "engine/membership/tenure.h"
 #include "engine/membership/verdict.h"
 
-#define JOINERS_MORE 8u                        /* of each kind, that come while the membership changes */
-#define BACK_MORE_NS (2 * INT64_C(1000000000)) /* beyond the peer timeout: the time to close links and to come back */
+#define JOINERS_MORE 8u /* further places of each kind, for processes that come while the membership changes */
+#define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
 
 static trib_formation *formation_of(const trib_coordinator *self)
 {
@@ -53,7 +53,7 @@ bool trib_formation_reserve(trib_formation *formation, uint32_t members)
     return true;
 }
 
-/* Remembers who is expected in the next epoch. Returns false if memory runs out. */
+/* Notes which members are expected in the next epoch. Returns false if memory runs out. */
 static bool expect(trib_coordinator *self, bool at_boundary)
 {
     trib_formation *formation = formation_of(self);
@@ -90,13 +90,13 @@ static void tell(trib_coordinator *self, const trib_cause *cause)
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         const uint32_t goes_on = formation_of(self)->expected[i] ? TRIB_ENDED_CHANGES : 0;
         if (self->slots[i].drains) {
-            trib_drain_end(&self->slots[i]); /* nobody has to do with it any more */
+            trib_drain_end(&self->slots[i]); /* no member needs that server any more */
         } else if (self->slots[i].link != NULL) {
             trib_link_send_cause(self->slots[i].link, (trib_frame){.type = TRIB_FRAME_ENDED, .root = goes_on}, cause);
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        trib_job_change(self->core->engine, cause); /* a dedicated coordinator has no member that would do it */
+        trib_job_change(self->core->engine, cause); /* a dedicated coordinator has no member that would end its epoch */
     }
 }
 
@@ -220,7 +220,7 @@ static void add_places(trib_formation *formation)
     formation->server_count += more;
 }
 
-/* True if the place is for one that was no member of the last epoch. */
+/* True if the place is for a process that was no member of the last epoch. */
 static bool is_new_place(const trib_coordinator *self, uint32_t place)
 {
     const trib_formation *formation = formation_of(self);
@@ -312,7 +312,7 @@ static uint32_t former_id(const trib_coordinator *self, uint32_t place)
                                              : place - self->worker_count + formation->first_joiner;
 }
 
-/* True if those that are there may go on: nobody else can then. */
+/* True if the members that are there may go on: no others can then. */
 static bool has_majority(const trib_coordinator *self)
 {
     const trib_formation *formation = formation_of(self);
@@ -355,13 +355,13 @@ static void end_as_minority(trib_coordinator *self)
     trib_coordinator_end_job(self, &cause);
 }
 
-/* Ranks are ids, or stay as they were, and one that joins has the next one that nobody has had. */
+/* Ranks are ids, or stay as they were; then a worker that joins gets the next rank that nobody has had. */
 static uint32_t deal_rank(trib_formation *formation, const trib_member_info *info, uint32_t id, bool continues)
 {
     return !continues ? id : info->former == TRIB_NO_MEMBER ? formation->ranks_used++ : info->rank;
 }
 
-/* Gives those that are there new places without gaps. Returns false if memory runs out. */
+/* Gives the members that are there new places without gaps. Returns false if memory runs out. */
 static bool deal_places(trib_coordinator *self)
 {
     uint32_t workers = 0, count = 0;

@@ -2,9 +2,9 @@
  * formation.h - the coordinator's side of a membership that changes (TRIB_SURVIVE=workers, job/formation.h).
  *
  * Running: a member is lost, or all workers have asked for it (ADVANCE): the epoch ends. Which operations have
- * succeeded is settled by then (commits.h). Gathering: those that are left join again under their former ids. One that
- * is lost meanwhile, or does not come back, is not waited for. When all that are there want to go on, they get new ids,
- * in the order of the former ones, and the roster.
+ * succeeded is settled by then (commits.h). Gathering: the members that are left join again under their former ids. A
+ * member that is lost meanwhile, or does not come back, is not waited for. When all members that are there want to go
+ * on, they get new ids, in the order of the former ones, and the roster.
  */
 #ifndef TRIB_ENGINE_FORMATION_STEPS_H
 #define TRIB_ENGINE_FORMATION_STEPS_H
@@ -29,25 +29,25 @@ bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_
 
 /* Makes places for the expected members when the coordinator opens. Returns false for the first epoch. */
 bool trib_formation_begin(trib_coordinator *self);
-/* The member has taken the roster. */
+/* Notes that the member has taken the roster. */
 void trib_formation_take_losses_taken(trib_coordinator *self, uint32_t member);
-/* All have, and the store has the epoch if there is one: tells them. */
+/* All members have taken the roster, and the store, if any, has the epoch: tells them so. */
 void trib_formation_begun(trib_coordinator *self);
-/* Makes room for what is kept of so many members. Returns false if memory runs out. */
+/* Makes room for the state of that many members. Returns false if memory runs out. */
 TRIB_CHECKED bool trib_formation_reserve(trib_formation *formation, uint32_t members);
 /* True if this is the gathering of a second or later epoch. */
 bool trib_formation_gathers(const trib_coordinator *self);
 /* True if the member of that former id may come back. */
 bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
-/* True if the member of that epoch may be one of the next one, or is, or if the epoch is a later one. */
+/* True if the member of that epoch may be one of the next one, or is one already, or if the epoch is a later one. */
 bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member);
 /* Gathering: deals out the new places if all that are left are there and want to go on. */
 void trib_formation_check(trib_coordinator *self);
-/* Returns true if the boundary that all have asked for waits for somebody who may want to join. It is looked at again
+/* Returns true if the boundary that all have asked for waits for a process that may want to join. It is checked again
  * then. */
 bool trib_formation_holds_boundary(trib_coordinator *self);
 /* Returns true if the process that says JOIN has to wait. Until the epoch's links close a worker or server without a
- * place waits on its link; at other times whoever comes too early has to come again. */
+ * place waits on its link; at other times a process that comes too early has to try again. */
 bool trib_formation_puts_off(trib_coordinator *self, trib_link *link, bool is_server, bool lacks_place);
 /* True if members and those that wait to join are as many as a job may have. */
 bool trib_formation_is_full(const trib_coordinator *self);

@@ -2,11 +2,11 @@
  * formation_join.c - workers and servers that join a job which is under way (formation.h).
  *
  * While the epoch runs they wait on their links. When it ends the coordinator closes these, and they come again while
- * the next epoch gathers. Who only waits is no member: it has no vote, and operations do not wait for it.
+ * the next epoch gathers. A process that only waits is no member: it has no vote, and operations do not wait for it.
  *
- * A program may ask for one boundary after the other, and each closes all connections. So that somebody who has only
+ * A program may ask for one boundary after the other, and each closes all connections. So that a process that has only
  * begun to connect is not cut off by all of them, the coordinator listens for EPOCH_LEAST_NS at least, and a boundary
- * waits for whoever is about to say that it joins.
+ * waits for processes that are about to send JOIN.
  */
 #include "engine/base/assert.h"
 #include "engine/membership/formation.h"
@@ -14,7 +14,7 @@
 
 #define EPOCH_LEAST_NS (20 * INT64_C(1000000)) /* over a round trip of 13 ms a connection gets to the handshake */
 #define KNOCKING_NS INT64_C(1000000000)        /* the longest wait: it may be no joiner */
-#define STRANGER_NS (100 * INT64_C(1000000))   /* the same for one without a proof, who may come each time */
+#define STRANGER_NS (100 * INT64_C(1000000)) /* longest wait for a process without a proof, which may come each time */
 #define LOOK_NS (2 * INT64_C(1000000))
 
 /* How long a boundary waits for the process to prove the token, or to say JOIN. Members make no such connections at a

@@ -13,7 +13,7 @@
  * longer than the time between two looks. */
 #define REPORT_BYTES_MIN (256u << 10)
 
-/* Owned by core 0: what was reported, and what was seen since. */
+/* Owned by core 0: the counts that were reported, and the counts since. */
 struct trib_load_report {
     int64_t at_ns;      /* time of the last look */
     int64_t elapsed_ns; /* time not reported yet, without pauses */

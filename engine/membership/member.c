@@ -36,7 +36,7 @@ static void coordinator_lost(trib_member *member, const trib_cause *cause)
     trib_timer_stop(member->core->reactor, &member->retry);
     trib_timer_stop(member->core->reactor, &member->join_deadline);
     trib_timer_stop(member->core->reactor, &member->watch);
-    if (member->link != NULL) { /* nothing that it says counts any more */
+    if (member->link != NULL) { /* nothing that the coordinator of that link says counts any more */
         trib_link_close(member->link, false, TRIB_PEER_LOST, "it has become silent");
     }
 }
@@ -218,7 +218,7 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
         atomic_store(&engine->job_over, true);
     }
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
-        engine->formation.is_settled = true; /* all that has succeeded was told before */
+        engine->formation.is_settled = true; /* all successes were announced before */
         engine->formation.at_boundary = cause.status == TRIB_EPOCH_CHANGED;
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {

@@ -24,7 +24,7 @@ static inline int64_t trib_silence_next_ns(int64_t now_ns, int64_t at_latest_ns,
     return look_ns < at_latest_ns ? look_ns : at_latest_ns;
 }
 
-/* Fills in what the member says of itself in JOIN (member_info.c). */
+/* Fills in the member's description of itself for JOIN (member_info.c). */
 void trib_member_describe(const trib_engine *engine, trib_member_info *info);
 /* Begins to join the job. */
 TRIB_CHECKED trib_status trib_member_open(trib_core *core, trib_error *error);
@@ -46,7 +46,7 @@ void trib_member_tensor_ended(trib_tensor *tensor);
 void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor);
 /* Sends a frame to the coordinator. No-op if the coordinator cannot be reached or has not sent the roster. */
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
-/* The same for any layer. */
+/* As trib_member_send, for any layer. */
 void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size);
 /* The membership is kept at that address from now on. With `joins` the member goes there at once. */
 void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins);

@@ -5,12 +5,12 @@
 
 #include "engine/membership/member.h"
 
-#define TRIB_MEMBER_RETRY_NS (100 * INT64_C(1000000)) /* between attempts to reach the coordinator */
+#define TRIB_MEMBER_RETRY_NS (100 * INT64_C(1000000)) /* pause between attempts to reach the coordinator */
 
 struct trib_member {
     trib_core *core;
     trib_link *link;          /* NULL: not connected */
-    trib_address coordinator; /* its addresses, as they were found last */
+    trib_address coordinator; /* addresses of the coordinator, as found last */
     bool has_tried;
     trib_timer retry, join_deadline, watch;
     bool joined;
@@ -21,8 +21,8 @@ struct trib_member {
     bool stalled_locally; /* this process was stopped before the last check of the coordinator */
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
-    int64_t away_since_ns;                   /* between epochs: since when the coordinator is not reached; 0: it is */
-    bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
+    int64_t away_since_ns; /* between epochs: since when the coordinator is out of reach; 0: it is in reach */
+    bool noticed;          /* the unreachable coordinator was logged before the join deadline */
 };
 
 /* True for a member that joins a job which is under way. */
@@ -32,7 +32,7 @@ static inline bool trib_member_is_joiner(const trib_engine *engine)
 }
 
 /* ---- member.c ---- */
-/* Tells the coordinator that this member is ready for the next epoch, if it is. */
+/* If this member is ready for the next epoch, tells the coordinator so. */
 void trib_member_send_advance(const trib_member *member);
 /* The upcalls of the control link. */
 extern const trib_link_upcalls trib_member_upcalls;
@@ -44,7 +44,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer);
 void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer);
 /* Runs when the join_deadline timer fires. */
 void trib_member_join_deadline_passed(trib_reactor *reactor, trib_timer *timer);
-/* The coordinator is not reached. Its name may have other addresses by now. */
+/* Looks the coordinator's name up again, because it is out of reach and may have other addresses by now. */
 void trib_member_resolve_coordinator(trib_member *member);
 /* A PING says whether this member waits for a boundary of a job that is under way. */
 void trib_member_note_waits(trib_member *member, bool waits);

@@ -13,7 +13,7 @@ struct trib_quorum_call {
     trib_registry_entry *entry;
     uint32_t round;
     struct trib_quorum_call *previous, *next;
-    bool *awaited;       /* by member: it has yet to say who has begun the round with it */
+    bool *awaited;       /* by member: it has yet to answer which workers have begun the round with it */
     unsigned char set[]; /* a bit for each worker that has begun the round somewhere */
 };
 

@@ -1,4 +1,5 @@
-/* quorums.h - the coordinator's side of a quorum (server/quorum.h): asks who has begun a round, and tells the set. */
+/* quorums.h - the coordinator's side of a quorum (server/quorum.h): asks members which workers have begun a round, and
+ * tells all the set of contributors. */
 #ifndef TRIB_ENGINE_QUORUMS_H
 #define TRIB_ENGINE_QUORUMS_H
 

@@ -1,5 +1,5 @@
 /*
- * rebalance.h - the coordinator's side of shares that follow what links were seen to carry.
+ * rebalance.h - the coordinator's side of shares that follow the measured rates of links.
  *
  * Members report how many bytes they sent to each peer, and how long that took (rate_estimator.h). If other shares
  * would be clearly better, the partitions of all tensors are dealt anew. Each tensor moves independently:

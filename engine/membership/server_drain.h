@@ -19,7 +19,7 @@
 TRIB_CHECKED trib_status trib_server_drain(trib_engine *engine, trib_error *error);
 /* A new epoch begins: a server that had asked to go when the last one ended asks again. */
 void trib_server_drain_again(trib_engine *engine);
-/* Core 0: the coordinator cannot do without this server. */
+/* Core 0: takes the coordinator's answer that the job cannot go on without this server. */
 TRIB_CHECKED trib_status trib_server_drain_refused(trib_engine *engine, trib_error *error);
 /* Any core: all cores of this worker may have taken one more loss. */
 void trib_server_losses_taken(trib_engine *engine);
@@ -30,9 +30,9 @@ TRIB_CHECKED trib_status trib_drain_take_losses_taken(trib_coordinator *self, ui
                                                       trib_error *error);
 /* The coordinator: true if the epoch may end because this server wants to leave while workers are at work. */
 bool trib_drain_may_end_epoch(const trib_coordinator *self, uint32_t member);
-/* Ends the epoch for that. The server has been told that it may go. */
+/* Ends the epoch because the server leaves. The server has been told that it may go. */
 void trib_drain_end_epoch(trib_coordinator *self, uint32_t member);
-/* The coordinator: lets the servers go that no worker has to do with any more. */
+/* The coordinator: lets go the servers that no worker needs any more. */
 void trib_drain_check(trib_coordinator *self);
 /* Tells a server that has left that its end is in good order. */
 void trib_drain_end(trib_coordinator_slot *server);

@@ -91,7 +91,7 @@ static bool is_gone(const void *user, uint32_t member)
     return member == at->lost || at->self->slots[member].left;
 }
 
-/* Finds new owners for the tensor's partitions on that server, and takes them if `takes`. Returns false if the tensor
+/* Finds new owners for the tensor's partitions on that server, and assigns them if `takes`. Returns false if the tensor
  * cannot go on without the server. */
 static bool deal_anew(const survivors *at, trib_registry_entry *entry, bool takes)
 {

@@ -19,10 +19,11 @@ void trib_server_suspected(trib_engine *engine, uint32_t member);
 /* Core 0: the coordinator says that a server is lost. */
 TRIB_CHECKED trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                trib_error *error);
-/* The coordinator: goes on without that server, if the cause is the loss of one and it costs nothing. Also true if the
+/* The coordinator: goes on without a server, if the cause is its loss and that costs nothing. Also returns true if the
  * server is known to be lost. */
 TRIB_CHECKED bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause);
-/* The same for a server that has asked to go. It stays until no worker has to do with it (server_drain.h). */
+/* As trib_server_loss_decide, for a server that has asked to leave. It stays until no worker needs it
+ * (server_drain.h). */
 TRIB_CHECKED bool trib_server_loss_let_go(trib_coordinator *self, uint32_t member);
 
 #endif

@@ -1,6 +1,5 @@
 /*
- * tensor_declaration.c - reads what a worker's DECLARE says of a tensor, and compares it with what the tensor's first
- * worker said.
+ * tensor_declaration.c - reads a worker's DECLARE of a tensor, and compares it with that of the tensor's first worker.
  */
 #include "engine/membership/tensor_declaration.h"
 

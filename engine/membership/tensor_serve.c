@@ -1,5 +1,5 @@
 /*
- * tensor_serve.c - tells the members that know partitions what a tensor is (SERVE), before its workers may use it.
+ * tensor_serve.c - describes a tensor to the members that know partitions (SERVE), before its workers may use it.
  *
  * A worker gets DECLARED when all of these members have answered, so no contribution comes to a member that does not
  * know its tensor. Members answer in order, so each has a count and not a list.

@@ -1,4 +1,4 @@
-/* tenure.c - see tenure.h. One request is under way at a time; what is due next follows from what is wanted. */
+/* tenure.c - see tenure.h. One request is under way at a time; the next request follows from the state below. */
 #include "engine/membership/tenure.h"
 
 #include <inttypes.h>
@@ -12,8 +12,8 @@
 #include "engine/membership/member.h"
 #include "engine/wire/address_list.h"
 
-#define AGAIN_NS (250 * INT64_C(1000000)) /* after a request that has failed */
-#define MORE_NS (5 * INT64_C(1000000000)) /* of a sign, beyond the time that an election may take */
+#define AGAIN_NS (250 * INT64_C(1000000)) /* pause after a request that has failed */
+#define MORE_NS (5 * INT64_C(1000000000)) /* life of a sign, beyond the time that an election may take */
 #define FADES_TIMES 3                     /* peer timeouts: an election takes less */
 
 struct trib_tenure {
@@ -22,15 +22,16 @@ struct trib_tenure {
     trib_timer timer;
     bool is_busy;
     bool seeks;             /* a member wants to know where the coordinator is */
-    trib_address found;     /* the answer; "": none yet */
+    trib_address found;     /* the address that was found; "": none yet */
     bool keeps, is_checked; /* this process coordinates; it knows that nobody else does */
-    trib_address at;        /* there */
+    trib_address at;        /* address at which this process coordinates */
     bool claims, has_read, has_swapped;
-    uint64_t ticket, asked, revision; /* ticket: that is claimed, or was last; asked: of the last swap */
+    uint64_t ticket, asked, revision; /* ticket: claimed now, or last; asked: of the last swap */
     uint64_t *tried;                  /* tickets that may be in the record, or come there late */
     uint32_t tried_count;
-    uint64_t first_revision;              /* of the record when the name was free */
-    int64_t due_ns, began_ns, failing_ns; /* of the sign; of the claim or the check; failing since; 0: it is not */
+    uint64_t first_revision; /* revision of the record when the name was free */
+    /* when the sign is due; when the claim or check began; failing since; 0: it is not */
+    int64_t due_ns, began_ns, failing_ns;
     bool is_lost_told, is_wait_told;
 };
 
@@ -109,7 +110,7 @@ static bool has_tried(const trib_tenure *self, uint64_t ticket)
 
 typedef enum verdict { MINE, FREE, ANOTHERS, OLD, NOTHING, NO_RECORD } verdict;
 
-/* FREE: the epoch of this roster may follow the one in the record. Notes that that one has begun. */
+/* FREE: the epoch of this roster may follow the epoch in the record. Notes that the latter has begun. */
 static verdict judge(trib_tenure *self)
 {
     const uint64_t confirmed = self->core->engine->formation.confirmed;
@@ -197,7 +198,7 @@ static void rest(trib_tenure *self, int64_t at_ns)
     trib_timer_arm(self->core->reactor, &self->timer, at_ns);
 }
 
-/* The store does not answer. Somebody may wait for it. */
+/* Takes a failure: the store does not answer, and an epoch may wait for it. */
 static void take_failure(trib_tenure *self)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
@@ -221,7 +222,7 @@ static void take_failure(trib_tenure *self)
     rest(self, now_ns + AGAIN_NS);
 }
 
-/* Nobody coordinates a job of that name, unless its coordinator has just died. */
+/* Checks that nobody coordinates a job of that name, unless its coordinator has just died. */
 static void check_name(trib_tenure *self)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
@@ -254,7 +255,7 @@ static void check_name(trib_tenure *self)
 static void take_claim(trib_tenure *self)
 {
     const int64_t now_ns = trib_now(self->core->reactor);
-    if (self->request.kind == TRIB_STORE_SWAP) { /* what it says is read, too */
+    if (self->request.kind == TRIB_STORE_SWAP) { /* the answer is read, too */
         self->has_swapped = self->request.is_swapped && self->asked == self->ticket;
         self->has_read = false;
         return;

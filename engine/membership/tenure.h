@@ -1,11 +1,12 @@
 /*
- * tenure.h - who coordinates, in a job with a store (TRIB_STORE, job/store.h): its record names the last epoch.
+ * tenure.h - decides which process may coordinate, in a job with a store (TRIB_STORE, job/store.h): the store's record
+ * names the last epoch.
  *
  * - Each roster has a ticket, a number of its own. Its epoch begins when all members have the roster and the
  *   coordinator has put the ticket into the record, in place of that of an epoch before: one that it knows, since the
- *   last epoch that it knows to have begun. The record changes by compare-and-swap only. So of two that want to go on
- *   after an epoch, such as the two sides of a cut, one does, and no majority is needed. The other one finds a ticket
- *   that it does not know, and its job ends.
+ *   last epoch that it knows to have begun. The record changes by compare-and-swap only. So of two coordinators that
+ *   want to go on after an epoch, such as those on the two sides of a network cut, one succeeds, and no majority is
+ *   needed. The other one finds a ticket that it does not know, and its job ends.
  * - Nothing of an epoch succeeds before it has begun, nor after a worker has left it for another one. So one of two
  *   epochs at most makes progress.
  * - All members have the roster by then, so any of them can go on after it if the coordinator dies.

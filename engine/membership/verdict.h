@@ -1,5 +1,5 @@
 /*
- * verdict.h - the coordinator decides whom a loss is blamed on.
+ * verdict.h - the coordinator decides which member is to blame for a loss.
  *
  * A member that loses another one reports that to the coordinator alone, and waits a moment for its verdict before it
  * closes its links. So all members hear one cause. A report is evidence, not a fact: a member that hears nobody reports

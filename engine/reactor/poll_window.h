@@ -1,5 +1,5 @@
 /*
- * poll_window.h - how long a thread that has nothing to do looks for more before it sleeps.
+ * poll_window.h - how long an idle thread polls for work before it sleeps.
  *
  * A thread that sleeps is woken 20 to 200 us late, and a virtual machine's is later than others; to look for long takes
  * a core. So a thread looks for `least_ns` after work, and for longer, up to `most_ns`, where looking so long would
@@ -16,15 +16,16 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define TRIB_POLL_WINDOW_LATE_NS INT64_C(50000) /* a caller that is told of a sum has the core for less */
+/* a thread that is late by more than this: a caller that is told of a sum has the core for less */
+#define TRIB_POLL_WINDOW_LATE_NS INT64_C(50000)
 #define TRIB_POLL_WINDOW_FORGETS_NS INT64_C(1000000000)
-#define TRIB_POLL_WINDOW_YIELD_FACTOR 32 /* so slices that others take cost at most about 3 % of the time */
+#define TRIB_POLL_WINDOW_YIELD_FACTOR 32 /* by this factor slices of other threads cost at most about 3 % of the time */
 
 typedef struct trib_poll_window {
     int64_t least_ns, most_ns; /* both 0: never */
-    int64_t window_ns;         /* the present one, least_ns..most_ns */
+    int64_t window_ns;         /* the present window, least_ns..most_ns */
     int64_t worked_ns;         /* when there was work last */
-    int64_t taught_ns;         /* when there was some last that teaches */
+    int64_t taught_ns;         /* when work last came that may widen the window */
     int64_t yield_until_ns;    /* other threads want the core until then */
 } trib_poll_window;
 
@@ -52,7 +53,8 @@ static inline void trib_poll_window_note_work(trib_poll_window *window, int64_t 
     window->worked_ns = now_ns;
 }
 
-/* The same for a caller that knows when the work began: the work itself is no part of the pause. */
+/* As trib_poll_window_note_work, for a caller that knows when the work began: the work itself is no part of the
+ * pause. */
 static inline void trib_poll_window_note_work_since(trib_poll_window *window, int64_t begun_ns, int64_t now_ns,
                                                     bool teaches)
 {
@@ -60,7 +62,7 @@ static inline void trib_poll_window_note_work_since(trib_poll_window *window, in
     window->worked_ns = now_ns;
 }
 
-/* Other threads of the core had their chance. */
+/* Notes that other threads of the core had their chance to run. */
 static inline void trib_poll_window_note_yield(trib_poll_window *window, int64_t left_ns, int64_t again_ns)
 {
     const int64_t late_ns = again_ns - left_ns;

@@ -30,7 +30,7 @@ typedef struct trib_reactor trib_reactor;
 typedef struct trib_post {
     struct trib_post *_Atomic next;
     void (*run)(trib_reactor *reactor, struct trib_post *post);
-    bool queued; /* loop thread only: guards deferral against being queued twice */
+    bool queued; /* loop thread only: set while the post is deferred, so that it is not queued twice */
 } trib_post;
 
 #define TRIB_TIMER_STORAGE 64
@@ -57,7 +57,7 @@ typedef struct trib_io {
 typedef enum trib_cost {
     TRIB_COST_SUM,
     TRIB_COST_COPY,
-    TRIB_COST_ENCODE, /* bytes of elements, not of what a codec makes of them */
+    TRIB_COST_ENCODE, /* bytes of elements, not of their encoded form */
     TRIB_COST_DECODE,
     TRIB_COST_CHECK,
     TRIB_COST_MESSAGE,
@@ -98,24 +98,26 @@ typedef struct trib_shortage {
 
 struct trib_reactor {
     const trib_reactor_ops *ops;
-    uint32_t index; /* in its engine */
+    uint32_t index; /* the reactor's number in its engine */
     void *owner;    /* the engine's per-reactor state */
     trib_logger *logger;
     _Atomic(trib_post *) mail; /* newest first; other threads push */
     trib_post *deferred_head, *deferred_tail;
     trib_poller *pollers;
-    uint32_t awaited; /* operations of its owner's that wait for answers of others, which may come at any moment */
+    /* operations of its owner that wait for answers of other processes, which may come at any moment */
+    uint32_t awaited;
     bool got_payload; /* payload has come, so more may follow soon (heartbeats do not count); the loop clears it */
     trib_shortage shortage;
-    atomic_bool lost; /* its loop, the caller's, was destroyed: nothing runs any more, and the loop is not touched */
-    trib_float_env host_env; /* on a loop of the caller's: the caller's own, while the reactor works in the default */
+    atomic_bool lost; /* the caller's loop was destroyed: nothing runs any more, and the loop is not touched */
+    /* on a loop of the caller's: the caller's floating-point environment, while the reactor works in the default one */
+    trib_float_env host_env;
 };
 
 void trib_reactor_init(trib_reactor *reactor, const trib_reactor_ops *ops, uint32_t index, trib_logger *logger);
 
 /* Any thread: runs post->run on the reactor soon, in order of posting from one thread. */
 void trib_reactor_post(trib_reactor *reactor, trib_post *post);
-/* The same without a wake-up: the caller sees to it that trib_reactor_wake is called soon. */
+/* As trib_reactor_post without a wake-up: the caller makes sure that trib_reactor_wake is called soon. */
 void trib_reactor_post_nowake(trib_reactor *reactor, trib_post *post);
 
 /* Posts that are to be posted together, in the order in which they were added. All zero: there are none. */
@@ -137,7 +139,8 @@ static inline void trib_reactor_wake(trib_reactor *reactor)
     reactor->ops->wake(reactor);
 }
 
-/* Loop thread: runs post->run later in this turn, after the present callback has returned. Twice is once. */
+/* Loop thread: runs post->run later in this turn, after the present callback has returned. A post that is deferred
+ * already stays queued once. */
 void trib_reactor_defer(trib_reactor *reactor, trib_post *post);
 
 /* For implementations: runs what is in the mailbox and deferred, at most a bounded number; true if some is left. */
@@ -152,14 +155,14 @@ static inline bool trib_reactor_has_posts(const trib_reactor *reactor)
 void trib_reactor_poller_add(trib_reactor *reactor, trib_poller *poller);
 void trib_reactor_poller_remove(trib_reactor *reactor, trib_poller *poller);
 
-/* For implementations: each asks all pollers. poll: one had something. rest: the loop may block; woken shall follow,
- * whatever the answer was. */
+/* For implementations; each asks all pollers. trib_reactor_poll: true if one had something. rest: true if the loop may
+ * block; woken must follow, whatever the answer was. */
 bool trib_reactor_poll(trib_reactor *reactor);
 bool trib_reactor_before_block(trib_reactor *reactor);
 void trib_reactor_after_block(trib_reactor *reactor);
 
-/* For implementations: what they do with a turn, apart from timers and descriptors. Polls and runs posts, bounded; with
- * `looks` also where a poller had nothing, for about a microsecond, as long as something is awaited. */
+/* For implementations: the work of a turn, apart from timers and descriptors. Polls and runs posts, bounded; with
+ * `looks` also polls for about a microsecond when no poller had input, as long as something is awaited. */
 typedef struct trib_turn {
     bool worked; /* there was something to do */
     bool posted; /* some of it came by post */

@@ -40,28 +40,28 @@ TRIB_CHECKED static inline trib_status trib_reactor_ev_start(trib_reactor *react
 /* On its thread: pins it to another core, -1 to none, which is as it was started. */
 void trib_reactor_ev_pin(trib_reactor *reactor, int core);
 
-/* On its thread: it has spun long enough (busy_poll), from now on it sleeps when there is nothing to do. */
+/* On its thread: ends spinning (busy_poll). From now on the thread sleeps when there is nothing to do. */
 void trib_reactor_ev_stop_spinning(trib_reactor *reactor);
 
-/* Before it starts, or on its thread: for so long after it has had something to do, it looks for more before it sleeps
- * (poll_window.h), and lets other threads of its core run in between; crowded: after each look, as it may be they that
- * it waits for. Posts teach it, and payload (trib_reactor.got_payload); where most_ns is below 1 ms all work. Both 0:
- * it sleeps at once. */
+/* Before it starts, or on its thread: sets how long the thread polls for more work before it sleeps (poll_window.h).
+ * Other threads of its core run in between; crowded: after each poll, because it may wait for one of them. Posts and
+ * payload (trib_reactor.got_payload) adapt the window; where most_ns is below 1 ms all work does. Both 0: it sleeps at
+ * once. */
 void trib_reactor_ev_set_poll_window(trib_reactor *reactor, int64_t least_ns, int64_t most_ns, bool crowded);
 
-/* On its thread, not from a callback: what a turn of the loop does, but for timers and descriptors. True: there was
- * something. */
+/* On its thread, not from a callback: does the work of a turn of the loop, without timers and descriptors. True: there
+ * was work. */
 bool trib_reactor_ev_poll(trib_reactor *reactor);
 
 /* Any thread, the reactor's own too: the loop ends soon, for good. No-op on an attached loop. */
 void trib_reactor_ev_stop(trib_reactor *reactor);
 
-/* Waits until the thread is gone; no-op if there is none. Not from the thread itself. */
+/* Waits until the thread is gone; no-op if there is none. Must not be called on the thread itself. */
 void trib_reactor_ev_join(trib_reactor *reactor);
 
 struct ev_loop *trib_reactor_ev_loop(trib_reactor *reactor);
 
-/* Any thread: is the caller the thread that runs the loop? */
+/* Any thread: true if the caller is on the thread that runs the loop. */
 bool trib_reactor_ev_on_thread(const trib_reactor *reactor);
 
 #endif

@@ -18,16 +18,16 @@
 typedef struct reactor_ev {
     trib_reactor base; /* first */
     struct ev_loop *loop;
-    bool attached;      /* to a loop of the caller's */
+    bool attached;      /* to the caller's loop */
     bool started;       /* has a thread to join */
     bool busy_poll;     /* it spins, and never sleeps */
-    int first_core;     /* to be pinned to when it starts */
+    int first_core;     /* core to which the thread is pinned when it starts */
     int core;           /* the core that the thread is pinned to; -1: none */
-    cpu_set_t anywhere; /* where its thread might run when it began */
+    cpu_set_t anywhere; /* cores on which the thread might run when it began */
     pthread_t thread;
     _Atomic pthread_t runner; /* thread that ran the loop last */
     atomic_bool stopping, released;
-    sem_t leave;       /* the thread waits for it before it runs the loop: released, or stopped */
+    sem_t leave;       /* the thread waits for this before it runs the loop: it was released, or stopped */
     uint32_t process;  /* trib_fork_process of the process that made it */
     int wake_fd;       /* an eventfd */
     atomic_bool dozes; /* the loop may be about to block: wake_fd would wake it */
@@ -36,15 +36,15 @@ typedef struct reactor_ev {
     ev_check check;
     ev_idle idle;
     ev_cleanup cleanup;          /* on an attached loop */
-    ev_timer horizon;            /* for the far timers */
-    int64_t horizon_ns;          /* the time for which it is armed */
+    ev_timer horizon;            /* timer of the loop for the far timers */
+    int64_t horizon_ns;          /* the time for which `horizon` is armed */
     struct timer_ev *far_timers; /* by time, soonest first (utlist.h) */
     trib_poll_window poll_window;
     int64_t turn_ns; /* when the loop last stopped waiting */
     trib_tsc_clock tsc_clock;
-    bool worked;             /* in this turn */
+    bool worked;             /* there was work in this turn */
     bool posted;             /* some of it came by post */
-    bool polls_more, asleep; /* has a core to look on; has asked pollers to wake the loop */
+    bool polls_more, asleep; /* has a core to poll on; has asked pollers to wake the loop */
 } reactor_ev;
 
 static inline reactor_ev *reactor_of(trib_reactor *reactor)
@@ -62,7 +62,7 @@ static inline bool trib_reactor_ev_is_foreign(const reactor_ev *self)
  * floating-point environment is the default one (engine/base/float_env.h). Scopes nest where a callback runs the loop.
  */
 typedef struct trib_reactor_ev_scope {
-    reactor_ev *self; /* NULL: on a thread of the library's */
+    reactor_ev *self; /* NULL: the scope is on a thread of the library */
     trib_float_env outer;
 } trib_reactor_ev_scope;
 

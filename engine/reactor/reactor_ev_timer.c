@@ -1,10 +1,10 @@
 /*
- * reactor_ev_timer.c - the timers of a reactor on libev: those that go off soon are libev's, the far ones wait in a
+ * reactor_ev_timer.c - the timers of a reactor on libev: timers that go off soon are libev's, far timers wait in a
  * list.
  *
- * Hardly a far timer ever goes off: they are deadlines of what is over before. In libev's heap each would cost a way in
- * and a way out, and a look at the system's clock. So they wait in a list by time, which is nearly always the order in
- * which they were armed, and libev has one timer for all of them, the horizon.
+ * Hardly a far timer ever goes off: most are deadlines of work that is done in time. In libev's heap each would cost an
+ * insertion and a removal, and a reading of the system's clock. So far timers wait in a list by time, which is nearly
+ * always the order in which they were armed, and libev has one timer for all of them, the horizon.
  *
  * Invariants
  * - The horizon is armed while there are far timers, for the time of the first of them or an earlier one: it is left

@@ -5,10 +5,11 @@
 #include <stdio.h>
 #include <string.h>
 
-#define SPAN_NS 250000.0    /* that one setting holds: a clock that is slewed by 500 millionths is off by 125 ns */
+/* time for which one setting holds: a clock that is slewed by 500 millionths is off by 125 ns */
+#define SPAN_NS 250000.0
 #define BASE_MIN_NS 2000000 /* the shortest and the longest time over which a rate is taken */
 #define BASE_MAX_NS INT64_C(1000000000)
-#define APART_MAX_NS 1000 /* between the system's time before and after the counter is read */
+#define APART_MAX_NS 1000 /* most time between the readings of the system's clock before and after the counter's */
 #define TRIES 3u
 
 static bool is_kernels_clock(void)

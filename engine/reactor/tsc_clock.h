@@ -14,9 +14,9 @@
 #include <stdint.h>
 
 typedef struct trib_tsc_clock {
-    int64_t (*clock_ns)(void); /* the system's */
-    uint64_t set_at, span;     /* ticks: when it was set, and how long that holds; 0: ask the system */
-    uint64_t origin;           /* rates are taken from here */
+    int64_t (*clock_ns)(void); /* the system's clock */
+    uint64_t set_at, span;     /* ticks: when the counter was set, and how long that holds; 0: ask the system */
+    uint64_t origin;           /* start of the interval over which rates are measured */
     int64_t set_ns, origin_ns, last_ns;
     double tick_ns;
     bool usable, has_origin;
@@ -35,7 +35,7 @@ static inline uint64_t trib_tsc_clock_count(void)
 #endif
 }
 
-/* Never before the time that it returned last. */
+/* Returns the time, which is never before the time that it returned last. */
 static inline int64_t trib_tsc_clock_now(trib_tsc_clock *clock)
 {
     const uint64_t passed = trib_tsc_clock_count() - clock->set_at;

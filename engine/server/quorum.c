@@ -18,14 +18,14 @@
 struct trib_quorum {
     uint64_t key; /* tensor and round */
     bool is_decided;
-    uint32_t partitions; /* of the tensor, on this core; once it is decided */
+    uint32_t partitions; /* partitions of the tensor on this core; known once the set is decided */
     UT_hash_handle hh;   /* in core->quorums */
-    unsigned char set[]; /* a bit for each worker, once it is decided */
+    unsigned char set[]; /* a bit for each worker; valid once the set is decided */
 };
 
 /* A frame of or for the coordinator on its way through the cores. */
 typedef struct trib_quorum_walk {
-    struct trib_quorum_walk *previous, *next; /* of the engine's list */
+    struct trib_quorum_walk *previous, *next; /* neighbours in the engine's list */
     trib_engine *engine;
     trib_post post;
     trib_frame frame;

@@ -2,12 +2,13 @@
  * quorum.h - sums that go on without stragglers: a server's side of a quorum.
  *
  * The owner of a tensor's partition 0 notices that k of n workers have begun a round and that the others have not come
- * in time. It calls for a decision (QUORUM_CALL). The coordinator asks all members that sum who has begun the round
- * with them (QUORUM_ASK, QUORUM_BEGUN), and tells them the set (QUORUM_SET): all that have begun it anywhere.
+ * in time. It calls for a decision (QUORUM_CALL). The coordinator asks all members that sum which workers have begun
+ * the round with them (QUORUM_ASK, QUORUM_BEGUN), and tells them the set (QUORUM_SET): all workers that have begun it
+ * with any of them.
  *
  * Invariants
- * - From a core's answer until the set, no worker begins the round with that core: what comes waits on its link. So
- *   nothing of a worker outside the set is in a sum.
+ * - From a core's answer until the set, no worker begins the round with that core: its frames wait on its link. So no
+ *   contribution of a worker outside the set is in a sum.
  * - A worker of the set has begun the round, so the rest of its contributions comes, or its withdrawal.
  * - Nothing waits for other contributions on a link: links would wait for each other. A worker outside the set may be
  *   the first one of a partition. The aggregator learns that it is late before it gets the contribution
@@ -18,17 +19,17 @@
 
 #include "engine/server/server_sum.h"
 
-/* Rounds of a tensor, complete but for late workers, whose sums wait for these. Without the worker that is behind so
- * far no further round goes on. */
+/* Number of rounds of a tensor that may be complete except for late workers, for whom their sums are kept. When a
+ * worker is this far behind, further rounds wait for it. */
 #define TRIB_QUORUM_BEHIND_MAX 4u
 #define TRIB_QUORUM_SET_BYTES ((TRIB_CONTRIBUTORS_MAX + 7) / 8)
 
 /* True if the PUSH or WITHDRAW may not be taken in yet. trib_server_resume follows when it may. */
 bool trib_quorum_holds(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame);
-/* A PUSH was taken in. */
+/* Notes that a PUSH was accepted. */
 void trib_quorum_pushed(trib_server_sum *sum, const trib_frame *frame);
-/* A chunk's sum is about to be sent: tells its receiver once for each round who is late. Returns true if it did; the
- * sum must not overtake that. */
+/* A chunk's sum is about to be sent: tells its receiver, once for each round, which workers were late. Returns true if
+ * it did; the sum must not overtake that message. */
 bool trib_quorum_tell(const trib_server_sum *sum, uint32_t rank, const trib_contribution *what);
 /* Brings neutral elements for which there was no memory. */
 void trib_quorums_check(trib_core *core);

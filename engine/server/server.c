@@ -17,7 +17,7 @@ void trib_server_tick(trib_core *core)
 {
     if (core->sums != NULL && !core->ended) {
         trib_server_sums_scan(core);
-        trib_server_sums_fill(core); /* what found no memory */
+        trib_server_sums_fill(core); /* neutral elements for which there was no memory */
         trib_server_free_ended_groups(core);
         trib_keepers_check(core);
         trib_quorums_check(core);

@@ -1,5 +1,5 @@
 /*
- * server_codec.c - encoded contributions of a core: where they land, what they become, and the encoding of sums.
+ * server_codec.c - encoded contributions of a core: their memory, their decoding, and the encoding of sums.
  *
  * Each encoded chunk begins with a description (encoding.h). A core keeps each description that it has seen once, so
  * that contributions are compared by its address.

@@ -1,4 +1,4 @@
-/* server_forget.c - the end of a tensor or of a group on a server: every core drops what it knows of the tensor's
+/* server_forget.c - the end of a tensor or of a group on a server: every core drops its state of the tensor's
  * partitions, or the group's aggregator. */
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ typedef struct forget_core {
 
 /* The end of a tensor or a group on its way through the cores. */
 typedef struct trib_forget {
-    struct trib_forget *previous, *next; /* of the engine's list */
+    struct trib_forget *previous, *next; /* neighbours in the engine's list */
     trib_engine *engine;
     trib_contribution what;
     uint32_t partition_count;

@@ -90,7 +90,7 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     }
     trib_server_sum *sum = NULL;
     if (is_of_ended_group(link, frame)) {
-        return TRIB_OK; /* the link's own memory receives what nobody needs */
+        return TRIB_OK; /* the link's own memory receives the unneeded payload */
     }
     trib_status status = classify_frame(link, frame, &sum, error);
     if (status != TRIB_OK) {
@@ -113,7 +113,7 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
     status = sum->aggregator->ops->recv_target(sum->aggregator, &what, &target->buffer, error);
     trib_server_note_memory(core, status, what.size);
     if (status == TRIB_AGAIN) {
-        trib_keepers_release(core); /* what waits has memory */
+        trib_keepers_release(core); /* waiting sums hold memory */
     }
     if (status == TRIB_OK) {
         link->recv_claim.abandon = push_abandoned;

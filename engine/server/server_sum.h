@@ -76,8 +76,8 @@ bool trib_server_sums_owe(const trib_core *core);
 /* The aggregator that a worker's frame addresses. TRIB_PROTOCOL if the worker may not speak to it. */
 TRIB_CHECKED trib_status trib_server_find_sum(const trib_link *link, const trib_frame *frame, trib_server_sum **sum_out,
                                               trib_error *error);
-/* The aggregator after this one, of all that the core has; NULL: the first one. Returns NULL after the last. An
- * aggregator that is not open has none. */
+/* The aggregator after this one, of all that the core has; NULL: the first one. Returns NULL after the last. The walk
+ * ends there for an aggregator that is not open. */
 trib_server_sum *trib_server_sums_next(const trib_core *core, const trib_server_sum *sum);
 /* The contributor that stands for the rank that sent a checked frame. */
 uint32_t trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, const trib_frame *frame);
@@ -98,7 +98,8 @@ TRIB_CHECKED trib_status trib_server_open_sum(trib_server_sum *sum);
 /* ---- server_group.c ---- */
 TRIB_CHECKED trib_status trib_server_find_group(const trib_link *link, const trib_frame *frame,
                                                 trib_server_sum **sum_out, trib_error *error);
-/* The group has ended, and its tensors before. What is still sent or received of them keeps the aggregator. */
+/* The group has ended, after its tensors. Its aggregator stays as long as frames about the group are still sent or
+ * received. */
 void trib_server_end_group(trib_core *core, uint32_t group);
 /* Frees the aggregators of ended groups that nothing needs any more. */
 void trib_server_free_ended_groups(trib_core *core);
@@ -122,7 +123,7 @@ bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, c
 
 /* ---- server_joined.c ---- */
 bool trib_server_rank_has_joined(const trib_engine *engine, uint32_t rank);
-/* True if the contributor has no more data, and hears of nothing until all have joined. */
+/* True if the contributor has no more data; it hears of no round until all have joined. */
 bool trib_server_has_joined(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
 /* Lets workers that have joined contribute neutral elements to the round, or to all (NULL). */
 void trib_server_sum_fill(trib_server_sum *sum, const trib_contribution *what);

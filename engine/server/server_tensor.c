@@ -12,7 +12,7 @@
 
 /* A tensor as all workers have declared it. */
 struct trib_served_tensor {
-    atomic_uint cores; /* those that know it, or have yet to learn it */
+    atomic_uint cores; /* cores that know it, or have yet to learn it */
     uint32_t id, group, local_size, chunk_bytes;
     uint32_t quorum; /* 0: none (quorum.h) */
     int64_t quorum_timeout_ns;

@@ -17,14 +17,14 @@ typedef struct worker_report {
     uint32_t copy_round, copy_step;
     uint8_t copy_reduce;
     trib_status gave_up_as; /* the reason why it gave up a round last */
-    uint32_t final;         /* RESUME: the round whose copy it gives away; 0: none */
-    uint32_t giver;         /* RESUME: who gives the sum of its own round away */
+    uint32_t final;         /* RESUME: the round whose sum this worker sends from its copy; 0: none */
+    uint32_t giver;         /* RESUME: the worker that sends the sum of this worker's own round */
 } worker_report;
 
 typedef struct trib_takeover {
     trib_core *core;
     uint32_t tensor, partition, chunk_bytes, size, chunk_count, count;
-    uint32_t losses; /* of which the workers that have reported know */
+    uint32_t losses; /* losses of which the workers that have reported know */
     int64_t since_ns;
     uint64_t key;      /* tensor and partition */
     UT_hash_handle hh; /* in core->takeovers */
@@ -83,8 +83,8 @@ static trib_contribution contribution_of(const trib_takeover *self, uint32_t rou
                                .round_base = trib_server_rounds_over(self->core, self->tensor)};
 }
 
-/* The worker is through with a broadcast that goes on: it counts as one that has asked for every chunk. What it is sent
- * belongs to a round that is over there. */
+/* The worker is through with a broadcast that goes on: it counts as having asked for every chunk. It drops frames of
+ * the round, which is over there. */
 static trib_status count_as_present(const trib_takeover *self, const trib_contribution *what)
 {
     trib_error error;
@@ -99,8 +99,8 @@ static trib_status count_as_present(const trib_takeover *self, const trib_contri
     return status;
 }
 
-/* Calls off the round on behalf of all workers that are through with it. One that gives an earlier round away withdraws
- * by itself, behind that. */
+/* Calls off the round on behalf of all workers that are through with it. A worker that sends the sum of an earlier
+ * round withdraws by itself afterwards. */
 static trib_status call_off(const trib_takeover *self, uint32_t round)
 {
     trib_status status = TRIB_OK;

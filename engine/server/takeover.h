@@ -4,14 +4,14 @@
  * Every worker reports what it has of the partition (engine/worker/worker_orphan.h). When all have, each round that is
  * not over everywhere goes on in one of three ways:
  *
- * - A worker has the round's sum: it gives that away, as the root of a broadcast that takes the round's place. So the
- *   sum is neither made nor scaled again.
- * - Nobody has it, and all that contribute have their input, or have not begun the round: they push again.
+ * - A worker has the round's sum: it sends the sum to the others, as the root of a broadcast that takes the round's
+ *   place. So the sum is neither computed nor scaled again.
+ * - No worker has the sum, and all contributors have their input, or have not begun the round: they push again.
  * - Otherwise some worker gave the round up, and it is refused to the others.
  *
  * Workers that are through with a round are counted as present in it. RESUME tells every worker how to go on.
  *
- * In a reduce the root alone gets the sum, and others may be through before it. Such a round is refused.
+ * In a reduce only the root gets the sum, and other workers may finish the round before it. Such a round is refused.
  */
 #ifndef TRIB_ENGINE_TAKEOVER_H
 #define TRIB_ENGINE_TAKEOVER_H

@@ -24,9 +24,9 @@
 typedef struct sim_reactor {
     trib_reactor base; /* first */
     trib_sim_process *process;
-    struct sim_reactor *next; /* of its process */
+    struct sim_reactor *next; /* next reactor of its process */
     trib_sim_event turn;
-    trib_sim_work *head, *tail; /* that has arrived, oldest first */
+    trib_sim_work *head, *tail; /* work that has arrived, oldest first */
     int64_t busy_until_ns;      /* when its last turn ended, or will */
     bool runs;                  /* its turn is running right now */
 } sim_reactor;
@@ -44,7 +44,7 @@ struct trib_sim_process {
     trib_sim_costs costs;
     sim_reactor *reactors;
     trib_sim_stream random;
-    double factor;    /* its work takes so many times as long */
+    double factor;    /* factor by which its work takes longer */
     int64_t ahead_ns; /* its clock minus the world's */
     void *node;       /* the simulated network's */
     bool frozen;

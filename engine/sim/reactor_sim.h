@@ -30,7 +30,7 @@ typedef struct trib_sim_event {
     void (*fired)(trib_sim *sim, struct trib_sim_event *event);
 } trib_sim_event;
 
-/* Is it still to happen? */
+/* True if the event is still to happen. */
 static inline bool trib_sim_event_is_set(const trib_sim_event *event)
 {
     return event->node.place != 0;
@@ -52,7 +52,7 @@ void trib_sim_clear(trib_sim *sim, trib_sim_event *event);
 bool trib_sim_step(trib_sim *sim);
 /* Returns the time of the next event; INT64_MAX if there is none. */
 int64_t trib_sim_next(const trib_sim *sim);
-uint64_t trib_sim_steps(const trib_sim *sim); /* events run so far */
+uint64_t trib_sim_steps(const trib_sim *sim); /* number of events run so far */
 
 /* A stream of random numbers. A stream gives the same numbers whatever other streams are asked for (splitmix64,
  * Steele et al. 2014). */
@@ -84,7 +84,8 @@ typedef struct trib_sim_costs {
 
 /* Costs of a machine of the kind that docs/simulation.md describes. */
 trib_sim_costs trib_sim_costs_default(void);
-/* The same where the network adapter moves the bytes (RDMA): a message costs only the work on its header. */
+/* The default costs on a machine whose network adapter moves the bytes (RDMA): a message costs only the work on its
+ * header. */
 trib_sim_costs trib_sim_costs_rdma(void);
 /* Costs of a world in which everything is free and happens at once. */
 trib_sim_costs trib_sim_costs_none(void);
@@ -94,7 +95,7 @@ trib_sim_process *trib_sim_process_create(trib_sim_machine *machine, const trib_
 /* The process's reactors must be gone. */
 void trib_sim_process_free(trib_sim_process *process);
 trib_sim *trib_sim_process_world(const trib_sim_process *process);
-/* The simulated network's pointer: its node for this process. */
+/* Pointer for the simulated network: its node of this process. */
 void trib_sim_process_attach(trib_sim_process *process, void *node);
 void *trib_sim_process_attached(const trib_sim_process *process);
 

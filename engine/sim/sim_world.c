@@ -14,7 +14,7 @@ struct trib_sim {
     int64_t spent_ns; /* by the running turn */
     bool in_turn;
     trib_min_heap queue;    /* events, by (time, order of making) */
-    uint64_t orders, steps; /* so many events were set, and run */
+    uint64_t orders, steps; /* number of events that were set, and that ran */
 };
 
 trib_sim *trib_sim_create(uint64_t seed)

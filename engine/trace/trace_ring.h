@@ -17,7 +17,7 @@
 #define TRIB_TRACE_WORDS (TRIB_TRACE_RECORD_BYTES / 8)
 
 typedef struct trib_trace_ring {
-    atomic_bool on; /* any thread; the slots are there before it becomes true, and stay */
+    atomic_bool on; /* any thread; the slots exist before this becomes true, and stay */
     _Atomic uint64_t *slots;
     uint64_t capacity;        /* records, a power of two */
     _Atomic uint64_t begun;   /* records that the core has begun to write */
@@ -34,14 +34,14 @@ static inline bool trib_trace_ring_is_on(const trib_trace_ring *ring)
     return __builtin_expect(atomic_load_explicit(&ring->on, memory_order_acquire), 0);
 }
 
-/* Forgets the records that are there. */
+/* Drops all records. */
 static inline void trib_trace_ring_clear(trib_trace_ring *ring)
 {
     atomic_store_explicit(&ring->base, atomic_load_explicit(&ring->written, memory_order_acquire),
                           memory_order_relaxed);
 }
 
-/* The core's thread. */
+/* Adds a record; on the core's thread only. */
 static inline void trib_trace_ring_put(trib_trace_ring *ring, const trib_trace_record *record)
 {
     const uint64_t index = atomic_load_explicit(&ring->written, memory_order_relaxed);

@@ -75,7 +75,7 @@ static void enter_section(trace_writer *self, trib_trace_section section, uint32
     trib_put_u64(&entry, offset);
     trib_put_u64(&entry, count);
     trib_put_u64(&entry, checksum);
-    trib_assert(!entry.overflow); /* what is left of the entry stays zero */
+    trib_assert(!entry.overflow); /* the rest of the entry stays zero */
 }
 
 /* Writes a section that was built in memory, and frees the memory. */
@@ -232,7 +232,7 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
     trib_put_u32(section, partitions);
     trib_put_u32(section, (uint32_t)(owners->size / 4));
     trib_put_u64(section, 0);
-    trib_assert(!section->overflow); /* it has room for all tensors */
+    trib_assert(!section->overflow); /* the section has room for all tensors */
     if (!grow(owners, (size_t)partitions * 4)) {
         self->out_of_memory = true;
         return;

@@ -24,13 +24,13 @@ typedef struct trib_tracer {
     atomic_bool on;           /* a recording is on */
     bool opened;              /* the rings exist; guarded by the engine's mutex, as are clock and bytes */
     trib_clock clock;         /* the coordinator's answers about its time */
-    uint64_t bytes;           /* of all rings together, 0..TRIB_TRACE_BYTES_MAX */
+    uint64_t bytes;           /* size of all rings together, 0..TRIB_TRACE_BYTES_MAX */
     _Atomic int64_t began_ns; /* when the latest recording began, by core 0's clock */
     char *path;               /* pattern of the file that is written at the end; NULL: no file */
     pthread_mutex_t writing;  /* held while that file is written; guards finished, flushed and flush_failed */
-    bool finished;            /* it is written for good */
+    bool finished;            /* the file was written for the last time */
     bool flush_failed;        /* an early write has failed, which was logged */
-    uint64_t flushed;         /* records that had been written when the file was */
+    uint64_t flushed;         /* number of records that had been written when the file was written last */
     atomic_uint cores_left;   /* cores that have not closed their last link */
     trib_timer clock_timer;   /* core 0: asks for the coordinator's time again */
     uint32_t questions;       /* number of questions since the recording began */
@@ -55,7 +55,8 @@ void trib_tracer_data_began(trib_core *core, int64_t at_ns);
 /* Core 0: the coordinator has answered with its time. */
 void trib_tracer_clock_answer(trib_engine *engine, const trib_frame *answer, int64_t now_ns);
 
-/* Any thread: the file will say so, whether a recording is on or not. Of many choices the first ones count. */
+/* Any thread: adds a text about a choice of this process to the file, even if no recording is on. Of many choices only
+ * the first ones are kept. */
 void trib_tracer_note_choice(trib_engine *engine, const char *text);
 
 /* Any thread: starts a recording, and drops the records of an earlier one. bytes: size of all rings together, 0 for the

@@ -124,30 +124,30 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
  * partition's keeper has the whole sum. */
 #define TRIB_PUSH_KEEPS 1u
 #define TRIB_SUM_IS_KEPT 1u
-/* `root` of an ENDED: the epoch is over, and the job goes on without the subject. Of a SERVER_LOST: the sender cannot
- * go on without that server. */
+/* `root` of an ENDED: the epoch is over, and the job goes on without the subject. `root` of a SERVER_LOST: the sender
+ * cannot go on without that server. */
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_PING_WAITS 1u /* root of a PING: the receiver joins when all workers have asked for the next epoch */
 #define TRIB_SERVER_LOST_STOPS 1u
-#define TRIB_SETTLED_BYTES 8u /* of each round in SETTLED and COMMIT */
-#define TRIB_VOTE_BYTES 8u    /* of each tensor in VOTE and ELECTED */
+#define TRIB_SETTLED_BYTES 8u /* bytes of each round in SETTLED and COMMIT */
+#define TRIB_VOTE_BYTES 8u    /* bytes of each tensor in VOTE and ELECTED */
 /* Each entry of JOIN_DONE and JOIN_OVER: a trib_join_entry, a number, and a count. */
 #define TRIB_JOIN_ENTRY_BYTES 12u
-#define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* in a frame */
+#define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* entries that fit in a frame */
 #define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOIN_OVER: no frame follows about this */
 #define TRIB_JOINED_NOBODY 1u /* root of JOINED: all have joined, so from now on nobody has */
 typedef enum trib_join_entry {
-    TRIB_JOIN_TENSOR, /* of the receiver's or sender's tag: its last round */
-    TRIB_JOIN_ONCE,   /* operations whose tensor the engine named */
-    TRIB_JOIN_BYTES,  /* of the group with that number: operations on bytes */
+    TRIB_JOIN_TENSOR, /* an entry's number is a tag of the receiver or sender; its count is the tensor's last round */
+    TRIB_JOIN_ONCE,   /* an entry about operations whose tensor the engine named */
+    TRIB_JOIN_BYTES,  /* an entry about the group with that number: its operations on bytes */
 } trib_join_entry;
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */
 #define TRIB_REPORT_OPEN 1u              /* its last round is open, and it has the input */
 #define TRIB_REPORT_WAITS_FOR_NOTHING 2u /* it needs no RESUME */
-#define TRIB_REPORT_BYTES 28u            /* of its payload */
-#define TRIB_REPORT_COPY_AT 12u          /* where the payload says whose round's sum is in the copy */
+#define TRIB_REPORT_BYTES 28u            /* bytes of a REPORT's payload */
+#define TRIB_REPORT_COPY_AT 12u /* offset in a REPORT's payload of the round whose sum is in the worker's copy */
 _Static_assert(TRIB_REPORT_BYTES == 7 * sizeof(uint32_t) && TRIB_REPORT_COPY_AT % sizeof(uint32_t) == 0,
                "a REPORT is a list of numbers");
 

@@ -411,7 +411,7 @@ static void note_contributors(trib_op *op)
 {
     trib_partitioning *cut = op->tensor->layout == TRIB_WHOLE ? NULL : op->tensor->cut;
     op->roster = op->engine->roster;
-    trib_partitioning_unref(op->cut); /* of its last start */
+    trib_partitioning_unref(op->cut); /* partitioning of its last start */
     op->cut = cut != NULL ? trib_partitioning_ref(cut) : NULL;
     op->contributors = atomic_load(&op->claim) != 0 ? 0
                        : trib_op_is_from_one(op)    ? 1

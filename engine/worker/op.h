@@ -63,22 +63,22 @@ typedef struct trib_tensor {
     trib_dtype dtype;
     int32_t priority;
     uint64_t count,
-        bytes; /* as declared here: for TRIB_SLICES this worker's slice, for TRIB_PAIRS its slices for all */
+        bytes; /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
     trib_layout layout;
     uint64_t row;
     uint64_t *splits;                          /* TRIB_PAIRS: as declared here */
     trib_group *group;                         /* NULL: all workers */
-    uint32_t group_place;                      /* of this worker among those that share the tensor */
-    uint32_t members;                          /* how many share it */
-    struct trib_tensor *group_next;            /* core 0: in the group's list of tensors that wait for it */
+    uint32_t group_place;                      /* place of this worker among the workers that share the tensor */
+    uint32_t members;                          /* number of workers that share the tensor */
+    struct trib_tensor *group_next;            /* core 0: next tensor in the group's list of tensors that wait for it */
     bool waits_for_group;                      /* core 0: it is in that list */
     char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
     uint64_t key;                              /* hash of the name */
     uint32_t tag;                              /* this member's own number for the tensor */
     UT_hash_handle hh;
     uint32_t place;   /* of its handles (engine/base/handle.h) */
-    uintptr_t handle; /* what the caller knows it by; 0: the engine's own, or released */
-    uint8_t dims;     /* of its shape; 0: none was given */
+    uintptr_t handle; /* handle that the caller has; 0: the tensor is the engine's own, or was released */
+    uint8_t dims;     /* number of dimensions; 0: no shape was given */
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
 
     /* Guarded by the engine's mutex. */
@@ -87,7 +87,7 @@ typedef struct trib_tensor {
     uint32_t prepared;               /* operations that are prepared on it */
     struct trib_tensor *next_free;
     /* Written by any thread. */
-    atomic_uint references; /* its declaration, and every slot of an operation on it that is in use */
+    atomic_uint references; /* held by the declaration, and by every slot in use of an operation on the tensor */
     atomic_uint in_flight;  /* operations on it that are not complete */
 
     /* Written on core 0, then published by state. */
@@ -105,24 +105,26 @@ typedef struct trib_tensor {
     trib_tensor_core *cores;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     uint64_t *received_bits;
-    trib_codec_config codec; /* of its sums; none from the placement on if it cannot be there */
+    trib_codec_config codec; /* codec of its sums; none from the placement on if the tensor cannot have it */
     bool names_codec;        /* the declaration names the codec; else the job's setting does */
     uint32_t quorum;         /* 0: all workers contribute to its sums (server/quorum.h) */
     int64_t quorum_timeout_ns;
     char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
     struct trib_kept_input *kept_spare;    /* memory for copies of inputs (op_carry.h); guarded by the mutex */
-    unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: none, or it has no bytes */
-    bool is_covered;       /* the loss of a server that sums a part of it costs nothing */
-    bool on_device;        /* TRIB_TENSOR_DEVICE */
-    bool is_sharded;       /* on a device, and local ranks exchange a shard each; another one on a device is staged */
+    /* memory for copies of its sums (worker_orphan.h); NULL: no copies, or the tensor has no bytes */
+    unsigned char *copies;
+    bool is_covered; /* the loss of a server that sums a part of it costs nothing */
+    bool on_device;  /* TRIB_TENSOR_DEVICE */
+    bool is_sharded; /* on a device, and local ranks exchange a shard each; another one on a device is staged */
     struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
     atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
     trib_post declare_post;
-    bool is_declared;          /* core 0: DECLARE was sent */
-    atomic_bool waits_for_use; /* one of an earlier epoch, which is declared by the first operation in this one */
+    bool is_declared; /* core 0: DECLARE was sent */
+    /* a tensor of an earlier epoch, which its first operation in this epoch declares again */
+    atomic_bool waits_for_use;
     trib_post use_post;
     atomic_bool use_posted;
-    bool is_stale; /* only the coordinator of an earlier epoch knew it, so its end is not sent */
+    bool is_stale; /* only the coordinator of an earlier epoch knew the tensor, so its end is not sent */
     trib_post end_post;
     atomic_uint end_cores_left;
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
@@ -138,7 +140,7 @@ struct trib_op_core {
     trib_post submit_post, cancel_post, input_post;
     trib_timer deadline;
     struct trib_op *op;
-    trib_core *core;               /* the core that it arrived at; NULL: not yet */
+    trib_core *core;               /* core at which the operation arrived; NULL: not yet */
     trib_op_core *next, *previous; /* the core's list */
     trib_op_core *queue_next;      /* the tensor's pending or waiting list */
     uint32_t tasks_left;
@@ -154,18 +156,18 @@ struct trib_op {
     trib_engine *engine;
     trib_tensor *tensor;
     uint32_t place;   /* of its handles (engine/base/handle.h) */
-    uintptr_t handle; /* the caller's, or the one that a prepared operation keeps; 0: nobody has one */
+    uintptr_t handle; /* handle of the caller, or of the prepared operation; 0: nobody has one */
     uint32_t step;    /* the caller's step; all contributions to a round have the same */
-    uint64_t scale;   /* of the sum, packed (base/scale.h) */
-    double prescale;  /* of integers, before they are summed; 1: none */
+    uint64_t scale;   /* factor of the sum, packed (base/scale.h) */
+    double prescale;  /* factor of integers before they are summed; 1: none */
     trib_collective collective;
     trib_reduce reduce;
-    uint32_t root, root_rank; /* its place, and the rank that the caller names; TRIB_NO_MEMBER: none */
-    bool names_root;          /* of bytes whose length only the root knows */
+    uint32_t root, root_rank; /* place of the root, and its rank as the caller gives it; TRIB_NO_MEMBER: none */
+    bool names_root;          /* for bytes whose length only the root knows */
     int32_t priority;
     const unsigned char *input;
     unsigned char *output;
-    uint64_t input_bytes, output_bytes; /* what the caller says is there; 0: it does not say */
+    uint64_t input_bytes, output_bytes; /* sizes of the buffers as the caller gives them; 0: not given */
     uint64_t input_given, output_given; /* what it has said */
     unsigned char *kept;                /* memory for a copy of the input, or NULL (op_carry.h) */
     uint64_t number;                    /* the order of submission */
@@ -182,13 +184,14 @@ struct trib_op {
     /* Cores whose op_core is still linked. An operation that is given up before its turn stays linked until its
      * turn. */
     atomic_uint cores_booked;
-    const trib_roster *roster; /* of the epoch in which it was begun, then of that in which it was completed; or NULL */
-    uint32_t contributors;     /* whose contributions are in the result */
-    /* a bit for each worker whose contribution is in the sums; late_count others came too late (server/quorum.h) */
+    /* roster of the epoch in which the operation was begun, then of the epoch in which it completed; or NULL */
+    const trib_roster *roster;
+    uint32_t contributors; /* number of workers whose contributions are in the result */
+    /* a bit for each worker whose contribution is in the sums; late_count workers came too late (server/quorum.h) */
     unsigned char *in_sum;
-    uint32_t late_count;    /* 0: in_sum is not looked at */
-    trib_partitioning *cut; /* of that epoch, if the tensor has slices */
-    bool is_held;           /* it waits until all workers are through with its round (op_commit.h) */
+    uint32_t late_count;    /* 0: in_sum is not read */
+    trib_partitioning *cut; /* partitioning in that epoch, if the tensor has slices */
+    bool is_held;           /* the operation waits until all workers are through with its round (op_commit.h) */
     bool spread;            /* posted to every core; false: to core 0, which posts it on after the placement */
     atomic_int claim;       /* 0: no failure; else the failure's status, whose text is written or about to be */
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -196,10 +199,10 @@ struct trib_op {
     uint32_t reason_at;            /* offset of the reason in the text, after the tensor's name */
     atomic_bool has_text;          /* the text is complete and will not change */
     atomic_int status;             /* TRIB_PENDING until complete, seen by callers */
-    atomic_bool is_over;           /* its callback has begun, so it may be started again if it is a prepared one's */
+    atomic_bool is_over;           /* its callback has begun, so a prepared operation may be started again */
     atomic_bool is_awaited;        /* threads wait for it, or did, and are to be woken at its end */
     atomic_bool cancelled;         /* cancellation was requested */
-    atomic_bool is_cancelled;      /* by the caller */
+    atomic_bool is_cancelled;      /* the caller has cancelled the operation */
     atomic_uint references;        /* held by the completion, the cores and the caller; at 0 the slot is free */
     atomic_uint counts;            /* of these, the completion and the caller; above 0: counts for ops_max */
     struct trib_device_op *device; /* NULL until the slot is first used for a device tensor */
@@ -221,9 +224,10 @@ static inline bool trib_op_contributes(const trib_op *op)
                : op->root == op->tensor->group_place;
 }
 
-/* ---- Who gives a task's bytes, and who gets them ---- */
+/* ---- Senders and receivers of a task's bytes ---- */
 
-/* The root of the partition: of the operation, or the worker whose slice it is. Of a pair the first one is. */
+/* The root of the partition: the operation's root, or the worker whose slice it is. In a pair it is the first
+ * worker. */
 static inline uint32_t trib_task_root(const trib_task *task)
 {
     return task->tensor->layout == TRIB_SLICES  ? task->slice
@@ -280,7 +284,7 @@ static inline bool trib_task_is_relayed(const trib_core *core, const trib_task *
            task->tensor->layout != TRIB_PAIRS;
 }
 
-/* Fills in what PUSH and WITHDRAW say alike about a task and its operation, but not its owner code. */
+/* Fills in the fields that PUSH and WITHDRAW share, from a task and its operation; not the owner code. */
 trib_frame trib_task_frame(const trib_task *task, trib_frame_type type);
 
 /* The collective as written in frames and trace records. Sharded tensors have their own values, because one member
@@ -295,7 +299,7 @@ static inline uint8_t trib_op_wire_collective(const trib_op *op)
 }
 
 /* ---- tensor.c: declaring and placing ---- */
-/* `desc` has been checked, but for what other declarations of its name say. handle_out may be NULL. */
+/* `desc` has been checked, but not against other declarations of its name. handle_out may be NULL. */
 TRIB_CHECKED trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc *desc,
                                                  trib_tensor **tensor_out, uintptr_t *handle_out, trib_error *error);
 static inline bool trib_tensor_is_reserved(const trib_tensor *tensor)
@@ -307,7 +311,7 @@ uintptr_t trib_tensor_lookup(trib_engine *engine, const char *name);
 /* Writes "float32[2x3]", or "float32[6]" if no shape was given. */
 void trib_tensor_describe(char *text, size_t size, trib_dtype dtype, uint64_t count, uint32_t dims,
                           const uint64_t *shape);
-/* Core 0: the coordinator has placed the tensor. Takes over both. */
+/* Core 0: the coordinator has placed the tensor. Takes ownership of `cut` and `owners`. */
 void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, trib_place_owner *owners_owned,
                         trib_partitioning *cut_owned);
 void trib_tensor_bad(trib_tensor *tensor, trib_status status, const char *text);
@@ -351,16 +355,16 @@ uint32_t trib_tensor_partition_count(uint64_t bytes, uint32_t partition_bytes);
 /* Frees what a placement has allocated. */
 void trib_tensor_free_parts(trib_tensor *tensor);
 void trib_tensors_free(trib_engine *engine);
-/* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. All are as if they had just been declared. The
- * caller holds the mutex. */
+/* tensor_epoch.c, core 0: an epoch is over, and no core uses a tensor. Returns all tensors to their state after the
+ * declaration. The caller holds the mutex. */
 void trib_tensors_reset(trib_engine *engine);
-/* Core 0: the workers of the new epoch share the tensors. The caller holds the mutex. */
+/* Core 0: adapts the tensors to the workers of the new epoch. The caller holds the mutex. */
 void trib_tensors_renumber(trib_engine *engine);
 /* Core 0: declares a tensor of an earlier epoch that has not been used in this one. */
 void trib_tensor_use(struct trib_core *core, trib_tensor *tensor);
-/* The caller holds the mutex: has core 0 do that. */
+/* The caller holds the mutex: lets core 0 call trib_tensor_use. */
 void trib_tensor_want(trib_tensor *tensor);
-/* For texts. The caller holds the mutex. */
+/* Returns the name for texts. The caller holds the mutex. */
 const char *trib_tensor_name_of(const trib_engine *engine, uint32_t tag);
 
 /* ---- tensor_end.c: the end of a tensor ---- */
@@ -369,11 +373,11 @@ void trib_tensor_set_state(trib_tensor *tensor, trib_tensor_state state);
 /* Any thread: callers know the tensor no more, and its name is free. TRIB_STATE: operations are in flight or prepared
  * on it. TRIB_INVALID: the handle is not a tensor's. */
 TRIB_CHECKED trib_status trib_tensor_release_handle(trib_engine *engine, uintptr_t handle, trib_error *error);
-/* The same for a tensor on which there are no operations; the caller holds the mutex. */
+/* As trib_tensor_release_handle, for a tensor without operations; the caller holds the mutex. */
 void trib_tensor_release_idle(trib_tensor *tensor);
 /* The caller holds the mutex: the engine's own tensor ends when the operations on it are over. */
 void trib_tensor_release_once(trib_tensor *tensor);
-/* Any thread. False if the tensor has no place yet, or its last reference has gone: its end has begun then. */
+/* Any thread. False if the tensor is not placed yet, or its last reference has gone, so that its end has begun. */
 TRIB_CHECKED bool trib_tensor_ref_placed(trib_tensor *tensor);
 /* Any thread: a slot of an operation on the tensor is free, or the tensor was released. */
 void trib_tensor_unref(trib_tensor *tensor);
@@ -417,12 +421,12 @@ typedef struct trib_request {
     const trib_op_params *params; /* checked */
     trib_collective collective;
     uint32_t step;
-    trib_tensor *tensor;     /* NULL: the engine names one for this operation (TRIB_OP_ONCE) */
-    uintptr_t tensor_handle; /* the caller's; 0: the tensor is the engine's own */
+    trib_tensor *tensor;     /* tensor of the operation; NULL: the engine makes one for this operation (TRIB_OP_ONCE) */
+    uintptr_t tensor_handle; /* handle that the caller gave; 0: the tensor is the engine's own */
     trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
     trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
 
-    bool names_root; /* of bytes: the root of params gives them */
+    bool names_root; /* the root's rank in `params` gives the bytes */
     bool is_once;
     trib_op *op;
     bool spread;     /* as in the operation before it is posted */
@@ -439,7 +443,7 @@ TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib
                                                  trib_error *error);
 /* The request that starts a prepared operation. */
 trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step);
-/* The caller gives the handle of a prepared operation back. */
+/* The caller gives back the handle of a prepared operation. */
 void trib_prepared_give_back(trib_prepared *prepared);
 void trib_prepared_free_all(trib_engine *engine);
 
@@ -461,13 +465,13 @@ static inline const char *trib_op_reason(const trib_op *op)
 void trib_op_give_up(trib_op *op);
 /* The core will not touch the operation's buffers again. */
 void trib_op_core_done(trib_op *op, trib_core *core);
-/* True if one worker gives what all get. */
-/* True if the worker's contribution is in the result, which has several. */
+/* True if one worker gives the bytes that all get. */
+/* True if the worker's contribution is in the result. */
 static inline bool trib_op_has(const trib_op *op, uint32_t worker)
 {
     return op->late_count == 0 || (op->in_sum[worker / 8] >> worker % 8 & 1) != 0;
 }
-/* A core of the operation learns whose contributions are in its sums. */
+/* Notes on a core of the operation which workers' contributions are in its sums. */
 void trib_op_take_set(trib_op *op, const unsigned char *set);
 bool trib_op_is_from_one(const trib_op *op);
 /* The operation is over: its callback will run. */
@@ -487,7 +491,7 @@ void trib_ops_free(trib_engine *engine);
 /* An operation has arrived at the core that it was posted to. */
 void trib_worker_arrived(trib_core *core, trib_op_core *op_core);
 void trib_worker_prepare_op_core(trib_op_core *op_core);
-/* Core 0: the operation is submitted once more. No core has it. is_over: its buffers are not used again. */
+/* Core 0: prepares the operation to be submitted again. No core has it. is_over: its buffers are not used again. */
 void trib_worker_prepare_again(trib_op_core *op_core, bool is_over);
 void trib_worker_tensor_bad(trib_reactor *reactor, trib_post *post);
 

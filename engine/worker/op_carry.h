@@ -1,6 +1,6 @@
 /*
  * op_carry.h - operations that go on in the next epoch: after the loss of a member in a job with TRIB_SURVIVE=continue,
- * those that the end of the epoch has cut short are submitted again, by the engine, with the inputs that they had.
+ * the engine submits again the operations that the end of the epoch has cut short, with the inputs that they had.
  *
  * All workers have heard of the same rounds when an epoch ends (op_commit.h). So for each tensor the first round that
  * is not over everywhere is the same on all of them. Each worker submits again, in their order, all its operations from
@@ -21,29 +21,29 @@ static inline bool trib_carry_parks(const trib_engine *engine)
 {
     return engine->formation.parks;
 }
-/* The operation waits for it. */
+/* The operation waits for the next epoch. */
 void trib_carry_park(trib_op *op);
 /* Takes memory for a copy of the input, if the result may overwrite it. */
 TRIB_CHECKED trib_status trib_carry_reserve(trib_op *op, const trib_op_params *params, trib_collective collective,
                                             const trib_tensor *tensor, trib_error *error);
-/* Gives that memory back: the operation was not taken. */
+/* Gives the memory of the copy back, because the operation was not taken. */
 void trib_carry_give_back(trib_op *op, trib_tensor *tensor);
 
 /* ---- Any core ---- */
-/* Copies what the core's tasks read of the input, if the operation keeps a copy. */
+/* Copies the parts of the input that the core's tasks read, if the operation keeps a copy. */
 void trib_carry_keep(trib_core *core, trib_op_core *op_core);
-/* The operation is over: its copy is not needed any more. */
+/* Frees the copy, because the operation is over. */
 void trib_carry_release(trib_op *op);
-/* The tensor is about to be placed anew, or forgotten. */
+/* Frees the spare copies of a tensor that is about to be placed anew, or forgotten. */
 void trib_carry_free_spare(trib_tensor *tensor);
 
 /* ---- Core 0 ---- */
 /* The core has ended. Returns true if the operation goes on in the next epoch, or spends its round there. */
 TRIB_CHECKED bool trib_carry_take(trib_core *core, trib_op *op);
-/* The cores are open again: submits what was carried over. */
+/* The cores are open again: submits the operations that were carried over. */
 void trib_carry_submit(trib_engine *engine);
-/* There is no next epoch: fails what was carried over. Returns true if there was something: it completes before the
- * engine counts as closed. */
+/* There is no next epoch: fails the operations that were carried over. Returns true if there were any: they complete
+ * before the engine counts as closed. */
 bool trib_carry_abandon(trib_core *core);
 
 #endif

@@ -238,7 +238,8 @@ void trib_commit_check(trib_core *core)
     while (*at != NULL) {
         trib_op *op = *at;
         const bool is_late = op->deadline_ns > 0 && now_ns >= op->deadline_ns;
-        const bool is_cut = atomic_load(&op->claim) != 0; /* it waits for the end of the epoch, which decides on it */
+        /* the operation waits for the end of the epoch, which decides on it */
+        const bool is_cut = atomic_load(&op->claim) != 0;
         if (is_cut || (!is_late && !atomic_load(&op->is_cancelled))) {
             at = &op->next;
             continue;

@@ -1,6 +1,7 @@
 /*
- * op_commit.h - all or nobody: in a job that goes on after the loss of a worker (TRIB_SURVIVE=workers), an operation
- * that a worker is through with completes when every worker of the job is through with its round.
+ * op_commit.h - an operation succeeds on all workers or on none: in a job that goes on after the loss of a worker
+ * (TRIB_SURVIVE=workers), an operation that a worker is through with completes when every worker of the job is through
+ * with its round.
  *
  * Core 0 tells the coordinator of rounds that are over here (SETTLED), and the coordinator tells all of the rounds that
  * are over everywhere (COMMIT). It tells of the end of an epoch on the same links, behind its last COMMIT. So all that
@@ -12,7 +13,8 @@
 
 #include "engine/worker/op.h"
 
-/* Any core: the operation's last core is done with it. Returns true if the operation has to wait for the others. */
+/* Any core: the operation's last core is done with it. Returns true if the operation has to wait for the other
+ * workers. */
 TRIB_CHECKED bool trib_commit_holds(trib_op *op);
 /* Any core: the last core has unlinked the operation. Returns true if its reference is passed on to core 0, which tells
  * the coordinator. */
@@ -24,7 +26,7 @@ TRIB_CHECKED trib_status trib_commit_take(trib_core *core, const trib_frame *fra
 void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round);
 /* Core 0, at every tick: operations that wait may be cancelled, or pass their deadlines. */
 void trib_commit_check(trib_core *core);
-/* Core 0: the epoch or the job is over. What waits fails, and so does what comes later. */
+/* Core 0: the epoch or the job is over. Operations that wait fail, and so do later ones. */
 void trib_commit_fail_all(trib_core *core, trib_status status, const char *text);
 
 #endif

@@ -290,7 +290,7 @@ static trib_status take_entry(trib_engine *engine, trib_join_entry kind, uint32_
     } else if (kind == TRIB_JOIN_TENSOR && count <= TRIB_ROUNDS_MAX) {
         trib_tensor *tensor = number < engine->tensor_count ? engine->tensors[number] : NULL;
         if (tensor == NULL || !trib_tensor_ref_placed(tensor)) {
-            return TRIB_OK; /* it ends here */
+            return TRIB_OK; /* the tensor has ended here */
         }
         raise_count(&tensor->rounds, count);
         const trib_status status = add_target(&engine->join, tensor, count);

@@ -16,7 +16,7 @@
 TRIB_CHECKED trib_status trib_op_join_check(const trib_engine *engine, trib_error *error);
 /* Any thread. request->params->output, if it is not NULL, gets the rank that joined last. */
 TRIB_CHECKED trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error *error);
-/* The core may have settled its last operation, or has its links now. */
+/* Continues the operation when the core may have settled its last operation, or has its links now. */
 void trib_op_join_continue(trib_core *core);
 /* Core 0: takes JOIN_OVER from the coordinator. */
 TRIB_CHECKED trib_status trib_op_join_take_over(trib_engine *engine, const trib_frame *frame, const void *payload,

@@ -219,8 +219,9 @@ static void begin_op(trib_request *request, int64_t now_ns)
     const bool has_handle = request->handle_out != NULL || request->prepared != NULL;
     fill_op(op, request, now_ns);
     request->spread = op->spread; /* core 0 may change the operation's own once it is posted */
-    op->round = trib_carry_parks(op->engine) ? 0 : ++op->tensor->rounds; /* it gets another one if it waits */
-    trib_assert(op->round <= TRIB_ROUNDS_MAX);                           /* book_round has checked it */
+    /* a parked operation gets another round later */
+    op->round = trib_carry_parks(op->engine) ? 0 : ++op->tensor->rounds;
+    trib_assert(op->round <= TRIB_ROUNDS_MAX); /* book_round has checked it */
     if (op->spread) {
         trib_op_fit(op);
     }

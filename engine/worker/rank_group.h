@@ -22,26 +22,26 @@ typedef enum trib_group_state {
  * engine, so a caller that uses a handle while another thread releases it reads a group all the same.
  */
 struct trib_group {
-    trib_engine *engine;   /* stays as it is when the memory is used again */
-    uint32_t handle_place; /* base/handle.h; stays, too */
+    trib_engine *engine;   /* engine of the group; stays as it is when the memory is used again */
+    uint32_t handle_place; /* place of its handles (base/handle.h); stays, too */
     uintptr_t handle;      /* guarded by the engine's mutex; 0: it was released */
     /* Guarded by the engine's mutex: 1 while it is not released, and 1 for each of its tensors in this process. */
     uint32_t references;
-    uint32_t calls; /* calls under way that use it, guarded by the engine's mutex */
+    uint32_t calls; /* calls in progress that use the group, guarded by the engine's mutex */
     char name[TRIB_TENSOR_NAME_MAX + 1];
-    uint32_t tag;   /* this member's own number for it */
-    uint32_t place; /* of this worker, in the group's order */
+    uint32_t tag;   /* this member's own number for the group */
+    uint32_t place; /* place of this worker in the group */
     uint32_t count;
     uint32_t *ranks;
     uint32_t bytes_calls; /* operations on bytes so far, guarded by the engine's mutex */
     trib_post create_post, end_post;
-    atomic_bool is_over;     /* its epoch is: its ranks name nobody any more (job/formation.h) */
+    atomic_bool is_over;     /* the group's epoch is over, so its ranks name no workers any more (job/formation.h) */
     struct trib_group *next; /* in engine->groups, newest first */
     /* On core 0: */
     trib_group_state state;
     bool is_asked; /* the coordinator has been told */
     bool ends;     /* the coordinator learns of the end when it has answered */
-    uint32_t id;   /* set when it is made */
+    uint32_t id;   /* number of the group; set when the coordinator has made it */
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     struct trib_tensor *waiting; /* tensors to be declared when it is made */
 };
@@ -54,17 +54,17 @@ TRIB_CHECKED trib_status trib_rank_group_hold(trib_engine *engine, uintptr_t han
                                               trib_error *error);
 void trib_rank_group_let_go(trib_group *group); /* NULL is fine */
 TRIB_CHECKED trib_status trib_rank_group_release(trib_engine *engine, uintptr_t handle, trib_error *error);
-/* A tensor of the group is forgotten, or the group was released. The caller holds the mutex. */
+/* Gives back a reference: a tensor of the group is forgotten, or the group was released. The caller holds the mutex. */
 void trib_rank_group_unref_locked(trib_group *group);
 /* Core 0: the coordinator has learned of the end, or never will: the memory is free for the next group. */
 void trib_rank_group_forgotten(trib_group *group);
 /* Between two epochs: ends all groups. Their names are free again. The caller holds the mutex. */
 void trib_rank_groups_end(trib_engine *engine);
-/* Forgets the ranks of the groups of the job, when nothing sums for them any more. */
+/* Frees the rank sets of the job's groups, when no aggregator uses them any more. */
 void trib_rank_sets_free(trib_engine *engine);
 void trib_rank_groups_free(trib_engine *engine);
 
-/* This worker as callers name it: by its rank, or its place in the group. */
+/* This worker's place among the group's workers; NULL: its rank. */
 static inline uint32_t trib_rank_group_own(const trib_engine *engine, const trib_group *group)
 {
     return group == NULL ? (uint32_t)engine->config.rank : group->place;
@@ -81,14 +81,14 @@ static inline uint32_t trib_rank_group_place(const trib_engine *engine, const tr
     return group == NULL ? engine->member_id : group->place;
 }
 
-/* Roots are below this number: the ranks that there are, or have been where they stay as they were. */
+/* Roots must be below this number: the count of ranks, lost ones included where ranks stay as they were. */
 static inline uint32_t trib_rank_group_roots(const trib_engine *engine, const trib_group *group)
 {
     const trib_roster *roster = engine->roster;
     return group == NULL && roster != NULL ? roster->ranks_used : trib_rank_group_count(engine, group);
 }
 
-/* The rank of the worker at a place. */
+/* The rank of the worker at a place of the group. */
 static inline uint32_t trib_rank_group_rank(const trib_group *group, uint32_t place)
 {
     return group == NULL ? place : group->ranks[place];

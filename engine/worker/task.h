@@ -18,11 +18,11 @@ struct trib_task_codec;
 
 typedef enum trib_task_state {
     TRIB_TASK_IDLE,    /* no round has begun, or one is about to */
-    TRIB_TASK_QUEUED,  /* in its stage's queue, for credit */
+    TRIB_TASK_QUEUED,  /* in its stage's queue, where it waits for credit */
     TRIB_TASK_RUNNING, /* inside a function of its stage */
     TRIB_TASK_RESUMED, /* still inside the function, but the stage is already done */
     TRIB_TASK_WAITING, /* the stage is PENDING */
-    TRIB_TASK_FAILING, /* given up, and something still holds it */
+    TRIB_TASK_FAILING, /* given up, but it still has holds */
     TRIB_TASK_SETTLED,
     TRIB_TASK_STATES
 } trib_task_state;
@@ -36,7 +36,7 @@ typedef enum trib_hold {
     TRIB_HOLD_COUNT
 } trib_hold;
 
-/* A round of a partition that was given up here after all its chunks were sent. The entry lasts until the owner
+/* A round of a partition that this worker gave up after all its chunks were sent. The entry lasts until the owner
  * answers. */
 typedef struct trib_kept_round {
     const trib_link *link; /* link to the owner; compared, never followed */
@@ -66,9 +66,9 @@ typedef struct trib_task {
     struct trib_tensor *tensor;
     struct trib_op_core *op_core; /* the current operation; NULL: none */
     trib_link *link;              /* link to the core that sums the partition */
-    uint64_t offset;              /* bytes before it in the tensor; TRIB_PAIRS: in the giver's input */
-    uint64_t offset_own;          /* bytes before it in its slice; TRIB_PAIRS: in the taker's output */
-    uint32_t slice;               /* the slice that it is part of (partitioning.h) */
+    uint64_t offset;              /* bytes before the partition in the tensor; TRIB_PAIRS: in the sender's input */
+    uint64_t offset_own;          /* bytes before the partition in its slice; TRIB_PAIRS: in the receiver's output */
+    uint32_t slice;               /* slice that the partition belongs to (partitioning.h) */
     uint32_t size;
     uint32_t partition;
     uint8_t connection;     /* link connection that carried its contributions (link_priority.h, link_subflow.h) */
@@ -78,28 +78,28 @@ typedef struct trib_task {
     uint32_t chunks_received;
     struct trib_self_lease *self_held; /* chunks that this process's own server reads in place */
     trib_task_io io;
-    /* Where the loss of a server costs nothing (worker_orphan.h): memory for a copy of the sum, and the round whose
-     * whole sum is there (0: none), with what else its PUSH said. */
+    /* Where the loss of a server costs nothing (worker_orphan.h): memory for a copy of the sum, the round whose whole
+     * sum is there (0: none), and the other fields of that round's PUSH. */
     unsigned char *copy;
     uint32_t copy_round, copy_step;
     uint8_t copy_reduce;
-    bool lands_in_copy;              /* the round's sum lands in the copy first, as whole partition or not at all */
-    bool keeps;                      /* this worker keeps the round's sum for all (server/keeper.h) */
-    bool has_landed;                 /* a chunk of the sum has begun to land since the round was pushed */
-    bool is_kept;                    /* the keeper has the round's sum, which lands where it is wanted */
-    uint32_t giver;                  /* the worker that gives the round's sum away; TRIB_NO_MEMBER: it is summed */
-    struct trib_orphan *orphan;      /* its owner is lost, and the next one has not said how to go on; else NULL */
+    bool lands_in_copy; /* the round's sum lands in the copy first, as whole partition or not at all */
+    bool keeps; /* this worker is the partition's keeper, and keeps the round's sum for all workers (server/keeper.h) */
+    bool has_landed;            /* a chunk of the sum has begun to land since the round was pushed */
+    bool is_kept;               /* the keeper has the round's sum, so this worker needs no copy */
+    uint32_t giver;             /* worker that sends the round's finished sum to all; TRIB_NO_MEMBER: the owner sums */
+    struct trib_orphan *orphan; /* the owner is lost, and the next owner has not said how to go on; else NULL */
     struct trib_device_task *device; /* NULL: the tensor is in host memory */
-    struct trib_task_codec *codec;   /* NULL: the tensor has none (task_codec.h) */
+    struct trib_task_codec *codec;   /* NULL: the tensor has no codec (task_codec.h) */
     trib_task_state state;
     uint32_t stage; /* index into the plan */
-    uint32_t holds; /* the sum of held */
+    uint32_t holds; /* number of all holds: the sum of `held` */
     uint32_t held[TRIB_HOLD_COUNT];
     bool has_credit;                               /* its bytes count against the credit of its stage */
-    struct trib_task *queue_next, *queue_previous; /* while QUEUED */
+    struct trib_task *queue_next, *queue_previous; /* neighbours in the queue, while QUEUED */
     /* A round has been given up since the last one began; messages about it to the server may still be in flight. */
     bool gave_up;
-    trib_status gave_up_as; /* what the owner was told then */
+    trib_status gave_up_as; /* status that the owner was told for the given-up round */
     bool has_weight;        /* its bytes count in the weight of the link that pushes it (egress.h) */
     bool in_order;          /* this round uses the same connection as the messages of the round before it */
     bool next_in_order;     /* the next round does so too, whether or not this one is given up */
@@ -107,7 +107,7 @@ typedef struct trib_task {
     bool held_back;         /* waits in PUSH until the owner answers a given-up round (worker_held.c) */
     trib_kept_round kept[TRIB_SUM_KEPT_ROUNDS_MAX];
     uint32_t missing_rank;  /* rank last reported missing; TRIB_NO_MEMBER: none */
-    uint32_t missing_count; /* number of contributors that were missing then, 0 if that was not said */
+    uint32_t missing_count; /* number of contributors that were missing then; 0: not reported */
     int64_t since_ns;       /* time of entry into the stage */
     uint64_t *received;     /* one bit per chunk */
 } trib_task;
@@ -135,7 +135,7 @@ static inline void trib_task_hold(trib_task *task, trib_hold reason)
     trib_assert(task->state != TRIB_TASK_SETTLED && reason < TRIB_HOLD_COUNT);
     task->holds++;
     task->held[reason]++;
-    trib_assert(task->holds >= task->held[reason] && task->held[reason] > 0); /* neither count wrapped */
+    trib_assert(task->holds >= task->held[reason] && task->held[reason] > 0); /* neither count wrapped around */
 }
 
 /* pipeline.c. A task that fails settles with its last hold. */

@@ -211,7 +211,7 @@ static void encode_next(trib_reactor *reactor, trib_post *post)
     trib_task *task = self->task;
     trib_error error, why;
     if (!trib_task_is_open(task)) {
-        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* it was given up */
+        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* the task was given up */
         return;
     }
     const trib_encoding encoding = encoding_of(task);
@@ -343,7 +343,7 @@ static void decode_next(trib_reactor *reactor, trib_post *post)
     trib_task *task = self->task;
     trib_error error;
     if (!trib_task_is_open(task)) {
-        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* it was given up */
+        trib_task_release(core, task, TRIB_HOLD_ENCODE); /* the task was given up */
         return;
     }
     const trib_status status = decode_chunk(core, task, self->chunk_to_decode, &error);

@@ -285,7 +285,7 @@ trib_status trib_tensor_find_or_add(trib_engine *engine, const trib_tensor_desc 
     if (status == TRIB_OK && tensor != NULL) {
         status = check_same(tensor, desc, &codec, error);
         if (status == TRIB_OK) {
-            tensor->priority = desc->priority; /* of the operations that this worker submits from now on */
+            tensor->priority = desc->priority; /* default of the operations that this worker submits from now on */
         }
     } else if (status == TRIB_OK) {
         status = add(engine, desc, &codec, &tensor, error);

@@ -103,7 +103,7 @@ void trib_codec_reset(trib_tensor *tensor)
     trib_error error;
     const trib_status status =
         trib_codec_parse_with(&tensor->engine->codecs, tensor->codec_text, &tensor->codec, &error);
-    trib_assert(status == TRIB_OK); /* it is the one form of what was read before */
+    trib_assert(status == TRIB_OK); /* the text is the one form of a text that was read before */
 }
 
 bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
@@ -131,5 +131,5 @@ bool trib_codec_place_tensor(trib_tensor *tensor, char *text, size_t size)
     char codec[TRIB_CODEC_TEXT_SIZE];
     snprintf(text, size, "codec \"%s\": %s", trib_codec_format(&tensor->codec, codec), why);
     tensor->codec.codec = NULL;
-    return !tensor->names_codec || trib_codec_is_auto(tensor->codec_text); /* what is chosen may be none */
+    return !tensor->names_codec || trib_codec_is_auto(tensor->codec_text); /* the choice may be none */
 }

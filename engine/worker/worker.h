@@ -18,7 +18,7 @@ static inline trib_tensor_core *trib_tensor_core_of(const trib_core *core, const
 /* ---- worker.c ---- */
 /* Registers a placed tensor, so that frames can find it by id. Returns false if memory runs out. */
 bool trib_worker_know_tensor(trib_core *core, trib_tensor *tensor);
-/* The tensor has ended. Frames about it may still come, and are dropped. */
+/* Notes that the tensor has ended. Frames about it may still arrive, and are dropped. */
 void trib_worker_forget_tensor(trib_core *core, const trib_tensor *tensor);
 /* Returns true if the frame is about a round of a tensor that has ended. */
 static inline bool trib_worker_is_about_ended(const trib_core *core, const trib_frame *frame)
@@ -71,7 +71,7 @@ bool trib_worker_awaits_answer(const trib_task *task, uint32_t round);
 bool trib_worker_hold_back(trib_task *task);
 /* Handles a frame about a round that may be kept. The tensor and partition of the frame are valid here. */
 void trib_worker_take_kept_answer(trib_link *link, const trib_frame *frame);
-/* The rounds up to this one are over, and no answer comes: all workers have joined since (trib_join). */
+/* Forgets kept rounds up to this one. No answer will come, because all workers have joined since (trib_join). */
 void trib_worker_forget_kept(trib_task *task, uint32_t round);
 /* Writes what a held-back task waits for. */
 void trib_worker_held_text(const trib_core *core, const trib_task *task, char *text, size_t size);

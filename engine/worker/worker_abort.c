@@ -102,7 +102,7 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
             trib_session_give_back(task->link, task);
         }
         if (tensor->active != op_core) {
-            return; /* that was the last */
+            return; /* that was the last open task */
         }
         waits = waits || task->held[TRIB_HOLD_SEND] + task->held[TRIB_HOLD_RECEIVE] > 0;
         held = held || task->held[TRIB_HOLD_DEVICE] > 0;
@@ -129,7 +129,7 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     trib_tensor *tensor = op_core->op->tensor;
     trib_tensor_core *mine = trib_tensor_core_of(core, tensor);
     trib_assert(mine->active == op_core);
-    trib_assert(op_core->core == core && atomic_load(&op_core->op->claim) != 0); /* it has failed already */
+    trib_assert(op_core->core == core && atomic_load(&op_core->op->claim) != 0); /* the operation has failed already */
     if (op_core->abort) {
         return;
     }

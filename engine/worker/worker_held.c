@@ -50,7 +50,7 @@ bool trib_worker_awaits_answer(const trib_task *task, uint32_t round)
 static void answered(trib_task *task, uint32_t round, bool is_refused)
 {
     if (is_refused && task->op_core != NULL && task->op_core->op->round == round) {
-        task->refused = true; /* it has been given up, and has not settled */
+        task->refused = true; /* the task was given up, and has not settled */
     }
     trib_task_codec_answered(task, round, is_refused);
 }

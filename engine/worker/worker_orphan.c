@@ -24,7 +24,7 @@ typedef struct trib_orphan {
     uint32_t final;   /* the round whose copy is given away; 0: none */
     uint32_t giver;   /* the worker that gives the sum of this worker's round away, or TRIB_NO_MEMBER */
     uint32_t chunks_sent, sends;
-    struct trib_orphan *next, *prev; /* of the core (utlist.h) */
+    struct trib_orphan *next, *prev; /* neighbours in the core's list (utlist.h) */
 } trib_orphan;
 
 /* ---- Copies ---- */
@@ -395,7 +395,7 @@ static void go_on(trib_orphan *orphan)
     if (orphan->sends == 0) {
         free_orphan(orphan);
     }
-    task->connection = 0; /* what comes next overtakes neither the withdraws nor the copy */
+    task->connection = 0; /* later frames overtake neither the withdraws nor the copy */
     task->in_order = task->next_in_order = true;
     if (is_open) {
         trib_pipeline_restart(core, task, TRIB_STAGE_PUSH);

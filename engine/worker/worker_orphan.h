@@ -7,15 +7,16 @@
  * workers have the last one. In a broadcast the root alone keeps a copy, because it is told last that the round is
  * complete.
  *
- * In an all-reduce of several partitions one worker, the partition's keeper, does so for all (server/keeper.h). A SUM
- * that says that the keeper has it lands where it is wanted, even in the input, and leaves no copy. The keeper's copy
- * is there until all workers are through, so such a round is given away and never pushed again.
+ * In an all-reduce of several partitions one worker, the partition's keeper, keeps the copy for all (server/keeper.h).
+ * A SUM that says that the keeper has the sum lands in the output directly, even if that is the input, and leaves no
+ * copy. The keeper's copy stays until all workers are through with the round, so the round's sum is sent from the copy,
+ * and contributions are never pushed again.
  *
- * When a server is lost, each worker closes what it has to it. Then it tells the partition's next owner (REPORT) its
- * last round, whether it still has the input for it, and whose round's sum it has in its copy. The owner answers all
- * workers when all have reported (server/takeover.h). RESUME says whether this worker is to give its copy away, as the
- * root of a broadcast that takes the place of that round, and whether its own round is such a broadcast of another
- * worker. Otherwise the worker pushes its input again.
+ * When a server is lost, each worker closes its links to it. Then it tells the partition's next owner (REPORT) its last
+ * round, whether it still has the input for it, and whose round's sum it has in its copy. The owner answers all workers
+ * when all have reported (server/takeover.h). RESUME says whether this worker is to give its copy away, as the root of
+ * a broadcast that takes the place of that round, and whether its own round is such a broadcast of another worker.
+ * Otherwise the worker pushes its input again.
  *
  * A worker that was told of the tensor only after the loss has another owner from the beginning, and one that has
  * released it knows no partition any more. Neither reports by itself. The owner asks for reports that are missing
@@ -33,7 +34,7 @@
 
 /* Core 0: a server is lost; the cores take its partitions to their next owners. */
 void trib_worker_server_lost(trib_engine *engine, uint32_t member);
-/* Any core: has all cores go on with the losses. */
+/* Any core: lets all cores go on with the losses. */
 void trib_worker_post_losses(trib_engine *engine);
 /* Goes on with the losses that the core has heard of, as far as all links to those servers have ended. */
 void trib_worker_take_losses(trib_core *core);
@@ -43,7 +44,7 @@ void trib_worker_free_orphans(trib_core *core);
 /* Returns true if the task cannot be pushed, because its owner is lost and has no successor yet. The task is pushed
  * when that is known, or fails when the epoch ends. */
 bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task);
-/* The task is given up: its next owner hears of that after RESUME. */
+/* Notes that the task is given up: its next owner hears of it after RESUME. */
 void trib_orphan_withdraw(trib_task *task);
 /* Takes an ASK_REPORT. */
 TRIB_CHECKED trib_status trib_orphan_answer(trib_link *link, const trib_frame *frame, trib_error *error);
@@ -52,13 +53,13 @@ TRIB_CHECKED trib_status trib_orphan_resume(trib_link *link, const trib_frame *f
 
 /* Decides where the round's sum lands. Called before each push of the round. */
 void trib_copy_prepare(const trib_core *core, trib_task *task);
-/* A chunk of the sum is about to land: what the copy has of another round is over. */
+/* A chunk of the sum is about to land: drops the part of another round's sum that the copy has. */
 static inline void trib_copy_begin(trib_task *task)
 {
     task->has_landed = true;
     task->copy_round = task->lands_in_copy ? 0 : task->copy_round;
 }
-/* A chunk of the sum is there, which is not counted yet. */
+/* Notes a chunk of the sum that has arrived and is not counted yet. */
 void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk);
 
 #endif

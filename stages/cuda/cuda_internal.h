@@ -51,7 +51,7 @@ typedef enum cuda_stream_id { CUDA_TO_HOST, CUDA_TO_DEVICE, CUDA_COLLECTIVE, CUD
 /* A job that the device has; job->slot points to it. */
 typedef struct cuda_slot {
     trib_device_job *job;
-    cudaEvent_t event; /* is reused */
+    cudaEvent_t event; /* reused for later jobs */
     bool issued;       /* the work is on its stream */
     bool has_no_event; /* recording failed: the job has ended when its stream is idle */
     /* Results of issuing it. */
@@ -99,7 +99,7 @@ typedef struct cuda_comm {
     int index, rank, size;
     ncclUniqueId id;
     ncclComm_t nccl;     /* NULL: does not exist */
-    ncclResult_t result; /* of joining; this and nccl belong to the device thread once phase is READY */
+    ncclResult_t result; /* result of joining; this and nccl belong to the device thread once phase is READY */
     int64_t began_ns;    /* start of joining */
     atomic_int phase;    /* JOINING, then READY or ABANDONED */
     atomic_uint inside;  /* 1 while the device thread is in a call of NCCL's, else 0 */
@@ -107,7 +107,7 @@ typedef struct cuda_comm {
     sem_t stop;          /* wakes the rescue thread: after stop, or when the device thread is done with it */
     atomic_bool given_up;
     atomic_bool late;       /* an orderly end has run out of time */
-    atomic_bool over;       /* the call that ends it has returned, or could not be made */
+    atomic_bool over;       /* the call that ends the communicator has returned, or could not be made */
     atomic_int holders;     /* references */
     struct cuda_comm *next; /* in the list of cuda_exit.c */
 } cuda_comm;
@@ -160,7 +160,7 @@ struct trib_device {
     /* GPUDirect; NULL: network devices cannot use the device's memory. */
     CUresult (*get_handle)(void *, CUdeviceptr, size_t, CUmemRangeHandleType, unsigned long long);
     enum cudaFlushGPUDirectRDMAWritesScope seen_by; /* the devices that must see what network devices write */
-    bool flushes;                                   /* a call is needed to make them see it */
+    bool flushes;                                   /* a call is needed to make the writes visible */
     pthread_t thread;
 
     pthread_mutex_t mutex; /* guards what follows, up to the next comment */
@@ -168,8 +168,8 @@ struct trib_device {
     trib_device_job *new_head, *new_tail;
     bool stopping, orderly, quits;
     bool asleep;      /* the device thread waits for a signal */
-    bool kicked;      /* it is to spin for a while, as jobs will come */
-    uint32_t to_wake; /* reactors that it is to wake first */
+    bool kicked;      /* the device thread is to spin for a while, because jobs will come */
+    uint32_t to_wake; /* reactors that the device thread is to wake first */
     bool calls_come;  /* a new job needs calls that may take long */
     bool calls;       /* the device thread makes such calls in this turn */
     cuda_stream_marker *free_markers;
@@ -187,19 +187,19 @@ struct trib_device {
     cuda_queue ready;                        /* collectives that have not been issued, oldest first */
     cuda_queue deferred;                     /* copies whose `after` has not been issued */
     trib_device_job *waits, *waits_tail;     /* jobs that wait for callers' streams, oldest first */
-    cuda_end_event *end_events;              /* all of them */
-    cuda_encoded encoded[CUDA_STREAM_COUNT]; /* of the two streams of copies */
+    cuda_end_event *end_events;              /* events of all operations */
+    cuda_encoded encoded[CUDA_STREAM_COUNT]; /* for the two streams of copies */
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
-    trib_poll_window poll_window; /* its work: jobs that come or end */
+    trib_poll_window poll_window; /* fed by jobs that come or end */
 
     /* cuda_nccl.c */
     cuda_nccl nccl;
     bool nccl_loaded;
     cuda_comm_state comm_state;
     char comm_text[TRIB_DEVICE_TEXT_SIZE]; /* why the communicator failed */
-    trib_device_job *join;                 /* while JOINING */
+    trib_device_job *join;                 /* the JOIN job while the phase is JOINING */
     int64_t checked_ns;                    /* the last query of asynchronous errors */
 };
 
@@ -213,7 +213,7 @@ cudaError_t cuda_driver_open(cuda_driver *driver);
  * none is refused. */
 typedef struct cuda_context_guard {
     bool is_pushed;           /* the device's context was pushed */
-    CUstreamCaptureMode mode; /* the thread's own */
+    CUstreamCaptureMode mode; /* capture mode of the foreign thread */
 } cuda_context_guard;
 
 /* Before the first guard is entered, and after the last was left. */
@@ -248,7 +248,7 @@ trib_status cuda_stream_order_after(trib_device *device, const trib_device_job *
 bool cuda_nccl_reduces(trib_dtype dtype, trib_reduce reduce);
 void cuda_nccl_make_id(trib_device *device, trib_device_job *job);
 void cuda_nccl_join(trib_device *device, trib_device_job *job);
-/* Looks whether joining is over, launches ready collectives, and looks for errors of NCCL's. */
+/* Checks whether joining is over, launches ready collectives, and checks for NCCL's errors. */
 void cuda_nccl_progress(trib_device *device);
 /* True: cuda_nccl_progress must be called again soon. */
 bool cuda_nccl_is_busy(const trib_device *device);
@@ -279,13 +279,13 @@ void cuda_ends_free(trib_device *device);
 /* trib_device_ops.encodes, .decodes */
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype);
 bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype);
-/* Loads the kernels, so that no launch waits for that beside kernels of NCCL's. */
+/* Loads the kernels, so that no launch has to load them while NCCL's kernels run. */
 cudaError_t cuda_codec_load(void);
-/* The device thread: put the job's kernel and its copy on that stream. Without device memory for that they set
- * job->was_full, and do as it says. */
+/* The device thread: put the job's kernel and its copy on that stream. If no device memory is left for the encoded
+ * bytes they set job->was_full, and act as the comment on was_full says. */
 cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream);
 cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t stream);
-/* After the streams' last work. */
+/* Call this after the last work of the streams. */
 void cuda_codec_free(trib_device *device);
 
 /* ---- cuda_comm.c ---- */
@@ -293,17 +293,18 @@ void cuda_codec_free(trib_device *device);
 bool cuda_comm_join(trib_device *device, const void *id);
 /* Returns true when joining is over; *result is NCCL's answer. */
 bool cuda_comm_joined(const trib_device *device, ncclResult_t *result);
-/* The device thread, around calls of NCCL's on a READY communicator, and calls that may wait for its kernels. False:
- * the call must not be made, as the communicator is given up. */
+/* The device thread: enclose calls of NCCL on a READY communicator, and calls that may wait for its kernels. False: the
+ * call must not be made, because the communicator is given up. */
 bool cuda_comm_enter(trib_device *device);
 void cuda_comm_exit(trib_device *device);
-/* Any thread, with the mutex held, after stop: if the device thread stays in a call the rescue thread aborts that. */
+/* Any thread, with the mutex held, after stop: if the device thread stays in a call, the rescue thread aborts the
+ * communicator. */
 void cuda_comm_stop(trib_device *device);
 /* The device thread, outside of calls: gives the communicator up, so that its kernels end. Does not wait. */
 void cuda_comm_abort(trib_device *device);
 /* Drops a reference; the last one frees it. */
 void cuda_comm_let_go(cuda_comm *comm);
-/* At the process's end: gives it up, also during a call. Does not wait. */
+/* At the process's end: gives the communicator up, also during a call. Does not wait. */
 void cuda_comm_give_up(cuda_comm *comm);
 /* Ends the communicator in good order, or waits for the end of an abort, before memory that NCCL may use is freed.
  * After 7 s (5 s, and 2 s more for an orderly end to turn into an abort) the device counts as hung. */
@@ -312,15 +313,15 @@ void cuda_comm_end(trib_device *device);
 /* ---- cuda_exit.c: any thread ---- */
 typedef enum cuda_exit_moment {
     CUDA_EXIT_LOADED,
-    CUDA_EXIT_JOINING, /* has taken a while */
+    CUDA_EXIT_JOINING, /* a join has taken long */
     CUDA_EXIT_JOINED,
     CUDA_EXIT_MOMENTS
 } cuda_exit_moment;
 /* Registers a handler: from now on exit() waits for the holding threads before it runs the handlers that were
  * registered until this moment. */
 void cuda_exit_watch(cuda_exit_moment moment);
-/* Around calls of NCCL's by the device thread, and by threads that it starts. False: the process ends, and the call
- * must not be made. The second is for ending a communicator, which is allowed for longer. */
+/* Enclose calls of NCCL by the device thread, and by threads that it starts. False: the process ends, and the call must
+ * not be made. The second function is for ending a communicator, which may take longer. */
 bool cuda_exit_hold(void);
 bool cuda_exit_hold_to_end(void);
 void cuda_exit_release(void);

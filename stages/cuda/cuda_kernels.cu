@@ -14,7 +14,7 @@
 #define SCALE_BYTES 4u
 #define THREADS 256u
 #define CLUSTER 8u             /* blocks that encode a chunk with a scale together */
-#define ALONE_THREADS 1024u    /* of the block that does it alone */
+#define ALONE_THREADS 1024u    /* threads of a block that works alone */
 #define KEPT_BYTES (46u << 10) /* the most of a block */
 #define PARTS 8u               /* blocks for each chunk that is cast or decoded */
 #define SIGN 0x80000000u
@@ -56,7 +56,7 @@ static __device__ __forceinline__ uint32_t widened(uint32_t magnitude, narrow fo
     return magnitude < 1u << (23 - format.shift) ? small : normal;
 }
 
-/* What a chunk's elements share: the scale, or its inverse, and the key of the numbers that they draw. */
+/* Values that a chunk's elements share: the scale, or its inverse, and the key of the numbers that they draw. */
 struct shared_part {
     float factor;
     uint32_t key[2], first;

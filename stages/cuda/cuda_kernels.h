@@ -22,7 +22,7 @@ typedef struct cuda_kernel_work {
     uint64_t count;
     uint32_t chunk_elements, room;
     uint64_t first_element;
-    uint64_t key; /* int8: of seed, tensor, rank and round */
+    uint64_t key; /* int8: made from seed, tensor, rank and round */
 } cuda_kernel_work;
 
 #ifdef __cplusplus

@@ -113,7 +113,7 @@ trib_status cuda_stream_order_after(trib_device *device, const trib_device_job *
     trib_assert(which < CUDA_STREAM_COUNT && job->after != job);
     const cuda_slot *before = job->after == NULL ? NULL : job->after->slot;
     CUresult code = CUDA_SUCCESS;
-    if (before == NULL) { /* that job has ended */
+    if (before == NULL) { /* the earlier job has ended */
         *why_out = job->after == NULL ? "" : job->after->text;
         return job->after == NULL ? TRIB_OK : job->after->status;
     }

@@ -42,7 +42,7 @@ typedef struct sum_float8 {
     uint32_t steps;        /* a power of two */
     uint32_t normal_from;  /* the smallest normal number */
     uint32_t finite_until; /* the largest float32 that rounds to a finite number */
-    uint32_t nan_above;    /* what is larger becomes NaN; numbers between the two become infinity */
+    uint32_t nan_above;    /* larger numbers become NaN; numbers between the two become infinity */
     uint32_t infinity;
     uint32_t nan;
 } sum_float8;
@@ -89,7 +89,7 @@ typedef struct sum_divisor {
 
 static inline sum_divisor sum_divisor_of(uint32_t divisor)
 {
-    uint32_t bits = 0; /* the smallest with 2^bits >= divisor */
+    uint32_t bits = 0; /* the smallest number with 2^bits >= divisor */
     while (((uint64_t)1 << bits) < divisor) {
         bits++;
     }

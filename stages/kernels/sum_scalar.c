@@ -136,7 +136,7 @@ SUM_INLINE void narrow_bf16(unsigned char *at, sum_vec value)
 SUM_INLINE sum_vec widen_e4m3(const unsigned char *at)
 {
     const uint32_t magnitude = *at & 0x7f;
-    const uint32_t finite = bits_of_f32(f32_of(magnitude << 20) * 0x1p120f); /* as in widen_half */
+    const uint32_t finite = bits_of_f32(f32_of(magnitude << 20) * 0x1p120f); /* see widen_half */
     return (*at & 0x80u) << 24 | (magnitude <= SUM_E4M3_LARGEST ? finite : SUM_F32_NAN);
 }
 

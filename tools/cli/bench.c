@@ -29,10 +29,10 @@
 #define ITERATIONS_MAX 10000
 #define BATCH_MAX 30000
 #define WARMUP 3
-#define GOODPUT 0.956 /* of the line rate, TCP over Ethernet with an MTU of 1500 */
+#define GOODPUT 0.956 /* share of the line rate left for payload: TCP over Ethernet with an MTU of 1500 */
 
 typedef struct bench {
-    uint32_t workers, servers; /* of the job to start; 0 workers: this process is in a job already */
+    uint32_t workers, servers; /* members of the job to start; 0 workers: this process is in a job already */
     bool json;
     int op; /* an index into bench_ops */
     trib_dtype dtype;

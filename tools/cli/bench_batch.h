@@ -1,4 +1,4 @@
-/* bench_batch.h - `tributary bench --batch`: what it costs to hand over many small operations, in four ways. */
+/* bench_batch.h - `tributary bench --batch`: the cost of submitting many small operations, in four ways. */
 #ifndef TRIB_TOOLS_BENCH_BATCH_H
 #define TRIB_TOOLS_BENCH_BATCH_H
 
@@ -10,7 +10,7 @@ typedef struct bench_batch {
     trib_engine *engine;
     trib_engine_info info;
     uint32_t count, iterations;
-    uint64_t bytes; /* of each operation; whole elements of dtype */
+    uint64_t bytes; /* size of each operation; whole elements of dtype */
     trib_dtype dtype;
 } bench_batch;
 

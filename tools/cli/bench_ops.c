@@ -24,7 +24,7 @@ uint64_t bench_count(const bench_op *op, uint64_t count, uint64_t workers)
 
 /* ---- Elements ---- */
 
-/* The bits of a whole number below 2048 with an exponent of that bias behind so many bits of fraction. */
+/* Returns the bits of a whole number below 2048 in a format with that exponent bias and `fraction` bits of fraction. */
 static uint64_t float_bits(uint64_t number, unsigned bias, unsigned fraction)
 {
     if (number == 0) {

@@ -1,4 +1,5 @@
-/* bench_ops.h - the operations that `tributary bench` measures: their buffers, their results, what they move. */
+/* bench_ops.h - the operations that `tributary bench` measures: their buffers, their results, and the bytes that they
+ * move. */
 #ifndef TRIB_TOOLS_BENCH_OPS_H
 #define TRIB_TOOLS_BENCH_OPS_H
 
@@ -20,15 +21,15 @@ typedef struct bench_case {
     const bench_op *op;
     trib_dtype dtype;
     uint64_t rank, workers;
-    uint32_t prescale, postscale; /* of a sum; 0: none */
-    uint64_t count;               /* elements that nccl-tests calls the size: of the larger one of input and output */
-    uint64_t slice;               /* of these, for each worker */
-    unsigned char *data, *other;  /* other: where input and output cannot share memory */
+    uint32_t prescale, postscale; /* factors of a sum; 0: none */
+    uint64_t count; /* elements by which nccl-tests counts the size: of the larger one of input and output */
+    uint64_t slice; /* elements of a worker's slice */
+    unsigned char *data, *other; /* other: the second buffer, where input and output cannot share memory */
 } bench_case;
 
 /* Elements of `count` that the operation uses: slices are equally long. */
 uint64_t bench_count(const bench_op *op, uint64_t count, uint64_t workers);
-/* Fills in what is exchanged, and forgets the last result. */
+/* Fills the buffers with the inputs, and drops the last result. */
 void bench_fill(const bench_case *what);
 void bench_set_buffers(const bench_case *what, trib_op_params *params);
 /* The number of elements of the result that are wrong. */

@@ -6,8 +6,8 @@
 
 #include <jansson.h>
 
-/* Prints the object on standard output and releases it; numbers have so many digits (0: all). Returns false for
- * NULL, after an error message. A failed write is noticed where the command ends. */
+/* Prints the object on standard output and releases it; numbers have `digits` digits (0: all). Returns false for NULL,
+ * after an error message. A failed write is noticed where the command ends. */
 bool json_out(const char *command, json_t *object, unsigned digits);
 
 #endif

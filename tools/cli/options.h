@@ -38,11 +38,11 @@ typedef struct option_row {
         int64_t *ns;
         int *index;
     } target;
-    const char *value; /* what stands for the value in the help */
+    const char *value; /* placeholder of the value in the help */
     double low, high;
     const char *const *choices; /* NULL ends them */
     const char *help;           /* --help adds the range */
-    const char *variable;       /* of the environment: the value goes there too; NULL: nowhere */
+    const char *variable;       /* environment variable that gets the value, too; NULL: none */
     bool is_change;             /* the option is written into the table's changes */
 } option_row;
 
@@ -74,12 +74,12 @@ typedef struct option_row {
 
 typedef struct option_table {
     const char *command; /* "run" */
-    const char *usage;   /* what follows the command in the line of its usage */
+    const char *usage;   /* text after the command in the line of its usage */
     const option_row *rows;
     size_t count;
     const char *notes;    /* below the options in the help; may be NULL */
     bool takes_operands;  /* argv[optind]... */
-    bool ends_at_operand; /* what follows the first operand are no options of this command */
+    bool ends_at_operand; /* arguments after the first operand are no options of this command */
     char *changes;        /* the rows that are changes, as they were given: "-n 4, --credit 1M"; may be NULL */
     size_t changes_size;
 } option_table;

@@ -1,4 +1,4 @@
-/* part.h - the functions that all subcommands use that take part in a job. */
+/* part.h - functions that are common to the subcommands that take part in a job. */
 #ifndef TRIB_TOOLS_CLI_PART_H
 #define TRIB_TOOLS_CLI_PART_H
 

@@ -36,7 +36,7 @@
 #define SERVERS_MS (RUN_SERVERS_S * 1000)
 #define KILL_MS (RUN_KILL_S * 1000)
 #define NAMED_MAX 4   /* processes that one line names */
-#define EARLY_MS 5000 /* a worker that ends with status 0 so long before the others is reported */
+#define EARLY_MS 5000 /* a worker that ends with status 0 this long before the others is reported */
 #define SAME_MS 500   /* a supervisor may signal both the process and its group */
 #define SAY_MS 1000   /* delay before run prints for whom it waits; most processes end at once */
 
@@ -51,9 +51,9 @@ typedef struct launch {
     int workers, servers, alive_workers, alive;
     bool tag_all, bind;
     process *processes; /* the servers, then the workers by rank */
-    int status;         /* of the first worker that failed, or of run itself */
-    int server_status;  /* of the first server that failed on its own */
-    int64_t server_ms;  /* when it did */
+    int status;         /* exit status of the first worker that failed, or of run itself */
+    int server_status;  /* exit status of the first server that failed on its own */
+    int64_t server_ms;  /* when the first signal came */
     bool left_open;     /* a server saw the job end without all engines being closed */
     int64_t ending_ms;  /* when the stage began */
     const char *since;  /* the event that began stage 1 */
@@ -61,8 +61,8 @@ typedef struct launch {
     bool after;         /* the processes have ended; the stage is that of their descendants */
     pid_t server_group; /* 0: there are no servers */
     int signal;         /* the first signal; 0: there was none */
-    int64_t signal_ms;  /* when it did */
-    bool signal_said;   /* it was printed for whom run waits */
+    int64_t signal_ms;  /* when the first signal came */
+    bool signal_said;   /* run has printed which processes it waits for */
 } launch;
 
 static int64_t now_ms(void)
@@ -207,7 +207,7 @@ static void note_server(launch *self, const process *one, int status, int code)
         self->server_status = code;
         self->server_ms = now_ms();
         if (self->stage >= 2) {
-            print_exit(one, status); /* it crashed while it was ending */
+            print_exit(one, status); /* the process crashed while it was ending */
         }
     }
 }

@@ -9,7 +9,7 @@
 
 /* True if options name hosts, or the job is elastic. */
 bool run_needs_hosts(const run_options *options);
-/* Becomes the launcher for it. Returns only with an exit status, after an error message. */
+/* Executes the launcher in place of this process. Returns only with an exit status, after an error message. */
 int run_over_hosts(const run_options *options, char **program);
 
 #endif

@@ -9,7 +9,7 @@
 #include "tools/cli/run_hosts.h"
 #include "tools/cli/run_python.h"
 
-#define REACTORS_MAX 16 /* as TRIB_REACTORS */
+#define REACTORS_MAX 16 /* the same limit as that of TRIB_REACTORS */
 static const char notes_format[] =
     "After a failure the other workers have %d s to end by themselves, and servers %d s after the last worker; then\n"
     "they get SIGTERM, and %d s later SIGKILL (servers of workers that all ended with 0: %d s later).\n"

@@ -5,10 +5,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-#define RUN_COUNT_MAX 256 /* of workers, and of servers */
+#define RUN_COUNT_MAX 256 /* most workers, and most servers */
 #define RUN_GRACE_S 10    /* time of the other processes after a failure, to report what they know */
 #define RUN_SERVERS_S 1   /* time of the servers after the last worker */
-#define RUN_KILL_S 3      /* between SIGTERM and SIGKILL */
+#define RUN_KILL_S 3      /* seconds between SIGTERM and SIGKILL */
 
 typedef struct run_options {
     uint32_t workers, servers;

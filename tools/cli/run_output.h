@@ -1,4 +1,4 @@
-/* run_output.h - passes on what the processes of `tributary run` write, line by line with their names in front. */
+/* run_output.h - passes on the output of the processes of `tributary run`, line by line with their names in front. */
 #ifndef TRIB_TOOLS_CLI_RUN_OUTPUT_H
 #define TRIB_TOOLS_CLI_RUN_OUTPUT_H
 
@@ -11,7 +11,7 @@ typedef struct run_output {
     int fd;     /* -1: the output is not piped, or it has ended */
     char *line; /* the line that is not finished yet; grows with it, up to a bound */
     size_t used, capacity;
-    int64_t began_ms; /* when its first byte came */
+    int64_t began_ms; /* time when the first byte of that line came */
 } run_output;
 
 /* Prints why (errno) there is no pipe for process number `index`, and how many descriptors all processes would

@@ -1,6 +1,6 @@
 /*
  * codec.h - a codec in simulated steps: engines encode and decode as ever, but with a codec that computes nothing,
- * makes as many bytes as the real one, and is charged what the real one takes on this machine.
+ * makes as many bytes as the real one, and is charged the time that the real one takes on this machine.
  */
 #ifndef TRIB_TOOLS_STUDY_CODEC_H
 #define TRIB_TOOLS_STUDY_CODEC_H
@@ -9,9 +9,9 @@
 #include "tools/study/job.h"
 
 typedef struct study_codec {
-    char text[TRIB_CODEC_TEXT_SIZE]; /* in its one form; "": none */
+    char text[TRIB_CODEC_TEXT_SIZE]; /* text in its one form; "": no codec */
     bool two_way;
-    trib_codec_speed speed; /* of float32 */
+    trib_codec_speed speed; /* speed for float32 */
 } study_codec;
 
 /* Reads "int8,two_way" and measures the codec on this machine, in real time. TRIB_INVALID, TRIB_NO_MEMORY. */

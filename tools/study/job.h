@@ -19,7 +19,7 @@ typedef struct sim_job_config {
     uint32_t workers, servers;
     uint32_t cores;             /* cores of each machine */
     bool one_machine;           /* all members share one machine's cores: network namespaces of one host */
-    uint32_t per_machine;       /* so many consecutive workers share a machine; 0: each has its own */
+    uint32_t per_machine;       /* this many consecutive workers share a machine; 0: each has its own */
     const uint32_t *machine_of; /* by member, servers too: any member of its machine; NULL: as per_machine says */
     bool links_apart; /* members of a shared machine have own links nevertheless, so that a fault can hit one alone */
     trib_sim_costs costs;
@@ -27,7 +27,7 @@ typedef struct sim_job_config {
     trib_sim_link link; /* link of every node; tweak may change that of one */
     /* Further links of every node, each in a network of its own, up to the first one without a rate. */
     trib_sim_link further[TRIB_SIM_NETWORKS_MAX - 1];
-    uint64_t void_bytes; /* not 0: buffers are taken from so much memory without contents */
+    uint64_t void_bytes; /* not 0: buffers are taken from this much memory without contents */
     trib_config engine;  /* settings of all engines; trib_config_init first */
     /* Changes the settings of one member; may be NULL. */
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);

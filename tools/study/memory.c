@@ -22,7 +22,7 @@ static uint64_t number_in(const char *path, const char *word)
         found = (word == NULL || strncmp(line, word, skip) == 0) && sscanf(line + skip, " %llu", &number) == 1;
     }
     if (in != NULL) {
-        (void)fclose(in); /* it was only read */
+        (void)fclose(in); /* the file was only read */
     }
     return found ? number : UINT64_MAX;
 }
@@ -62,7 +62,7 @@ static uint64_t read_taken(void)
     FILE *in = fopen("/proc/self/statm", "re");
     const bool found = in != NULL && fscanf(in, "%*u %llu", &pages) == 1;
     if (in != NULL) {
-        (void)fclose(in); /* it was only read */
+        (void)fclose(in); /* the file was only read */
     }
     return found ? pages * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }

@@ -22,8 +22,8 @@ typedef struct study_replay {
     study_step_config step;         /* as it was recorded; the links have the rate of the trace */
     int64_t step_ns, compute_ns;    /* as recorded, of rank 0 or of the first worker that has a trace */
     uint32_t steps, tensors;
-    uint64_t bytes;        /* of a step */
-    double payload_bits;   /* of the busiest link */
+    uint64_t bytes;        /* bytes of a step */
+    double payload_bits;   /* payload rate of the busiest link */
     bool rate_told;        /* the rate was configured, not estimated */
     bool rate_known;       /* the rate is not the default: the traces of all servers are there */
     double busy;           /* share of the busiest link's capacity that was used during exchanges */

@@ -8,7 +8,7 @@
 #define REPLAY_AS_RECORDED UINT32_MAX
 
 typedef struct replay_options {
-    const char *name;                                                                /* of the command */
+    const char *name;                                                                /* name of the command */
     uint32_t workers, partition, chunk, credit, reactors, cores, iterations, window; /* 0: as recorded */
     uint32_t servers; /* a count, or REPLAY_AS_RECORDED */
     int colocate;     /* -1: as recorded */
@@ -19,7 +19,7 @@ typedef struct replay_options {
     double compute;
     int one_machine;      /* -1: as recorded */
     int local_sum;        /* a trib_local_sum; -1: as recorded, or what the engine chooses on other machines */
-    uint32_t per_machine; /* workers of each; 0: as recorded */
+    uint32_t per_machine; /* workers of each machine; 0: as recorded */
     uint64_t local_rate_bits;
     bool no_priorities, by_order, cross_barrier, json, quiet, live, codecs;
     const char *export;

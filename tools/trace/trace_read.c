@@ -417,7 +417,7 @@ static trib_status parse_all(trace_file *file, trib_error *error)
     return status;
 }
 
-/* Creates an empty trace_file with room for so many bytes. NULL: out of memory. */
+/* Creates an empty trace_file with room for that many bytes. NULL: out of memory. */
 static trace_file *file_create(const char *path, size_t size)
 {
     trace_file *file = calloc(1, sizeof *file);

@@ -58,7 +58,7 @@ typedef struct trace_file {
     trib_status status; /* state of the job when the file was written */
     trace_member *members;
     const char **stages;
-    const char **choices;  /* what the process has chosen for the job, and why */
+    const char **choices;  /* the process's choices for the job, and the reasons */
     trace_tensor *tensors; /* by tag */
     trib_place_owner *owners;
     trib_clock_sample *samples;

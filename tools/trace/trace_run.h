@@ -37,7 +37,7 @@ bool trace_clock_make(trace_clock *clock, const trib_clock_sample *samples, uint
 int64_t trace_clock_map(const trace_clock *clock, int64_t at_ns, int64_t *error_out);
 
 typedef struct trace_event {
-    int64_t at_ns; /* since the first event */
+    int64_t at_ns; /* time since the first event */
     trib_trace_record record;
     uint16_t process, core;
     uint32_t order;
@@ -49,7 +49,7 @@ typedef struct trace_process {
     uint32_t member;
     bool is_worker;
     trace_clock clock;
-    int64_t clock_error_ns; /* the largest within the recording; INT64_MAX: unknown */
+    int64_t clock_error_ns; /* largest error within the recording; INT64_MAX: unknown */
     uint64_t records, lost;
 } trace_process;
 
@@ -63,17 +63,17 @@ typedef struct trace_span {
     uint32_t tensor, partition, round, bytes;
     int64_t enter_ns, start_ns, emitted_ns, pushed_ns, landed_ns, done_ns;
     int64_t arrive_first_ns,
-        arrive_last_ns; /* of this worker's chunks, or its machine's partial sum of them, at the server */
-    int64_t complete_first_ns, complete_last_ns; /* of its chunks' sums */
+        arrive_last_ns; /* of this worker's chunks, or of its machine's partial sum of them, at the server */
+    int64_t complete_first_ns, complete_last_ns; /* times when the sums of its chunks were complete */
     uint32_t last_peer;      /* the worker whose contribution arrived last in the chunk that was complete last */
     uint32_t relay;          /* the process that summed it for its machine; TRACE_NOBODY: none, or unknown */
     uint32_t near_last_peer; /* the worker of its machine whose contribution arrived last at the relay */
     int64_t near_first_ns, near_last_ns; /* arrivals of this worker's chunks at the relay */
     int64_t partial_ns;                  /* when the machine's partial sum of its last chunk was complete */
     int64_t back_first_ns, back_ns;      /* when the sums of its first and its last chunk were back at the relay */
-    int64_t queue_turn_ns;               /* part of the time until start, during which others went first on its link */
+    int64_t queue_turn_ns; /* part of the time until start in which other requests went first on its link */
     uint32_t stay_count;
-    trace_stay stays[TRACE_PLAN_MAX]; /* the stages that it entered */
+    trace_stay stays[TRACE_PLAN_MAX]; /* stages that it entered */
     bool failed;
 } trace_span;
 

@@ -235,7 +235,7 @@ static double held_rate(const rate_bins *self)
     return used > 0 ? self->windows[middle] * 8e9 / ((double)self->width_ns * self->window) : 0;
 }
 
-/* Returns the most bytes within so many consecutive windows. */
+/* Returns the most bytes within that many consecutive windows. */
 static double find_fullest(const rate_bins *self, uint32_t windows)
 {
     const uint32_t width = windows * self->window;

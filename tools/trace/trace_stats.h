@@ -58,14 +58,14 @@ typedef struct trace_steps {
     uint32_t count;     /* whole steps; 0: no repetition was found */
     trace_step_op *ops; /* by ready_ns */
     uint32_t op_count;
-    uint64_t bytes;               /* of a step */
-    int64_t *begin_ns;            /* count + 1: when each began */
+    uint64_t bytes;               /* bytes of a step */
+    int64_t *begin_ns;            /* begin of each step; count + 1 entries */
     int64_t step_ns, exchange_ns; /* medians; exchange: from the first submission until the last sum is back */
-    int64_t gap_ns;       /* from then until the next step's first submission; overlapped: the time of forward */
+    int64_t gap_ns;       /* time from then until the next step's first submission; overlapped: the time of forward */
     int64_t alone_ns;     /* the part of exchange after the last submission */
     bool overlapped;      /* the next step begins before the last sum is back */
     uint64_t other_count; /* operations in these steps that are no all-reduces; without steps, in the whole trace */
-    uint32_t other;       /* the tensor of the last of them */
+    uint32_t other;       /* tensor of the last such operation */
 } trace_steps;
 
 #define TRACE_LIMIT_MEMORY "shared memory"
@@ -78,13 +78,13 @@ typedef struct trace_stats {
     uint64_t bytes_summed;
     trace_link_use *links;       /* by member */
     trace_straggler *stragglers; /* by rank */
-    trace_steps *steps;          /* of each worker whose trace is there */
+    trace_steps *steps;          /* for each worker whose trace is there */
     uint32_t steps_count;
     double fastest_bits; /* payload of the busiest links */
     double window_ns;    /* length of the windows for rates */
     double exchange_ns;  /* time during which some worker exchanged something */
     char limit[200];     /* the composition of the exchange time, in words */
-    /* A phase's name; "network"; on one machine, which has none, one of the two names above; "none". */
+    /* Name of a phase; or "network", for which on one machine one of the two names above stands; or "none". */
     const char *limit_name;
 } trace_stats;
 

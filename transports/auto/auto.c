@@ -24,7 +24,7 @@ typedef struct auto_transport {
     trib_transport base; /* first */
     trib_transport *tcp, *shm;
     auto_rdma *rdma;         /* NULL: RDMA is not used */
-    trib_address logged_for; /* of the last log line: attempts are repeated until somebody listens */
+    trib_address logged_for; /* address in the last log line: attempts are repeated until somebody listens */
     bool shm_logged;
 } auto_transport;
 

@@ -33,7 +33,7 @@ typedef struct rdma_context {
 } rdma_context;
 
 struct auto_rdma {
-    trib_transport base; /* of the connections in front */
+    trib_transport base; /* instance of the connections in front */
     trib_transport_config config;
     trib_transport *rdma;
     _Atomic(trib_transport *) tcp; /* NULL: not needed yet */

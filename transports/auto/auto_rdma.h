@@ -2,8 +2,8 @@
  * auto_rdma.h - RDMA's part in the transport that picks another one (auto.h).
  *
  * A process that can be reached over RDMA says so in its address: "10.0.0.7:4242+rdma". A peer with a device tries
- * that, and uses TCP if RDMA does not connect. So a connection made here may change what carries it before it is
- * `connected`, and is an object of its own in front of the one that does.
+ * RDMA, and uses TCP if that does not connect. So a connection made here may change its transport before it is
+ * `connected`, and is an object of its own in front of the transport's connection.
  *
  * A machine without an RDMA device pays for nothing of this: no instance, no thread, no library call.
  */

@@ -37,7 +37,7 @@ struct verbs_listener {
     trib_listener base; /* first */
     verbs_target target;
     struct rdma_cm_id *id;
-    verbs_remains *remains; /* of the id */
+    verbs_remains *remains; /* remains of the id */
 };
 
 /* ---- Connecting, step by step ---- */

@@ -417,7 +417,7 @@ void trib_rdma_conn_end(verbs_conn *conn, trib_status status, const char *format
     if (conn->state == VERBS_ENDING) {
         return;
     }
-    trib_assert(conn->state != VERBS_PARTING); /* it has ended, and the caller knows */
+    trib_assert(conn->state != VERBS_PARTING); /* the connection has ended, and the caller knows */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(conn->reason, sizeof conn->reason, format, arguments);

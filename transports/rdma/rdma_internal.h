@@ -1,5 +1,5 @@
 /*
- * rdma_internal.h - what the files of the RDMA transport share.
+ * rdma_internal.h - declarations that the files of the RDMA transport share.
  *
  * rdma.c has the instance, listeners and events, rdma_conn.c the life of a connection, rdma_send.c and rdma_recv.c the
  * messages, rdma_poll.c the completions and when to sleep, rdma_nic.c the channel and the bounce memory of an instance
@@ -129,12 +129,12 @@ typedef struct verbs_transport {
     verbs_domain *domain;
     bool owns_domain;
     bool breaks_at_once; /* a connection ends at once when its port goes down */
-    uint32_t peers;      /* that may connect at once */
+    uint32_t peers;      /* number of peers that may connect at once */
     uint8_t ack_timeout; /* as verbs count it: 4.096 us * 2^n */
     uint32_t ahead;      /* receive targets in use, see TRIB_RDMA_AHEAD */
     uint32_t open_count; /* listeners and connections that the caller knows of */
     struct rdma_event_channel *events;
-    verbs_remains *remains; /* of the channel */
+    verbs_remains *remains; /* remains of the channel */
     trib_io io;
     verbs_conn *conns; /* all */
     trib_poller poller;
@@ -166,17 +166,17 @@ typedef struct verbs_out {
 } verbs_out;
 
 typedef enum verbs_in_phase {
-    IN_NEW,     /* the receiver has not been asked */
-    IN_PLACE,   /* it has a receive target, and the sender does not know yet */
+    IN_NEW,     /* the receiver has not been asked for a place */
+    IN_PLACE,   /* the message has a receive target, which the sender does not know yet */
     IN_GRANTED, /* the device may be writing to it */
     IN_ARRIVED,
-    IN_REFUSED, /* refused before its turn: the connection ends when that comes */
+    IN_REFUSED, /* refused before its turn: the connection ends when its turn comes */
 } verbs_in_phase;
 
 typedef struct verbs_in {
     verbs_in_phase phase;
     verbs_kind kind;
-    bool is_ahead;       /* it counts in the transport's `ahead` */
+    bool is_ahead;       /* the message counts in the transport's `ahead` */
     trib_status refusal; /* the status, if IN_REFUSED */
     uint32_t size;
     uint32_t buffer; /* index of the receive buffer that has the header */
@@ -191,13 +191,14 @@ struct verbs_conn {
     verbs_listener *listener;
     verbs_target target;
     struct rdma_cm_id *id;
-    verbs_remains *remains; /* of the id */
+    verbs_remains *remains; /* remains of the id */
     verbs_nic *nic;         /* NULL: not known yet */
     struct ibv_cq *cq;
-    verbs_conn *warm_prev, *warm_next; /* the transport's list; warm_prev NULL: it is cold */
-    bool armed;                        /* the completion queue will announce the next completion */
-    uint32_t events;                   /* announcements, to be acknowledged at the end */
-    verbs_block block;                 /* receive buffers, then send buffers */
+    /* neighbours in the transport's list of warm connections; warm_prev NULL: it is cold */
+    verbs_conn *warm_prev, *warm_next;
+    bool armed;        /* the completion queue will announce the next completion */
+    uint32_t events;   /* announcements, to be acknowledged at the end */
+    verbs_block block; /* receive buffers, then send buffers */
     verbs_state state;
     trib_post turn_post, finish_post;
     trib_timer timer; /* for connecting, lingering and parting */
@@ -225,8 +226,8 @@ struct verbs_conn {
     bool paused, asking, resume_asked;
     uint32_t in_head, in_tail;
     uint32_t place_next;   /* the first message from in_head on without a granted place */
-    uint32_t requested;    /* ins of KIND_REQUEST without a GRANT */
-    uint32_t granted;      /* ins that are IN_GRANTED */
+    uint32_t requested;    /* number of messages of KIND_REQUEST in `ins` without a GRANT */
+    uint32_t granted;      /* number of messages in `ins` that are IN_GRANTED */
     uint32_t credits_due;  /* buffers posted again that the peer has not heard of */
     uint32_t free_count;   /* receive buffers to be posted again ... */
     uint32_t free_credits; /* ... so many of which are credits */

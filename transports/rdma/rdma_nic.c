@@ -163,7 +163,7 @@ void trib_rdma_nic_close(verbs_nic *nic)
     watch_close(nic);
     trib_io_watch(nic->transport->base.reactor, &nic->io, 0);
     trib_fork_disown(nic->channel->fd);
-    (void)ibv_destroy_comp_channel(nic->channel); /* it stays if a queue of a removed device seems to use it */
+    (void)ibv_destroy_comp_channel(nic->channel); /* the channel stays if a queue of a removed device seems to use it */
 }
 
 /* ---- Bounce memory ---- */

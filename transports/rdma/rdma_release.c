@@ -30,7 +30,7 @@ struct verbs_releaser {
     verbs_remains *head, *tail;
     uint32_t pending;
     bool has_thread, closed, abandoned;
-    bool short_wait; /* one wait was in vain, so there is no other */
+    bool short_wait; /* one wait was in vain, so there will be no other */
 };
 
 static void releaser_free(verbs_releaser *self)

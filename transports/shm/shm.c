@@ -77,8 +77,8 @@ static void woken_all(trib_reactor *reactor, trib_poller *poller)
     }
 }
 
-/* Ends the connection if the peer has read nothing of what waits for it for too long. slept_ns: this process stood
- * still for so long since the last check, and that does not count. */
+/* Ends the connection if the peer has read nothing of what waits for it for too long. slept_ns: time for which this
+ * process stood still since the last check; it does not count. */
 static void watch_conn(shm_conn *conn, int64_t now_ns, int64_t slept_ns)
 {
     int64_t limit_ns = conn->transport->config.silence_timeout_ns;

@@ -1,5 +1,5 @@
 /*
- * shm_internal.h - what the files of the shared-memory transport share.
+ * shm_internal.h - declarations that the files of the shared-memory transport share.
  *
  * shm.c has the instance, the listeners and the poller, shm_greet.c the exchange of the segment, shm_conn.c the life
  * of a connection, shm_stream.c messages to records and back, shm_ring.c the records in memory, shm_memory.c the
@@ -55,7 +55,7 @@ typedef struct shm_backlog {
     uint32_t used, at, next;
 } shm_backlog;
 
-/* Of payloads that the peer can no longer read. */
+/* The resending of payloads that the peer can no longer read. */
 typedef enum shm_resend_state {
     SHM_RESEND_NONE,   /* nothing is to be sent again */
     SHM_RESEND_ASKED,  /* SHM_RESENT is to be written */
@@ -65,7 +65,7 @@ typedef enum shm_resend_state {
 typedef struct shm_lease {
     trib_lease base; /* first */
     shm_conn *conn;
-    uint64_t number;  /* of the payload, as in shm_conn.taken */
+    uint64_t number;  /* number of the payload, as in shm_conn.taken */
     int64_t since_ns; /* a moment at which the sender had not taken the payload back yet */
 } shm_lease;
 
@@ -73,9 +73,9 @@ struct shm_conn {
     trib_conn base; /* first */
     shm_transport *transport;
     shm_conn *prev, *next;  /* the transport's list */
-    shm_listener *listener; /* of an accepted connection that is still greeting; otherwise NULL */
+    shm_listener *listener; /* listener of an accepted connection that is still greeting; otherwise NULL */
     trib_io io;             /* the socket: greetings, wake-ups, and the end of the peer */
-    trib_timer deadline;    /* of the greeting */
+    trib_timer deadline;    /* deadline of the greeting */
     trib_timer again; /* retries a greeting that could not be received, or an end that waits for the peer's reads */
     trib_post report_post, resume_post, finish_post;
     shm_state state;
@@ -85,7 +85,7 @@ struct shm_conn {
     bool reads_peer;      /* this side can read the peer's memory */
     bool peer_reads;      /* the peer can read this side's memory */
     shm_peer_memory peer;
-    int memory_fd; /* the segment's; -1: received from the peer, or sent already */
+    int memory_fd; /* descriptor of the segment; -1: received from the peer, or sent already */
     void *segment; /* SHM_SEGMENT_BYTES; NULL: not mapped yet */
     shm_out out;
     shm_in in;
@@ -103,7 +103,7 @@ struct shm_conn {
     bool paused, asking, resume_asked;
     bool streaming;     /* fragments of `record` are arriving */
     bool progress_owed; /* the peer may be waiting for a progress report */
-    shm_record record;  /* of the message that is being received */
+    shm_record record;  /* record of the message that is being received */
     const unsigned char *behind;
     trib_recv_target target;
     uint32_t payload_got;
@@ -135,7 +135,7 @@ struct shm_listener {
 
 /* ---- shm.c ---- */
 
-/* Polls within 2 ms for what peers have read, without a wake-up by them. */
+/* Polls within 2 ms for the peers' progress, without a wake-up by them. */
 void trib_shm_poll_later(shm_transport *self);
 
 /* ---- shm_greet.c ---- */
@@ -152,7 +152,7 @@ typedef struct shm_greeting {
     uint64_t segment_bytes;
     uint64_t probe_address,
         probe;              /* the address and the value of a number in the sender's memory, to be read for a test */
-    uint64_t offer_address; /* of the list of memory that may be mapped (shm_memory.h); 0: none */
+    uint64_t offer_address; /* address of the list of memory that may be mapped (shm_memory.h); 0: none */
 } shm_greeting;
 
 /* The socket's name for an address of TCP's form. */
@@ -184,7 +184,7 @@ void trib_shm_conn_close(trib_conn *base, bool flush);
 /* Ends the connection; the reason is formatted like printf. Does nothing if it is ending already. */
 void trib_shm_conn_end(shm_conn *conn, trib_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* Reads what has come and reports what was sent, within bounds; true if there was anything. */
+/* Reads records that have arrived and reports sends, within bounds; true if there was anything. */
 bool trib_shm_conn_poll(shm_conn *conn);
 /* Asks the peer to wake this side; true if there is something to do already. */
 bool trib_shm_conn_prepare_sleep(shm_conn *conn);
@@ -209,11 +209,11 @@ void trib_shm_leases_expire(trib_reactor *reactor, trib_timer *timer);
 
 /* Writes sends into the ring as far as there is room. */
 void trib_shm_stream_write(shm_conn *conn);
-/* Sees what the peer has read, and reports those sends. Makes upcalls. True if there were any. */
+/* Reads the peer's progress, and reports the sends that it has read. Makes upcalls. True if there were any. */
 bool trib_shm_stream_report(shm_conn *conn);
-/* Reads what has come in, within bounds. Makes upcalls. True if there was anything. */
+/* Reads records that have arrived, within bounds. Makes upcalls. True if there was anything. */
 bool trib_shm_stream_read(shm_conn *conn);
-/* Asks the receiver again, which had no room. Makes upcalls. */
+/* Asks a receiver again that had no room. Makes upcalls. */
 void trib_shm_stream_resume(shm_conn *conn);
 /* True if a send waits for the peer. */
 static inline bool trib_shm_stream_waits(const shm_conn *conn)

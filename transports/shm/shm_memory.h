@@ -1,7 +1,7 @@
 /*
  * shm_memory.h - memory that a process offers to its peers, which read it in place.
  *
- * A process offers what its engine's arena allocates: each extent is a file without a name, and a list says at which
+ * A process offers the extents of its engine's arena: each extent is a file without a name, and a list says at which
  * addresses the extents lie. When a peer first hears of a payload there, it reads the list out of this process's
  * memory, copies the descriptor, and maps the file. The kernel demands for it the same right as for reading the memory
  * itself. Where the right is missing, the payload is read as any other.
@@ -45,7 +45,7 @@ typedef struct shm_mapping {
 /* The memory of a peer as one connection sees it. */
 typedef struct shm_peer_memory {
     pid_t pid;
-    uint64_t address; /* of the peer's list; 0: it has none */
+    uint64_t address; /* address of the peer's list; 0: the peer has none */
     uint64_t probe_address, probe;
     uint32_t pause;       /* payloads to be read without a search, after one that could not be mapped */
     uint32_t count, last; /* last: the index of the mapping that was used last */

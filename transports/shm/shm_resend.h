@@ -1,5 +1,6 @@
 /*
- * shm_resend.h - what happens when one side loses the right to read the other's memory while both are connected.
+ * shm_resend.h - sends payloads again when one side loses the right to read the other's memory while both are
+ * connected.
  *
  * A process may forbid to be read (prctl(PR_SET_DUMPABLE, 0)), or give up privileges: the kernel then rejects the next
  * read. By then payloads lie in the sender's memory for which only a header is in the ring, and behind these headers

@@ -1,5 +1,5 @@
 /*
- * sim_internal.h - what the files of the simulated network share.
+ * sim_internal.h - declarations that the files of the simulated network share.
  *
  * sim.c has the instance and listeners, sim_conn.c the connections as their reactors see them, sim_stream.c the
  * messages, sim_net.c nodes, links and what is under way, sim_fault.c the faults.
@@ -94,17 +94,18 @@ struct sim_flow {
     uint64_t unsent;      /* bytes that the kernel has and the link has not */
     uint64_t window_used; /* bytes under way, or arrived and unread */
     uint64_t arrived;     /* bytes arrived and unread */
-    uint64_t unheard;     /* of window_used: read, but the acknowledgement does not pass */
+    uint64_t unheard;     /* part of window_used that was read, but whose acknowledgement does not pass */
     int64_t last_arrival_ns;
-    int64_t progress_ns;            /* when bytes were last acknowledged, or the first ones sent */
-    int64_t arrived_ns;             /* when bytes last arrived */
-    int64_t busy_since_ns, busy_ns; /* since when it has unsent or unread bytes; and how long it had some before */
-    uint8_t from;                   /* index of the sending end */
-    bool queued;                    /* in its port's queue */
-    bool finished;                  /* the sender sends no more; an end of stream follows its bytes */
-    bool ended;                     /* the end of stream was sent */
-    bool over;                      /* the end of stream has arrived */
-    bool broken;                    /* reset: what is under way is dropped */
+    int64_t progress_ns; /* when bytes were last acknowledged, or the first ones sent */
+    int64_t arrived_ns;  /* when bytes last arrived */
+    /* since when the flow has unsent or unread bytes; and for how long it had some before */
+    int64_t busy_since_ns, busy_ns;
+    uint8_t from;  /* index of the sending end */
+    bool queued;   /* in its port's queue */
+    bool finished; /* the sender sends no more; an end of stream follows its bytes */
+    bool ended;    /* the end of stream was sent */
+    bool over;     /* the end of stream has arrived */
+    bool broken;   /* reset: what is under way is dropped */
 };
 
 typedef enum sim_state {
@@ -135,7 +136,7 @@ struct sim_end {
     trib_send_queue sends;
     size_t head_sent;
     uint32_t header_got, payload_got;
-    trib_status answer; /* to the attempt to connect */
+    trib_status answer; /* answer to the attempt to connect */
     trib_status end_status;
     uint8_t index;
     bool want_write;                   /* the kernel has no room */
@@ -206,9 +207,9 @@ void trib_sim_end_writable(sim_end *end);
 void trib_sim_end_reset(sim_end *end, const char *reason);
 
 /* ---- sim_stream.c ---- */
-/* Hands what is queued to the kernel, as far as it accepts it. */
+/* Hands queued messages to the kernel, as far as it accepts them. */
 void trib_sim_stream_write(sim_end *end);
-/* Reads a part of what has arrived, and reports the messages in it. */
+/* Reads a part of the arrived bytes, and reports the messages in it. */
 void trib_sim_stream_read(sim_end *end);
 
 /* ---- sim_net.c ---- */
@@ -217,7 +218,7 @@ void trib_sim_node_rates(trib_sim_node *node);
 void trib_sim_flow_ready(sim_flow *flow);
 /* The receiver has read that many bytes. */
 void trib_sim_flow_read(sim_flow *flow, uint32_t bytes);
-/* Drops what the receiver has not read and what the link has not sent. */
+/* Drops bytes that the receiver has not read and that the link has not sent. */
 void trib_sim_flow_drop(sim_flow *flow);
 /* Takes a zeroed message, and gives it back with its payload. */
 sim_message *trib_sim_message_take(trib_sim_net *net);
@@ -226,9 +227,9 @@ void trib_sim_message_give(trib_sim_net *net, sim_message *message);
 void trib_sim_flow_reset(sim_flow *flow);
 /* True if the two ends reach each other, both ways. */
 bool trib_sim_reachable(const sim_pair *pair);
-/* True if what the flow sends passes. */
+/* True if the flow's bytes reach the other end. */
 bool trib_sim_passes(const sim_flow *flow);
-/* Something that kept the pair's flows from passing has changed. */
+/* Looks at the pair again, because something that kept its flows from passing has changed. */
 void trib_sim_pair_look(sim_pair *pair);
 int64_t trib_sim_latency(const sim_pair *pair);
 void trib_sim_pair_ref(sim_pair *pair);
@@ -267,7 +268,7 @@ static inline bool sim_flow_is_waiting(const sim_flow *flow)
     return flow->unsent > 0 || flow->window_used > 0;
 }
 
-/* True if the end may read what has arrived. A paused end may read the messages that it was asked about. */
+/* True if the end may read arrived bytes. A paused end may read the messages that it was asked about. */
 static inline bool sim_end_reads(sim_end *end)
 {
     const sim_message *first = sim_flow_to(end)->head;

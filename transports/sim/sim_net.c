@@ -236,7 +236,7 @@ static sim_quantum *quantum_take(sim_flow *flow, sim_kind kind, uint32_t bytes)
         net->free_quanta = quantum->next;
     } else {
         quantum = calloc(1, sizeof *quantum);
-        trib_assert(quantum != NULL); /* as trib_sim_set */
+        trib_assert(quantum != NULL); /* out of memory ends the program, as in trib_sim_set */
         quantum->event.fired = quantum_arrived;
         quantum->all_next = net->all_quanta;
         net->all_quanta = quantum;

@@ -90,7 +90,7 @@ static void message_complete(sim_flow *flow, const trib_send *send)
     }
 }
 
-/* Hands to the kernel what it has room for; returns the number of bytes. */
+/* Hands the kernel as many bytes as it has room for; returns their number. */
 static size_t hand_to_kernel(sim_end *end)
 {
     sim_flow *flow = sim_flow_from(end);

@@ -56,17 +56,18 @@ static const struct backlog_tuning {
 
     /* Samples. */
     .sample_bytes = 1u << 20,       /* written between two samples of a connection */
-    .sample_slow_bytes = 32u << 10, /* the same on a slow network, where busy_ns needs to be fresh */
+    .sample_slow_bytes = 32u << 10, /* sample_bytes on a slow network, where busy_ns needs to be fresh */
     .in_flight_min = 16384.0,       /* bytes in flight below which a sample says nothing about the path */
     .data_bytes = 4096,             /* smaller writes may be control frames only */
     .carried_bytes = 32u << 10,     /* data after which a connection counts as carrying; well before its first sample */
-    .weight = 8.0,                  /* of the running mean against a new sample */
+    .weight = 8.0,                  /* weight of the running mean against a new sample */
 
     /* Sizes of send buffers, as the kernel counts them. */
-    .large_bytes = 512u << 10,  /* of a connection that waits for an answer now and then */
-    .small_bytes = 128u << 10,  /* of one with more to send: two of the largest packets with their bookkeeping */
-    .crowded_bytes = 64u << 10, /* the same if the process's reactors crowd one link */
-    .least_bytes = 32u << 10,   /* the same behind a slow link */
+    .large_bytes = 512u << 10, /* send buffer of a connection that waits for an answer now and then */
+    /* send buffer of a connection with more to send: two of the largest packets with their bookkeeping */
+    .small_bytes = 128u << 10,
+    .crowded_bytes = 64u << 10, /* small_bytes if the process's reactors crowd one link */
+    .least_bytes = 32u << 10,   /* small_bytes behind a slow link */
     .urgent_bytes = 32u << 10,
 
     /* When a wait, from the system call to the acknowledgement, is too long. */

@@ -1,5 +1,5 @@
 /*
- * tcp_internal.h - what the files of the TCP transport share.
+ * tcp_internal.h - declarations that the files of the TCP transport share.
  *
  * tcp.c has the instance and its listeners, tcp_conn.c the life of a connection, tcp_stream.c the messages in the byte
  * stream, tcp_backlog.c the size of send buffers, tcp_silence.c the limit for peers that acknowledge nothing,
@@ -26,7 +26,7 @@ typedef struct tcp_backlog {
     double bytes_per_us;   /* of one connection, while delay_us is long or `paces` is set: running mean; 0: not known */
     uint32_t carrying;     /* connections that have carried data, sampled or not */
     uint32_t small, large; /* sizes of send buffers as the kernel counts them, bytes; small <= large */
-    uint32_t reactors;     /* of this process, that send over the same links; at least 1 */
+    uint32_t reactors;     /* number of this process's reactors that send over the same links; at least 1 */
     uint32_t other_times;  /* samples in a row that contradict `paces` */
     int64_t other_since_ns;
     int64_t fast_for_ns; /* time that samples must look fast before `paces` ends; 0: it never began */
@@ -41,7 +41,7 @@ typedef struct tcp_silence {
     bool was_checked;
 } tcp_silence;
 
-/* A sample of the kernel's view of that. */
+/* A sample of the kernel's view of the data under way. */
 typedef struct tcp_seen {
     uint32_t unacked, probes; /* packets in flight; unanswered probes of a closed window */
     uint32_t unsent;          /* bytes that wait for room at the peer */
@@ -88,7 +88,7 @@ struct tcp_conn {
     uint32_t backlog_left;  /* bytes to be written before the next sample */
     uint32_t backlog_size;  /* bytes of the send buffer; 0: the kernel sizes it */
     uint32_t backlog_least; /* lower bound of that size, by the size of a packet */
-    int write_errno;        /* of the write that failed; 0: none. What the peer sent before is still read */
+    int write_errno; /* errno of the write that failed; 0: none. Bytes that the peer sent before are still read */
 
     /* Receiving. */
     tcp_phase phase;
@@ -131,7 +131,7 @@ void trib_tcp_conn_end(tcp_conn *conn, trib_status status, const char *format, .
 void trib_tcp_conn_end_errno(tcp_conn *conn, const char *what, int error);
 
 /* tcp_backlog.c */
-/* reactors: those of this process that send over the same links. */
+/* reactors: number of this process's reactors that send over the same links. */
 void trib_tcp_backlog_open(tcp_backlog *backlog, uint32_t reactors);
 /* Prepares a socket that will connect or listen. */
 void trib_tcp_backlog_prepare(tcp_transport *transport, int fd);
@@ -145,7 +145,7 @@ void trib_tcp_backlog_add(tcp_conn *conn, size_t written);
 void trib_tcp_backlog_learn(tcp_backlog *backlog, int64_t now_ns, double delay_us, double bytes_per_us);
 /* False if the smoothed round trip is unreliable: its deviation exceeds it, so one outlier dominates. */
 bool trib_tcp_rtt_is_reliable(uint32_t rtt_us, uint32_t deviation_us);
-/* Everything that came was read, and it ended with a whole message. */
+/* Notes that every byte that came was read, and that it ended with a whole message. */
 void trib_tcp_backlog_read_all(const tcp_conn *conn);
 /* The connection is over. */
 void trib_tcp_backlog_end(tcp_conn *conn);
@@ -167,7 +167,7 @@ void trib_tcp_stream_consume(tcp_conn *conn);
 /* A write has failed. The peer's last messages may still be in the socket, and they explain more than EPIPE: the
  * socket is read until it is empty or has ended, and then the connection ends. */
 void trib_tcp_stream_drain_and_end(tcp_conn *conn);
-/* Reads and drops what comes; true if the peer has ended its direction or the socket failed. */
+/* Reads and drops arriving bytes; true if the peer has ended its direction or the socket failed. */
 bool trib_tcp_stream_discard(tcp_conn *conn);
 
 #endif

@@ -18,7 +18,7 @@
 
 typedef struct fault_transport {
     trib_transport base;    /* first */
-    trib_transport_ops ops; /* of this instance, with the inner transport's flags */
+    trib_transport_ops ops; /* table of this instance, with the inner transport's flags */
     trib_transport *inner;
     trib_fault_config config;
     uint64_t random_state;
@@ -37,7 +37,7 @@ typedef struct fault_send {
     trib_send *outer;
     int64_t due_ns;
     fault_action action;
-    void *copy; /* of the payload, if that was changed */
+    void *copy; /* copy of the payload, if it was changed */
 } fault_send;
 
 typedef struct fault_conn {
@@ -397,7 +397,7 @@ static void fault_conn_close(trib_conn *base, bool flush)
     fault_conn *conn = (fault_conn *)base;
     if (conn->broken != NULL && flush) {
         conn->closing = true;
-        return; /* it is ending already */
+        return; /* the connection is ending already */
     }
     conn->closing = true;
     conn->flush_wanted = flush && conn->waiting.head != NULL;

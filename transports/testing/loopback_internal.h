@@ -1,5 +1,5 @@
 /*
- * loopback_internal.h - what the files of the loopback transport share.
+ * loopback_internal.h - declarations that the files of the loopback transport share.
  *
  * loopback.c has the hub, the instance and the listeners, loopback_conn.c the pairs of connected ends.
  */
@@ -54,7 +54,7 @@ typedef struct loop_end {
     bool left; /* the peer knows that nothing more is sent or received here */
     trib_status end_status;
     const char *reason;
-    /* Guarded by the pair's mutex: what the other thread has stored. */
+    /* Guarded by the pair's mutex: state that the other thread has stored. */
     bool posted;
     bool answered; /* the attempt to connect has this answer: */
     trib_status answer;

@@ -32,8 +32,9 @@ typedef struct trib_sim_host {
     /* Asked before every allocation of the data path; false: it fails. NULL: none does. */
     bool (*may_alloc)(void *user, size_t size);
     void *user;
-    trib_sim_store *store;                /* that its job is kept in; NULL: none */
-    struct trib_host_world *device_world; /* of devices in plain memory ("host"); NULL: collectives need local_size 1 */
+    trib_sim_store *store; /* the store in which its job is kept; NULL: none */
+    /* world of devices in plain memory ("host"); NULL: collectives need local_size 1 */
+    struct trib_host_world *device_world;
 } trib_sim_host;
 
 /* As trib_engine_create. config->reactors must be set; listen and coordinator are the network's addresses ("NAME",

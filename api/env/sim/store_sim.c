@@ -7,11 +7,11 @@
 
 #include "engine/base/assert.h"
 
-#define PATIENCE_NS (2 * INT64_C(1000000000)) /* of a request */
+#define PATIENCE_NS (2 * INT64_C(1000000000)) /* time limit of a request */
 
 struct trib_sim_store_handle {
     trib_sim_store *store;
-    trib_store_request *request; /* under way; NULL: none */
+    trib_store_request *request; /* the request under way; NULL: none */
     trib_timer timer;
     bool is_stopped;
 };

@@ -21,22 +21,24 @@ typedef enum trib_sim_lie {
 typedef struct trib_sim_store {
     trib_sim *sim;
     trib_sim_stream random;
-    int64_t delay_ns;     /* most for a way, drawn for each */
-    uint64_t lost_one_in; /* answers that are lost, after the request was carried out; 0: none */
-    uint64_t late_one_in; /* swaps that are carried out when the next swap comes, and are not answered; 0: none */
-    bool is_away;         /* nothing is carried out, nothing answers */
+    int64_t delay_ns;     /* longest delay of a message, drawn anew for each */
+    uint64_t lost_one_in; /* one in so many answers is lost, after the request was carried out; 0: none */
+    /* one in so many swaps is carried out when the next swap comes, and is not answered; 0: none */
+    uint64_t late_one_in;
+    bool is_away; /* nothing is carried out, nothing answers */
     trib_sim_lie lie;
-    bool (*reaches)(void *user, const trib_reactor *reactor); /* NULL: all do */
+    /* true for the reactors that reach the store; NULL: all do */
+    bool (*reaches)(void *user, const trib_reactor *reactor);
     void *user;
     /* The store's content. */
     uint64_t revision;
     char record[TRIB_STORE_TEXT_MAX], first[TRIB_STORE_TEXT_MAX];
     char sign[sizeof(trib_address)];
-    const void *sign_of; /* the handle that has written it */
-    int64_t fades_ns;    /* when the sign does */
-    uint64_t swaps;      /* that were carried out */
+    const void *sign_of; /* the handle that has written the sign */
+    int64_t fades_ns;    /* time at which the sign fades */
+    uint64_t swaps;      /* number of swaps that were carried out */
     trib_store_request late;
-    const struct trib_sim_store_handle *late_of; /* who has asked for that; NULL: none is late */
+    const struct trib_sim_store_handle *late_of; /* the handle that requested the late swap; NULL: none is late */
 } trib_sim_store;
 
 void trib_sim_store_init(trib_sim_store *self, trib_sim *sim);

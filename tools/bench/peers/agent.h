@@ -28,7 +28,7 @@ extern "C" {
 
 typedef struct agent_tensor {
     char name[160];
-    uint64_t count; /* of floats */
+    uint64_t count; /* number of floats */
     double ready_us;
     float *data;
     int64_t in_ns, done_ns; /* done_ns is written by the peer, when the sum is back */
