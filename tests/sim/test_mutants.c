@@ -27,6 +27,7 @@
 #include "engine/aggregate/sum_tree.h"
 #include "engine/worker/worker.h"
 #include "stages/kernels/kernels.h"
+#include "tests/sim/group_mutants.h"
 #include "tests/sim/loss_mutants.h"
 
 #define SEEDS 200u              /* that must find a bug */
@@ -58,7 +59,6 @@ typedef enum bug {
     BUG_AHEAD_TOO_SOON,
     BUG_RECALL_WITHOUT_COPY,
     BUG_OTHER_PLACE,
-    BUG_OTHER_MEMBER,
     BUG_SENT_TWICE,
     BUG_NOT_SENT_AGAIN,
     BUG_COUNTS_WRONG,
@@ -72,7 +72,8 @@ typedef enum bug {
     BUG_DAMAGE_ENDS,
     BUG_PROOF_IGNORED,
     BUG_ROUNDS_NOT_RAISED,
-    LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
+    GROUP_BUG_LIST(GROUP_BUG_ENUM)
+        LOSS_BUG_LIST(LOSS_BUG_ENUM) /* from here on: only where a server is lost and the job goes on */
     BUG_COUNT
 } bug;
 
@@ -104,7 +105,6 @@ static const char *const names[BUG_COUNT] = {
     [BUG_LANDING_KEPT] = "what was half received when the connection broke stays claimed",
     [BUG_RECALL_WITHOUT_COPY] = "what a server has of its own worker's is not copied when the operation fails",
     [BUG_OTHER_PLACE] = "a partition of a slice lies where the one before it does",
-    [BUG_OTHER_MEMBER] = "a contribution to a group counts for another member, 1 in 50",
     [BUG_REPEATED_PUSH] = "a server takes a contribution that is repeated",
     [BUG_REPEATED_SUM] = "a worker takes a sum that is repeated",
     [BUG_SILENCE_UNNOTICED] = "the silence of a member does not end the job",
@@ -113,7 +113,7 @@ static const char *const names[BUG_COUNT] = {
     [BUG_DAMAGE_ENDS] = "a damaged message ends the link",
     [BUG_PROOF_IGNORED] = "the connector's proof is not checked",
     [BUG_ROUNDS_NOT_RAISED] = "a worker that joins does not take the rounds of the others",
-    LOSS_BUG_LIST(LOSS_BUG_NAME)};
+    GROUP_BUG_LIST(GROUP_BUG_NAME) LOSS_BUG_LIST(LOSS_BUG_NAME)};
 
 static bug planted;
 static uint32_t calls;
@@ -405,14 +405,8 @@ uint64_t __wrap_trib_partitioning_offset(const trib_partitioning *cut, uint32_t 
     return is_later && strikes(BUG_OTHER_PLACE, 1) ? begin - cut->partition_bytes : begin;
 }
 
-__typeof__(trib_server_sum_contributor) __real_trib_server_sum_contributor, __wrap_trib_server_sum_contributor;
-uint32_t __wrap_trib_server_sum_contributor(const trib_server_sum *sum, uint32_t rank, const trib_frame *frame)
-{
-    const uint32_t contributor = __real_trib_server_sum_contributor(sum, rank, frame);
-    return sum->level == TRIB_SUM_GROUP && strikes(BUG_OTHER_MEMBER, 50) ? (contributor + 1) % sum->count : contributor;
-}
-
 #include "tests/sim/damage_mutants_wrap.h"
+#include "tests/sim/group_mutants_wrap.h"
 #include "tests/sim/join_mutants_wrap.h"
 #include "tests/sim/loss_mutants_wrap.h"
 
