@@ -5,7 +5,6 @@
 #define GROUP_BUG_LIST(X)                                                                                              \
     X(BUG_OTHER_MEMBER, "a contribution to a group counts for another member, 1 in 50")                                \
     X(BUG_ROOTS_IGNORED, "nobody notices that workers name different roots")                                           \
-    X(BUG_BROADCAST_TOO_SOON, "a broadcast is passed on before all have come")                                         \
     X(BUG_GROUP_RELEASE_LOST, "the release of a group is not taken")                                                   \
     X(BUG_GROUP_ENDS_EARLY, "a group ends when one of its members has released it")                                    \
     X(BUG_GROUP_SUMS_KEPT, "a server keeps the aggregator of a group that has ended")

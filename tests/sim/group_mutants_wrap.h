@@ -20,7 +20,6 @@ void __wrap_trib_sum_round_check(trib_summation *self, sum_round *round, const t
     const bool is_broadcast = what->collective == TRIB_COLLECTIVE_BROADCAST;
     trib_contribution same = *what;
     same.root = is_broadcast && strikes(BUG_ROOTS_IGNORED, 1) ? round->what.root : what->root;
-    round->what.is_eager = round->what.is_eager || (is_broadcast && strikes(BUG_BROADCAST_TOO_SOON, 1));
     __real_trib_sum_round_check(self, round, &same);
 }
 
