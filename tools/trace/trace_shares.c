@@ -5,7 +5,7 @@
 void trace_shares_take(trace_file *file, const unsigned char *data, uint32_t entry_bytes, uint32_t count)
 {
     file->shares_told = data != NULL;
-    for (; file->share_count < count; file->share_count++) {
+    for (; data != NULL && file->share_count < count; file->share_count++) {
         file->shares[file->share_count] = trib_trace_load_u64(data + (size_t)file->share_count * entry_bytes);
     }
 }
