@@ -38,8 +38,12 @@ trib_status trib_api_check_lengths(const trib_engine *engine, const trib_tensor_
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %llu elements of %zu bytes: at most 2^44 bytes",
                               desc->name, (unsigned long long)desc->count, trib_dtype_size(desc->dtype));
     }
+    if (desc->split_count > 0 && desc->splits == NULL) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": splits is NULL, though there are %u", desc->name,
+                              desc->split_count);
+    }
     if (desc->split_count != (desc->layout == TRIB_PAIRS ? members : 0) ||
-        (desc->split_count > 0) != (desc->splits != NULL)) {
+        (desc->split_count == 0) != (desc->splits == NULL)) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": %u splits, needs %u", desc->name, desc->split_count,
                               desc->layout == TRIB_PAIRS ? members : 0);
     }

@@ -156,7 +156,11 @@ static void describe(const trib_summation *self, const trib_contribution *what, 
     if (with_chunks) {
         snprintf(chunks, sizeof chunks, " in %u chunks", what->chunk_count);
     }
-    if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
+    if (what->is_eager && what->collective != TRIB_COLLECTIVE_ALL_REDUCE) { /* a slice, in the words of the program */
+        const bool gives = what->collective != TRIB_COLLECTIVE_REDUCE;
+        snprintf(text, size, "%s says %s%s of %s%s", who, gives ? "all_gather" : "reduce_scatter, ",
+                 gives ? "" : trib_reduce_name(what->reduce), trib_dtype_name(what->dtype), chunks);
+    } else if (what->collective == TRIB_COLLECTIVE_BROADCAST) {
         snprintf(text, size, "%s says broadcast of %s from rank %u%s", who, trib_dtype_name(what->dtype), root, chunks);
     } else if (what->collective == TRIB_COLLECTIVE_REDUCE) {
         snprintf(text, size, "%s says %s of %s for rank %u alone%s", who, trib_reduce_name(what->reduce),

@@ -48,13 +48,25 @@ static trib_group *group_by_tag(trib_engine *engine, uint32_t tag)
     return group;
 }
 
+/* Returns the group that was made first of those that the coordinator has not been asked for, or NULL. */
+static trib_group *oldest_unasked(trib_engine *engine)
+{
+    trib_group *oldest = NULL;
+    pthread_mutex_lock(&engine->mutex);
+    for (trib_group *group = engine->groups; group != NULL; group = group->next) {
+        oldest = group->is_asked || atomic_load(&group->is_over) ? oldest : group;
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return oldest;
+}
+
+/* In the order in which they were made: some may have one name, as their predecessors were released. */
 void trib_member_ask_groups(trib_engine *engine)
 {
-    pthread_mutex_lock(&engine->mutex);
-    trib_group *group = engine->groups;
-    pthread_mutex_unlock(&engine->mutex);
-    for (; group != NULL; group = group->next) {
+    trib_group *group = oldest_unasked(engine);
+    while (group != NULL) {
         ask_group(engine, group);
+        group = group->is_asked ? oldest_unasked(engine) : NULL; /* else there is no link to the coordinator */
     }
 }
 

@@ -14,7 +14,7 @@
 
 #define TRIB_TRACE_MAGIC "TRIBTRAC"
 #define TRIB_TRACE_MAJOR 1u
-#define TRIB_TRACE_MINOR 2u
+#define TRIB_TRACE_MINOR 3u
 #define TRIB_TRACE_HEADER_BYTES 64u
 #define TRIB_TRACE_HEADER_SUMMED 56u /* the checksum at its end covers what is before, and the section table */
 #define TRIB_TRACE_SECTION_BYTES 40u
@@ -99,7 +99,8 @@ _Static_assert(sizeof(trib_trace_record) == TRIB_TRACE_RECORD_BYTES, "records ar
     X(CLOCK, 7, 24)   /* round trips to the coordinator: local time, offset, round trip */                             \
     X(CORES, 8, 24)   /* core, records, records lost; their records follow each other in RECORDS */                    \
     X(RECORDS, 9, TRIB_TRACE_RECORD_BYTES)                                                                             \
-    X(CHOICES, 10, 4) /* texts: what this process has chosen for the job, and why */
+    X(CHOICES, 10, 4) /* texts: what this process has chosen for the job, and why */                                   \
+    X(SHARES, 11, 8)  /* who shares a tensor, and its slices: number of ranks of its group, these, elements of each */
 
 typedef enum trib_trace_section {
     TRIB_TRACE_SECTION_NONE = 0,

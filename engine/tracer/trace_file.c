@@ -24,7 +24,7 @@
 
 _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "records are written as they are in memory");
 
-#define SECTION_COUNT 10u
+#define SECTION_COUNT 11u
 #define OTHER_NAMES 16u /* names that are tried for the incomplete file */
 
 typedef struct trace_writer {
@@ -218,7 +218,33 @@ static void put_choices(trace_writer *self)
     put_section(self, TRIB_TRACE_SECTION_CHOICES, 4, &section);
 }
 
-static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_writer *section, trib_writer *owners)
+/* Returns where the tensor's part of the section begins, counted from 1; 0: it has none, as all workers share it as a
+ * whole. */
+static uint32_t put_shares(trace_writer *self, const trib_tensor *tensor, trib_writer *shares)
+{
+    const trib_group *group = tensor->group;
+    const bool has_slices = tensor->cut->layout != TRIB_WHOLE;
+    const uint32_t slices = has_slices ? tensor->cut->slice_count : 0, ranks = group != NULL ? group->count : 0;
+    const uint32_t first = (uint32_t)(shares->size / 8) + 1;
+    if (!has_slices && group == NULL) {
+        return 0;
+    }
+    if (!grow(shares, ((size_t)ranks + slices + 1) * 8)) {
+        self->out_of_memory = true;
+        return 0;
+    }
+    trib_put_u64(shares, ranks);
+    for (uint32_t i = 0; i < ranks; i++) {
+        trib_put_u64(shares, group->ranks[i]);
+    }
+    for (uint32_t i = 0; i < slices; i++) {
+        trib_put_u64(shares, tensor->cut->slices[i].bytes / trib_dtype_size(tensor->dtype));
+    }
+    return first;
+}
+
+static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_writer *section, trib_writer *owners,
+                       trib_writer *shares)
 {
     const bool placed = atomic_load(&tensor->placed);
     const uint32_t partitions = placed ? tensor->partition_count : 0;
@@ -231,7 +257,8 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
     trib_put_u64(section, placed ? tensor->cut->bytes : tensor->bytes);
     trib_put_u32(section, partitions);
     trib_put_u32(section, (uint32_t)(owners->size / 4));
-    trib_put_u64(section, 0);
+    trib_put_u32(section, placed ? (uint32_t)tensor->cut->layout : 0);
+    trib_put_u32(section, placed ? put_shares(self, tensor, shares) : 0);
     trib_assert(!section->overflow); /* the section has room for all tensors */
     if (!grow(owners, (size_t)partitions * 4)) {
         self->out_of_memory = true;
@@ -246,19 +273,21 @@ static void put_tensor(trace_writer *self, const trib_tensor *tensor, trib_write
 static void put_tensors(trace_writer *self)
 {
     trib_engine *engine = self->engine;
-    trib_writer owners = build(4096);
+    trib_writer owners = build(4096), shares = build(512);
     pthread_mutex_lock(&engine->mutex);
     const uint32_t count = engine->tensor_count;
     pthread_mutex_unlock(&engine->mutex);
     trib_writer section = build((size_t)count * 48);
-    for (uint32_t tag = 0; section.data != NULL && owners.data != NULL && tag < count; tag++) {
+    for (uint32_t tag = 0; section.data != NULL && owners.data != NULL && shares.data != NULL && tag < count; tag++) {
         pthread_mutex_lock(&engine->mutex);
         /* Records name a tensor by its tag, so a tag that is free has its entry, too. */
-        put_tensor(self, engine->tensors[tag], &section, &owners); /* the mutex: it may be moving, or ending */
+        /* the mutex: it may be moving, or ending */
+        put_tensor(self, engine->tensors[tag], &section, &owners, &shares);
         pthread_mutex_unlock(&engine->mutex);
     }
     put_section(self, TRIB_TRACE_SECTION_TENSORS, 48, &section);
     put_section(self, TRIB_TRACE_SECTION_OWNERS, 4, &owners);
+    put_section(self, TRIB_TRACE_SECTION_SHARES, 8, &shares);
 }
 
 static void put_job(trace_writer *self)

@@ -12,7 +12,7 @@
  *   and nothing waits for a credit that is available;
  * - nothing is left at the end: no operation, message, credit or sum; every engine closes in time;
  * - a live job can stay idle for long, and then sums every tensor once more;
- * - tensors that are released and declared again are new ones, and nothing of the old ones stays;
+ * - tensors and groups that are released and declared again are new ones, and nothing of the old ones stays;
  * - partitions may change owners at any time without changing a sum;
  * - a worker that leaves when it is done disturbs no other; if one leaves earlier, the others soon hear of it;
  * - if a member of a formed job was lost, every other member hears of it;
@@ -116,6 +116,7 @@ typedef struct torture_tensor {
     uint32_t shape; /* decides the lengths of slices, together with count */
     uint32_t group; /* a bit for each of its members; 0: all workers */
     bool backwards; /* the group counts its members from the highest rank on */
+    bool regroups;  /* the group ends with each life of the tensor, and the next one counts the other way round */
     bool on_device;
     uint32_t stays;  /* on a device: a bit for each worker that has the same buffers in all rounds */
     bool inexact;    /* sums are rounded, so their bits show along which tree they were made */
@@ -199,8 +200,10 @@ uint32_t torture_absent(const torture_plan *plan, uint32_t index, uint32_t round
 void torture_draw_dispute(torture_plan *plan);
 /* torture_exchange.c: draws tensors that are exchanged in other ways, or in a group. */
 void torture_draw_exchanges(torture_plan *plan);
-/* Draws all of that and joins, and which sums are scaled; called last. */
+/* Draws all of that and joins, and which sums are scaled. */
 void torture_draw_scales(torture_plan *plan);
+/* Draws all of that, groups that are released, and broadcasts whose roots differ between workers; called last. */
+void torture_draw_regroups(torture_plan *plan);
 /* Writes one line about everything that the seed has drawn. */
 void torture_describe(const torture_plan *plan, char *text, size_t size);
 torture_verdict torture_run(const torture_plan *plan);

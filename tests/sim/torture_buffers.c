@@ -10,14 +10,14 @@
 
 size_t torture_buffers_size(const attempt *what)
 {
-    const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(what->run->plan, what->tensor, what->round);
     return torture_total(&tensor, what->run->plan->job.workers) * trib_dtype_size(tensor.dtype);
 }
 
 static void fill(attempt *what)
 {
     const torture_plan *plan = what->run->plan;
-    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor, what->round);
     const uint32_t rank = what->driver->rank;
     torture_fill(&tensor, what->tensor, what->round, rank, torture_given(&tensor, plan->job.workers, rank),
                  torture_input(what));
@@ -84,7 +84,7 @@ static bool stream_begin(driver *self, attempt *what)
 {
     const torture_plan *plan = self->run->plan;
     torture_stream_end(what);
-    if (!torture_tensor_of(plan, what->tensor).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
+    if (!torture_tensor_of(plan, what->tensor, what->round).on_device || trib_sim_draw_one_in(&self->stream, 2)) {
         return false;
     }
     trib_sim *sim = self->run->job->sim;
@@ -108,7 +108,7 @@ void torture_buffers_open(attempt *what)
     const torture_plan *plan = what->run->plan;
     const size_t size = torture_buffers_size(what);
     what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
-    const bool in_place = plan->in_place && torture_tensor_of(plan, what->tensor).exchange != TORTURE_PAIRS;
+    const bool in_place = plan->in_place && torture_tensor_of(plan, what->tensor, 0).exchange != TORTURE_PAIRS;
     what->input = in_place ? what->output : malloc(size + SPARE);
 }
 

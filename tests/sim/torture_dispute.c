@@ -1,4 +1,5 @@
-/* torture_dispute.c - draws a worker that disagrees with all others about an operation on a device tensor. */
+/* torture_dispute.c - draws a worker that disagrees with all others about an operation on a device tensor, or about
+ * the root of a broadcast. And groups that are released while other members still use them. */
 #include "tests/sim/torture.h"
 
 static uint32_t below(trib_sim_stream *stream, uint32_t end)
@@ -28,4 +29,37 @@ void torture_draw_dispute(torture_plan *plan)
     plan->odd_tensor = tensor;
     plan->odd_round = (int32_t)below(&stream, what->rounds);
     plan->odd_exchange = by_exchange || !has_next_reduction(what);
+}
+
+/* A member of a broadcast of host memory takes another one for the root. */
+static void draw_roots(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0x9e3779b97f4a7c15) + 181};
+    const uint32_t first = below(&stream, plan->tensor_count);
+    if (plan->odd_rank != TORTURE_NOBODY || plan->lap > 0 || plan->narrow != TORTURE_NOBODY || plan->prompt ||
+        plan->attack != TORTURE_NO_ATTACK || plan->job.engine.survive != TRIB_SURVIVE_NOTHING) {
+        return;
+    }
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const uint32_t index = (first + i) % plan->tensor_count;
+        const torture_tensor *what = &plan->tensors[index];
+        const uint32_t members = torture_members(what, plan->job.workers);
+        const bool is_broadcast = what->exchange == TORTURE_WHOLE && what->root >= 0;
+        if (is_broadcast && !what->on_device && members > 1 && plan->odd_rank == TORTURE_NOBODY) {
+            plan->odd_rank = torture_rank_at(what, plan->job.workers, below(&stream, members));
+            plan->odd_tensor = index;
+            plan->odd_round = (int32_t)below(&stream, what->rounds);
+            plan->odd_exchange = false;
+        }
+    }
+}
+
+void torture_draw_regroups(torture_plan *plan)
+{
+    torture_draw_scales(plan);
+    draw_roots(plan);
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 191};
+    for (uint32_t i = 0; i < plan->tensor_count && plan->lives > 0; i++) {
+        plan->tensors[i].regroups = plan->tensors[i].group != 0 && !trib_sim_draw_one_in(&stream, 3);
+    }
 }

@@ -45,7 +45,7 @@ static void cancel_fired(trib_sim *sim, trib_sim_event *event)
 static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
 {
     const torture_plan *plan = self->run->plan;
-    const torture_tensor what = torture_tensor_of(plan, index);
+    const torture_tensor what = torture_tensor_of(plan, index, self->next_round[index]);
     const bool is_odd = plan->odd_rank == self->rank && plan->odd_tensor == index && plan->odd_round < 0;
     char name[32];
     snprintf(name, sizeof name, "tensor %u", index);
@@ -58,9 +58,10 @@ static bool declare(driver *self, uint32_t index, trib_tensor **tensor_out)
     desc.flags = what.on_device ? TRIB_TENSOR_DEVICE : 0;
     uint64_t splits[TORTURE_WORKERS_MAX];
     torture_describe_slices(self, &what, &desc, splits);
-    if (what.group != 0 && !torture_make_group(self, index, &what, &desc.group)) {
+    if (what.group != 0 && !torture_make_group(self, index, &what)) {
         return false;
     }
+    desc.group = index < plan->tensor_count ? self->groups[index] : NULL;
     return trib_tensor_declare(self->run->job->members[self->rank].engine, &desc, tensor_out, NULL) == TRIB_OK;
 }
 
@@ -77,7 +78,7 @@ static trib_reduce another_reduce(const torture_tensor *tensor)
 static trib_status submit(driver *self, attempt *what, trib_op_params *params, bool cancels, trib_error *error)
 {
     const torture_plan *plan = self->run->plan;
-    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor, what->round);
     const bool is_odd = plan->odd_rank == self->rank && torture_is_disputed(plan, what->tensor, what->round);
     trib_engine *engine = self->run->job->members[self->rank].engine;
     trib_op **op_out = cancels ? &what->op : NULL;
@@ -88,7 +89,7 @@ static trib_status submit(driver *self, attempt *what, trib_op_params *params, b
     }
     const bool swaps = is_odd && plan->odd_exchange; /* the dispute is about the exchange alone, if possible */
     if ((tensor.root >= 0) != swaps) {
-        const int32_t other = (tensor.root + 1) % (int32_t)plan->job.workers;
+        const int32_t other = (tensor.root + 1) % (int32_t)torture_members(&tensor, plan->job.workers);
         params->root = swaps ? 0 : is_odd ? other : tensor.root;
         return trib_broadcast(engine, params, op_out, error);
     }
@@ -107,10 +108,16 @@ static bool is_reborn(const driver *self, uint32_t index)
 void torture_release_last(driver *self, uint32_t index)
 {
     trib_error error = {.text = ""};
-    if (self->declared[index] != NULL && trib_tensor_release(self->declared[index], &error) != TRIB_OK) {
-        torture_broken(self->run, "rank %u: tensor %u was not released: %s", self->rank, index, error.text);
+    const bool with_group = self->run->plan->tensors[index].regroups;
+    const trib_status status = with_group                      ? trib_group_release(self->groups[index], &error)
+                               : self->declared[index] != NULL ? trib_tensor_release(self->declared[index], &error)
+                                                               : TRIB_OK;
+    if (status != TRIB_OK) {
+        torture_broken(self->run, "rank %u: tensor %u%s was not released: %s", self->rank, index,
+                       with_group ? " with its group" : "", error.text);
     }
     self->declared[index] = NULL;
+    self->groups[index] = with_group ? NULL : self->groups[index];
 }
 
 static void begin(driver *self, uint32_t index)

@@ -65,7 +65,7 @@ void torture_draw_scales(torture_plan *plan)
 static size_t offset_of(const attempt *what, torture_exchange exchange)
 {
     const torture_plan *plan = what->run->plan;
-    const torture_tensor tensor = torture_tensor_of(plan, what->tensor);
+    const torture_tensor tensor = torture_tensor_of(plan, what->tensor, what->round);
     return what->input == what->output && tensor.exchange == exchange
                ? torture_before(&tensor, plan->job.workers, what->driver->rank) * trib_dtype_size(tensor.dtype)
                : 0;
@@ -97,7 +97,7 @@ void torture_describe_slices(const driver *self, const torture_tensor *what, tri
     }
 }
 
-bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out)
+bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what)
 {
     const uint32_t workers = self->run->plan->job.workers;
     int32_t ranks[TORTURE_WORKERS_MAX];
@@ -111,7 +111,7 @@ bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what
     for (uint32_t i = 0; i < desc.rank_count; i++) {
         ranks[i] = (int32_t)torture_rank_at(what, workers, i);
     }
-    return trib_group_create(self->run->job->members[self->rank].engine, &desc, group_out, NULL) == TRIB_OK;
+    return trib_group_create(self->run->job->members[self->rank].engine, &desc, &self->groups[index], NULL) == TRIB_OK;
 }
 
 trib_status torture_submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,

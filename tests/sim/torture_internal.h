@@ -38,6 +38,7 @@ typedef struct driver {
     attempt attempts[TORTURE_TENSORS_MAX][SLOTS];
     attempt crowd[TORTURE_CROWD_MAX];
     trib_tensor *declared[TORTURE_TENSORS_MAX]; /* what is to be released before it is declared again */
+    trib_group *groups[TORTURE_TENSORS_MAX];    /* of these tensors; NULL: all workers share it */
     uint32_t in_flight, crowd_in_flight;
     trib_sim_event begin; /* starts a late worker */
     trib_sim_event leave; /* checks again whether the worker may leave */
@@ -129,7 +130,8 @@ bool torture_may_end_so(const run *self, trib_status status);
 /* Returns true if nothing in the plan delays messages. */
 bool torture_is_calm(const torture_plan *plan);
 void torture_judge(attempt *what, const trib_result *result);
-torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index);
+/* The tensor as it is in that round. */
+torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index, uint32_t round);
 /* Returns true if the workers disagree about that operation. */
 bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t round);
 /* torture_blame.c: checks that the error names the member that caused it. */
@@ -139,7 +141,7 @@ void torture_blame_lost(run *self, uint32_t member, const char *text);
 /* torture_exchange.c: describes the worker's slices of a tensor, makes its group, and submits what is done with it.
  * splits has room for all workers. */
 void torture_describe_slices(const driver *self, const torture_tensor *what, trib_tensor_desc *desc, uint64_t *splits);
-bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what, trib_group **group_out);
+bool torture_make_group(driver *self, uint32_t index, const torture_tensor *what);
 trib_status torture_submit_other(trib_engine *engine, const torture_tensor *tensor, size_t room, trib_op_params *params,
                                  trib_op **op_out, trib_error *error);
 
@@ -160,7 +162,7 @@ unsigned char *torture_output(const attempt *what);
 void torture_drive_last(run *self);
 /* Begins what the worker can begin. */
 void torture_submit_more(driver *self);
-/* Releases the tensor, if the worker has it. */
+/* Releases the tensor, if the worker has it, or its group and so both. */
 void torture_release_last(driver *self, uint32_t index);
 /* Returns how many operations the worker still has handles of. */
 uint32_t torture_drive_handles(const driver *self);

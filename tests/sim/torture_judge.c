@@ -58,13 +58,17 @@ bool torture_may_end_so(const run *self, trib_status status)
     }
 }
 
-torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index)
+torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index, uint32_t round)
 {
     const uint32_t nth = index - plan->tensor_count;
-    return index < plan->tensor_count
-               ? plan->tensors[index]
-               : (torture_tensor){
-                     .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
+    if (index >= plan->tensor_count) {
+        return (torture_tensor){
+            .dtype = (trib_dtype)(nth % TRIB_DTYPE_COUNT), .count = 1 + nth % 9, .rounds = 1, .root = -1};
+    }
+    torture_tensor what = plan->tensors[index];
+    const bool turns = what.regroups && round / plan->lives % 2 == 1;
+    what.backwards = what.backwards != turns;
+    return what;
 }
 
 /* Returns true if the workers disagree about that operation. */
@@ -114,10 +118,18 @@ static bool grace_extended(const run *self, trib_status status)
            (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* another worker gave up its last round and left */
 }
 
+/* A broadcast may be over on workers that agree with its root: before all have declared the tensor, or where machines
+ * pass it on. Elsewhere nobody gets the payload before all have come and agree. */
+static bool may_win(const torture_plan *plan, const torture_tensor *tensor, uint32_t rank)
+{
+    const bool is_certain = plan->odd_round >= 0 && !tensor->on_device && plan->job.per_machine == 0;
+    return tensor->root >= 0 && tensor->exchange == TORTURE_WHOLE && rank != plan->odd_rank && !is_certain;
+}
+
 static void check_result(attempt *what, const trib_result *result)
 {
     run *self = what->run;
-    torture_tensor tensor = torture_tensor_of(self->plan, what->tensor);
+    torture_tensor tensor = torture_tensor_of(self->plan, what->tensor, what->round);
     tensor.absent = torture_absent(self->plan, what->tensor, what->round);
     const uint32_t workers = self->plan->job.workers;
     const bool disputed = torture_is_disputed(self->plan, what->tensor, what->round);
@@ -134,10 +146,7 @@ static void check_result(attempt *what, const trib_result *result)
     }
     self->verdict.succeeded++;
     self->verdict.checks[TORTURE_CHECK_RESULT]++;
-    /* The root sends its payload before all workers have asked, so the workers that agree with it may succeed. */
-    const bool may_win =
-        tensor.root >= 0 && tensor.exchange == TORTURE_WHOLE && what->driver->rank != self->plan->odd_rank;
-    if (disputed && !may_win) {
+    if (disputed && !may_win(self->plan, &tensor, what->driver->rank)) {
         torture_broken(self, "rank %u, tensor %u, round %u: succeeded, though the workers disagreed",
                        what->driver->rank, what->tensor, what->round);
         return;

@@ -494,5 +494,5 @@ void torture_draw(uint64_t seed, torture_plan *plan)
     torture_draw_exchanges(plan);
     torture_draw_prompt(plan);
     plan->job.engine.checksum = TRIB_CHECKSUM_ON;
-    torture_draw_scales(plan);
+    torture_draw_regroups(plan);
 }

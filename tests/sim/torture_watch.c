@@ -340,9 +340,58 @@ static void watch_tensors(run *self)
     }
 }
 
+/* Returns what is wrong with the groups that a live member of a job at rest knows, or NULL. */
+static const char *groups_fault(const trib_engine *engine, uint32_t alive)
+{
+    uint32_t known = 0;
+    for (uint32_t id = 1; id < TRIB_GROUPS_MAX; id++) {
+        known += trib_engine_rank_set(engine, id) != NULL;
+    }
+    if (known != alive) {
+        return "it knows groups that have ended, or lacks some";
+    }
+    for (uint32_t c = 0; c < engine->core_count; c++) {
+        for (const trib_server_sum *sum = engine->cores[c].group_sum_list; sum != NULL; sum = sum->next) {
+            if (sum->is_over || trib_engine_rank_set(engine, sum->ranks->id) != sum->ranks) {
+                return "it sums for a group that has ended";
+            }
+        }
+    }
+    return NULL;
+}
+
+/* The same groups are alive on the workers, at the coordinator, and on all that sum. */
+static void watch_groups(run *self)
+{
+    const trib_coordinator *coordinator = self->job->members[0].engine->coordinator;
+    uint32_t alive = 0;
+    for (uint32_t i = 0; i < self->plan->tensor_count; i++) {
+        bool is_alive = false;
+        for (uint32_t rank = 0; rank < self->plan->job.workers; rank++) {
+            is_alive = is_alive || self->drivers[rank].groups[i] != NULL;
+        }
+        alive += is_alive;
+    }
+    if (coordinator == NULL || coordinator->workers_left > 0) {
+        return;
+    }
+    if (coordinator->groups_numbered != alive) {
+        torture_broken(self, "at rest, the coordinator knows %u groups, and workers have %u",
+                       coordinator->groups_numbered, alive);
+    }
+    for (uint32_t i = 0; i < self->job->member_count; i++) {
+        const bool is_there = !self->job->members[i].killed && !self->drained[i];
+        const char *fault = is_there ? groups_fault(self->job->members[i].engine, alive) : NULL;
+        if (fault != NULL) {
+            torture_broken(self, "at rest, of %u groups member %u: %s", alive, i, fault);
+        }
+    }
+}
+
 void torture_watch_rest(run *self)
 {
     watch_tensors(self);
+    watch_groups(self);
     for (uint32_t i = 0; i < self->plan->job.workers; i++) {
         const uint32_t kept = kept_ops(self->job->members[i].engine, true),
                        held = torture_drive_handles(&self->drivers[i]);

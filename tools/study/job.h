@@ -64,6 +64,10 @@ struct sim_job {
 
 /* Tells whether all members are on one machine, without a link between them. */
 bool sim_job_is_one_host(const sim_job_config *config);
+/* Charges the cost of links between network namespaces of one machine: shaping, bridging and splitting, which
+ * cards and a switch do elsewhere, is work of the shared processors, for each byte that leaves one namespace and
+ * again where it arrives. */
+void sim_job_charge_links(sim_job_config *job);
 /* Builds the world and creates all engines, none of which has joined yet. Returns NULL with *error. */
 sim_job *sim_job_open(const sim_job_config *config, trib_error *error);
 /* Runs the world until done returns true (it is called after each event; NULL: never), until that time, or until

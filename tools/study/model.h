@@ -18,6 +18,10 @@ typedef struct study_tensor {
     int64_t forward_ns; /* time of the layer that needs it */
     int32_t priority;   /* used if the model has priorities of its own */
     trib_dtype dtype;   /* partial sums of machines have a wider type where this one is narrow */
+    trib_op_kind kind;  /* all_reduce, unless a recorded step is replayed; then these, in the memory of the model: */
+    uint32_t root, slice_count, rank_count;
+    const uint64_t *slices; /* elements of each; NULL: it is whole */
+    const uint64_t *ranks;  /* of the group that shares it; NULL: all workers */
 } study_tensor;
 
 typedef struct study_model {
@@ -26,6 +30,7 @@ typedef struct study_model {
     uint32_t count;
     uint64_t bytes; /* bytes of all tensors */
     bool own_priorities;
+    bool is_mixed, has_groups; /* some operations are no all-reduces; some tensors are of groups */
     study_tensor tensors[];
 } study_model;
 

@@ -10,60 +10,6 @@
 #define STEP_NS_MAX INT64_C(600000000000)
 #define PARTS_MEMBERS_MAX 64u /* larger jobs run without parts: their traces would be too large */
 
-/* ---- From traces to models ---- */
-
-/* Divides forward over the layers as in model.c: each layer gets the share that its gap has in backward. */
-static void share_forward(study_model *model)
-{
-    int64_t before_ns = 0;
-    for (uint32_t i = 0; i < model->count; i++) {
-        study_tensor *tensor = &model->tensors[i];
-        const double share = model->backward_ns > 0
-                                 ? (double)(tensor->ready_ns - before_ns) / (double)model->backward_ns
-                                 : 1.0 / model->count;
-        before_ns = tensor->ready_ns;
-        tensor->forward_ns = (int64_t)(share * (double)model->forward_ns);
-    }
-}
-
-/* Returns the tensor's type, or bytes if the type does not fit. */
-static trib_dtype dtype_of(const trace_run *run, uint32_t id)
-{
-    const trace_tensor *tensor = id < run->tensor_count ? run->tensors[id] : NULL;
-    const size_t width = tensor != NULL ? trib_dtype_size(tensor->dtype) : 0;
-    return width > 0 && tensor->bytes % width == 0 ? tensor->dtype : TRIB_UINT8;
-}
-
-static study_model *model_of(const trace_run *run, const trace_steps *steps)
-{
-    study_model *model = calloc(1, sizeof *model + steps->op_count * sizeof model->tensors[0]);
-    if (model == NULL) {
-        return NULL;
-    }
-    snprintf(model->name, sizeof model->name, "recorded");
-    model->own_priorities = true;
-    model->count = steps->op_count;
-    model->bytes = steps->bytes;
-    model->forward_ns = steps->gap_ns;
-    model->backward_ns = steps->ops[steps->op_count - 1].ready_ns;
-    for (uint32_t i = 0; i < steps->op_count; i++) {
-        const trace_step_op *op = &steps->ops[i];
-        char buffer[48];
-        uint32_t same = 0; /* the same tensor again in one step counts as another tensor here */
-        for (uint32_t k = 0; k < i; k++) {
-            same += steps->ops[k].tensor == op->tensor;
-        }
-        snprintf(model->tensors[i].name, sizeof model->tensors[i].name, same > 0 ? "%.90s #%u" : "%.110s",
-                 trace_tensor_name(run, op->tensor, buffer, sizeof buffer), same + 1);
-        model->tensors[i].bytes = op->bytes > 0 ? op->bytes : 1;
-        model->tensors[i].ready_ns = op->ready_ns;
-        model->tensors[i].priority = op->priority;
-        model->tensors[i].dtype = dtype_of(run, op->tensor);
-    }
-    share_forward(model);
-    return model;
-}
-
 static bool is_colocated(const trace_run *run)
 {
     for (uint32_t id = 0; id < run->tensor_count; id++) {
@@ -182,20 +128,6 @@ static void fill_settings(const trace_run *run, const trace_stats *stats, study_
     step->codec_ratio = 1;
 }
 
-/* A sum that is equal for models with the same tensors, in any order. */
-static uint64_t hash_model(const study_model *model)
-{
-    uint64_t sum = model->count; /* NOLINT(clang-analyzer-core.NullDereference): models that were counted are there */
-    for (uint32_t i = 0; i < model->count; i++) {
-        uint64_t hash = UINT64_C(1469598103934665603) ^ model->tensors[i].bytes;
-        for (const char *at = model->tensors[i].name; *at != '\0'; at++) {
-            hash = (hash ^ (unsigned char)*at) * UINT64_C(1099511628211);
-        }
-        sum += hash;
-    }
-    return sum;
-}
-
 /* Limits the size of a model: the events of a simulated step grow with its bytes, and heartbeats with its time. */
 static bool is_sensible(const study_model *model)
 {
@@ -227,8 +159,9 @@ static trib_status check_others(const trace_run *run, const trace_stats *stats, 
         if (steps->other_count > 0 && steps->other_count >= steps->count) {
             char buffer[48];
             return trib_error_set(error, TRIB_UNSUPPORTED,
-                                  "the recorded steps have operations that are no all-reduces (%llu, such as one on "
-                                  "tensor \"%.110s\"): only push_pull is replayed",
+                                  "the recorded steps have operations that cannot be replayed (%llu, such as one on "
+                                  "tensor \"%.110s\"): bytes of unknown length, tensors that the engine names, tensors "
+                                  "on devices, and all but all-reduces in traces of an older version",
                                   (unsigned long long)steps->other_count,
                                   trace_tensor_name(run, steps->other, buffer, sizeof buffer));
         }
@@ -252,7 +185,7 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
         if (steps->count == 0) {
             continue;
         }
-        study_model *model = model_of(run, steps);
+        study_model *model = study_replay_model(run, steps);
         if (model == NULL) {
             study_replay_free(replay);
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
@@ -264,7 +197,7 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
                                   "the recorded steps are longer than %lld s or larger than %llu GiB",
                                   (long long)(STEP_NS_MAX / 1000000000), STEP_BYTES_MAX >> 30);
         }
-        if (replay->model_count > 0 && hash_model(model) != hash_model(replay->models[0])) {
+        if (replay->model_count > 0 && study_replay_hash(model) != study_replay_hash(replay->models[0])) {
             replay->left_out++;
             free(model);
             continue;
@@ -292,6 +225,11 @@ trib_status study_replay_make(const trace_run *run, const trace_stats *stats, st
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory");
     }
     replay->step.model = replay->models[0];
+    const trib_status groups = study_replay_check_groups(run, replay, error);
+    if (groups != TRIB_OK) {
+        study_replay_free(replay);
+        return groups;
+    }
     study_replay_note_links(run, stats, replay->uneven, sizeof replay->uneven);
     for (uint32_t i = 0; i < run->worker_count + run->server_count; i++) {
         const trace_link_use *use = &stats->links[i];
@@ -305,7 +243,7 @@ void study_replay_set_forward(study_replay *replay, int64_t forward_ns)
 {
     for (uint32_t i = 0; i < replay->model_count; i++) {
         replay->models[i]->forward_ns = forward_ns;
-        share_forward(replay->models[i]);
+        study_replay_share_forward(replay->models[i]);
     }
     replay->compute_ns = forward_ns + replay->models[0]->backward_ns;
     replay->step.cross_barrier = true;
@@ -397,6 +335,10 @@ trib_status study_replay_run(const study_replay *replay, const study_step_config
         return trib_error_set(error, TRIB_INVALID,
                               "the %.1f MB of a step need %.0f s at %.3g Gbit/s: too long to replay",
                               (double)replay->bytes / 1e6, least_s, (double)mine.job.link.egress_bits / 1e9);
+    }
+    if (replay->has_groups && workers != replay->step.job.workers) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "the recorded steps have groups of workers: they are replayed with as many workers");
     }
     char folder[] = "/tmp/tributary-replay-XXXXXX", pattern[64];
     const study_model **by_rank = calloc(workers, sizeof(const study_model *));

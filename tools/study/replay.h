@@ -28,6 +28,7 @@ typedef struct study_replay {
     bool rate_known;       /* the rate is not the default: the traces of all servers are there */
     double busy;           /* share of the busiest link's capacity that was used during exchanges */
     bool equal_priorities; /* all operations had the same priority */
+    bool has_groups;       /* some tensors are of groups; then models are those of the ranks, in order */
     uint32_t worker_reactors, server_reactors;
     uint32_t *machine_of;    /* by member, as recorded */
     uint32_t per_machine;    /* workers of each machine; 0: not all machines have as many */
@@ -42,6 +43,12 @@ typedef struct study_replay {
 TRIB_CHECKED trib_status study_replay_make(const trace_run *run, const trace_stats *stats, study_replay *replay,
                                            trib_error *error);
 void study_replay_free(study_replay *replay);
+/* replay_model.c: makes a model of a worker's steps, freed with free(); NULL: out of memory. */
+study_model *study_replay_model(const trace_run *run, const trace_steps *steps);
+/* Divides forward over the layers as in model.c: each layer gets the share that its gap has in backward. */
+void study_replay_share_forward(study_model *model);
+uint64_t study_replay_hash(const study_model *model);
+TRIB_CHECKED trib_status study_replay_check_groups(const trace_run *run, study_replay *replay, trib_error *error);
 /* replay_links.c: fills replay->uneven. */
 void study_replay_note_links(const trace_run *run, const trace_stats *stats, char *text, size_t size);
 /* Declares that the recorded steps had no barrier: forward (from the optimizer to the first gradient) took that
@@ -52,7 +59,8 @@ void study_replay_set_forward(study_replay *replay, int64_t forward_ns);
  * is filled from traces of the simulated members (trace_stats_free), which are written to a temporary folder. */
 TRIB_CHECKED trib_status study_replay_run(const study_replay *replay, const study_step_config *step,
                                           study_step_result *result, trace_stats *parts, trib_error *error);
-/* Writes the recorded steps of one worker as a model that `tributary sim` and `tributary step` read. */
+/* Writes the recorded steps of one worker, which are all-reduces, as a model that `tributary sim` and `tributary step`
+ * read. */
 void study_replay_export(const study_replay *replay, const char *name, FILE *out);
 
 #endif

@@ -337,6 +337,13 @@ int replay_command(int argc, char **argv)
     if (!replay_options_load(&self, argv + optind, (uint32_t)(argc - optind), &replay)) {
         return 1;
     }
+    if ((self.export != NULL || self.live) && replay.models[0]->is_mixed) {
+        fprintf(stderr,
+                "tributary replay: the recorded steps have other operations than all-reduces: neither --live nor "
+                "--export can have them\n");
+        study_replay_free(&replay);
+        return 1;
+    }
     bool fine = self.export == NULL || self.live || export_model(&replay, self.export);
     fine = fine && (self.live ? run_live(&self, &replay) : run_prediction(&self, &replay));
     study_replay_free(&replay);

@@ -6,12 +6,11 @@
 #include <string.h>
 #include <time.h>
 
+#include "tools/study/exchange.h"
 #include "tools/trace/compare.h"
 
 #define JOIN_LIMIT_NS INT64_C(3600000000000)
 #define ITERATIONS_MAX 256u
-/* A byte's share of the cost of a message. This value replays 4 + 4 hosts on 2 cores best. */
-#define NAMESPACE_BYTE_NS 0.25
 #define SECOND INT64_C(1000000000)
 #define LOOK_EVENTS 4096u
 
@@ -22,7 +21,8 @@ typedef struct gradient {
     struct trainer *trainer;
     uint32_t index;
     trib_tensor *tensor;
-    void *buffer;
+    void *buffer, *output; /* output is a part of the same memory, or all of it */
+    uint64_t output_bytes;
     bool back;                 /* the sum of the latest iteration is back */
     trib_sim_event into, from; /* events: it has passed the device on its way in, and on its way back */
 } gradient;
@@ -74,18 +74,6 @@ static const study_model *model_of(const trainer *self)
     return config->models != NULL ? config->models[self->rank] : config->model;
 }
 
-/* Describes the tensor. The output of a codec is bytes; the cost of computing them is charged by bytes in any
- * case. */
-static void describe_tensor(const trainer *self, uint32_t index, trib_tensor_desc *desc)
-{
-    const study_tensor *tensor = &model_of(self)->tensors[index];
-    const double ratio = self->study->config->codec_ratio, bytes = (double)tensor->bytes * ratio;
-    const size_t width = trib_dtype_size(tensor->dtype);
-    const bool whole = ratio == 1 && width > 0 && tensor->bytes % width == 0;
-    desc->dtype = whole ? tensor->dtype : TRIB_UINT8;
-    desc->count = whole ? tensor->bytes / width : bytes < 1 ? 1 : (uint64_t)bytes;
-}
-
 /* Passes the bytes through the device, after its previous input. */
 static void pass_device(const trainer *self, int64_t *free_ns, uint64_t bytes, trib_sim_event *event)
 {
@@ -126,14 +114,19 @@ static void submit_gradient(trib_sim *sim, trib_sim_event *event)
     (void)sim;
     gradient *mine = (gradient *)((char *)event - offsetof(gradient, into));
     trainer *self = mine->trainer;
+    const study_tensor *tensor = &model_of(self)->tensors[mine->index];
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.tensor = mine->tensor;
-    params.input = params.output = mine->buffer;
+    params.kind = tensor->kind;
+    params.root = study_exchange_root(tensor, self->study->config->job.workers);
+    params.input = mine->buffer;
+    params.output = mine->output;
+    params.output_bytes = mine->output_bytes;
     params.done_cb = on_done;
     params.user = mine;
     trib_error error = {.status = TRIB_OK};
-    if (trib_push_pull(self->study->job->members[self->rank].engine, &params, NULL, &error) != TRIB_OK) {
+    if (trib_submit_batch(self->study->job->members[self->rank].engine, &params, 1, NULL, &error) != TRIB_OK) {
         fail_study(self->study, &error);
     }
 }
@@ -254,36 +247,50 @@ static void end_computing(trib_sim *sim, trib_sim_event *event)
 
 /* ---- The whole ---- */
 
+/* Declares a tensor and takes memory for its operations: twice the bytes of all slices, where there are any. */
+static trib_status declare(trainer *self, uint32_t index, uint64_t *splits, trib_tensor_desc *desc, trib_error *error)
+{
+    const study_tensor *tensor = &model_of(self)->tensors[index];
+    gradient *mine = &self->gradients[index];
+    desc->name = tensor->name;
+    const study_step_config *config = self->study->config;
+    trib_engine *engine = self->study->job->members[self->rank].engine;
+    const bool is_sliced = tensor->slices != NULL;
+    const study_exchange_of of = {self->rank, config->job.workers, config->codec_ratio};
+    mine->output_bytes = study_exchange_describe(tensor, &of, desc, splits);
+    const size_t bytes = mine->output_bytes * (is_sliced ? 2 : 1) + 1;
+    mine->buffer = config->has_contents ? calloc(1, bytes) : trib_sim_void_take(&self->study->job->nothing, bytes);
+    mine->output = is_sliced ? (char *)mine->buffer + mine->output_bytes : mine->buffer;
+    const trib_status status =
+        tensor->ranks == NULL ? TRIB_OK : study_exchange_group(engine, tensor, &desc->group, error);
+    return status != TRIB_OK ? status : trib_tensor_declare(engine, desc, &mine->tensor, error);
+}
+
 static trib_status declare_all(trainer *self, trib_error *error)
 {
     const study_step_config *config = self->study->config;
     const study_model *model = model_of(self);
+    uint64_t *splits = calloc(config->job.workers, sizeof *splits);
     self->gradients = calloc(model->count, sizeof *self->gradients);
-    if (self->gradients == NULL) {
+    if (self->gradients == NULL || splits == NULL) {
+        free(splits);
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the gradients of rank %u", self->rank);
     }
-    for (uint32_t i = 0; i < model->count; i++) {
+    trib_status status = TRIB_OK;
+    for (uint32_t i = 0; i < model->count && status == TRIB_OK; i++) {
         gradient *mine = &self->gradients[i];
         trib_tensor_desc desc;
         trib_tensor_desc_init(&desc, sizeof desc);
-        desc.name = model->tensors[i].name;
-        describe_tensor(self, i, &desc);
         const bool own = model->own_priorities && !config->by_order;
         desc.priority = !config->priorities ? 0 : own ? model->tensors[i].priority : (int32_t)i;
         mine->trainer = self;
         mine->index = i;
         mine->into.fired = submit_gradient;
         mine->from.fired = sum_back;
-        const size_t bytes = desc.count * trib_dtype_size(desc.dtype);
-        mine->buffer = self->study->config->has_contents ? calloc(1, bytes)
-                                                         : trib_sim_void_take(&self->study->job->nothing, bytes);
-        trib_status status =
-            trib_tensor_declare(self->study->job->members[self->rank].engine, &desc, &mine->tensor, error);
-        if (status != TRIB_OK) {
-            return status;
-        }
+        status = declare(self, i, splits, &desc, error);
     }
-    return TRIB_OK;
+    free(splits);
+    return status;
 }
 
 /* Tells whether there is memory to go on. It looks only now and then, because a look takes as long as a few
@@ -354,7 +361,7 @@ static void measure_steps(study *self, study_step_result *result, uint64_t bytes
     trib_status status = trib_engine_get_info(self->job->members[0].engine, &info);
     const double bits = (double)config->model->bytes * config->codec_ratio * study_codec_ratio(&config->codec) * 8;
     result->local_size = status == TRIB_OK ? info.local_sum : 0;
-    if (status == TRIB_OK && !sim_job_is_one_host(&config->job)) {
+    if (status == TRIB_OK && !sim_job_is_one_host(&config->job) && !config->model->is_mixed) {
         result->t_opt_ns =
             info.t_opt_factor * bits / ((double)config->job.link.egress_bits * config->job.net.goodput) * 1e9;
     }
@@ -428,7 +435,11 @@ static void close_study(study *self)
  * and key. */
 static uint64_t addresses_for(const study_step_config *config)
 {
-    const double all = (double)config->model->bytes * config->codec_ratio * config->job.workers;
+    const double ratio = config->model->is_mixed ? 2 : config->codec_ratio; /* input and output apart */
+    double all = (double)config->model->bytes * ratio * config->job.workers;
+    for (uint32_t i = 0; i < config->job.workers && config->models != NULL && config->model->is_mixed; i++) {
+        all += (double)config->models[i]->bytes * ratio; /* with groups, workers' bytes differ */
+    }
     const uint64_t pages = (uint64_t)config->model->count * config->job.workers * 4096;
     return (uint64_t)(all * 6) + pages + (UINT64_C(1) << 36);
 }
@@ -438,16 +449,6 @@ static double seconds_now(void)
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
-}
-
-/* Charges the cost of links between network namespaces of one machine: shaping, bridging and splitting, which
- * cards and a switch do elsewhere, is work of the shared processors, for each byte that leaves one namespace and
- * again where it arrives. */
-static void charge_links(sim_job_config *job)
-{
-    if (job->one_machine && !sim_job_is_one_host(job) && job->costs.work[TRIB_COST_MESSAGE].byte_ns > 0) {
-        job->costs.work[TRIB_COST_MESSAGE].byte_ns += NAMESPACE_BYTE_NS;
-    }
 }
 
 trib_status study_step_run(const study_step_config *config, study_step_result *result, trib_error *error)
@@ -472,7 +473,7 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
         job.engine.log_cb = note_untraced;
         job.engine.log_user = &self;
     }
-    charge_links(&job);
+    sim_job_charge_links(&job);
     study_codec_apply(&config->codec, &self.codec, &job);
     self.job = sim_job_open(&job, error);
     trib_status status = self.job == NULL ? error->status : join_members(&self, result, error);
@@ -494,7 +495,6 @@ trib_status study_step_run(const study_step_config *config, study_step_result *r
     result->wall_seconds = seconds_now() - began;
     if (status == TRIB_OK && self.untraced.status != TRIB_OK) {
         *error = self.untraced;
-        status = self.untraced.status;
     }
-    return status;
+    return status == TRIB_OK ? self.untraced.status : status;
 }

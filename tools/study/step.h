@@ -35,10 +35,12 @@ typedef struct study_step_config {
 } study_step_config;
 
 typedef struct study_step_result {
-    int64_t step_ns;     /* median over the iterations */
-    int64_t compute_ns;  /* part of step_ns for forward, backward and optimizer without any waiting */
-    int64_t join_ns;     /* from the start until the job has come together */
-    double t_opt_ns;     /* least time for a step's bytes over these links (OSDI'20), without computing; 0: no links */
+    int64_t step_ns;    /* median over the iterations */
+    int64_t compute_ns; /* part of step_ns for forward, backward and optimizer without any waiting */
+    int64_t join_ns;    /* from the start until the job has come together */
+    /* least time for a step's bytes over these links (OSDI'20), without computing; 0: no links, or other operations
+     * than all-reduces */
+    double t_opt_ns;
     double wire_bytes;   /* sent by the busiest node in a step */
     uint32_t local_size; /* workers of each machine that summed first; 0: none did */
     uint64_t events;

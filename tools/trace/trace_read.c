@@ -13,7 +13,7 @@ typedef struct section {
     uint64_t count;
 } section;
 
-#define SECTION_KINDS (TRIB_TRACE_SECTION_CHOICES + 1u)
+#define SECTION_KINDS (TRIB_TRACE_SECTION_SHARES + 1)
 #define CLOCK_SAMPLES_MAX 4096u /* the time to use them grows with the square of their number */
 
 typedef struct parser {
@@ -303,32 +303,36 @@ static trib_status parse_tensor(parser *self, trace_tensor *tensor, trib_reader 
         return reject_file(self, "it has an invalid tensor");
     }
     tensor->owners = file->owners + first;
-    return TRIB_OK;
+    tensor->layout = (trib_layout)trib_get_u32(reader);
+    return trace_shares_parse(file, tensor, trib_get_u32(reader))
+               ? TRIB_OK
+               : reject_file(self, "it has a tensor with invalid slices");
 }
 
 static trib_status parse_tensors(parser *self)
 {
     const section *from = &self->sections[TRIB_TRACE_SECTION_TENSORS];
     const section *owners = &self->sections[TRIB_TRACE_SECTION_OWNERS];
+    const section *shares = &self->sections[TRIB_TRACE_SECTION_SHARES];
     trace_file *file = self->file;
-    if (from->count > TRACE_TENSOR_IDS_MAX || owners->count > UINT32_MAX) {
+    if (from->count > TRACE_TENSOR_IDS_MAX || owners->count > UINT32_MAX || shares->count > UINT32_MAX) {
         return reject_file(self, "it has too many tensors");
     }
     file->tensors = entries_of(from, sizeof *file->tensors);
     file->owners = entries_of(owners, sizeof *file->owners);
-    if (file->tensors == NULL || file->owners == NULL) {
+    file->shares = entries_of(shares, sizeof *file->shares);
+    if (file->tensors == NULL || file->owners == NULL || file->shares == NULL) {
         return trib_error_set(self->error, TRIB_NO_MEMORY, "out of memory for %s", file->path);
     }
-    file->owner_count = (uint32_t)owners->count;
-    for (uint32_t i = 0; i < file->owner_count; i++) {
-        const uint32_t both = u32_at(entry_at(owners, i));
-        file->owners[i] = (trib_place_owner){.member = (uint16_t)both, .reactor = (uint16_t)(both >> 16)};
+    for (; file->owner_count < owners->count; file->owner_count++) {
+        const uint32_t both = u32_at(entry_at(owners, file->owner_count));
+        file->owners[file->owner_count] = (trib_place_owner){(uint16_t)both, (uint16_t)(both >> 16)};
     }
-    file->tensor_count = (uint32_t)from->count;
+    trace_shares_take(file, shares->data, shares->entry_bytes, (uint32_t)shares->count);
     trib_status status = TRIB_OK;
-    for (uint32_t i = 0; status == TRIB_OK && i < file->tensor_count; i++) {
-        trib_reader reader = {.data = entry_at(from, i), .left = from->entry_bytes};
-        status = parse_tensor(self, &file->tensors[i], &reader);
+    for (; status == TRIB_OK && file->tensor_count < from->count; file->tensor_count++) {
+        trib_reader reader = {.data = entry_at(from, file->tensor_count), .left = from->entry_bytes};
+        status = parse_tensor(self, &file->tensors[file->tensor_count], &reader);
     }
     return status;
 }
@@ -486,6 +490,7 @@ void trace_file_free(trace_file *file)
         free(file->choices);
         free(file->tensors);
         free(file->owners);
+        free(file->shares);
         free(file->samples);
         free(file->cores);
         free(file->records);

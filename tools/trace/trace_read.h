@@ -33,6 +33,10 @@ typedef struct trace_tensor {
     uint64_t bytes;
     uint32_t partition_bytes, partition_count;
     const trib_place_owner *owners; /* owners of its partitions */
+    trib_layout layout;
+    const uint64_t *ranks, *slices; /* of its group, in its order; and the elements of each slice */
+    uint32_t rank_count;            /* 0: all workers share it */
+    uint32_t slice_count;           /* 0: it is whole */
 } trace_tensor;
 
 typedef struct trace_core {
@@ -50,6 +54,7 @@ typedef struct trace_file {
     uint32_t partition_bytes, chunk_bytes, push_credit, pull_credit, cpu_count;
     uint32_t local_size; /* workers of each machine that sum first; 0: none do */
     bool machines_told;  /* the version of the file records which members share a machine */
+    bool shares_told;    /* and who shares a tensor, and its slices */
     trib_sum_order sum_order;
     uint64_t bandwidth;
     double t_opt_factor;
@@ -61,10 +66,12 @@ typedef struct trace_file {
     const char **choices;  /* the process's choices for the job, and the reasons */
     trace_tensor *tensors; /* by tag */
     trib_place_owner *owners;
+    uint64_t *shares;
     trib_clock_sample *samples;
     trace_core *cores;
     trib_trace_record *records;
-    uint32_t member_count, stage_count, choice_count, tensor_count, owner_count, sample_count, cores_recorded;
+    uint32_t member_count, stage_count, choice_count, tensor_count, owner_count, share_count, sample_count,
+        cores_recorded;
     uint64_t record_count;
 } trace_file;
 
@@ -74,6 +81,11 @@ TRIB_CHECKED trib_status trace_file_load(const char *path, trace_file **file_out
 /* Parses bytes in memory, which are copied; name is used in messages. */
 TRIB_CHECKED trib_status trace_file_parse(const void *data, size_t size, const char *name, trace_file **file_out,
                                           trib_error *error);
+/* trace_shares.c: copies the entries of SHARES; file->shares has room for them. */
+void trace_shares_take(trace_file *file, const unsigned char *data, uint32_t entry_bytes, uint32_t count);
+/* Fills in who shares the tensor, from that entry of SHARES on, counted from 1; 0: there is none.
+ * False: it cannot be. */
+bool trace_shares_parse(const trace_file *file, trace_tensor *tensor, uint32_t place);
 void trace_file_free(trace_file *file); /* NULL is fine */
 /* Opens a file whose header is that of a whole trace, for trace_file_load; the position is the beginning. */
 TRIB_CHECKED trib_status trace_file_open(const char *path, FILE **from_out, size_t *size_out, trib_error *error);

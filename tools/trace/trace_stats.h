@@ -47,6 +47,8 @@ typedef struct trace_straggler {
 typedef struct trace_step_op {
     uint32_t tensor;
     int32_t priority;
+    trib_op_kind kind;
+    uint32_t root; /* of a broadcast or a reduce */
     uint64_t bytes;
     int64_t ready_ns; /* time after the step's first submission; median over the steps */
 } trace_step_op;
@@ -64,7 +66,8 @@ typedef struct trace_steps {
     int64_t gap_ns;       /* time from then until the next step's first submission; overlapped: the time of forward */
     int64_t alone_ns;     /* the part of exchange after the last submission */
     bool overlapped;      /* the next step begins before the last sum is back */
-    uint64_t other_count; /* operations in these steps that are no all-reduces; without steps, in the whole trace */
+    bool is_mixed;        /* some of the operations are no all-reduces */
+    uint64_t other_count; /* operations in these steps that cannot be replayed; without steps, in the whole trace */
     uint32_t other;       /* tensor of the last such operation */
 } trace_steps;
 

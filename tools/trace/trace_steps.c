@@ -13,8 +13,9 @@
 #define NO_OP UINT32_MAX
 
 typedef struct op {
-    uint32_t tensor, round;
+    uint32_t tensor, round, root;
     int32_t priority;
+    trib_op_kind kind;
     int64_t submit_ns, complete_ns;
     uint32_t before; /* the previous operation on the same tensor */
 } op;
@@ -44,9 +45,32 @@ static bool is_of_program(const trace_run *run, const trib_trace_record *record)
     return tensor != NULL && strncmp(tensor->name, "__", 2) != 0;
 }
 
-static bool is_all_reduce(const trib_trace_record *record)
+/* Returns the operation that was submitted; TRIB_OP_KIND_COUNT: one that cannot be replayed. */
+static trib_op_kind kind_of(const trace_run *run, const trace_file *file, const trib_trace_record *record)
 {
-    return (record->extra & 0xff) == TRIB_COLLECTIVE_ALL_REDUCE;
+    const uint32_t collective = record->extra & 0xff;
+    if (collective == TRIB_COLLECTIVE_ALL_REDUCE) {
+        return TRIB_OP_PUSH_PULL;
+    }
+    const bool is_sliced = run->tensors[record->tensor]->layout == TRIB_SLICES;
+    if (!file->shares_told) {
+        return TRIB_OP_KIND_COUNT;
+    }
+    switch (collective) {
+    case TRIB_COLLECTIVE_BROADCAST:
+        return is_sliced ? TRIB_OP_ALL_GATHER : TRIB_OP_BROADCAST;
+    case TRIB_COLLECTIVE_REDUCE:
+        return is_sliced ? TRIB_OP_REDUCE_SCATTER : TRIB_OP_REDUCE;
+    case TRIB_COLLECTIVE_PAIR:
+        return TRIB_OP_ALL_TO_ALL;
+    default:
+        return TRIB_OP_KIND_COUNT;
+    }
+}
+
+static bool is_replayed(const trace_run *run, const trace_file *file, const trib_trace_record *record)
+{
+    return is_of_program(run, record) && kind_of(run, file, record) < TRIB_OP_KIND_COUNT;
 }
 
 static int by_submit(const void *a, const void *b)
@@ -58,13 +82,15 @@ static int by_submit(const void *a, const void *b)
 static void collect_ops(finder *self)
 {
     const trace_run *run = self->run;
+    const trace_file *file = run->processes[self->process].file;
     for (uint64_t i = 0; i < run->event_count; i++) {
         const trace_event *event = &run->events[i];
         const trib_trace_record *record = &event->record;
-        if (event->process == self->process && record->kind == TRIB_TRACE_SUBMIT && is_of_program(run, record) &&
-            is_all_reduce(record)) {
+        if (event->process == self->process && record->kind == TRIB_TRACE_SUBMIT && is_replayed(run, file, record)) {
             self->ops[self->op_count++] = (op){.tensor = record->tensor,
                                                .round = record->round,
+                                               .root = record->extra >> 16,
+                                               .kind = kind_of(run, file, record),
                                                .priority = (int32_t)record->value,
                                                .submit_ns = event->at_ns,
                                                .complete_ns = TRACE_NEVER};
@@ -186,10 +212,13 @@ static void fill_op(finder *self, trace_steps *steps, const uint32_t *pairs, uin
     steps->ops[index] = (trace_step_op){
         .tensor = sample->tensor,
         .priority = sample->priority,
+        .kind = sample->kind,
+        .root = sample->root,
         .bytes = self->run->tensors[sample->tensor]->bytes,
         .ready_ns = median_of(self->scratch, found),
     };
     steps->bytes += steps->ops[index].bytes;
+    steps->is_mixed = steps->is_mixed || sample->kind != TRIB_OP_PUSH_PULL;
 }
 
 static int64_t last_back(const finder *self, uint32_t from, uint32_t to)
@@ -280,7 +309,15 @@ static bool find_steps(finder *self, trace_steps *steps)
     return fine;
 }
 
-/* Counts operations that are no all-reduces in the steps, or in the whole trace if it has no steps. */
+/* The operation moves something: of a barrier the tensor is empty. */
+static bool has_bytes(const trace_run *run, const trib_trace_record *record)
+{
+    return record->tensor < run->tensor_count && run->tensors[record->tensor] != NULL &&
+           run->tensors[record->tensor]->bytes > 0;
+}
+
+/* Counts operations that cannot be replayed in the steps, or in the whole trace if it has no steps: those on tensors
+ * that the engine has named, and those of which the trace does not tell enough. */
 static void count_others(const trace_run *run, trace_steps *steps)
 {
     for (uint64_t i = 0; i < run->event_count; i++) {
@@ -288,7 +325,7 @@ static void count_others(const trace_run *run, trace_steps *steps)
         const bool is_inside =
             steps->count == 0 || (event->at_ns >= steps->begin_ns[0] && event->at_ns < steps->begin_ns[steps->count]);
         if (event->process == steps->process && event->record.kind == TRIB_TRACE_SUBMIT && is_inside &&
-            is_of_program(run, &event->record) && !is_all_reduce(&event->record)) {
+            has_bytes(run, &event->record) && !is_replayed(run, run->processes[steps->process].file, &event->record)) {
             steps->other = event->record.tensor;
             steps->other_count++;
         }

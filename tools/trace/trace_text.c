@@ -30,12 +30,12 @@ static double link_rate(const trace_run *run, const trace_stats *stats, bool *to
     return bits > 0 ? (double)bits : run->one_host ? 0 : stats->fastest_bits;
 }
 
-/* Returns the least time for a step's bytes over these links; 0: unknown. */
+/* Returns the least time for a step's bytes over these links; 0: unknown, or not only all-reduces. */
 static double t_opt(const trace_run *run, const trace_stats *stats, const trace_steps *steps)
 {
     bool told = false;
     const double rate = link_rate(run, stats, &told), factor = run->processes[0].file->t_opt_factor;
-    return steps != NULL && rate > 0 ? factor * (double)steps->bytes * 8e9 / rate : 0;
+    return steps != NULL && rate > 0 && !steps->is_mixed ? factor * (double)steps->bytes * 8e9 / rate : 0;
 }
 
 static int64_t worst_clock(const trace_run *run)

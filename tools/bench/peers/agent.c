@@ -39,6 +39,14 @@ int64_t agent_now_ns(void)
     return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
 }
 
+agent_op agent_which(void)
+{
+    const char *name = getenv("AGENT_OP");
+    return name == NULL || strcmp(name, "all_reduce") == 0 ? AGENT_ALL_REDUCE
+           : strcmp(name, "all_gather") == 0               ? AGENT_ALL_GATHER
+                                                           : AGENT_REDUCE_SCATTER;
+}
+
 void *agent_allocate(void *self, size_t bytes)
 {
     (void)self;
@@ -104,8 +112,13 @@ static void read_tensors(agent *self, const char *path)
                 die(path, "out of memory");
             }
         }
+        const uint64_t ranks = (uint64_t)self->peer->size;
+        if (agent_which() != AGENT_ALL_REDUCE) {
+            one.slice = one.count < ranks ? 1 : one.count / ranks;
+            one.count = one.slice * ranks;
+        }
         self->tensors[self->count++] = one;
-        self->bytes += pad_count(one.count);
+        self->bytes += pad_count(one.count) + pad_count(one.slice);
     }
     fclose(file);
     if (self->count == 0) {
@@ -126,6 +139,8 @@ static void load_tensors(agent *self, const char *path)
     for (size_t i = 0; i < self->count; i++) {
         self->tensors[i].data = (float *)(void *)at;
         at += pad_count(self->tensors[i].count);
+        self->tensors[i].result = (float *)(void *)at;
+        at += pad_count(self->tensors[i].slice);
     }
     self->peer->load(self->peer->self, self->tensors, self->count);
     fprintf(self->out, "ok\n");
@@ -163,6 +178,25 @@ static float input_value(size_t tensor, uint64_t index, int rank)
     return (float)((index + tensor) % 1009) + (float)rank;
 }
 
+/* Returns the first wrong element of a tensor's result, or -1. */
+static int64_t first_wrong(const agent *self, size_t t)
+{
+    const agent_tensor *tensor = &self->tensors[t];
+    const agent_op op = agent_which();
+    const int size = self->peer->size;
+    const float ranks = (float)(size * (size - 1) / 2);
+    const uint64_t before = op == AGENT_REDUCE_SCATTER ? (uint64_t)self->peer->rank * tensor->slice : 0;
+    const float *data = op == AGENT_REDUCE_SCATTER ? tensor->result : tensor->data;
+    for (uint64_t i = 0; i < (op == AGENT_REDUCE_SCATTER ? tensor->slice : tensor->count); i++) {
+        const float wanted = op == AGENT_ALL_GATHER ? input_value(t, i, (int)(i / tensor->slice))
+                                                    : input_value(t, before + i, 0) * (float)size + ranks;
+        if (data[i] != wanted) {
+            return (int64_t)i;
+        }
+    }
+    return -1;
+}
+
 static void check_sums(agent *self)
 {
     const agent_peer *peer = self->peer;
@@ -175,15 +209,11 @@ static void check_sums(agent *self)
     peer->barrier(peer->self);
     run_step(self, 0, times);
     peer->barrier(peer->self);
-    const float ranks = (float)(peer->size * (peer->size - 1) / 2);
     for (size_t t = 0; t < self->count; t++) {
-        for (uint64_t i = 0; i < self->tensors[t].count; i++) {
-            float expected = input_value(t, i, 0) * (float)peer->size + ranks;
-            if (self->tensors[t].data[i] != expected) {
-                fprintf(self->out, "wrong element %" PRIu64 " of %s is %g, expected %g\n", i, self->tensors[t].name,
-                        (double)self->tensors[t].data[i], (double)expected);
-                return;
-            }
+        const int64_t wrong = first_wrong(self, t);
+        if (wrong >= 0) {
+            fprintf(self->out, "wrong element %" PRId64 " of %s\n", wrong, self->tensors[t].name);
+            return;
         }
     }
     memset(self->memory, 0, self->bytes);

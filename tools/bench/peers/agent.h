@@ -4,8 +4,10 @@
  *
  * The same code times every peer, Tributary among them, so that the same thing is measured everywhere: in-place fp32
  * sums of buffers that are used again and again and were touched before, from handing in to completion, a barrier in
- * between. The times are CLOCK_MONOTONIC's, which all processes of a machine share (in network namespaces too): whoever
- * reads the answers of all ranks knows when the last one began and when the last one ended.
+ * between. With AGENT_OP=all_gather or reduce_scatter in the environment it is that: of a tensor each rank has a slice
+ * of count / size floats, which lies at its place in data or, as a result of reduce_scatter, in `result`. The times are
+ * CLOCK_MONOTONIC's, which all processes of a machine share (in network namespaces too): whoever reads the answers of
+ * all ranks knows when the last one began and when the last one ended.
  *
  * Commands and answers are lines, through two named pipes a rank, PREFIX.RANK.in and PREFIX.RANK.out:
  *   load FILE                      the tensors: lines `name,elements,ready_us`, in the order of handing in -> `ok`
@@ -26,11 +28,14 @@
 extern "C" {
 #endif
 
+typedef enum agent_op { AGENT_ALL_REDUCE, AGENT_ALL_GATHER, AGENT_REDUCE_SCATTER } agent_op;
+
 typedef struct agent_tensor {
     char name[160];
     uint64_t count; /* number of floats */
     double ready_us;
-    float *data;
+    float *data, *result; /* result: of reduce_scatter, room for a slice */
+    uint64_t slice;
     int64_t in_ns, done_ns; /* done_ns is written by the peer, when the sum is back */
 } agent_tensor;
 
@@ -52,6 +57,7 @@ typedef struct agent_peer {
 int agent_serve(const agent_peer *peer, const char *prefix);
 
 int64_t agent_now_ns(void);
+agent_op agent_which(void);
 
 /* The allocator of peers without one of their own. */
 void *agent_allocate(void *self, size_t bytes);

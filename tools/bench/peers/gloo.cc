@@ -5,10 +5,12 @@
  * ring is gloo::allreduce with its ring algorithm, what PyTorch uses on CPUs; bcube the same call's other algorithm;
  * halving-doubling the older class, whose objects are made once for each buffer.
  */
+#include <gloo/allgather.h>
 #include <gloo/allreduce.h>
 #include <gloo/allreduce_halving_doubling.h>
 #include <gloo/barrier.h>
 #include <gloo/math.h>
+#include <gloo/reduce_scatter.h>
 #include <gloo/rendezvous/context.h>
 #include <gloo/rendezvous/file_store.h>
 #include <gloo/transport/tcp/device.h>
@@ -34,7 +36,14 @@ void load(void *user, agent_tensor *tensors, size_t count)
 {
     auto *self = static_cast<rank_of_gloo *>(user);
     self->objects.clear();
-    for (size_t i = 0; self->algorithm == "halving-doubling" && i < count; i++) {
+    for (size_t i = 0; agent_which() == AGENT_REDUCE_SCATTER && i < count; i++) {
+        std::vector<float *> buffers = {tensors[i].data};
+        std::vector<int> slices(static_cast<size_t>(self->context->size), static_cast<int>(tensors[i].slice));
+        self->objects.emplace_back(new gloo::ReduceScatterHalvingDoubling<float>(
+            self->context, buffers, static_cast<int>(tensors[i].count), slices));
+        tensors[i].result = tensors[i].data; /* it overwrites its input */
+    }
+    for (size_t i = 0; agent_which() == AGENT_ALL_REDUCE && self->algorithm == "halving-doubling" && i < count; i++) {
         std::vector<float *> buffers = {tensors[i].data};
         self->objects.emplace_back(
             new gloo::AllreduceHalvingDoubling<float>(self->context, buffers, static_cast<int>(tensors[i].count)));
@@ -57,6 +66,12 @@ void hand_in(void *user, agent_tensor *tensor, size_t index)
     auto *self = static_cast<rank_of_gloo *>(user);
     if (!self->objects.empty()) {
         self->objects[index]->run();
+    } else if (agent_which() == AGENT_ALL_GATHER) {
+        gloo::AllgatherOptions options(self->context);
+        options.setInput(tensor->data + static_cast<uint64_t>(self->context->rank) * tensor->slice,
+                         static_cast<size_t>(tensor->slice));
+        options.setOutput(tensor->data, static_cast<size_t>(tensor->count));
+        gloo::allgather(options);
     } else {
         gloo::AllreduceOptions options(self->context);
         options.setAlgorithm(self->algorithm == "bcube" ? gloo::AllreduceOptions::Algorithm::BCUBE

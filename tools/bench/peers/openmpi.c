@@ -51,7 +51,17 @@ static void hand_in(void *user, agent_tensor *tensor, size_t index)
         self->pending = index + 1;
         return;
     }
-    MPI_Allreduce(MPI_IN_PLACE, tensor->data, (int)tensor->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    const int slice = (int)tensor->slice;
+    switch (agent_which()) {
+    case AGENT_ALL_GATHER:
+        MPI_Allgather(MPI_IN_PLACE, slice, MPI_FLOAT, tensor->data, slice, MPI_FLOAT, MPI_COMM_WORLD);
+        break;
+    case AGENT_REDUCE_SCATTER:
+        MPI_Reduce_scatter_block(tensor->data, tensor->result, slice, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+        break;
+    default:
+        MPI_Allreduce(MPI_IN_PLACE, tensor->data, (int)tensor->count, MPI_FLOAT, MPI_SUM, MPI_COMM_WORLD);
+    }
     tensor->done_ns = agent_now_ns();
 }
 

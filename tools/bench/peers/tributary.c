@@ -41,6 +41,7 @@ struct job {
     sem_t done;           /* posted when left comes to 0; not when attached */
     unsigned looks;
     sum *sums;
+    int rank;
     unsigned lists; /* lists loaded so far: tensors of different lists may have the same name */
 };
 
@@ -136,11 +137,21 @@ static void hand_in(void *user, agent_tensor *tensor, size_t index)
     trib_op_params_init(&params, sizeof params);
     params.tensor = self->sums[index].handle;
     params.input = params.output = tensor->data;
+    params.output_bytes = tensor->count * sizeof(float);
+    float *mine = tensor->data + (uint64_t)self->rank * tensor->slice;
+    params.kind = TRIB_OP_PUSH_PULL;
+    if (agent_which() == AGENT_ALL_GATHER) {
+        params.kind = TRIB_OP_ALL_GATHER;
+        params.input = mine;
+    } else if (agent_which() == AGENT_REDUCE_SCATTER) {
+        params.kind = TRIB_OP_REDUCE_SCATTER;
+        params.output = tensor->result;
+    }
     params.done_cb = sum_done;
     params.user = &self->sums[index];
     atomic_fetch_add(&self->left, 1);
     trib_error error = {.status = TRIB_OK};
-    require_ok(trib_push_pull(self->engine, &params, NULL, &error), &error, tensor->name);
+    require_ok(trib_submit_batch(self->engine, &params, 1, NULL, &error), &error, tensor->name);
 }
 
 static void load_tensors(void *user, agent_tensor *tensors, size_t count)
@@ -159,7 +170,8 @@ static void load_tensors(void *user, agent_tensor *tensors, size_t count)
         trib_tensor_desc_init(&desc, sizeof desc);
         desc.name = name;
         desc.dtype = TRIB_FLOAT32;
-        desc.count = tensors[i].count;
+        desc.count = agent_which() == AGENT_ALL_REDUCE ? tensors[i].count : tensors[i].slice;
+        desc.layout = agent_which() == AGENT_ALL_REDUCE ? TRIB_WHOLE : TRIB_SLICES;
         desc.priority = (int32_t)i;
         trib_error error = {.status = TRIB_OK};
         require_ok(trib_tensor_declare(self->engine, &desc, &self->sums[i].handle, &error), &error, name);
@@ -247,6 +259,7 @@ int main(int argc, char **argv)
     trib_config config;
     trib_config_init(&config, sizeof config);
     int32_t workers = join_job(&self, argv[2], &config);
+    self.rank = config.rank;
     agent_peer peer = {
         .self = &self,
         .rank = config.rank,

@@ -60,11 +60,13 @@ class Scene:
         each = len(cores) // self.workers
         return cores[rank * each:(rank + 1) * each] or [cores[rank % len(cores)]]
 
-    def bound_s(self, size):
+    def bound_s(self, size, op):
         """Returns the least possible time (docs/architecture.md, placement) at the goodput of equal links; None without links."""
         if len(set(self.rates.values())) != 1:
             return None
         n, k, rate = self.workers, self.servers, next(iter(self.rates.values()))
+        if op != 'all_reduce':
+            return (n - 1) * size * 8 / (n * rate * self.goodput)
         return 2 * n * (n - 1) * size * 8 / ((n * n + k * n - 2 * k) * rate * self.goodput)
 
 
@@ -146,7 +148,7 @@ class Job:
     def start_openmpi(self):
         scene, env = self.scene, dict(cluster.clean_environment(), OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
         # Ranks poll if there are enough cores; otherwise they yield to each other.
-        words = ['mpirun', '-np', str(scene.workers), '--oversubscribe', '--mca', 'btl_base_warn_component_unused', '0']
+        words = ['mpirun', '-np', str(scene.workers), '--oversubscribe', '--mca', 'btl_base_warn_component_unused', '0', '-x', 'AGENT_OP']
         if scene.hosts is None:
             words += ['--map-by', 'slot:PE=%d' % len(scene.cores(0)), '--bind-to', 'core:overload-allowed']
             words += ['--mca', 'btl', 'tcp,self', '--mca', 'btl_tcp_if_include', 'lo'] if scene.tcp else []
