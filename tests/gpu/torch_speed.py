@@ -1,16 +1,16 @@
 #!/usr/bin/env python3
 """Times training steps of whole models, as one worker of a job: DistributedOptimizer beside PyTorch's
-DistributedDataParallel, in turns, so that both have the same weather. On GPUs DDP goes over NCCL. Where there are none it
-goes over Gloo, and timed gaps stand in for computing, as `tributary step` has them:
+DistributedDataParallel, in turns, so that both have the same weather. On GPUs DDP goes over NCCL. Where there are none
+it goes over Gloo, and timed gaps stand in for computing, as `tributary step` has them:
 
     tools/cluster/hosts up --hosts 8 --rate 125mbit
-    STEP_MODELS=vgg16,bert-large STEP_SHRINK=8 GLOO_SOCKET_IFNAME=trib0 \\
+    STEP_MODELS=vgg16,bert-large STEP_SHRINK=8 GLOO_SOCKET_IFNAME=eth0 PYTHONPATH=api/python \\
         tools/cluster/hosts job -n 4 -s 4 -- build/frameworks/torch/bin/python tests/gpu/torch_speed.py
 
-STEP_MODELS says which models: of resnet50, vgg16, gpt2 and bert_large on GPUs (they need torchvision and transformers),
-else of tools/models. STEP_COUNT is how many steps of each kind are timed, STEP_SHRINK a number that the tensors' lengths
-are divided by: on links that are as much slower a step takes as long, and less of the processor. Rank 0 prints the
-medians, and those of steps without an exchange.
+STEP_MODELS says which models: of resnet50, vgg16, gpt2 and bert_large on GPUs (they need torchvision and
+transformers), else of tools/models. STEP_COUNT is how many steps of each kind are timed, STEP_SHRINK a number that the
+tensors' lengths are divided by: on links that are as much slower a step takes as long, and less of the processor.
+Rank 0 prints the medians, and those of steps without an exchange.
 """
 
 import csv

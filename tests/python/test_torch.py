@@ -77,7 +77,8 @@ def places_of_names(python):
             'horovod',
             'from horovod.torch.mpi_ops import allreduce, poll; from horovod.common.util import gloo_built; '
             'from horovod.common.process_sets import ProcessSet; from horovod.torch.compression import Compression; '
-            'from horovod.torch.elastic import TorchState; from horovod.torch.elastic.sampler import ElasticSampler; from horovod.runner import run; '
+            'from horovod.torch.elastic import TorchState; from horovod.runner import run; '
+            'from horovod.torch.elastic.sampler import ElasticSampler; '
             'from horovod.common.exceptions import HorovodInternalError; '
             'from horovod.torch.functions import broadcast_object; import horovod.torch as all; all.init(); '
             'assert horovod.torch is all and horovod.__version__',

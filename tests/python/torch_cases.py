@@ -8,6 +8,7 @@ import python_bed
 import torch
 import tributary
 import tributary.torch as trib
+from torch_attentive import Attentive, attentive_run
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -244,49 +245,6 @@ def optimizer_equals_one_process():
     assert same_on_all(got)
 
 
-class Attentive(torch.nn.Module):
-    """A model that reaches its parameters by more ways than its layers' calls: attention reads its projection's weight,
-    two layers share one, and one layer is left out in some steps."""
-
-    def __init__(self):
-        super().__init__()
-        self.words, self.out = torch.nn.Embedding(12, 8), torch.nn.Linear(8, 12, bias=False)
-        self.attention, self.extra = torch.nn.MultiheadAttention(8, 2, batch_first=True), torch.nn.Linear(8, 8)
-        self.out.weight, self.uses_extra = self.words.weight, True
-
-    def forward(self, words):
-        found = self.words(words)
-        found = found + self.attention(found, found, found, need_weights=False)[0]
-        return self.out(found + self.extra(found) if self.uses_extra else found)
-
-
-def attentive_run(wrap, make_optimizer, clears_by_model):
-    """Trains and returns all that a script may see meanwhile: losses of an evaluation, saved states, parameters."""
-    torch.manual_seed(3)
-    model, seen = Attentive(), []
-    optimizer = wrap(model, make_optimizer(model))
-    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.7)
-    added = torch.nn.Parameter(torch.ones(12))
-    generator = torch.Generator().manual_seed(trib.rank())
-    for step in range(9):
-        if step == 5:
-            optimizer.add_param_group({'params': [added], 'lr': 0.5})
-        words = torch.randint(0, 12, (4, 5), generator=generator)
-        model.uses_extra = step not in (2, 3, 6)
-        (model if clears_by_model else optimizer).zero_grad()
-        scores = model(words) + (added if step > 5 else 0)
-        torch.nn.functional.cross_entropy(scores.flatten(0, 1), words.flatten()).backward()
-        optimizer.step()
-        scheduler.step()
-        if step % 3 == 0:
-            with torch.no_grad():
-                seen += [model.eval()(words), *(value.clone() for value in model.state_dict().values())]
-            seen += [value for entry in optimizer.state_dict()['state'].values() for value in entry.values()]
-            model.train()
-    getattr(optimizer, 'flush', lambda: None)()
-    return [torch.as_tensor(value).clone() for value in (*seen, *model.parameters(), added) if value is not None]
-
-
 def cross_barrier():
     """Each layer waits for its own sums, and nothing else differs: bit for bit as with the barrier."""
     for make in (*OPTIMIZERS, lambda model: torch.optim.RMSprop(model.parameters(), lr=torch.tensor(0.01))):
@@ -308,7 +266,10 @@ def cross_barrier():
 
 def closures():
     """Sums within a closure: an optimizer that calls it several times, and one that calls it once."""
-    make = lambda model: torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn='strong_wolfe')  # noqa: E731
+
+    def make(model):
+        return torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn='strong_wolfe')
+
     parts = batches(1, 64)[0]
     models = [digits_model() for _ in range(3)]
     for model in models:
