@@ -29,6 +29,7 @@ def environment(*path, **more):
         PYTHONPATH=os.pathsep.join((SOURCE + '/api/python',) + path),
         PYTHONUNBUFFERED='1',
         OMP_NUM_THREADS='1',
+        TRIB_JOIN_TIMEOUT='200s',  # a framework takes minutes to import on a busy machine
         **more,
     )
 

@@ -304,13 +304,30 @@ def uneven_data(rank, size):
         assert np.array_equal(function(of(rank, (4,))), total((4,)))
 
 
+def session_of_tensorflow_1(rank, size):
+    # A worker's loss is (weight - rank)^2, so the mean of all gradients is that of the mean rank.
+    with tf.Graph().as_default():
+        weight = tf.compat.v1.get_variable('weight', initializer=float(10 + rank))
+        step = tf.compat.v1.train.get_or_create_global_step()
+        optimizer = trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.25))
+        train = optimizer.minimize((weight - float(rank)) ** 2, global_step=step)
+        hooks = [trib.BroadcastGlobalVariablesHook(0), tf.compat.v1.train.StopAtStepHook(last_step=3)]
+        expected = 10.0
+        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
+            while not session.should_stop():
+                _, value = session.run([train, weight])
+                assert value in (expected, (expected + (size - 1) / 2) / 2), (value, expected)  # before or after it
+                expected = (expected + (size - 1) / 2) / 2
+        assert expected == 10.0 / 8 + (size - 1) / 2 * 7 / 8
+
+
 def errors(rank, size):
     try:
-        trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.1))
+        trib.DistributedOptimizer(object())
     except tributary.UnsupportedError as problem:
-        assert 'GradientDescentOptimizer' in str(problem), problem
+        assert 'object is neither' in str(problem), problem
     else:
-        raise AssertionError("an optimizer of TensorFlow 1's was taken")
+        raise AssertionError('an object was taken for an optimizer')
     if size > 1:
         try:
             trib.allreduce(tf.ones(3 + rank), name='differs')
@@ -353,6 +370,7 @@ if __name__ == '__main__':
         batch_norm_over_all,
         local_layers,
         uneven_data,
+        session_of_tensorflow_1,
         functions_have_type_hints,
         errors,
     ):

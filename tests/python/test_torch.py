@@ -23,6 +23,8 @@ CASES = (
     'uneven_data',
     'gradients_flow',
     'optimizer_equals_one_process',
+    'cross_barrier',
+    'closures',
     'accumulation_and_unused',
     'wrong_use_is_told',
     'batch_norm_over_all',
@@ -76,9 +78,10 @@ def places_of_names(python):
             'from horovod.torch.mpi_ops import allreduce, poll; from horovod.common.util import gloo_built; '
             'from horovod.common.process_sets import ProcessSet; from horovod.torch.compression import Compression; '
             'from horovod.torch.elastic import TorchState; from horovod.runner import run; '
+            'from horovod.torch.elastic.sampler import ElasticSampler; '
             'from horovod.common.exceptions import HorovodInternalError; '
             'from horovod.torch.functions import broadcast_object; import horovod.torch as all; all.init(); '
-            'assert horovod.torch is all',
+            'assert horovod.torch is all and horovod.__version__',
         ),
         (
             'byteps',

@@ -8,6 +8,7 @@ import python_bed
 import torch
 import tributary
 import tributary.torch as trib
+from torch_attentive import Attentive, attentive_run
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 INTEGERS = (torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64)
@@ -244,6 +245,54 @@ def optimizer_equals_one_process():
     assert same_on_all(got)
 
 
+def cross_barrier():
+    """Each layer waits for its own sums, and nothing else differs: bit for bit as with the barrier."""
+    for make in (*OPTIMIZERS, lambda model: torch.optim.RMSprop(model.parameters(), lr=torch.tensor(0.01))):
+        for clears_by_model in False, True:
+            barred = attentive_run(
+                lambda model, optimizer: trib.DistributedOptimizer(optimizer, model.named_parameters()), make, False
+            )
+            got = attentive_run(trib.CrossBarrier, make, clears_by_model)
+            assert len(got) == len(barred)
+            for index, (mine_, theirs) in enumerate(zip(got, barred)):
+                assert torch.equal(mine_, theirs), (index, clears_by_model)
+    model = Attentive()
+    optimizer = trib.CrossBarrier(model, torch.optim.SGD(model.parameters(), lr=0.1))
+    words = torch.ones(2, 3, dtype=torch.long)
+    model(words).sum().backward()
+    optimizer.step()
+    raises(RuntimeError, lambda: (model.extra.weight * 2).sum().backward(), 'extra.weight', 'flush()')
+
+
+def closures():
+    """Sums within a closure: an optimizer that calls it several times, and one that calls it once."""
+
+    def make(model):
+        return torch.optim.LBFGS(model.parameters(), lr=0.5, max_iter=5, line_search_fn='strong_wolfe')
+
+    parts = batches(1, 64)[0]
+    models = [digits_model() for _ in range(3)]
+    for model in models:
+        model.load_state_dict(models[0].state_dict())
+        trib.broadcast_parameters(model.state_dict(), 0)
+    distributed = trib.DistributedOptimizer(make(models[0]), models[0].named_parameters())
+    alone, barrier = make(models[1]), trib.CrossBarrier(models[2], make(models[2]))
+
+    def closure(model, optimizer, mine_):
+        optimizer.zero_grad()
+        loss = sum(loss_of(model, part) for part in mine_) / len(mine_)
+        loss.backward()
+        return loss
+
+    for _ in range(3):
+        alone.step(lambda: closure(models[1], alone, parts))
+        for optimizer, model in (distributed, models[0]), (barrier, models[2]):
+            optimizer.step(lambda: closure(model, optimizer, parts[trib.rank() :][:1]))
+    values = [torch.cat([value.detach().flatten() for value in model.parameters()]) for model in models]
+    assert same_on_all(values[0]) and torch.equal(values[0], values[2])
+    assert torch.allclose(values[0], values[1], rtol=1e-2, atol=1e-3), (values[0] - values[1]).abs().max()
+
+
 def accumulation_and_unused():
     torch.manual_seed(trib.rank())
     model = torch.nn.ModuleList([torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)])
@@ -282,6 +331,11 @@ def wrong_use_is_told():
     raises(ValueError, lambda: trib.allreduce(torch.ones(3, dtype=torch.complex64)), 'complex64')
     raises(ValueError, lambda: trib.broadcast(torch.ones(3), trib.size()), 'root_rank')
     raises(NotImplementedError, lambda: trib.allreduce(torch.ones(3), op=trib.Adasum), 'Adasum')
+    operations = (trib.allreduce, trib.allreduce_, trib.allgather, trib.alltoall, trib.reducescatter)
+    for function in (*operations, lambda value: trib.broadcast(value, 0)):
+        raises(ValueError, lambda: function([1.0]), 'must be a torch.Tensor, and is list')
+        raises(ValueError, lambda: function(torch.eye(3).to_sparse()), 'it is sparse')
+    raises(ValueError, lambda: trib.synchronize(None), 'handle')
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
@@ -413,6 +467,8 @@ CASES = [
     uneven_data,
     gradients_flow,
     optimizer_equals_one_process,
+    cross_barrier,
+    closures,
     accumulation_and_unused,
     wrong_use_is_told,
     batch_norm_over_all,

@@ -15,6 +15,8 @@ _PLACES = {
     'horovod.common.util': 'job',
     'horovod.mxnet.mpi_ops': 'mxnet',
     'horovod.tensorflow.mpi_ops': 'tensorflow',
+    'horovod.torch.elastic.sampler': 'torch.elastic',
+    'horovod.torch.elastic.state': 'torch.elastic',
 }
 
 

@@ -111,12 +111,14 @@ class Operation:
 class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
-    __slots__ = ('engine', 'name', 'dtype', 'count', 'handle', 'is_device', '_params', '_reference', '_lock')
+    __slots__ = ('engine', 'name', 'dtype', 'count', 'handle', 'is_device', '_params', '_fields', '_reference', '_lock')
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
         self.handle, self.is_device = handle, is_device
-        # Parameters are kept, so that an operation changes no more than it has to.
+        # Parameters are kept, so that an operation changes no more than it has to: to compare is much faster than to
+        # write fields of a structure one by one.
+        self._fields = None
         self._params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
         self._params.tensor = handle
         self._reference = ctypes.byref(self._params)
@@ -146,18 +148,16 @@ class Tensor:
         engine, params, handle = self.engine, self._params, ctypes.c_void_p()
         if root >> 31 not in (0, -1):  # ctypes would cut it off
             raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
+        fields = source, target, reduce, root, stream, priority, output_bytes, input_bytes, flags, prescale, postscale
         with self._lock:
-            params.input, params.output, params.reduce, params.root, params.stream = (
-                source,
-                target,
-                reduce,
-                root,
-                stream,
-            )
-            params.has_priority = priority is not None
-            params.priority = priority or 0
-            params.output_bytes, params.input_bytes, params.flags = output_bytes, input_bytes, flags
-            params.prescale, params.postscale = prescale, postscale
+            if fields != self._fields:
+                self._fields = None  # until all are written: a signal's handler may raise in between
+                params.input, params.output, params.reduce, params.root, params.stream = fields[:5]
+                params.has_priority = priority is not None
+                params.priority = priority or 0
+                params.output_bytes, params.input_bytes, params.flags = output_bytes, input_bytes, flags
+                params.prescale, params.postscale = prescale, postscale
+                self._fields = fields
             engine._submit(function, self._reference, handle)
         operation = Operation(engine, handle, owner, value, self if is_once else None)
         engine._live.add(operation)

@@ -36,6 +36,7 @@ from ..process_sets import ProcessSet, add_process_set, global_process_set, remo
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .compression import Compression
 from .functions import (
+    BroadcastGlobalVariablesHook,
     allgather_object,
     broadcast_global_variables,
     broadcast_object,

@@ -41,6 +41,23 @@ def broadcast_global_variables(root_rank: int) -> Any:
     return tf.group(*broadcast_(tf.compat.v1.global_variables(), root_rank))
 
 
+class BroadcastGlobalVariablesHook(tf.compat.v1.train.SessionRunHook):
+    """Gives all workers the root's global variables when a session of TensorFlow 1, such as MonitoredTrainingSession,
+    begins. device is taken and has no meaning."""
+
+    def __init__(self, root_rank: int, device: str = ''):
+        super().__init__()
+        self._root_rank, self._operation = root_rank, None
+
+    def begin(self) -> None:
+        """Adds the operation to the graph that is about to be finished."""
+        self._operation = broadcast_global_variables(self._root_rank)
+
+    def after_create_session(self, session: Any, coord: Any) -> None:
+        """Broadcasts."""
+        session.run(self._operation)
+
+
 def broadcast_object(
     obj: Any,
     root_rank: int = 0,

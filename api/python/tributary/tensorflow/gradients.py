@@ -166,17 +166,38 @@ def DistributedOptimizer(
     process_set: ProcessSet | None = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Returns a Keras optimizer that reduces gradients over the workers of a set before it applies them."""
+    """Returns an optimizer that reduces gradients over the workers of a set before it applies them. optimizer: one of
+    Keras's, or of tf.compat.v1.train, whose compute_gradients() and minimize() reduce them then."""
     if backward_passes_per_step != 1:
         raise ArgumentError("backward_passes_per_step: use the optimizer's own gradient_accumulation_steps")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
+    options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)
+
+    def reduced(gradients):
+        return reduce_gradients(gradients, op, compression, **options)
+
+    if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        return _distributed_of_graph(optimizer, reduced if resolve(process_set).included() else list)
     if not hasattr(optimizer, 'get_config'):
         raise UnsupportedError(
-            "DistributedOptimizer: %s is not one of Keras's optimizers; those of tf.compat.v1.train are not supported: "
-            'use one of tf.keras.optimizers, or DistributedGradientTape' % type(optimizer).__name__
+            "DistributedOptimizer: %s is neither one of Keras's optimizers nor one of tf.compat.v1.train"
+            % type(optimizer).__name__
         )
     from ..keras.optimizer import distributed
 
-    options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)
-    return distributed(optimizer, lambda gradients: reduce_gradients(gradients, op, compression, **options))
+    return distributed(optimizer, reduced)
+
+
+def _distributed_of_graph(optimizer, reduced):
+    """Returns an optimizer of TensorFlow 1's whose gradients are reduced where they are computed. A worker outside the
+    set keeps its own."""
+
+    def compute_gradients(self, *arguments, **keywords):
+        pairs = super(kind, self).compute_gradients(*arguments, **keywords)
+        return list(zip(reduced([gradient for gradient, _ in pairs]), [variable for _, variable in pairs]))
+
+    kind = type('Distributed' + type(optimizer).__name__, (type(optimizer),), {'compute_gradients': compute_gradients})
+    made = kind.__new__(kind)
+    made.__dict__.update(optimizer.__dict__, _optimizer=optimizer)  # Horovod's name of what is wrapped
+    return made

@@ -50,8 +50,10 @@ def bits_of(tensor):
     )
 
 
-def contiguous(tensor, what='tensor'):
-    """Returns the tensor, or a copy with its elements in the order of its shape. Strides may differ between workers."""
+def checked(tensor, what='tensor'):
+    """Returns what is a tensor with memory of its own, and refuses all else."""
+    if not isinstance(tensor, torch.Tensor):
+        raise ArgumentError('%s: it must be a torch.Tensor, and is %s' % (what, type(tensor).__name__))
     if tensor.layout != torch.strided:
         raise ArgumentError(
             '%s: it is sparse; pass tensor.to_dense(), or sparse_as_dense=True to DistributedOptimizer' % what
@@ -60,7 +62,12 @@ def contiguous(tensor, what='tensor'):
         raise ArgumentError(
             '%s: memory of a %s cannot be reached: move the tensor to the CPU' % (what, tensor.device.type)
         )
-    return tensor.detach().contiguous()
+    return tensor
+
+
+def contiguous(tensor, what='tensor'):
+    """Returns the tensor, or a copy with its elements in the order of its shape. Strides may differ between workers."""
+    return checked(tensor, what).detach().contiguous()
 
 
 def stream_of(tensor):

@@ -12,7 +12,7 @@ from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from . import exchange
 from .compression import Compression
-from .elements import contiguous
+from .elements import checked, contiguous
 from .handles import Handle
 from .ops import allreduce, claim_name, counted_name, keep, scaled
 
@@ -52,6 +52,7 @@ def allgather_async(
 class _Allgather(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, name, process_set):
+        checked(tensor, 'allgather')
         ctx.length, ctx.process_set = tensor.shape[0] if tensor.dim() else 1, process_set
         ctx.shape = tensor.shape
         return allgather_async(tensor, name, process_set).wait()
@@ -143,7 +144,8 @@ class _Alltoall(torch.autograd.Function):
     @staticmethod
     def forward(ctx, tensor, splits, name, process_set):
         ctx.process_set = process_set
-        lengths = _lengths(tensor, splits, process_set.engine().size, 'alltoall.%s' % name)
+        checked(tensor, 'alltoall')
+        lengths = _lengths(tensor, splits, process_set.engine().size, 'alltoall.%s' % name if name else 'alltoall')
         output, received = alltoall_async(tensor, lengths, name, process_set).wait()
         ctx.received = received
         ctx.mark_non_differentiable(received)
@@ -182,7 +184,7 @@ def reducescatter_async(
     op = reduction_of(op)
     if op not in (Average, Sum):
         raise ArgumentError('%s: op must be Average or Sum' % name)
-    if tensor.dim() == 0:
+    if checked(tensor, name).dim() == 0:
         raise ArgumentError('%s: a tensor without dimensions cannot be scattered' % name)
     source = scaled(contiguous(tensor, name), prescale_factor)
     each, more = divmod(source.shape[0], size)
@@ -214,7 +216,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Returns this worker's part of the reduction along the first dimension; differentiable."""
-    compressed, context = compression.compress(tensor)
+    compressed, context = compression.compress(checked(tensor, 'reducescatter'))
     return compression.decompress(
         _Reducescatter.apply(compressed, name, reduction_of(op), process_set, prescale_factor, postscale_factor),
         context,

@@ -7,6 +7,8 @@ from typing import Any
 
 import torch
 
+from ..errors import ArgumentError
+
 # Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
 _unseen = []
 
@@ -54,9 +56,17 @@ def raise_unseen():
 
 def poll(handle: Any) -> bool:
     """True if the operation of a handle is complete: synchronize() would not wait."""
-    return handle.done()
+    return _checked(handle).done()
 
 
 def synchronize(handle: Any) -> Any:
     """Waits until the operation of a handle is complete and returns its output. Raises the operation's error."""
-    return handle.wait()
+    return _checked(handle).wait()
+
+
+def _checked(handle):
+    if not hasattr(handle, 'wait') or not hasattr(handle, 'done'):
+        raise ArgumentError(
+            'handle: it must be what a function that ends with _async has returned, and is %r' % (handle,)
+        )
+    return handle

@@ -17,7 +17,7 @@ from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression, codec_for
-from .elements import contiguous
+from .elements import checked, contiguous
 from .handles import Handle
 
 _counters = {}
@@ -110,7 +110,7 @@ def allreduce_async(
     """Begins a reduction into a new tensor and returns its handle. Of a compression the codec counts alone."""
     return submit_allreduce(
         tensor,
-        torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
+        torch.empty_like(checked(tensor, 'allreduce').detach(), memory_format=torch.contiguous_format),
         claim_name('allreduce', name),
         reduction_of(op, average),
         prescale_factor,
@@ -132,7 +132,7 @@ def allreduce_async_(
     """Begins a reduction in place and returns its handle."""
     return submit_allreduce(
         tensor,
-        tensor.detach(),
+        checked(tensor, 'allreduce').detach(),
         claim_name('allreduce', name),
         reduction_of(op, average),
         prescale_factor,
@@ -164,7 +164,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or
     Product."""
-    compressed, context = compression.compress(tensor)
+    compressed, context = compression.compress(checked(tensor, 'allreduce'))
     arguments = dict(
         op=reduction_of(op, average),
         prescale_factor=prescale_factor,
@@ -267,7 +267,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors; differentiable."""
-    pairs = [compression.compress(tensor) for tensor in tensors]
+    pairs = [compression.compress(checked(tensor, 'grouped_allreduce')) for tensor in tensors]
     arguments = dict(
         op=reduction_of(op, average),
         prescale_factor=prescale_factor,
@@ -311,7 +311,7 @@ def broadcast_async(
     """Begins a broadcast into a new tensor and returns its handle."""
     return submit_broadcast(
         tensor,
-        torch.empty_like(tensor.detach(), memory_format=torch.contiguous_format),
+        torch.empty_like(checked(tensor, 'broadcast').detach(), memory_format=torch.contiguous_format),
         root_rank,
         claim_name('broadcast', name),
         process_set,
@@ -322,7 +322,9 @@ def broadcast_async_(
     tensor: torch.Tensor, root_rank: int, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Handle:
     """Begins a broadcast in place and returns its handle."""
-    return submit_broadcast(tensor, tensor.detach(), root_rank, claim_name('broadcast', name), process_set)
+    return submit_broadcast(
+        tensor, checked(tensor, 'broadcast').detach(), root_rank, claim_name('broadcast', name), process_set
+    )
 
 
 class _Broadcast(torch.autograd.Function):

@@ -14,7 +14,7 @@ from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from .compression import Compression, codec_for
-from .ops import submit_allreduce
+from .ops import allreduce, submit_allreduce
 from .sparse import sparse_allreduce_async
 
 
@@ -55,6 +55,7 @@ class _Exchange:
     """Sums the gradients of one optimizer. The hook of each parameter submits its gradient when the backward pass has
     made it; finish() waits for all."""
 
+    awaited = 'step() or synchronize(): with several backward passes a step give backward_passes_per_step'
     counts = {}  # how many optimizers have used a name, for each init()
     generation = 0
 
@@ -69,17 +70,27 @@ class _Exchange:
         self.sparse_dims = {}  # of gradients that are dense while they travel
         self.names, self.order, self.handles, self.delays, self.hooks = {}, {}, {}, {}, []
         self.group_of, self.group_ready = {}, {}
-        for index, (name, parameter) in enumerate(named):
-            # Two models of one process may have parameters of one name; their gradients must not meet.
-            use = _Exchange.counts[name] = _Exchange.counts.get(name, -1) + 1
-            self.names[parameter] = 'gradient.' + (name if use == 0 else '%s#%d' % (name, use))
-            self.order[parameter] = index
-            self.delays[parameter] = passes
+        for name, parameter in named:
+            self._name(name, parameter)
         for number, group in enumerate(groups):
             for parameter in group:
                 self.group_of[parameter] = (number, list(group))
         self._enter_job()
         for _, parameter in named:
+            if parameter.requires_grad and self.is_member:
+                self._watch(parameter)
+
+    def _name(self, name, parameter):
+        # Two models of one process may have parameters of one name; their gradients must not meet.
+        use = _Exchange.counts[name] = _Exchange.counts.get(name, -1) + 1
+        self.names[parameter] = 'gradient.' + (name if use == 0 else '%s#%d' % (name, use))
+        self.order[parameter] = len(self.order)
+        self.delays[parameter] = self.passes
+
+    def add_group(self, groups):
+        """Takes in the last group of parameters, which has been added to the optimizer."""
+        for index, parameter in enumerate(groups[-1]['params']):
+            self._name('added.%d.%d' % (len(groups) - 1, index), parameter)
             if parameter.requires_grad and self.is_member:
                 self._watch(parameter)
 
@@ -112,10 +123,7 @@ class _Exchange:
     def _gradient_is_made(self, parameter):
         self.follow_job()
         if parameter in self.handles:
-            raise RuntimeError(
-                '%s: its gradient was computed again before step() or synchronize(): with several backward passes a '
-                'step give backward_passes_per_step' % self.names[parameter]
-            )
+            raise RuntimeError('%s: its gradient was computed again before %s' % (self.names[parameter], self.awaited))
         self.delays[parameter] -= 1
         if self.delays[parameter] == 0:
             self._ready(parameter)
@@ -179,6 +187,28 @@ class _Exchange:
         finally:
             self.handles.clear()
 
+    def step(self, update, closure):
+        """Waits for all gradients and calls the optimizer's own step(). A closure makes gradients within it, as often
+        as the optimizer likes, so the sums are waited for there, and its loss is the mean of all workers', by which an
+        optimizer such as LBFGS decides alike on all of them."""
+        if closure is None:
+            self.finish()
+            return update()
+        is_summed = bool(self.handles)  # backward() came before step()
+        if is_summed:
+            self.finish()
+
+        def summed():
+            loss = closure()
+            if self.handles or not is_summed:
+                self.finish()
+            if self.is_member and isinstance(loss, torch.Tensor):
+                with torch.no_grad():
+                    loss = allreduce(loss, name='closure.loss', op=Average, process_set=self.process_set)
+            return loss
+
+        return update(summed)
+
     def finish_one(self, parameter):
         """Waits for one parameter's gradient and puts its sum in its place."""
         handle, compressed, context = self.handles.pop(parameter)
@@ -231,9 +261,15 @@ class _DistributedOptimizer(torch.optim.Optimizer):
                     'gradients are summed a second time',
                     stacklevel=2,
                 )
-            self.synchronize()
+            self._is_synchronized = False
+            return self._exchange.step(super(self.__class__, self).step, closure)
         self._is_synchronized = False
         return super(self.__class__, self).step(closure)
+
+    def add_param_group(self, group):
+        """Adds parameters, whose gradients are summed from now on, too."""
+        super(self.__class__, self).add_param_group(group)
+        self._exchange.add_group(self.param_groups)
 
     def zero_grad(self, *arguments, **keywords):
         """Clears the gradients. None may be under way."""

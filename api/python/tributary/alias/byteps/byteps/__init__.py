@@ -3,4 +3,6 @@ byteps`."""
 
 from tributary.aliasing import install
 
+__version__ = '0.2.5'  # whose names are here; scripts ask for it
+
 install(__name__, __path__)
