@@ -39,8 +39,8 @@ typedef struct trib_refused {
     char last_member[TRIB_REASON_MAX]; /* the last rejection; "": none */
 } trib_refused;
 
-/* Logs "turned away ADDRESS: REASON" as a warning, or counts it. Nothing was wrong with a peer that is gone, so "gone in
- * the handshake: ADDRESS: REASON" is information. */
+/* Logs "turned away ADDRESS: REASON" as a warning, or counts it. Nothing was wrong with a peer that is gone, so
+ * "gone in the handshake: ADDRESS: REASON" is information. */
 void trib_refused_note(trib_refused *self, const trib_reactor *reactor, int64_t now_ns, trib_refusal kind,
                        const char *address, const char *reason);
 /* Logs what was only counted in minutes that are over, or in all. */
