@@ -371,6 +371,13 @@ void trib_link_handshake_refused(trib_link *link, trib_conn *conn)
         note_probe(link->host, conn);
         return;
     }
+    if (link->state == TRIB_LINK_AWAIT_PROOF && link->end.status == TRIB_PEER_LOST) {
+        char reason[TRIB_REASON_MAX];
+        snprintf(reason, sizeof reason, "%.120s; it said that it is member %u, for purpose %u", link->end.detail,
+                 link->handshake.member, link->handshake.purpose);
+        trib_link_note_refused(link->host, TRIB_REFUSAL_GONE, conn->remote.text, reason);
+        return;
+    }
     const bool is_token = link->end.status == TRIB_UNAUTHORIZED;
     trib_link_note_refused(link->host, is_token ? TRIB_REFUSAL_TOKEN : TRIB_REFUSAL_STRANGER, conn->remote.text,
                            link->end.detail);

@@ -11,10 +11,14 @@
 #define LINES_MAX 20u       /* lines of a kind in a minute */
 #define LINES_OF_ONE_MAX 5u /* lines of an address */
 
-static const char *const names[TRIB_REFUSAL_COUNT] = {
-    [TRIB_REFUSAL_STRANGER] = "strangers",
-    [TRIB_REFUSAL_TOKEN] = "with another token or job name",
-    [TRIB_REFUSAL_MEMBER] = "that have the token and are no member",
+static const struct {
+    trib_log_level level;
+    const char *what, *names;
+} lines_of[TRIB_REFUSAL_COUNT] = {
+    [TRIB_REFUSAL_STRANGER] = {TRIB_LOG_WARN, "turned away", "strangers"},
+    [TRIB_REFUSAL_GONE] = {TRIB_LOG_INFO, "gone in the handshake:", "peers"},
+    [TRIB_REFUSAL_TOKEN] = {TRIB_LOG_WARN, "turned away", "with another token or job name"},
+    [TRIB_REFUSAL_MEMBER] = {TRIB_LOG_WARN, "turned away", "that have the token and are no member"},
 };
 
 /* Returns the address's counts; NULL if others have all places. */
@@ -54,8 +58,8 @@ static void sum_up(const trib_reactor *reactor, trib_refused_lines *lines, trib_
     if (named < lines->unlogged) {
         snprintf(from + used, sizeof from - used, "%s%u from elsewhere", used > 0 ? ", " : "", lines->unlogged - named);
     }
-    trib_log(reactor->logger, TRIB_LOG_WARN, "turned away %u more %s: %s; the last one: %s", lines->unlogged,
-             names[kind], from, lines->last);
+    trib_log(reactor->logger, lines_of[kind].level, "%s %u more %s: %s; the last one: %s", lines_of[kind].what,
+             lines->unlogged, lines_of[kind].names, from, lines->last);
 }
 
 void trib_refused_report(trib_refused *self, const trib_reactor *reactor, int64_t now_ns, bool now)
@@ -82,14 +86,16 @@ void trib_refused_note(trib_refused *self, const trib_reactor *reactor, int64_t 
         *lines = (trib_refused_lines){.since_ns = now_ns};
     }
     snprintf(lines->last, sizeof lines->last, "%.80s: %.170s", address, reason);
-    memcpy(self->last_member, lines->last, sizeof self->last_member);
+    if (kind != TRIB_REFUSAL_GONE) {
+        memcpy(self->last_member, lines->last, sizeof self->last_member);
+    }
     trib_refused_address *from = find_address(lines, address);
     if (lines->logged < LINES_MAX && (from == NULL || from->logged < LINES_OF_ONE_MAX)) {
         lines->logged++;
         if (from != NULL) {
             from->logged++;
         }
-        trib_log(reactor->logger, TRIB_LOG_WARN, "turned away %s", lines->last);
+        trib_log(reactor->logger, lines_of[kind].level, "%s %s", lines_of[kind].what, lines->last);
         return;
     }
     lines->unlogged++;

@@ -13,6 +13,7 @@
 
 typedef enum trib_refusal {
     TRIB_REFUSAL_STRANGER, /* it has not proved the token */
+    TRIB_REFUSAL_GONE,     /* it went in the middle of the handshake; members do that when they leave or end */
     TRIB_REFUSAL_TOKEN,    /* its proof was wrong, or it went when it saw this side's */
     TRIB_REFUSAL_MEMBER,   /* it has proved the token, and cannot join or claims what is not its own */
     TRIB_REFUSAL_COUNT
@@ -35,10 +36,11 @@ typedef struct trib_refused_lines {
 
 typedef struct trib_refused {
     trib_refused_lines kinds[TRIB_REFUSAL_COUNT];
-    char last_member[TRIB_REASON_MAX]; /* the last rejection of any kind; "": none */
+    char last_member[TRIB_REASON_MAX]; /* the last rejection; "": none */
 } trib_refused;
 
-/* Logs "turned away ADDRESS: REASON", or counts it. */
+/* Logs "turned away ADDRESS: REASON" as a warning, or counts it. Nothing was wrong with a peer that is gone, so
+ * "gone in the handshake: ADDRESS: REASON" is information. */
 void trib_refused_note(trib_refused *self, const trib_reactor *reactor, int64_t now_ns, trib_refusal kind,
                        const char *address, const char *reason);
 /* Logs what was only counted in minutes that are over, or in all. */

@@ -117,6 +117,7 @@ def options_are_named():
                          (['sim', '-n', '1.5'], '-n 1.5: must be a whole number from 1 to 2048'),
                          (['sim', '--chunk', '2M'], '--chunk 2M: must be a size in bytes from 4K to 1M'),
                          (['sim', '--latency', '5'], '--latency 5: must be a time from 0s to 1000000s'),
+                         (['sim', '--skew', '5'], '--skew 5: must be a time from 0s to 1000000s'),
                          (['sim', '--local-sum', 'no'], '--local-sum no: must be auto, off or on'),
                          (['sim', '--costs', 'udp'], '--costs udp: must be tcp or rdma'),
                          (['sim', '--seed', 'x'], '--seed x: must be a whole number from 0 to'),
@@ -326,6 +327,8 @@ def simulation_says_its_assumptions():
         words = ['sim', '--model', model.name, '-n', '2', '--latency', '20us', '--quiet']
         assumed = json.loads(tool(*words, '--json').stdout)['assumptions']
         text = tool(*words).stdout
+        apart = json.loads(tool(*words, '--skew', '3ms', '--json').stdout)
+    assert (apart['assumptions']['skew_ns'], round(apart['compute_ms'], 3)) == (3000000, 4.1), apart
     assert (assumed['latency_ns'], assumed['cores'], assumed['costs'], assumed['loss']) == (20000, 4, 'tcp', 0), assumed
     for part in ('assumed: ', '20 us to the switch', '4 cores a machine', 'no loss', 'forward 0.40 ms'):
         assert part in text, text

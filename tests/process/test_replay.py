@@ -88,6 +88,19 @@ def other_worlds():
         assert sum(said['predicted']['partition_ms'].values()) > 0, said
 
 
+def what_priorities_cost():
+    """A dedicated server beside workers that sum and compute at different times: the recording shows the cost, too."""
+    where = ['-n', '3', '-s', '1', '--rate', '1gbit']
+    step = {}
+    for skew in ('0s', '1ms'):
+        files, step[skew] = recorded('skew ' + skew, *where, '--skew', skew, model='resnet50')
+        step[skew + ' plain'] = sim(*where, '--skew', skew, '--no-priorities', model='resnet50')
+    assert 1.003 < step['1ms'] / step['1ms plain'] < 1.02 and step['0s'] < step['1ms'], step
+    said = replay(files, '--recorded-rate', '1gbit', '--no-priorities')
+    near(said['replayed']['step_ms'], step['1ms'], 0.6, 'with priorities')
+    near(said['predicted']['step_ms'], step['1ms plain'], 0.6, 'without')
+
+
 def machines():
     """Workers share machines and links. Those of a machine sum first, or each pushes its own contribution."""
     where = ['-n', '4', '-s', '1', '--rate', '2gbit', '--per-machine', '2']
@@ -303,8 +316,9 @@ def what_cannot_be():
 
 
 def main():
-    cases = [as_it_was, other_worlds, machines, hosts_of_one_machine, one_host, steps_that_overlap, exported, tuned, tuned_priorities,
-             on_a_narrow_terminal, live, other_collectives, every_collective, what_cannot_be]
+    cases = [as_it_was, other_worlds, what_priorities_cost, machines, hosts_of_one_machine, one_host, steps_that_overlap,
+             exported, tuned, tuned_priorities, on_a_narrow_terminal, live, other_collectives,
+             every_collective, what_cannot_be]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])

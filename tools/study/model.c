@@ -193,3 +193,18 @@ void study_model_scale(study_model *model, double factor)
         model->tensors[i].forward_ns = (int64_t)((double)model->tensors[i].forward_ns * factor);
     }
 }
+
+study_model *study_model_late(const study_model *model, int64_t late_ns)
+{
+    const size_t size = sizeof *model + model->count * sizeof model->tensors[0];
+    study_model *late = malloc(size);
+    if (late == NULL) {
+        return NULL;
+    }
+    memcpy(late, model, size);
+    late->backward_ns += late_ns;
+    for (uint32_t i = 0; i < late->count; i++) {
+        late->tensors[i].ready_ns += late_ns;
+    }
+    return late;
+}

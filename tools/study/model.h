@@ -39,5 +39,7 @@ typedef struct study_model {
 study_model *study_model_load(const char *name_or_path, trib_error *error);
 /* Multiplies all times by the factor, for another device. */
 void study_model_scale(study_model *model, double factor);
+/* Returns a copy whose backward pass begins later, for a worker that computes behind the others. NULL: no memory. */
+study_model *study_model_late(const study_model *model, int64_t late_ns);
 
 #endif

@@ -24,8 +24,9 @@ typedef struct sim_options {
     const char *model;
     study_step_config step;
     double compute, device_gb;
-    int64_t hop_ns;
-    int costs; /* an index of costs_words */
+    int64_t hop_ns, skew_ns;
+    study_model **models; /* by rank, if the workers compute apart */
+    int costs;            /* an index of costs_words */
     bool json, quiet;
     char trace[4096]; /* pattern of the trace files; "": none */
 } sim_options;
@@ -121,6 +122,7 @@ static int parse_options(sim_options *self, int argc, char **argv)
                      "cost; default 1")},
         {OPTION_NUMBER("--compute", &self->compute, "1.0", 0.0001, 10000,
                        "factor on the model's times, for another device")},
+        {OPTION_TIME("--skew", &self->skew_ns, "0s", "between the backward passes of the first and the last worker")},
         {OPTION_NUMBER("--device-rate", &self->device_gb, "10", 0, 100000,
                        "GB/s at which a machine's GPUs sum and copy, each way; 0, the default: no limit")},
         {OPTION_TIME("--hop", &self->hop_ns, "15us", "cost of each move of the ring, beside its bytes")},
@@ -153,14 +155,14 @@ static void show_progress(void *user, uint32_t iteration, uint32_t iterations)
 static json_t *pack_assumptions(const sim_options *self, const study_model *model)
 {
     const sim_job_config *job = &self->step.job;
-    return json_pack("{s:I, s:f, s:I, s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:i, s:b}", "latency_ns",
+    return json_pack("{s:I, s:f, s:I, s:i, s:i, s:s, s:I, s:I, s:f, s:f, s:f, s:f, s:I, s:i, s:b, s:I}", "latency_ns",
                      (json_int_t)job->link.latency_ns, "goodput", job->net.goodput, "window_bytes",
                      (json_int_t)job->net.window_bytes, "cores", (int)job->cores, "reactors", (int)job->engine.reactors,
                      "costs", costs_words[self->costs], "wake_ns", (json_int_t)job->costs.wake_ns, "local_rate_bits",
                      (json_int_t)job->net.local_bits, "forward_ms", (double)model->forward_ns / 1e6, "backward_ms",
                      (double)model->backward_ns / 1e6, "optimizer_ms", (double)model->optimizer_ns / 1e6,
                      "device_gb_per_s", self->device_gb, "ring_hop_ns", (json_int_t)self->hop_ns, "loss", 0,
-                     "one_machine", job->one_machine);
+                     "one_machine", job->one_machine, "skew_ns", (json_int_t)self->skew_ns);
 }
 
 static void print_assumptions(const sim_options *self, const study_model *model)
@@ -169,6 +171,10 @@ static void print_assumptions(const sim_options *self, const study_model *model)
     printf("  assumed: compute of the model's list (forward %.2f ms, backward %.2f ms, optimizer %.2f ms) on every "
            "machine,\n           ",
            (double)model->forward_ns / 1e6, (double)model->backward_ns / 1e6, (double)model->optimizer_ns / 1e6);
+    if (self->skew_ns > 0) {
+        printf("backward passes that begin evenly over %.3g ms, compute is the last one's;\n           ",
+               (double)self->skew_ns / 1e6);
+    }
     if (self->device_gb > 0) {
         printf("GPUs that copy %.3g GB/s each way;\n           ", self->device_gb);
     } else {
@@ -233,6 +239,34 @@ static bool print_text(const sim_options *self, const study_model *model, const 
     return true;
 }
 
+/* The backward passes begin evenly over the skew. The step's own model is that of the last worker. */
+static bool spread_workers(sim_options *self, const study_model *model)
+{
+    const uint32_t workers = self->step.job.workers;
+    self->models = calloc(workers, sizeof *self->models);
+    for (uint32_t i = 0; self->models != NULL && i < workers; i++) {
+        const double place = workers > 1 ? (double)i / (workers - 1) : 0;
+        self->models[i] = study_model_late(model, (int64_t)((double)self->skew_ns * place));
+        if (self->models[i] == NULL) {
+            return false;
+        }
+    }
+    if (self->models != NULL) {
+        self->step.models = (const study_model *const *)self->models;
+        self->step.model = self->models[workers - 1];
+    }
+    return self->models != NULL;
+}
+
+static void free_models(sim_options *self, study_model *model)
+{
+    for (uint32_t i = 0; self->models != NULL && i < self->step.job.workers; i++) {
+        free(self->models[i]);
+    }
+    free(self->models);
+    free(model);
+}
+
 int sim_command(int argc, char **argv)
 {
     sim_options self = {.model = "resnet50",
@@ -256,15 +290,20 @@ int sim_command(int argc, char **argv)
     }
     study_model_scale(model, self.compute);
     self.step.model = model;
+    if (self.skew_ns > 0 && !spread_workers(&self, model)) {
+        fprintf(stderr, "tributary sim: out of memory\n");
+        free_models(&self, model);
+        return 1;
+    }
     self.step.device_bytes_ns = self.device_gb;
     study_step_result result;
     if (study_step_run(&self.step, &result, &error) != TRIB_OK) {
         fprintf(stderr, "tributary sim: %s\n", error.text);
-        free(model);
+        free_models(&self, model);
         return 1;
     }
     const int64_t ring_ns = study_ring_step(&self.step, RING_BUCKET, self.hop_ns);
     const bool fine = (self.json ? print_json : print_text)(&self, model, &result, ring_ns);
-    free(model);
+    free_models(&self, model);
     return fine ? 0 : 1;
 }

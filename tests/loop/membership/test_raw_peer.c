@@ -91,7 +91,7 @@ static void bytes_behind_a_join(void **state)
 }
 
 /* A peer that asks and goes gets nothing that is computed from the token, whatever it says. A peer whose proof is wrong
- * is told so. Both are logged and counted. */
+ * is told so. Both are counted. Only the second has a warning: members that end go in the middle of handshakes, too. */
 static void another_token(void **state)
 {
     (void)state;
@@ -107,7 +107,7 @@ static void another_token(void **state)
     }
     bed_close(&self);
     assert_int_equal(stats.peers_refused, 2);
-    assert_says(self.host.log, "connection closed by the peer");
+    assert_null(strstr(self.host.log, "connection closed by the peer"));
     assert_says(self.host.log, "the peer could not prove the token of job \"default\"");
 }
 
