@@ -18,9 +18,10 @@
 struct trib_quorum {
     uint64_t key; /* tensor and round */
     bool is_decided;
-    uint32_t partitions; /* of the tensor, on this core; once it is decided */
-    UT_hash_handle hh;   /* in core->quorums */
-    unsigned char set[]; /* a bit for each worker, once it is decided */
+    uint32_t partitions;           /* of the tensor, on this core; once it is decided */
+    UT_hash_handle hh;             /* in core->quorums */
+    struct trib_quorum *next_gone; /* while a tensor's records are taken out */
+    unsigned char set[];           /* a bit for each worker, once it is decided */
 };
 
 /* A frame of or for the coordinator on its way through the cores. */
@@ -307,21 +308,29 @@ trib_status trib_quorum_take(trib_engine *engine, const trib_frame *frame, const
 
 void trib_quorums_forget(trib_core *core, uint32_t tensor)
 {
-    struct trib_quorum *self, *next;
+    struct trib_quorum *self, *next, *gone = NULL;
     HASH_ITER(hh, core->quorums, self, next)
     {
         if (self->key >> 32 == tensor) {
-            drop(core, self);
+            HASH_DEL(core->quorums, self);
+            self->next_gone = gone;
+            gone = self;
         }
+    }
+    for (; gone != NULL; gone = next) {
+        next = gone->next_gone;
+        free(gone);
     }
 }
 
 void trib_quorums_close(trib_core *core)
 {
-    struct trib_quorum *self, *next;
-    HASH_ITER(hh, core->quorums, self, next)
-    {
-        drop(core, self);
+    struct trib_quorum *self = core->quorums;
+    HASH_CLEAR(hh, core->quorums); /* frees the table; the records stay linked */
+    while (self != NULL) {
+        struct trib_quorum *next = self->hh.next;
+        free(self);
+        self = next;
     }
     trib_timer_stop(core->reactor, &core->quorum_timer);
     core->quorum_timer.fired = NULL;
