@@ -197,6 +197,7 @@ void trib_summation_fill_late(trib_summation *self)
         younger = round->younger;
         if (round->late != NULL && round->refused == TRIB_OK && round->chunks_done < round->what.chunk_count) {
             trib_sum_fill_late(self, round);
+            trib_sum_round_try_end(self, round); /* all that are late may have come, and nobody's link may be left */
         }
     }
 }

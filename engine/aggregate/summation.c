@@ -138,7 +138,8 @@ trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contributio
     trib_error error;
     sum_key *key = trib_sum_key_find(self, what);
     trib_assert(key == NULL || trib_sum_round_find(self, key, what->round) == NULL);
-    const trib_status status = check_turn(self, key, NULL, what, &error);
+    const bool is_possible = what->chunk_count > 0 && what->chunk_count <= TRIB_SUM_CHUNKS_MAX;
+    const trib_status status = is_possible ? check_turn(self, key, NULL, what, &error) : TRIB_PROTOCOL;
     *round_out = status == TRIB_OK ? begin_round(self, what, what->chunk_count) : NULL;
     return status == TRIB_OK && *round_out == NULL ? TRIB_NO_MEMORY : status;
 }

@@ -30,6 +30,16 @@ static trib_group_entry *find_unasked(const trib_coordinator *self, const char *
     return oldest;
 }
 
+/* The group that the rank calls so and has not released. */
+static trib_group_entry *find_tag(const trib_coordinator *self, uint32_t rank, uint32_t tag)
+{
+    trib_group_entry *entry = self->groups;
+    while (entry != NULL && entry->tags[rank] != tag) {
+        entry = entry->next;
+    }
+    return entry;
+}
+
 static trib_group_entry *find_id(const trib_coordinator *self, uint32_t id)
 {
     return id < TRIB_GROUPS_MAX ? self->groups_by_id[id] : NULL;
@@ -267,8 +277,9 @@ trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const
     trib_get_text(&reader, name, sizeof name);
     const uint32_t count = trib_get_u32(&reader);
     if (reader.failed || rank >= self->worker_count || count > self->worker_count ||
-        reader.left != (size_t)count * sizeof(uint32_t)) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_CREATE");
+        reader.left != (size_t)count * sizeof(uint32_t) || frame->tensor >= TRIB_TAG_RELEASED ||
+        find_tag(self, rank, frame->tensor) != NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_CREATE, or one with a number that is in use");
     }
     uint32_t *ranks = malloc((count > 0 ? count : 1) * sizeof *ranks);
     if (ranks == NULL) {
@@ -352,10 +363,7 @@ static void check_over(trib_coordinator *self, trib_group_entry *entry)
 
 trib_status trib_groups_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame, trib_error *error)
 {
-    trib_group_entry *entry = rank < self->worker_count ? self->groups : NULL;
-    while (entry != NULL && entry->tags[rank] != frame->tensor) {
-        entry = entry->next;
-    }
+    trib_group_entry *entry = rank < self->worker_count ? find_tag(self, rank, frame->tensor) : NULL;
     if (entry == NULL || frame->tensor >= TRIB_TAG_RELEASED) {
         return trib_error_set(error, TRIB_PROTOCOL, "GROUP_RELEASE of what was not created");
     }

@@ -7,6 +7,7 @@
 #include <utlist.h>
 
 #include "engine/base/assert.h"
+#include "engine/server/quorum.h"
 
 /* A round whose set is being decided. */
 struct trib_quorum_call {
@@ -85,6 +86,10 @@ static void decide_if_heard(trib_coordinator *self, quorum_call *call)
         if (call->awaited[i] && sums(self, i)) {
             return;
         }
+    }
+    if (trib_quorum_count(call->set, self->worker_count) < call->entry->quorum) {
+        /* A connection has ended in the middle of a contribution since the call, or the caller is wrong. */
+        memset(call->set, 0xff, set_bytes(self));
     }
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (sums(self, i)) {

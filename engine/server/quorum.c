@@ -99,7 +99,7 @@ static void apply_set(trib_core *core, struct trib_quorum *self)
 
 static void arm(trib_core *core, int64_t at_ns)
 {
-    if (core->quorum_at_ns == 0 || at_ns < core->quorum_at_ns) {
+    if (at_ns < INT64_MAX && (core->quorum_at_ns == 0 || at_ns < core->quorum_at_ns)) {
         core->quorum_at_ns = at_ns;
         trib_timer_arm(core->reactor, &core->quorum_timer, at_ns);
     }
@@ -109,6 +109,12 @@ typedef struct quorum_look {
     trib_core *core;
     int64_t now_ns, next_ns;
 } quorum_look;
+
+/* A time that is as good as never does not wrap around. */
+static int64_t due_ns(int64_t began_ns, int64_t timeout_ns)
+{
+    return timeout_ns > INT64_MAX - began_ns ? INT64_MAX : began_ns + timeout_ns;
+}
 
 static void pass_on(trib_reactor *reactor, trib_post *post);
 
@@ -137,7 +143,7 @@ static void look_at_round(void *user, const trib_contribution *what, uint32_t be
     if (quorum == 0 || what->partition != 0 || begun == core->engine->roster->worker_count) {
         return;
     }
-    int64_t at_ns = began_ns + timeout_ns;
+    int64_t at_ns = due_ns(began_ns, timeout_ns);
     if (at_ns <= look->now_ns) {
         const int64_t again_ns = timeout_ns / 8 < LOOK_AGAIN_MIN_NS ? LOOK_AGAIN_MIN_NS : timeout_ns / 8;
         at_ns = look->now_ns + again_ns;
@@ -163,7 +169,7 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
-void trib_quorum_pushed(trib_server_sum *sum, const trib_frame *frame)
+void trib_quorum_came(trib_server_sum *sum, const trib_frame *frame)
 {
     trib_core *core = sum->core;
     int64_t timeout_ns = 0;
@@ -173,7 +179,7 @@ void trib_quorum_pushed(trib_server_sum *sum, const trib_frame *frame)
     if (frame->partition == 0 && frame->collective == TRIB_COLLECTIVE_ALL_REDUCE &&
         trib_server_quorum(core, frame->tensor, &timeout_ns) > 0) {
         core->quorum_timer.fired = timer_fired;
-        arm(core, trib_now_fast(core->reactor) + timeout_ns);
+        arm(core, due_ns(trib_now_fast(core->reactor), timeout_ns));
     }
     struct trib_quorum *self = find(core, frame->tensor, frame->round);
     if (self != NULL && self->is_decided) {
@@ -290,9 +296,10 @@ trib_status trib_quorum_take(trib_engine *engine, const trib_frame *frame, const
         for (uint32_t i = 0; i < engine->core_count; i++) {
             self->partitions[i] = trib_get_u32(&reader);
         }
-        if (reader.failed || reader.left > 0) {
+        const uint32_t count = trib_quorum_count(self->set, engine->roster->worker_count);
+        if (reader.failed || reader.left > 0 || count < trib_server_quorum(&engine->cores[0], frame->tensor, NULL)) {
             free(self);
-            return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET");
+            return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one of %u workers, too few", count);
         }
     }
     pthread_mutex_lock(&engine->mutex);

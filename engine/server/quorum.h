@@ -26,11 +26,21 @@
 
 /* True if the PUSH or WITHDRAW may not be taken in yet. trib_server_resume follows when it may. */
 bool trib_quorum_holds(const trib_server_sum *sum, const trib_link *link, const trib_frame *frame);
-/* Notes that a PUSH was accepted. */
-void trib_quorum_pushed(trib_server_sum *sum, const trib_frame *frame);
+/* Notes that a PUSH or WITHDRAW was accepted. */
+void trib_quorum_came(trib_server_sum *sum, const trib_frame *frame);
 /* A chunk's sum is about to be sent: tells its receiver, once for each round, which workers were late. Returns true if
  * it did; the sum must not overtake that message. */
 bool trib_quorum_tell(const trib_server_sum *sum, uint32_t rank, const trib_contribution *what);
+/* Number of workers in a set. */
+static inline uint32_t trib_quorum_count(const unsigned char *set, uint32_t workers)
+{
+    uint32_t count = 0;
+    for (uint32_t i = 0; i < workers; i++) {
+        count += set[i / 8] >> i % 8 & 1;
+    }
+    return count;
+}
+
 /* Brings neutral elements for which there was no memory. */
 void trib_quorums_check(trib_core *core);
 /* Core 0: takes QUORUM_ASK or QUORUM_SET from the coordinator. */

@@ -183,6 +183,7 @@ static trib_status withdraw_contributor(const server_chunk *chunk, const void *p
     const trib_status taken = chunk->sum->aggregator->ops->withdraw(chunk->sum->aggregator, &chunk->what, why, text);
     if (taken == TRIB_OK) {
         trib_server_sum_fill(chunk->sum, &chunk->what);
+        trib_quorum_came(chunk->sum, chunk->frame);
     }
     return taken == TRIB_OK ? TRIB_OK
                             : trib_error_set(error, taken, "WITHDRAW from %s: %s",
@@ -228,7 +229,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
     status = decode_payload(&chunk, payload, in_place, error);
     status = status == TRIB_OK ? aggregate_chunk(&chunk, error) : status;
     if (status == TRIB_OK) {
-        trib_quorum_pushed(chunk.sum, frame);
+        trib_quorum_came(chunk.sum, frame);
     }
     return status;
 }

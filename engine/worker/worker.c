@@ -9,6 +9,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/server/quorum.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op_carry.h"
 #include "engine/worker/op_join.h"
@@ -391,8 +392,14 @@ trib_status trib_worker_take_set(const trib_link *link, trib_task *task, const t
                                  trib_error *error)
 {
     const uint32_t workers = link->core->engine->roster->worker_count;
-    if (frame->payload_size != (workers + 7) / 8 || (task != NULL && task->tensor->quorum == 0)) {
+    if (frame->payload_size != (workers + 7) / 8 || frame->partition != 0 ||
+        (task != NULL && task->tensor->quorum == 0)) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed QUORUM_SET, or one about a tensor without a quorum");
+    }
+    const uint32_t count = task == NULL ? 0 : trib_quorum_count(payload, workers);
+    if (task != NULL && count < task->tensor->quorum) {
+        return trib_error_set(error, TRIB_PROTOCOL, "QUORUM_SET of %u workers about a tensor with a quorum of %u",
+                              count, task->tensor->quorum);
     }
     if (task != NULL) { /* else it is over here */
         trib_op_take_set(task->op_core->op, payload);

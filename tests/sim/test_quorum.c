@@ -325,6 +325,21 @@ static void check_alike(const bed *self, uint32_t k)
     }
 }
 
+/* Servers forget a decision when all of their partitions have come to its round. */
+static bool has_no_records(sim_job *job, void *argument)
+{
+    (void)argument;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const trib_engine *engine = job->members[i].engine;
+        for (uint32_t k = 0; k < engine->core_count; k++) {
+            if (engine->cores[k].quorums != NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
 static void run_seed(uint64_t seed)
 {
     bed *self = open_bed(seed);
@@ -334,6 +349,9 @@ static void run_seed(uint64_t seed)
     }
     for (uint32_t k = 0; k < ROUNDS * TENSORS; k++) {
         check_alike(self, k);
+    }
+    if (!sim_job_run(self->job, trib_sim_now(self->job->sim) + SECOND, has_no_records, NULL)) {
+        give_in(self, "a server still has the record of a decision");
     }
     for (uint32_t i = 0; i < self->workers * ROUNDS * TENSORS; i++) {
         trib_op_release(self->all[i / (ROUNDS * TENSORS)].slots[i % (ROUNDS * TENSORS)].op);

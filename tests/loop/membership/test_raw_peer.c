@@ -187,14 +187,18 @@ static void members_too_many(void **state)
     bed_close(&self);
 }
 
-/* A member of the job sends the frame, and the job ends with those words. */
-static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
+/* A member of the job sends the frame, after another one if `first` is not NULL, and the job ends with those words. */
+static void ends_the_job_after(const trib_frame *first, trib_frame frame, const void *payload, size_t size,
+                               const char *words)
 {
     bed self;
     raw_peer peer;
     bed_open(&self, 2);
     join(&self, &peer, 1, 2, 0);
     expect_roster(&self, &peer);
+    if (first != NULL) {
+        raw_peer_send(&peer, *first, payload, size);
+    }
     raw_peer_send(&peer, frame, payload, size);
     raw_peer_expect_end(&peer);
     trib_error error = {.text = ""};
@@ -203,6 +207,11 @@ static void ends_the_job(trib_frame frame, const void *payload, size_t size, con
     assert_says(error.text, words);
     raw_peer_close(&peer);
     bed_close(&self);
+}
+
+static void ends_the_job(trib_frame frame, const void *payload, size_t size, const char *words)
+{
+    ends_the_job_after(NULL, frame, payload, size, words);
 }
 
 static void another_epoch(void **state)
@@ -252,6 +261,31 @@ static void declarations_that_cannot_be(void **state)
                  "DECLARE of what cannot be: type 99");
     put_declaration(&writer, TRIB_FLOAT32, (UINT64_C(1) << 42) + 1);
     ends_the_job((trib_frame){.type = TRIB_FRAME_DECLARE, .epoch = 1}, payload, writer.size, "4398046511105 elements");
+}
+
+/* A number that means none, and one that the rank has given to another group. */
+static void groups_without_a_number(void **state)
+{
+    (void)state;
+    unsigned char payload[64];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_text(&writer, "some");
+    trib_put_u32(&writer, 1);
+    trib_put_u32(&writer, 1);
+    const trib_frame create = {.type = TRIB_FRAME_GROUP_CREATE, .epoch = 1};
+    const trib_frame no_tag = {.type = TRIB_FRAME_GROUP_CREATE, .epoch = 1, .tensor = UINT32_MAX};
+    ends_the_job(no_tag, payload, writer.size, "malformed GROUP_CREATE");
+    ends_the_job_after(&create, create, payload, writer.size, "GROUP_CREATE, or one with a number that is in use");
+}
+
+static void quorums_that_lie(void **state)
+{
+    (void)state;
+    const unsigned char none[2] = {0};
+    ends_the_job((trib_frame){.type = TRIB_FRAME_QUORUM_BEGUN, .epoch = 1, .round = 1}, none, sizeof none,
+                 "malformed QUORUM_BEGUN");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_QUORUM_SET, .epoch = 1, .round = 1}, none, 1, "QUORUM_SET");
+    ends_the_job((trib_frame){.type = TRIB_FRAME_QUORUM_ASK, .epoch = 1, .round = 1}, none, 0, "QUORUM_ASK");
 }
 
 static void a_loss_that_is_none(void **state)
@@ -449,6 +483,8 @@ int main(void)
         cmocka_unit_test(leaving_early),
         cmocka_unit_test(another_epoch),
         cmocka_unit_test(bytes_behind_a_declaration),
+        cmocka_unit_test(groups_without_a_number),
+        cmocka_unit_test(quorums_that_lie),
         cmocka_unit_test(a_loss_that_is_none),
         cmocka_unit_test(another_token),
         cmocka_unit_test(a_damaged_payload),

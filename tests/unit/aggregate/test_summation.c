@@ -139,6 +139,23 @@ static void test_two_rounds_alive(void **state)
     close_bed();
 }
 
+/* A contributor that came too late names a number of chunks that cannot be, in its withdrawal for instance. */
+static void test_late_with_impossible_chunks(void **state)
+{
+    (void)state;
+    const uint32_t counts[] = {0, TRIB_SUM_CHUNKS_MAX + 1, UINT32_MAX};
+    const unsigned char set[] = {1 | 2};
+    open_bed(3, TRIB_ORDER_RANK);
+    trib_contribution what = make(1, 2, TRIB_INT32, TRIB_SUM);
+    for (size_t i = 0; i < sizeof counts / sizeof counts[0]; i++) {
+        what.chunk_count = counts[i];
+        assert_int_equal(trib_summation_begin_late(the.summation, &what, set), TRIB_OK); /* the withdrawal is refused */
+        assert_int_equal(the.summation->live_rounds, 0);
+        assert_int_equal(trib_summation_withdraw(the.summation, &what, TRIB_TIMEOUT, "late"), TRIB_PROTOCOL);
+    }
+    close_bed();
+}
+
 enum { OPEN_MAX = 2 * (TRIB_SUM_KEPT_ROUNDS_MAX + 1) };
 
 static void test_running_ahead_is_bounded(void **state)
@@ -444,6 +461,7 @@ int main(void)
         cmocka_unit_test(test_broadcast),
         cmocka_unit_test(test_roots_that_give_up_in_turns),
         cmocka_unit_test(test_empty_and_many_chunks),
+        cmocka_unit_test(test_late_with_impossible_chunks),
         cmocka_unit_test(test_steady_state_allocates_nothing),
         cmocka_unit_test(test_no_memory_loses_nothing),
     };

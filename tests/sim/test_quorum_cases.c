@@ -1,0 +1,221 @@
+/* test_quorum_cases.c - jobs with a quorum (TRIB_QUORUM): one that waits for ever, one whose workers all give up, and
+ * workers that disagree. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "engine/server/quorum.h"
+#include "tests/sim/sim_bed.h"
+
+/* A withdrawal does not end the record of its round. */
+static bool is_planted;
+
+__typeof__(trib_quorum_came) __real_trib_quorum_came, __wrap_trib_quorum_came;
+void __wrap_trib_quorum_came(trib_server_sum *sum, const trib_frame *frame)
+{
+    if (!is_planted || frame->type != TRIB_FRAME_WITHDRAW) {
+        __real_trib_quorum_came(sum, frame);
+    }
+}
+
+static bool is_any_done(sim_job *job, void *argument)
+{
+    (void)job;
+    const exchange *all = argument;
+    return all[0].done + all[1].done + all[2].done > 0;
+}
+
+static bool are_all_done(sim_job *job, void *argument)
+{
+    (void)job;
+    const exchange *all = argument;
+    return all[0].done > 0 && all[1].done > 0 && all[2].done > 0;
+}
+
+/* Servers forget a decision when all of their partitions have come to its round. */
+static bool has_no_records(sim_job *job, void *argument)
+{
+    (void)argument;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        const trib_engine *engine = job->members[i].engine;
+        for (uint32_t k = 0; k < engine->core_count; k++) {
+            if (engine->cores[k].quorums != NULL) {
+                return false;
+            }
+        }
+    }
+    return true;
+}
+
+static void a_quorum_that_never_goes_on(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(3, 1);
+    config.engine.quorum = 2;
+    config.engine.quorum_timeout_ns = INT64_MAX;
+    sim_job *job = sim_bed_open(&config);
+    int32_t buffers[3] = {1, 10, 100};
+    exchange all[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        all[i] = (exchange){.buffer = &buffers[i]};
+    }
+    sim_bed_begin(job, 0, "patient", 1, &all[0], 0, NULL);
+    sim_bed_begin(job, 1, "patient", 1, &all[1], 0, NULL);
+    trib_tensor *last = sim_bed_declare(job, 2, "patient", 1);
+    assert_non_null(last);
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, is_any_done, all));
+    sim_bed_begin(job, 2, "patient", 1, &all[2], 0, NULL);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(all[i].status, TRIB_OK);
+        assert_int_equal(buffers[i], 111);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+/* ---- Everybody gives up ---- */
+
+static void make_slow(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)config;
+    link->egress_bits = member < 3 ? 100000000 : link->egress_bits;
+}
+
+static bool has_records(sim_job *job, void *argument)
+{
+    return !has_no_records(job, argument);
+}
+
+/* One worker has contributed to the first partitions when it is decided that it is enough. Then it gives up, and so
+ * do the others later, so servers hear of the last partitions by withdrawals alone. Returns true if they forget the
+ * decision. */
+static bool forgets_what_all_withdraw(void)
+{
+    enum { COUNT = 256 * 1024 };
+    sim_job_config config = sim_job_config_default(3, 2);
+    config.tweak = make_slow;
+    config.engine.quorum = 1;
+    config.engine.quorum_timeout_ns = 1000000;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
+    config.engine.chunk_bytes = config.engine.partition_bytes = config.engine.push_credit_bytes = 65536;
+    sim_job *job = sim_bed_open(&config);
+    exchange all[3];
+    trib_op *ops[3];
+    for (uint32_t i = 0; i < 3; i++) {
+        all[i] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
+        assert_non_null(sim_bed_declare(job, i, "given up", COUNT));
+    }
+    for (uint32_t i = 0; i < 3; i++) {
+        sim_bed_begin(job, i, "given up", COUNT, &all[i], 0, &ops[i]);
+        assert_true(i > 0 || sim_job_run(job, trib_sim_now(job->sim) + SECOND, has_records, NULL));
+        trib_op_cancel(ops[i]);
+        if (i == 0) {
+            (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all); /* all that it sends arrives */
+        }
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, are_all_done, all));
+    const bool forgets = sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, has_no_records, NULL);
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(all[i].status, TRIB_CANCELLED);
+        trib_op_release(ops[i]);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+    for (uint32_t i = 0; i < 3; i++) {
+        free(all[i].buffer);
+    }
+    return forgets;
+}
+
+static void everybody_gives_up(void **state)
+{
+    (void)state;
+    assert_true(forgets_what_all_withdraw());
+    is_planted = true;
+    assert_false(forgets_what_all_withdraw());
+    is_planted = false;
+}
+
+/* ---- Workers that disagree ---- */
+
+typedef struct outcome {
+    bool is_over;
+    trib_status status;
+    char text[TRIB_ERROR_TEXT_SIZE];
+} outcome;
+
+static void take_outcome(const trib_result *result, void *user)
+{
+    outcome *self = user;
+    self->is_over = true;
+    self->status = result->status;
+    snprintf(self->text, sizeof self->text, "%s", result->text);
+}
+
+static bool have_outcomes(sim_job *job, void *argument)
+{
+    (void)job;
+    const outcome *both = argument;
+    return both[0].is_over && both[1].is_over;
+}
+
+static void draw_quorum(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->quorum = 1 + member % 2;
+    config->quorum_timeout_ns = (3 - (int64_t)member) * SECOND;
+}
+
+/* in_desc: all have the same settings, and rank 1 alone names a quorum for its tensor. */
+static void expect_disagreement(bool in_desc, const char *one, const char *other)
+{
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.tweak = in_desc ? NULL : draw_quorum;
+    sim_job *job = sim_bed_open(&config);
+    float values[2] = {1, 2};
+    outcome both[2] = {{.status = TRIB_PENDING}, {.status = TRIB_PENDING}};
+    for (uint32_t i = 0; i < 2; i++) {
+        trib_error error = {.text = ""};
+        trib_tensor_desc desc;
+        trib_op_params params;
+        trib_tensor_desc_init(&desc, sizeof desc);
+        trib_op_params_init(&params, sizeof params);
+        desc.name = "weights";
+        desc.count = 1;
+        desc.quorum = in_desc ? i : 0;
+        params.input = params.output = &values[i];
+        params.done_cb = take_outcome;
+        params.user = &both[i];
+        assert_int_equal(trib_tensor_declare(job->members[i].engine, &desc, &params.tensor, &error), TRIB_OK);
+        assert_int_equal(trib_push_pull(job->members[i].engine, &params, NULL, &error), TRIB_OK);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 10 * SECOND, have_outcomes, both));
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(both[i].status, TRIB_MISMATCH);
+        if (strstr(both[i].text, one) == NULL || strstr(both[i].text, other) == NULL) {
+            fail_msg("\"%s\" or \"%s\" is not in: %s", one, other, both[i].text);
+        }
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+static void workers_that_disagree(void **state)
+{
+    (void)state;
+    expect_disagreement(false, "with a quorum of 1 after 3.000 s", "with a quorum of 2 after 2.000 s");
+    expect_disagreement(true, "with a quorum of 1 after 1.000 s", "rank 0");
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_quorum_that_never_goes_on),
+        cmocka_unit_test(everybody_gives_up),
+        cmocka_unit_test(workers_that_disagree),
+    };
+    return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
+}
