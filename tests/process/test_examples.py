@@ -169,6 +169,16 @@ def kill_all_at_work(workers, servers, path, saves):
     return "".join(said)
 
 
+def check_digits_full_disk(path):
+    """A checkpoint that finds no space leaves the one of before."""
+    with open(path, "rb") as file:
+        before = file.read()
+    os.symlink("/dev/full", path + ".new")
+    check_digits_refuses(["--checkpoint", path, "--epochs", "31"], 1, path, "as it was", "No space left")
+    with open(path, "rb") as file:
+        expect(file.read() == before, "the checkpoint of before is not as it was")
+
+
 def check_digits_checkpoint():
     """A job that is killed as a whole goes on with other counts. No step is lost or done twice: the weights have the
     bits of a training without a break while the number of workers stays, and agree within rounding when it does not."""
@@ -184,6 +194,7 @@ def check_digits_checkpoint():
         said = kill_all_at_work(2, 0, path, draw.randrange(1, 40))
         expect("going on after" in said, f"it did not go on: {tail(said)}")
         check_digits(3, 2, "--checkpoint", path)
+        check_digits_full_disk(path)
         with open(path, "r+b") as file:
             file.truncate(1000)
         check_digits_refuses(["--checkpoint", path], 1, path, "damaged")

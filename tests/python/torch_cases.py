@@ -433,6 +433,10 @@ def checkpoints():
     if trib.size() > 1:
         raises(trib.MismatchError, lambda: trib.save_checkpoint(path, 4 + trib.rank(), *fresh), 'step')
     good = open(path, 'rb').read() if trib.rank() == 0 else b''
+    if trib.rank() == 0:
+        os.symlink('/dev/full', path + '.new')
+    raises(trib.CheckpointError, lambda: trib.save_checkpoint(path, 4, *fresh), 'No space left', 'as it was')
+    assert trib.load_checkpoint(path) == (3, {'seed': [1, 2]})
 
     def refused(content, *words):
         if trib.rank() == 0:
