@@ -5,6 +5,8 @@
 
 #include "tests/sim/sim_bed.h"
 
+static char last_line[1024]; /* of rank 0's log */
+
 typedef struct call {
     trib_op *op;
     trib_status status;
@@ -109,6 +111,42 @@ static void wrong_calls_are_told(void **state)
     sim_job_free(job);
 }
 
+static void on_log(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    (void)user;
+    snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+static void listen_to_log(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->log_level = member == 0 ? TRIB_LOG_WARN : config->log_level;
+    config->log_cb = member == 0 ? on_log : config->log_cb;
+}
+
+/* The first call of a job, too: the log says whom it waits for. */
+static void missing_caller_is_named(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.tweak = listen_to_log;
+    sim_job *job = sim_bed_open(&config);
+    trib_error error = {.text = ""};
+    call calls[2];
+    assert_int_equal(begin_call(job, 0, 1, -1, &calls[0], &error), TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 40 * SECOND, NULL, NULL);
+    if (strstr(last_line, "stalled") == NULL || strstr(last_line, "__checkpoint") == NULL ||
+        strstr(last_line, "lacked the contribution of rank 1") == NULL) {
+        fail_msg("the log says: %s", last_line);
+    }
+    assert_int_equal(begin_call(job, 1, 1, -1, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_OK, "");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 static void joined_worker_counts_as_come(void **state)
 {
     (void)state;
@@ -143,6 +181,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(wrong_calls_are_told),
+        cmocka_unit_test(missing_caller_is_named),
         cmocka_unit_test(joined_worker_counts_as_come),
     };
     return cmocka_run_group_tests_name("calls of trib_checkpoint", tests, NULL, NULL);
