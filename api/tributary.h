@@ -899,6 +899,41 @@ TRIB_API TRIB_CHECKED trib_status trib_op_counts(const trib_op *op, uint64_t *co
 TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                trib_error *error);
 
+/* A consistent boundary between operations, at which a program may save its state (docs/membership.md). All workers
+ * call this at the same place of their programs. It completes when on every worker all operations are over that were
+ * submitted before the call; those that are submitted later do not wait for it, and are not in what it tells. It
+ * succeeds if all workers had submitted the same operations and the same of them had failed, else it ends with
+ * TRIB_MISMATCH on all, naming two workers that differ; a failure is told by one boundary, so the next one may succeed.
+ * After the loss of a worker it ends as any operation does: alike on all that are left with TRIB_SURVIVE=workers or
+ * continue. What has succeeded on one worker may be saved there: no operation of a later step is in any sum before it.
+ * Operations in groups are waited for, and not compared. A worker that has joined (trib_join) counts as come, as in
+ * barriers, and cannot call this until all have. Of params step (the step that the program has finished: the same on
+ * all, or TRIB_MISMATCH), timeout_ns, done_cb and user count; params may be NULL. TRIB_STATE: an earlier call is under
+ * way. TRIB_UNSUPPORTED: params->group is not NULL. Else as trib_all_reduce. */
+TRIB_API TRIB_CHECKED trib_status trib_checkpoint(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                                  trib_error *error);
+
+/* What a boundary tells: the same on all workers. */
+typedef struct trib_boundary {
+    uint32_t struct_size; /* set it to sizeof(trib_boundary) before trib_op_boundary */
+    uint32_t epoch;       /* number of the membership in which it was completed, as in trib_membership */
+    uint64_t number;      /* of the boundary in this job, from 1 */
+    /* Operations of all workers that each had submitted before, since the job began or the last boundary between
+     * memberships (trib_membership_advance) or trib_join of all; 0 elements count, barriers too. */
+    uint64_t operations;
+    uint32_t step;        /* of the call's params */
+    int32_t worker_count; /* trib_op_contributors names them */
+    uint64_t reserved[4];
+} trib_boundary;
+
+/* What the operation of trib_checkpoint tells; its callback may ask, too. TRIB_STATE if it has not succeeded.
+ * TRIB_INVALID. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_op_boundary(const trib_op *op, trib_boundary *boundary, trib_error *error);
+/* How many operations this worker had submitted on the tensor when it called trib_checkpoint last, counted as
+ * trib_boundary.operations is; 0: it has not, or the tensor is younger. TRIB_INVALID. TRIB_ANY_THREAD. */
+TRIB_API TRIB_CHECKED trib_status trib_tensor_rounds(const trib_tensor *tensor, uint32_t *rounds_out,
+                                                     trib_error *error);
+
 /* This worker has no more data, and others may have: from here on it counts in their all-reduces among all workers,
  * of tensors in host memory, with elements that change nothing (0 in a SUM, 1 in a PRODUCT, the largest number in a
  * MIN), also for tensors that it has never declared. AVG goes on dividing by the number of all workers, as in

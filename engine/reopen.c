@@ -14,6 +14,7 @@
 #include "engine/membership/coordinator.h"
 #include "engine/membership/election.h"
 #include "engine/membership/member.h"
+#include "engine/worker/boundary.h"
 #include "engine/worker/op_carry.h"
 
 trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
@@ -104,6 +105,7 @@ void trib_engine_reopen(trib_reactor *reactor, trib_post *post)
     if (!atomic_load(&engine->formation.continues)) { /* else those that are under way keep their names */
         engine->once_count = 0;
         engine->bytes_calls = 0;
+        trib_boundaries_reset(engine);
     }
     trib_rank_groups_end(engine);
     trib_tensors_reset(engine);

@@ -194,6 +194,24 @@ typedef struct trib_uneven_inputs {
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
 } trib_uneven_inputs;
 
+#define TRIB_BOUNDARY_ELEMENTS 7u
+
+/* Boundaries between operations (worker/boundary.h). Guarded by the mutex, where nothing else is said. */
+typedef struct trib_boundaries {
+    uint64_t operations, digest;         /* submitted among all workers so far; which ones */
+    uint64_t failures, failures_digest;  /* of those, what has failed here and no boundary has told */
+    struct trib_op *op;                  /* under way; NULL: none */
+    uint64_t digest_before;              /* the digests when it was submitted */
+    uint64_t told_failures, told_digest; /* had failed then */
+    uint64_t late_failures, late_digest; /* have failed since, and were under way then */
+    uint64_t number;                     /* of the last one that succeeded */
+    atomic_uint left;                    /* operations that boundaries wait for */
+    struct trib_op_core *waiting;        /* core 0 */
+    atomic_bool is_posted;
+    trib_post post;
+    uint64_t own[TRIB_BOUNDARY_ELEMENTS], all[TRIB_BOUNDARY_ELEMENTS]; /* input and output of the one under way */
+} trib_boundaries;
+
 typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED } trib_phase;
 
 #define TRIB_ENGINE_ALIVE UINT64_C(0x6c61746972747562)
@@ -288,6 +306,7 @@ struct trib_engine {
     uint32_t bytes_calls;               /* operations on bytes in the whole job so far */
 
     trib_uneven_inputs join;
+    trib_boundaries boundaries;
 
     uint64_t op_number; /* operations so far, guarded by the mutex */
     struct trib_op *free_ops, *all_ops;

@@ -17,6 +17,7 @@
 #include "engine/base/handle.h"
 #include "engine/job/callback.h"
 #include "engine/job/completions.h"
+#include "engine/worker/boundary.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 #include "engine/worker/op_carry.h"
@@ -421,6 +422,7 @@ static void note_contributors(trib_op *op)
 void trib_op_complete(trib_op *op, trib_core *core)
 {
     trib_engine *engine = op->engine;
+    trib_boundary_op_over(op);
     note_contributors(op);
     trib_carry_release(op);
     op->duration_ns = trib_now(core->reactor) - op->submit_ns;

@@ -82,9 +82,10 @@ typedef struct trib_tensor {
     uint64_t shape[TRIB_TENSOR_DIMS_MAX];
 
     /* Guarded by the engine's mutex. */
-    _Atomic trib_tensor_state state; /* set by trib_tensor_set_state alone */
-    uint32_t rounds;                 /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
-    uint32_t prepared;               /* operations that are prepared on it */
+    _Atomic trib_tensor_state state;   /* set by trib_tensor_set_state alone */
+    uint32_t rounds;                   /* number of the last round that was submitted, TRIB_ROUNDS_MAX at most */
+    uint32_t prepared;                 /* operations that are prepared on it */
+    uint32_t submitted, rounds_before; /* rounds in all epochs; rounds before the last boundary (boundary.h) */
     struct trib_tensor *next_free;
     /* Written by any thread. */
     atomic_uint references; /* held by the declaration, and by every slot in use of an operation on the tensor */
@@ -171,8 +172,11 @@ struct trib_op {
     uint64_t input_given, output_given; /* what it has said */
     unsigned char *kept;                /* memory for a copy of the input, or NULL (op_carry.h) */
     uint64_t number;                    /* the order of submission */
-    bool is_spent;                      /* it has failed here, and is carried over to spend its round */
-    bool allocates;                     /* the output is the engine's, from the placement to the slot's next use */
+    bool is_boundary;                   /* it is one (boundary.h) */
+    atomic_int mark;                    /* whether a boundary waits for it */
+    uint64_t boundary_number, boundary_operations;
+    bool is_spent;  /* it has failed here, and is carried over to spend its round */
+    bool allocates; /* the output is the engine's, from the placement to the slot's next use */
     void *allocated;
     trib_done_cb done_cb;
     void *user;
@@ -426,7 +430,8 @@ typedef struct trib_request {
     trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
     trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
 
-    bool names_root; /* the root's rank in `params` gives the bytes */
+    bool names_root;  /* the root's rank in `params` gives the bytes */
+    bool is_boundary; /* the all-reduce of a checkpoint (boundary.h) */
     bool is_once;
     trib_op *op;
     bool spread;     /* as in the operation before it is posted */

@@ -6,6 +6,7 @@
 
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
+#include "engine/worker/boundary.h"
 #include "engine/worker/rank_group.h"
 
 #define NOT_IF_IT_SURVIVES "trib_join does not go together with TRIB_SURVIVE"
@@ -87,6 +88,7 @@ static void complete_join(trib_engine *engine)
     join->is_over = join->is_told = false;
     drop_targets(join);
     pthread_mutex_lock(&engine->mutex);
+    trib_boundaries_reset(engine);     /* the others have submitted more */
     join->is_active = join->left != 0; /* nobody knows how far the others were: this worker's rounds would be others' */
     pthread_mutex_unlock(&engine->mutex);
     if (join->left != 0) {

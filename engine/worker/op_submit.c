@@ -13,6 +13,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/handle.h"
 #include "engine/base/scale.h"
+#include "engine/worker/boundary.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op.h"
 #include "engine/worker/op_carry.h"
@@ -46,6 +47,7 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     op->root_rank =
         op->names_root || (has_root && tensor->layout == TRIB_WHOLE) ? (uint32_t)params->root : TRIB_NO_MEMBER;
     op->step = request->step;
+    op->is_boundary = request->is_boundary;
     set_scale(op, params);
     if (tensor->on_device) {
         engine->device_hooks->fill(op);
@@ -63,7 +65,8 @@ static void fill_op(trib_op *op, const trib_request *request, int64_t now_ns)
     int64_t timeout_ns =
         trib_timeout_clamp(params->timeout_ns == 0 ? engine->config.op_timeout_ns : params->timeout_ns);
     op->deadline_ns = timeout_ns < 0 ? 0 : op->submit_ns + timeout_ns;
-    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire) && !trib_carry_parks(engine);
+    op->spread = atomic_load_explicit(&tensor->placed, memory_order_acquire) && !trib_carry_parks(engine) &&
+                 !op->is_boundary; /* core 0 may keep it back */
     op->is_held = op->is_spent = false;
     op->number = ++engine->op_number;
     op->contributors = op->late_count = 0;
@@ -143,7 +146,7 @@ static trib_status check_tensor(const trib_request *request, trib_error *error)
             error, TRIB_UNSUPPORTED,
             "tensor \"%s\" is on a device, and a worker has joined (trib_join), as it has no more data", tensor->name);
     }
-    return TRIB_OK;
+    return request->is_boundary ? trib_boundary_check(tensor->engine, error) : TRIB_OK;
 }
 
 /* Counts the request's round. unbook_round undoes it. */
@@ -222,6 +225,10 @@ static void begin_op(trib_request *request, int64_t now_ns)
     /* a parked operation gets another round later */
     op->round = trib_carry_parks(op->engine) ? 0 : ++op->tensor->rounds;
     trib_assert(op->round <= TRIB_ROUNDS_MAX); /* book_round has checked it */
+    if (op->is_boundary && atomic_load(&op->tensor->placed)) {
+        op->round -= op->tensor->round_base; /* core 0 adds it */
+    }
+    trib_boundary_count(op);
     if (op->spread) {
         trib_op_fit(op);
     }
@@ -305,6 +312,9 @@ static trib_status submit_all(trib_engine *engine, trib_request *requests, size_
             begin_op(&requests[first + i], now_ns);
         }
         post_all(engine, requests + first, some);
+    }
+    if (status == TRIB_OK && requests[0].is_boundary) {
+        trib_boundary_posted(engine);
     }
     while (status != TRIB_OK && taken > 0) {
         const trib_request *last = &requests[--taken];

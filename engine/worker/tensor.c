@@ -216,6 +216,7 @@ static bool fill_tensor(trib_tensor *tensor, const trib_tensor_desc *desc, const
     tensor->dims = (uint8_t)desc->dims;
     tensor->quorum = quorum_of(tensor->engine, desc, codec);
     tensor->quorum_timeout_ns = tensor->quorum == 0 ? 0 : tensor->engine->config.quorum_timeout_ns;
+    tensor->submitted = tensor->rounds_before = 0;
     if (desc->dims > 0) {
         memcpy(tensor->shape, desc->shape, desc->dims * sizeof *desc->shape);
     }

@@ -10,6 +10,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/container_of.h"
 #include "engine/server/quorum.h"
+#include "engine/worker/boundary.h"
 #include "engine/worker/device_hooks.h"
 #include "engine/worker/op_carry.h"
 #include "engine/worker/op_join.h"
@@ -227,6 +228,8 @@ void trib_worker_arrived(trib_core *core, trib_op_core *op_core)
         trib_op_fail(op, core->ended_status, "%s", core->ended_text);
         (void)keep_if_spread(core, op_core);
         drop_op_core(core, op_core);
+    } else if (op->is_boundary && !op->spread && trib_boundary_waits(core, op_core)) {
+        return;
     } else if (atomic_load(&tensor->placed)) {
         fit_and_spread(core, op);
         enqueue_by_round(trib_tensor_core_of(core, tensor), op_core);
@@ -465,6 +468,7 @@ void trib_worker_fail_all(trib_core *core, trib_status status, const char *text)
 {
     if (core->reactor->index == 0) {
         trib_op_join_fail(core, status, text);
+        trib_boundary_drop_all(core);
     }
     trib_op_core *next;
     for (trib_op_core *op_core = core->op_cores; op_core != NULL; op_core = next) {

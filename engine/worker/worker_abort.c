@@ -221,6 +221,11 @@ static void task_text(const trib_core *core, const trib_op *op, const trib_task 
 const char *trib_worker_waiting_text(trib_core *core, trib_op_core *op_core, char *text, size_t size)
 {
     const trib_op *op = op_core->op;
+    const uint32_t before = op->is_boundary && !op->spread ? atomic_load(&core->engine->boundaries.left) : 0;
+    if (before > 0) {
+        snprintf(text, size, "%u operations that this worker has submitted before were still under way", before);
+        return text;
+    }
     if (!atomic_load(&op->tensor->placed)) {
         unplaced_text(core, op->tensor, text, size);
         return text;

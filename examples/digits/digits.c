@@ -6,6 +6,7 @@
  * every worker has the same bits, and the weights agree, within rounding, with those of one process that trains
  * alone on whole batches. It exits with 0 only if all three hold.
  */
+#include "checkpoint.h"
 #include "exchange.h"
 #include "images.h"
 #include "model.h"
@@ -41,6 +42,8 @@ static const double tolerance_default = 1e-4;
 struct options {
     uint32_t epochs;
     const char *data;
+    const char *checkpoint; /* file; NULL: none */
+    uint32_t every;         /* steps from one to the next */
     bool json;
 };
 
@@ -52,6 +55,7 @@ struct run {
     struct model *reference;
     int64_t *exchange_ns; /* of every step */
     uint32_t step_count;
+    uint32_t steps_before; /* done before this process began, as a checkpoint tells */
 };
 
 struct results {
@@ -69,27 +73,41 @@ struct results {
 
 static void print_usage(FILE *stream)
 {
-    fprintf(stream, "usage: digits [--epochs N] [--data PATH] [--json]\n"
+    fprintf(stream, "usage: digits [--epochs N] [--data PATH] [--json] [--checkpoint PATH [--every STEPS]]\n"
                     "Learns the UCI handwritten digits; start it with: tributary run -n 4 -s 2 -- digits\n");
+}
+
+static bool parse_number(const char *option, const char *text, long most, uint32_t *number)
+{
+    char *end = NULL;
+    errno = 0;
+    const long value = strtol(text, &end, 10);
+    if (errno != 0 || end == text || *end != '\0' || value < 1 || value > most) {
+        fprintf(stderr, "digits: %s wants a number from 1 to %ld, not \"%s\"\n", option, most, text);
+        return false;
+    }
+    *number = (uint32_t)value;
+    return true;
 }
 
 static bool parse_options(int argc, char **argv, struct options *options)
 {
-    *options = (struct options){.epochs = EPOCHS_DEFAULT};
+    *options = (struct options){.epochs = EPOCHS_DEFAULT, .every = STEPS_PER_EPOCH};
     for (int i = 1; i < argc; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             options->json = true;
         } else if (strcmp(argv[i], "--data") == 0 && i + 1 < argc) {
             options->data = argv[++i];
-        } else if (strcmp(argv[i], "--epochs") == 0 && i + 1 < argc) {
-            char *end = NULL;
-            errno = 0;
-            const long epochs = strtol(argv[++i], &end, 10);
-            if (errno != 0 || end == argv[i] || *end != '\0' || epochs < 1 || epochs > EPOCHS_MAX) {
-                fprintf(stderr, "digits: --epochs wants a number from 1 to %d, not \"%s\"\n", EPOCHS_MAX, argv[i]);
+        } else if (strcmp(argv[i], "--checkpoint") == 0 && i + 1 < argc) {
+            options->checkpoint = argv[++i];
+        } else if (strcmp(argv[i], "--every") == 0 && i + 1 < argc) {
+            if (!parse_number("--every", argv[++i], EPOCHS_MAX * STEPS_PER_EPOCH, &options->every)) {
                 return false;
             }
-            options->epochs = (uint32_t)epochs;
+        } else if (strcmp(argv[i], "--epochs") == 0 && i + 1 < argc) {
+            if (!parse_number("--epochs", argv[++i], EPOCHS_MAX, &options->epochs)) {
+                return false;
+            }
         } else {
             fprintf(stderr, "digits: unknown option or missing value: %s\n", argv[i]);
             print_usage(stderr);
@@ -150,6 +168,24 @@ static void order_init(uint32_t *order)
     }
 }
 
+/* At a boundary all workers have the same model, so rank 0 saves for all. */
+static bool save(const struct run *run, struct exchange *exchange, uint32_t steps)
+{
+    if (run->options.checkpoint == NULL || steps % run->options.every != 0) {
+        return true;
+    }
+    if (!exchange_boundary(exchange, steps)) {
+        return false;
+    }
+    if (exchange->rank != 0) {
+        return true;
+    }
+    const bool is_saved = checkpoint_write(run->options.checkpoint, steps, run->model);
+    fprintf(run->progress, is_saved ? "saved after %" PRIu32 " steps\n" : "not saved after %" PRIu32 " steps\n", steps);
+    (void)fflush(run->progress);
+    return is_saved;
+}
+
 static bool train(struct run *run, struct exchange *exchange, struct results *results)
 {
     uint32_t order[IMAGE_TRAIN_COUNT];
@@ -161,12 +197,19 @@ static bool train(struct run *run, struct exchange *exchange, struct results *re
         double loss = 0.0;
         for (uint32_t step = 0; step < STEPS_PER_EPOCH; step++) {
             float share = 0.0F;
+            const uint32_t done = (epoch - 1) * STEPS_PER_EPOCH + step;
+            if (done < run->steps_before) {
+                continue; /* the orders of the images are drawn as if this process had done it */
+            }
             int64_t *duration_ns = &run->exchange_ns[run->step_count];
             if (!train_step(run, exchange, &order[(size_t)step * MODEL_BATCH], &share, duration_ns)) {
                 return false;
             }
             run->step_count++;
             loss += (double)share;
+            if (!save(run, exchange, done + 1)) {
+                return false;
+            }
         }
         results->loss = loss / STEPS_PER_EPOCH;
         if (!exchange_total(exchange, &results->loss)) {
@@ -291,18 +334,35 @@ static bool report(struct run *run, const struct exchange *exchange, struct resu
     return passed && fflush(stdout) == 0;
 }
 
-/* Only rank 0 draws first weights, and the others receive them. */
+static bool share(struct exchange *exchange, struct parameters *parameters)
+{
+    bool begun = true;
+    for (int part = 0; part < PART_COUNT && begun; part++) {
+        begun = exchange_copy(exchange, parameters, (enum model_part)part);
+    }
+    int64_t duration_ns;
+    return exchange_wait(exchange, &duration_ns) && begun;
+}
+
+/* Only rank 0 draws first weights, or reads those of a checkpoint, and the others receive them. */
 static bool share_first_weights(struct run *run, struct exchange *exchange)
 {
     if (exchange->rank == 0) {
         model_init(run->model, weights_seed);
+        if (run->options.checkpoint != NULL &&
+            !checkpoint_read(run->options.checkpoint, &run->steps_before, run->model)) {
+            return false;
+        }
     }
-    bool begun = true;
-    for (int part = 0; part < PART_COUNT && begun; part++) {
-        begun = exchange_copy(exchange, &run->model->parameters, (enum model_part)part);
+    double steps = (double)run->steps_before; /* 0 but on rank 0 */
+    if (!exchange_total(exchange, &steps)) {
+        return false;
     }
-    int64_t duration_ns;
-    return exchange_wait(exchange, &duration_ns) && begun;
+    run->steps_before = (uint32_t)steps;
+    if (exchange->rank == 0 && run->steps_before > 0) {
+        fprintf(run->progress, "going on after %" PRIu32 " steps\n", run->steps_before);
+    }
+    return share(exchange, &run->model->parameters) && share(exchange, &run->model->velocity);
 }
 
 static bool run_job(struct run *run)

@@ -176,6 +176,16 @@ bool exchange_total(struct exchange *exchange, double *value)
     return exchange_wait(exchange, &duration_ns) && begun;
 }
 
+bool exchange_boundary(struct exchange *exchange, uint32_t step)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.step = step;
+    const bool begun = begin(exchange, trib_checkpoint, &params, "checkpoint");
+    int64_t duration_ns;
+    return exchange_wait(exchange, &duration_ns) && begun;
+}
+
 bool exchange_compare(struct exchange *exchange, uint64_t hash, bool *same)
 {
     int64_t mine;

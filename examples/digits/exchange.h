@@ -48,6 +48,10 @@ bool exchange_wait(struct exchange *exchange, int64_t *duration_ns);
 /* Replaces *value by its sum over all workers. Returns false after a message. */
 bool exchange_total(struct exchange *exchange, double *value);
 
+/* Waits for a boundary at which all workers have done that step, and nothing of a later one: their states are the same,
+ * and may be saved. Returns false after a message, on all. */
+bool exchange_boundary(struct exchange *exchange, uint32_t step);
+
 /* Tells whether all workers called with the same hash. Returns false after a message if that could not be found out. */
 bool exchange_compare(struct exchange *exchange, uint64_t hash, bool *same);
 

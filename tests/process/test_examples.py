@@ -9,6 +9,7 @@ run.
 
 import json
 import os
+import random
 import re
 import signal
 import subprocess
@@ -129,8 +130,8 @@ def check_host(name, workers, servers):
         expect(output.count(line) == 1, f"no single line '{line}' in: {output!r}")
 
 
-def check_digits(workers, servers):
-    output = run_job(workers, servers, example("digits"), "--json")
+def check_digits(workers, servers, *arguments):
+    output = run_job(workers, servers, example("digits"), "--json", *arguments)
     found = re.findall(r"\{\"workers\".*\}", output)
     expect(len(found) == 1, f"expected one JSON object, got: {output!r}")
     results = json.loads(found[0])
@@ -149,6 +150,54 @@ def check_digits_same_bits():
     """Sums are in rank order, so the place of summation must not change one bit of the weights."""
     hashes = {servers: check_digits(3, servers) for servers in (0, 1, 2)}
     expect(len(set(hashes.values())) == 1, f"weights differ with the number of servers: {hashes}")
+
+
+def kill_all_at_work(workers, servers, path, saves):
+    """Starts a training that saves, and kills all its processes at once some time after so many boundaries."""
+    command = [LAUNCHER, "run", "-n", str(workers), *(["-s", str(servers)] if servers else []), "--",
+               example("digits"), "--checkpoint", path, "--every", "3"]
+    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
+                           env=clean_environment(), start_new_session=True)
+    said = []
+    while saves > 0:
+        said.append(job.stdout.readline())
+        expect(said[-1] != "", f"it ended before it was killed: {tail(''.join(said))}")
+        saves -= "saved after" in said[-1]
+    job.kill()  # the kernel kills what it has started (PR_SET_PDEATHSIG)
+    said.append(job.stdout.read())  # its end comes when all processes are gone
+    job.wait()
+    return "".join(said)
+
+
+def check_digits_full_disk(path):
+    """A checkpoint that finds no space leaves the one of before."""
+    with open(path, "rb") as file:
+        before = file.read()
+    os.symlink("/dev/full", path + ".new")
+    check_digits_refuses(["--checkpoint", path, "--epochs", "31"], 1, path, "as it was", "No space left")
+    with open(path, "rb") as file:
+        expect(file.read() == before, "the checkpoint of before is not as it was")
+
+
+def check_digits_checkpoint():
+    """A job that is killed as a whole goes on with other counts. No step is lost or done twice: the weights have the
+    bits of a training without a break while the number of workers stays, and agree within rounding when it does not."""
+    draw = random.Random(4)
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "digits.checkpoint")
+        kill_all_at_work(3, 0, path, draw.randrange(1, 40))
+        said = kill_all_at_work(3, 2, path, draw.randrange(1, 40))
+        expect("going on after" in said, f"it did not go on: {tail(said)}")
+        expect(check_digits(3, 1, "--checkpoint", path) == check_digits(3, 0), "the weights have other bits")
+        os.unlink(path)
+        kill_all_at_work(4, 1, path, draw.randrange(1, 40))
+        said = kill_all_at_work(2, 0, path, draw.randrange(1, 40))
+        expect("going on after" in said, f"it did not go on: {tail(said)}")
+        check_digits(3, 2, "--checkpoint", path)
+        check_digits_full_disk(path)
+        with open(path, "r+b") as file:
+            file.truncate(1000)
+        check_digits_refuses(["--checkpoint", path], 1, path, "damaged")
 
 
 def check_digits_text():
@@ -228,6 +277,7 @@ def tests():
     yield "digits_text", check_digits_text
     yield "own_codec", check_own_codec
     yield "digits_same_bits", check_digits_same_bits
+    yield "digits_checkpoint", check_digits_checkpoint
     yield "digits_missing_data", lambda: check_digits_refuses(["--data", "/nonexistent/digits.csv"], 1,
                                                               "/nonexistent/digits.csv", "No such file")
     yield "digits_bad_data", check_digits_bad_data

@@ -31,6 +31,7 @@ CASES = (
     'parallel_module',
     'sets',
     'codecs',
+    'checkpoints',
     'functions_have_type_hints',
     'begins_anew',
     'suspended_and_resumed',

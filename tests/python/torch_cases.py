@@ -2,7 +2,9 @@
 from the inputs of all ranks, which are made from seeds."""
 
 import os
+import shutil
 import sys
+import tempfile
 
 import python_bed
 import torch
@@ -450,6 +452,62 @@ def suspended_and_resumed():
             assert torch.equal(total, torch.full((3,), float(workers))), total
 
 
+def checkpoints():
+    """A training that is saved and loaded goes on as one that was not; a file is whole, or an error says what it is."""
+    folder = trib.broadcast_object(tempfile.mkdtemp() if trib.rank() == 0 else None)
+    path = folder + '/training'
+
+    def begin():
+        torch.manual_seed(5)
+        model = digits_model()
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        optimizer = trib.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
+        return model, optimizer, trib.elastic.ElasticSampler(list(range(48)), shuffle=False)
+
+    def steps(model, optimizer, sampler, numbers):
+        for number in numbers:
+            optimizer.zero_grad()
+            loss_of(model, batches(20)[number][trib.rank()]).backward()
+            optimizer.step()
+            sampler.record_batch(number, 2)
+
+    whole = begin()
+    steps(*whole, range(6))
+    broken = begin()
+    assert trib.load_checkpoint(path, *broken) is None
+    steps(*broken, range(3))
+    boundary = trib.save_checkpoint(path, 3, *broken, seed=[1, 2])
+    assert boundary.step == 3 and boundary.number >= 1 and boundary.worker_count == trib.size(), boundary
+    fresh = begin()
+    assert trib.load_checkpoint(path, *fresh) == (3, {'seed': [1, 2]})
+    assert fresh[2].processed_num == 6 * trib.size(), fresh[2].processed_indices
+    steps(*fresh, range(3, 6))
+    for mine, other in zip(whole[0].state_dict().values(), fresh[0].state_dict().values()):
+        assert torch.equal(mine, other)
+    if trib.size() > 1:
+        raises(trib.MismatchError, lambda: trib.save_checkpoint(path, 4 + trib.rank(), *fresh), 'step')
+    good = open(path, 'rb').read() if trib.rank() == 0 else b''
+    if trib.rank() == 0:
+        os.symlink('/dev/full', path + '.new')
+    raises(trib.CheckpointError, lambda: trib.save_checkpoint(path, 4, *fresh), 'No space left', 'as it was')
+    assert trib.load_checkpoint(path) == (3, {'seed': [1, 2]})
+
+    def refused(content, *words):
+        if trib.rank() == 0:
+            with open(path, 'wb') as file:
+                file.write(content)
+        raises(trib.CheckpointError, lambda: trib.load_checkpoint(path), *words)
+
+    refused(good[:-100], 'cut off')
+    refused(good[:500] + bytes([good[500] ^ 1]) + good[501:] if good else b'', 'damaged')
+    refused(b'', '0 bytes')
+    raises(
+        trib.CheckpointError, lambda: trib.save_checkpoint(folder + '/none/there', 5, *fresh), 'could not be written'
+    )
+    if trib.rank() == 0:
+        shutil.rmtree(folder)
+
+
 def functions_have_type_hints():
     """Editors and type checkers know the arguments and results of all public functions."""
     count, untyped = python_bed.untyped(trib)
@@ -475,6 +533,7 @@ CASES = [
     parallel_module,
     sets,
     codecs,
+    checkpoints,
     functions_have_type_hints,
     begins_anew,
     suspended_and_resumed,

@@ -384,6 +384,19 @@ class trib_op_params(Structure):
     ]
 
 
+class trib_boundary(Structure):
+    __slots__ = ()
+    _fields_ = [
+        ('struct_size', c_uint32),
+        ('epoch', c_uint32),
+        ('number', c_uint64),
+        ('operations', c_uint64),
+        ('step', c_uint32),
+        ('worker_count', c_int32),
+        ('reserved', c_uint64 * 4),
+    ]
+
+
 class trib_waiting(Structure):
     __slots__ = ()
     _fields_ = [
@@ -431,6 +444,7 @@ FUNCTIONS = {
     'trib_barrier': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_broadcast': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_broadcast_bytes': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
+    'trib_checkpoint': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_codec_desc_init': (None, c_void_p, c_size_t),
     'trib_config_from_env': (c_int, c_void_p, c_void_p),
     'trib_config_init': (None, c_void_p, c_size_t),
@@ -464,6 +478,7 @@ FUNCTIONS = {
     'trib_membership_watch': (c_int, c_void_p, c_void_p, c_void_p, c_void_p),
     'trib_memory_register': (c_int, c_void_p, c_void_p, c_size_t, c_void_p),
     'trib_memory_unregister': (c_int, c_void_p, c_void_p, c_void_p),
+    'trib_op_boundary': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_op_cancel': (None, c_void_p),
     'trib_op_contributors': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
     'trib_op_counts': (c_int, c_void_p, c_void_p, c_size_t, c_void_p, c_void_p),
@@ -490,6 +505,7 @@ FUNCTIONS = {
     'trib_tensor_desc_init': (None, c_void_p, c_size_t),
     'trib_tensor_find': (c_int, c_void_p, c_char_p, c_void_p, c_void_p),
     'trib_tensor_release': (c_int, c_void_p, c_void_p),
+    'trib_tensor_rounds': (c_int, c_void_p, c_void_p, c_void_p),
     'trib_trace_start': (c_int, c_void_p, c_uint64, c_void_p),
     'trib_trace_stop': (None, c_void_p),
     'trib_trace_write': (c_int, c_void_p, c_char_p, c_void_p),

@@ -25,6 +25,15 @@ _PLACE = ('rank', 'worker_count')
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
+Boundary = collections.namedtuple('Boundary', 'epoch number operations step worker_count')
+
+
+def _boundary_of(handle):
+    boundary = _abi.trib_boundary(struct_size=ctypes.sizeof(_abi.trib_boundary))
+    call(lib.trib_op_boundary, handle, ctypes.byref(boundary))
+    return Boundary(*(getattr(boundary, name) for name in Boundary._fields))
+
+
 def _contributors_of(handle):
     count, capacity = ctypes.c_size_t(0), 16
     while True:
@@ -509,6 +518,18 @@ class Engine:
         operation = Operation(self, handle, None, None)
         self._live.add(operation)
         operation.wait()
+
+    def checkpoint(self, step=0, timeout=None):
+        """Returns an operation that completes at a boundary at which a program may save its state (trib_checkpoint): on
+        all workers all that was submitted before is over, and was the same. All workers call it, with the number of the
+        step that is done. Its value is a Boundary. timeout: seconds; None: the job's."""
+        handle = ctypes.c_void_p()
+        params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
+        params.step, params.timeout_ns = step, 0 if timeout is None else max(1, int(timeout * 1e9))
+        self._submit(lib.trib_checkpoint, ctypes.byref(params), handle)
+        operation = Operation(self, handle, None, _boundary_of)
+        self._live.add(operation)
+        return operation
 
     def join(self):
         """This worker has no more data: waits until all have none, and returns the rank that joined last (trib_join).

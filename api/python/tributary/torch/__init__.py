@@ -8,6 +8,7 @@
 tributary.torch.c10d is a backend for torch.distributed, tributary.torch.hooks a communication hook for its DDP.
 """
 
+from ..checkpoint import CheckpointError
 from ..errors import (
     ArgumentError,
     HostsUpdatedInterrupt,
@@ -56,6 +57,7 @@ from .byteps_ops import (
     push_pull_group_sync_inplace,
     push_pull_inplace,
 )
+from .checkpoint import load_checkpoint, save_checkpoint
 from .compression import Compression
 from .cross_barrier import CrossBarrier
 from .device import init

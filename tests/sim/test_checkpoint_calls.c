@@ -1,0 +1,188 @@
+/* test_checkpoint_calls.c - calls of trib_checkpoint that cannot be right, each with its error, and workers that have
+ * joined (trib_join). */
+#include <stdio.h>
+#include <string.h>
+
+#include "tests/sim/sim_bed.h"
+
+static char last_line[1024]; /* of rank 0's log */
+
+typedef struct call {
+    trib_op *op;
+    trib_status status;
+    bool is_over;
+    char text[TRIB_ERROR_TEXT_SIZE];
+} call;
+
+static void on_call(const trib_result *result, void *user)
+{
+    call *self = user;
+    self->status = result->status;
+    self->is_over = true;
+    snprintf(self->text, sizeof self->text, "%s", result->text);
+}
+
+static trib_status begin_call(sim_job *job, uint32_t rank, uint32_t step, int64_t timeout_ns, call *self,
+                              trib_error *error)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    *self = (call){.status = TRIB_PENDING};
+    params.step = step;
+    params.timeout_ns = timeout_ns;
+    params.done_cb = on_call;
+    params.user = self;
+    return trib_checkpoint(job->members[rank].engine, &params, &self->op, error);
+}
+
+static bool two_are_over(sim_job *job, void *argument)
+{
+    (void)job;
+    const call *calls = argument;
+    return calls[0].is_over && calls[1].is_over;
+}
+
+static void expect_calls(sim_job *job, call *calls, trib_status status, const char *part)
+{
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, two_are_over, calls));
+    for (uint32_t i = 0; i < 2; i++) {
+        if (calls[i].status != status || strstr(calls[i].text, part) == NULL) {
+            fail_msg("%s, not %s with \"%s\": %s", trib_status_name(calls[i].status), trib_status_name(status), part,
+                     calls[i].text);
+        }
+        trib_op_release(calls[i].op);
+    }
+}
+
+static sim_job *open_two(void)
+{
+    sim_job_config config = sim_job_config_default(2, 0);
+    config.engine.colocate = TRIB_COLOCATE_ON;
+    return sim_bed_open(&config);
+}
+
+static void wrong_calls_are_told(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    trib_error error = {.text = ""};
+    call calls[2];
+    exchange sums[2] = {{.done = 0}, {.done = 0}};
+    int32_t buffers[2][100] = {{0}};
+    /* another place of the program */
+    for (uint32_t i = 0; i < 2; i++) {
+        sums[i].buffer = buffers[i];
+    }
+    sim_bed_submit(job, 1, "a", 100, &sums[1], 0);
+    sim_bed_submit(job, 0, "b", 100, &sums[0], 0);
+    assert_int_equal(begin_call(job, 0, 1, SECOND, &calls[0], &error), TRIB_OK);
+    assert_int_equal(begin_call(job, 1, 1, SECOND, &calls[1], &error), TRIB_OK);
+    trib_error again = {.text = ""};
+    call third;
+    assert_int_equal(begin_call(job, 0, 1, 0, &third, &again), TRIB_STATE);
+    assert_non_null(strstr(again.text, "still under way"));
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, two_are_over, calls));
+    assert_int_equal(calls[0].status, TRIB_TIMEOUT);
+    assert_non_null(strstr(calls[0].text, "1 operations that this worker has submitted before"));
+    trib_op_release(calls[0].op);
+    trib_op_release(calls[1].op);
+    sim_bed_submit(job, 0, "a", 100, &sums[0], 0);
+    sim_bed_submit(job, 1, "b", 100, &sums[1], 0);
+    assert_int_equal(begin_call(job, 0, 1, 0, &calls[0], &error), TRIB_OK);
+    sim_bed_submit(job, 0, "c", 100, &sums[0], 0);
+    sim_bed_submit(job, 1, "c", 100, &sums[1], 0);
+    assert_int_equal(begin_call(job, 1, 1, 0, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_MISMATCH, "rank 1 has submitted 3 operations among all workers, and rank 0 2");
+    assert_int_equal(begin_call(job, 0, 7, 0, &calls[0], &error), TRIB_OK);
+    assert_int_equal(begin_call(job, 1, 8, 0, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_MISMATCH, "step 7");
+    assert_int_equal(begin_call(job, 0, 9, 0, &calls[0], &error), TRIB_OK);
+    assert_int_equal(begin_call(job, 1, 9, 0, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_OK, "");
+    uint32_t rounds = 0;
+    assert_int_equal(trib_tensor_rounds(sim_bed_declare(job, 0, "b", 100), &rounds, &error), TRIB_OK);
+    assert_int_equal(rounds, 1);
+    /* only one calls */
+    assert_int_equal(begin_call(job, 0, 10, 2 * SECOND, &calls[0], &error), TRIB_OK);
+    calls[1] = (call){.is_over = true, .status = TRIB_TIMEOUT, .text = "rank 1"};
+    expect_calls(job, calls, TRIB_TIMEOUT, "rank 1");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    assert_int_equal(begin_call(job, 0, 1, 0, &third, &error), TRIB_CLOSED);
+    sim_job_free(job);
+}
+
+static void on_log(trib_log_level level, const char *line, void *user)
+{
+    (void)level;
+    (void)user;
+    snprintf(last_line, sizeof last_line, "%s", line);
+}
+
+static void listen_to_log(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->log_level = member == 0 ? TRIB_LOG_WARN : config->log_level;
+    config->log_cb = member == 0 ? on_log : config->log_cb;
+}
+
+/* The first call of a job, too: the log says whom it waits for. */
+static void missing_caller_is_named(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(2, 1);
+    config.tweak = listen_to_log;
+    sim_job *job = sim_bed_open(&config);
+    trib_error error = {.text = ""};
+    call calls[2];
+    assert_int_equal(begin_call(job, 0, 1, -1, &calls[0], &error), TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 40 * SECOND, NULL, NULL);
+    if (strstr(last_line, "stalled") == NULL || strstr(last_line, "__checkpoint") == NULL ||
+        strstr(last_line, "lacked the contribution of rank 1") == NULL) {
+        fail_msg("the log says: %s", last_line);
+    }
+    assert_int_equal(begin_call(job, 1, 1, -1, &calls[1], &error), TRIB_OK);
+    expect_calls(job, calls, TRIB_OK, "");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+static void joined_worker_counts_as_come(void **state)
+{
+    (void)state;
+    sim_job *job = open_two();
+    trib_error error = {.text = ""};
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    exchange sums[2] = {{.done = 0}, {.done = 0}};
+    int32_t buffer[100] = {0};
+    call calls[2], joins[2] = {{.status = TRIB_PENDING}, {.status = TRIB_PENDING}};
+    params.done_cb = on_call;
+    params.user = &joins[1];
+    assert_int_equal(trib_join(job->members[1].engine, &params, &joins[1].op, &error), TRIB_OK);
+    assert_int_equal(begin_call(job, 1, 1, 0, &calls[1], &error), TRIB_STATE);
+    sums[0].buffer = buffer;
+    sim_bed_submit(job, 0, "a", 100, &sums[0], 0);
+    assert_int_equal(begin_call(job, 0, 1, 0, &calls[0], &error), TRIB_OK);
+    calls[1] = (call){.is_over = true};
+    expect_calls(job, calls, TRIB_OK, "");
+    params.user = &joins[0];
+    assert_int_equal(trib_join(job->members[0].engine, &params, &joins[0].op, &error), TRIB_OK);
+    expect_calls(job, joins, TRIB_OK, "");
+    for (uint32_t i = 0; i < 2; i++) {
+        assert_int_equal(begin_call(job, i, 2, 0, &calls[i], &error), TRIB_OK);
+    }
+    expect_calls(job, calls, TRIB_OK, "");
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+int main(void)
+{
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(wrong_calls_are_told),
+        cmocka_unit_test(missing_caller_is_named),
+        cmocka_unit_test(joined_worker_counts_as_come),
+    };
+    return cmocka_run_group_tests_name("calls of trib_checkpoint", tests, NULL, NULL);
+}
