@@ -33,6 +33,8 @@ void trib_losses_close(trib_losses *losses);
 void trib_losses_add(trib_losses *losses, uint32_t member);
 /* True if the coordinator has said that the member is lost. */
 bool trib_losses_has(const trib_losses *losses, uint32_t member);
+/* The same of the first ones that were lost. */
+bool trib_losses_has_among(const trib_losses *losses, uint32_t first, uint32_t member);
 /* Any core: it has nothing to do any more with the next one in the order. Each core calls it once for each. */
 void trib_losses_take(trib_losses *losses, uint32_t number);
 /* The number of those, from the first on, that all cores have taken. */

@@ -307,15 +307,15 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         return;
     }
     at->link = NULL;
-    if (self->over || at->left) {
-        trib_serves_check(self);
-        trib_quorums_member_gone(self);
-        trib_uneven_inputs_check(self);
-        return;
+    if (!self->over && !at->left) {
+        trib_cause cause;
+        trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
+        trib_coordinator_take_loss(self, &cause);
     }
-    trib_cause cause;
-    trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
-    trib_coordinator_take_loss(self, &cause);
+    /* Nothing waits for its answers any more. A job that goes on without a server may have asked for some. */
+    trib_serves_check(self);
+    trib_quorums_member_gone(self);
+    trib_uneven_inputs_check(self);
 }
 
 static void coordinator_ready(trib_link *link)
