@@ -22,6 +22,7 @@ struct trib_member {
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     int64_t away_since_ns;                   /* between epochs: since when the coordinator is not reached; 0: it is */
+    int64_t refused_since_ns;                /* between epochs: since when its address refuses, or the last attempt */
     bool noticed;                            /* the unreachable coordinator was logged before the join deadline */
 };
 
