@@ -327,7 +327,7 @@ static void wait_closed(trib_engine *engine)
 static bool is_run_elsewhere(const trib_engine *engine)
 {
     return engine->config.mode == TRIB_MODE_ATTACHED && ev_depth(engine->config.loop) > 0 &&
-           !engine->env.on_thread(engine->cores[0].reactor);
+           !engine->env.on_thread(engine->reactors[0].reactor);
 }
 
 trib_status trib_engine_destroy(trib_engine *engine)

@@ -253,11 +253,12 @@ trib_status trib_engine_open(trib_engine *engine, const trib_env *env, const tri
 
 bool trib_engine_on_thread(const trib_engine *engine)
 {
+    /* A core that is opened again lacks its reactor for a moment, in which callers may ask. */
     if (engine->config.mode == TRIB_MODE_ATTACHED) {
-        return engine->env.on_thread(engine->cores[0].reactor) && trib_callbacks_run_here(engine);
+        return engine->env.on_thread(engine->reactors[0].reactor) && trib_callbacks_run_here(engine);
     }
     for (uint32_t i = 0; i < engine->core_count; i++) {
-        if (engine->env.on_thread(engine->cores[i].reactor)) {
+        if (engine->env.on_thread(engine->reactors[i].reactor)) {
             return true;
         }
     }

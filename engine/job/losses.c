@@ -37,13 +37,18 @@ void trib_losses_add(trib_losses *losses, uint32_t member)
     trib_assert(member < losses->capacity);
     trib_assert(!trib_losses_has(losses, member));
     losses->order[count] = (uint16_t)member;
-    atomic_store(&losses->count, count + 1);
+    atomic_store_explicit(&losses->count, count + 1, memory_order_release); /* publishes what was written before */
 }
 
 bool trib_losses_has(const trib_losses *losses, uint32_t member)
 {
-    const uint32_t count = atomic_load(&losses->count);
-    for (uint32_t i = 0; i < count; i++) {
+    return trib_losses_has_among(losses, atomic_load(&losses->count), member);
+}
+
+bool trib_losses_has_among(const trib_losses *losses, uint32_t first, uint32_t member)
+{
+    trib_assert(first <= atomic_load(&losses->count));
+    for (uint32_t i = 0; i < first; i++) {
         if (losses->order[i] == member) {
             return true;
         }

@@ -34,6 +34,8 @@ void trib_losses_close(trib_losses *losses);
 void trib_losses_add(trib_losses *losses, uint32_t member);
 /* True if the coordinator has said that the member is lost. */
 bool trib_losses_has(const trib_losses *losses, uint32_t member);
+/* True if the member is among the first `first` losses. */
+bool trib_losses_has_among(const trib_losses *losses, uint32_t first, uint32_t member);
 /* Any core: this core has nothing to do any more with the server of that loss. Each core calls it once for each loss,
  * in order. */
 void trib_losses_take(trib_losses *losses, uint32_t number);

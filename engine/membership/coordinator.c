@@ -307,15 +307,15 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
         return;
     }
     at->link = NULL;
-    if (self->over || at->left) {
-        trib_serves_check(self);
-        trib_quorums_member_gone(self);
-        trib_uneven_inputs_check(self);
-        return;
+    if (!self->over && !at->left) {
+        trib_cause cause;
+        trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
+        trib_coordinator_take_loss(self, &cause);
     }
-    trib_cause cause;
-    trib_link_control_cause(link, TRIB_SUBJECT_MEMBER, link->peer, &cause);
-    trib_coordinator_take_loss(self, &cause);
+    /* Nothing waits for its answers any more. A job that goes on without a server may have asked for some. */
+    trib_serves_check(self);
+    trib_quorums_member_gone(self);
+    trib_uneven_inputs_check(self);
 }
 
 static void coordinator_ready(trib_link *link)
@@ -383,6 +383,8 @@ trib_status trib_coordinator_open(trib_core *core, trib_address *bound_out, trib
     if (is_first) {
         trib_timer_arm(core->reactor, &self->join_deadline,
                        trib_now(core->reactor) + trib_join_first_ns(engine->config.join_timeout_ns));
+    } else {
+        trib_formation_probe_begin(self);
     }
     trib_member_note_awaited(engine);
     return TRIB_OK;
@@ -427,6 +429,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->join_deadline);
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_timer_stop(self->core->reactor, &self->knocking);
+    trib_formation_probe_end(self);
     trib_coordinator_stop_listening(self);
     trib_quorums_clear(self);
     trib_registry_clear(self);

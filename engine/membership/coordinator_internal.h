@@ -155,6 +155,9 @@ struct trib_coordinator {
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
     trib_timer knocking;               /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
+    struct trib_formation_probe *probes; /* by place, between epochs (formation_probe.c) */
+    uint32_t probe_count;
+    trib_timer probing;
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */
     trib_uneven_inputs_state uneven;
     struct trib_rebalance_state *rebalance; /* NULL: shares are fixed */

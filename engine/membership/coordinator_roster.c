@@ -175,6 +175,7 @@ void trib_coordinator_start_running(trib_coordinator *self)
 {
     trib_assert(!self->running && !self->over && self->joined == trib_coordinator_slots(self));
     trib_timer_stop(self->core->reactor, &self->join_deadline);
+    trib_formation_probe_end(self);
     size_t capacity = TRIB_PAYLOAD_MAX;
     roster_payload *payload = malloc(sizeof *payload + capacity);
     if (payload == NULL || make_roster(self) != TRIB_OK) {

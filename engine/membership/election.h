@@ -24,6 +24,9 @@
 
 #include "engine/core/core.h"
 
+/* For so long a member's address may refuse while it closes its links. */
+#define TRIB_ELECTION_REOPEN_NS (2 * INT64_C(1000000000))
+
 typedef struct trib_election trib_election;
 
 /* The coordinator is lost for that cause. Returns false if the job cannot go on without it. */

@@ -6,9 +6,6 @@
 #include "engine/membership/ballot.h"
 #include "engine/membership/election.h"
 
-#define TRIB_ELECTION_REOPEN_NS                                                                                        \
-    (2 * INT64_C(1000000000)) /* time for which a member's address may refuse while it closes its links */
-
 struct trib_election {
     trib_core *core;
     const trib_roster *roster; /* roster of the last epoch */

@@ -272,16 +272,22 @@ bool trib_formation_begin(trib_coordinator *self)
     return true;
 }
 
+void trib_formation_lose_absent(trib_coordinator *self, uint32_t place, const char *why)
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    const bool is_worker = place < self->worker_count;
+    trib_assert(!self->slots[place].joined && trib_formation_expects(self, place));
+    snprintf(text, sizeof text, "%s %u did not come back when the membership changed%s", is_worker ? "rank" : "server",
+             is_worker ? place : place - self->worker_count, why);
+    trib_log(self->core->reactor->logger, TRIB_LOG_WARN, "%s", text);
+    note_lost(self, place, text);
+}
+
 void trib_formation_deadline_passed(trib_coordinator *self)
 {
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
         if (!self->slots[i].joined && trib_formation_expects(self, i)) {
-            char text[TRIB_ERROR_TEXT_SIZE];
-            const bool is_worker = i < self->worker_count;
-            snprintf(text, sizeof text, "%s %u did not come back when the membership changed",
-                     is_worker ? "rank" : "server", is_worker ? i : i - self->worker_count);
-            trib_log(self->core->reactor->logger, TRIB_LOG_WARN, "%s", text);
-            note_lost(self, i, text);
+            trib_formation_lose_absent(self, i, "");
         }
     }
     formation_of(self)->joiners = 0;
@@ -303,8 +309,7 @@ static uint32_t count_former(const trib_coordinator *self)
     return count_joined(self, 0, trib_coordinator_slots(self), false);
 }
 
-/* The id in the last epoch of the member that has that place. */
-static uint32_t former_id(const trib_coordinator *self, uint32_t place)
+uint32_t trib_formation_former_id(const trib_coordinator *self, uint32_t place)
 {
     const trib_formation *formation = formation_of(self);
     return is_new_place(self, place)         ? TRIB_NO_MEMBER
@@ -338,7 +343,7 @@ bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_
     bool awaits = self->running && !trib_epoch_is_before(epoch, self->roster->epoch);
     for (uint32_t i = 0; epoch == formation->epoch && i < trib_coordinator_slots(self); i++) {
         awaits = awaits || (self->running ? self->slots[i].info.former == member
-                                          : former_id(self, i) == member && formation->expected[i]);
+                                          : trib_formation_former_id(self, i) == member && formation->expected[i]);
     }
     return awaits;
 }
@@ -385,7 +390,7 @@ static bool deal_places(trib_coordinator *self)
         trib_coordinator_slot *at = &slots[next];
         *at = self->slots[i];
         at->advances = at->has_roster = false;
-        at->info.former = former_id(self, i);
+        at->info.former = trib_formation_former_id(self, i);
         at->link->peer = next;
         if (next < workers) {
             at->info.rank = deal_rank(formation_of(self), &at->info, next, continues);

@@ -59,6 +59,14 @@ void trib_formation_tell_waits(trib_link *link);
 TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
 /* Declares the members lost that have not come back in time. */
 void trib_formation_deadline_passed(trib_coordinator *self);
+/* The member of that place has not come back, and is lost; `why` follows the text. The caller calls
+ * trib_formation_check. */
+void trib_formation_lose_absent(trib_coordinator *self, uint32_t place, const char *why);
+/* The id in the last epoch of the member that has that place, or TRIB_NO_MEMBER. */
+uint32_t trib_formation_former_id(const trib_coordinator *self, uint32_t place);
+/* Begins to look for members that are dead (formation_probe.c), and ends that. */
+void trib_formation_probe_begin(trib_coordinator *self);
+void trib_formation_probe_end(trib_coordinator *self);
 /* The number of the roster that is being made. */
 uint32_t trib_formation_next_epoch(const trib_coordinator *self);
 void trib_formation_close(trib_formation *formation);

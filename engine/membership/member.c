@@ -1,6 +1,5 @@
 /*
  * member.c - a member's control link: watches the coordinator, answers its heartbeats, takes its frames, and leaves.
- *
  * The end of the control link is the end of the job, once the roster has arrived.
  */
 #include "engine/membership/member_internal.h"
@@ -373,13 +372,16 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
 }
 
 /* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
-static bool is_away_too_long(trib_member *member)
+static bool is_away_too_long(trib_member *member, const trib_link *link)
 {
     const trib_engine *engine = member->core->engine;
     const int64_t now_ns = trib_now(member->core->reactor);
+    const bool refuses = link->redial.is_refused && trib_address_list_count(link->redial.to.text) == 1;
     member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
+    member->refused_since_ns = refuses && member->refused_since_ns != 0 ? member->refused_since_ns : now_ns;
     return engine->roster != NULL && atomic_load(&engine->changing) &&
-           now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns;
+           (now_ns - member->refused_since_ns >= TRIB_ELECTION_REOPEN_NS ||
+            now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
 }
 
 static void member_closed(trib_link *link, trib_status status, const char *reason)
@@ -389,34 +391,32 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     trib_core *core = member->core;
     trib_assert(member->link == link);
     member->link = NULL;
+    atomic_store(&core->engine->job_over, member->joined);
     if (trib_election_is_open(core->engine) && !core->ended) {
-        atomic_store(&core->engine->job_over, member->joined);
         return;
     }
-    atomic_store(&core->engine->job_over, member->joined);
     if (member->leaving || core->ended) {
         atomic_store(&core->engine->leave_settled, true);
         return;
     }
     char why[TRIB_ERROR_TEXT_SIZE];
+    trib_cause cause;
     trib_job_render(core->engine, &link->end, why);
     if (member->joined) {
-        trib_cause cause;
         trib_link_control_cause(link, TRIB_SUBJECT_COORDINATOR, 0, &cause);
         if (cause.origin == TRIB_NO_MEMBER) {
             cause.origin = core->engine->member_id;
         }
         coordinator_lost(member, &cause);
-    } else if (is_away_too_long(member)) {
-        const trib_cause cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
-                                                  core->engine->member_id, why);
+    } else if (is_away_too_long(member, link)) {
+        cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
+                                 core->engine->member_id, why);
         coordinator_lost(member, &cause);
     } else if (status == TRIB_UNAUTHORIZED || status == TRIB_PROTOCOL ||
                (member->has_begun && !atomic_load(&core->engine->changing))) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "could not join at %.100s: %.250s", core->engine->coordinator_address, why);
-        const trib_cause cause =
-            trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, core->engine->member_id, text);
+        cause = trib_cause_about(status, TRIB_CAUSE_NOTE, TRIB_SUBJECT_COORDINATOR, 0, core->engine->member_id, text);
         trib_job_end(core->engine, &cause);
     } else {
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);

@@ -22,7 +22,9 @@ struct trib_member {
     bool join_extended;   /* the join deadline has passed, and the coordinator got a short extension */
     char last_problem[TRIB_ERROR_TEXT_SIZE]; /* why the last attempt to reach the coordinator failed */
     int64_t away_since_ns; /* between epochs: since when the coordinator is out of reach; 0: it is in reach */
-    bool noticed;          /* the unreachable coordinator was logged before the join deadline */
+    /* between epochs: since when the coordinator's address refuses, as of the last attempt; 0: it does not */
+    int64_t refused_since_ns;
+    bool noticed; /* the unreachable coordinator was logged before the join deadline */
 };
 
 /* True for a member that joins a job which is under way. */

@@ -44,6 +44,22 @@ void trib_server_suspected(trib_engine *engine, uint32_t member)
     }
 }
 
+/* A core takes a loss as soon as it sees it in the list, also without the post: its last link to the server may end at
+ * any moment. It gives its tasks the owners that stand in the tensors then, so these are written first. The list's
+ * counter is stored with release order and loaded with acquire order, so whoever sees the loss sees these owners. */
+static void take_loss(trib_engine *engine, uint32_t member)
+{
+    const bool works = (engine->config.roles & TRIB_ROLE_WORKER) != 0;
+    if (works && !trib_worker_replace_owners(engine, member)) {
+        trib_job_fail(engine, TRIB_PEER_LOST, "nobody is left to sum the partitions of a lost server");
+        return;
+    }
+    trib_losses_add(&engine->losses, member);
+    if (works) {
+        trib_worker_post_losses(engine);
+    }
+}
+
 trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_cause cause;
@@ -70,11 +86,8 @@ trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, 
     trib_job_render(engine, &cause, text);
     trib_log(engine->cores[0].reactor->logger, drains ? TRIB_LOG_INFO : TRIB_LOG_WARN,
              "the job goes on without a server%s: %s", drains ? ", which leaves in good order" : "", text);
-    trib_losses_add(&engine->losses, cause.subject);
     engine->formation.gone[cause.subject] = drains;
-    if ((engine->config.roles & TRIB_ROLE_WORKER) != 0) {
-        trib_worker_server_lost(engine, cause.subject);
-    }
+    take_loss(engine, cause.subject);
     return TRIB_OK;
 }
 

@@ -17,118 +17,48 @@ typedef struct trib_orphan {
     trib_core *core;
     trib_task *task;
     trib_frame report;
-    trib_cause cause; /* the reason, if the round was given up meanwhile */
-    bool was_open;    /* the report said that the round is open here */
-    bool is_resumed;  /* RESUME has come */
-    bool is_over;     /* the task goes on; the orphan waits for its last sends */
-    uint32_t final;   /* the round whose copy is given away; 0: none */
-    uint32_t giver;   /* the worker that gives the sum of this worker's round away, or TRIB_NO_MEMBER */
+    unsigned char payload[TRIB_REPORT_BYTES]; /* of the report */
+    trib_cause cause;                         /* the reason, if the round was given up meanwhile */
+    bool is_reported;                         /* the report has been sent to the present owner */
+    bool was_open;                            /* the report said that the round is open here */
+    bool is_resumed;                          /* RESUME has come */
+    bool is_over;                             /* the task goes on; the orphan waits for its last sends */
+    uint32_t final;                           /* the round whose copy is given away; 0: none */
+    uint32_t giver; /* the worker that gives the sum of this worker's round away, or TRIB_NO_MEMBER */
     uint32_t chunks_sent, sends;
     struct trib_orphan *next, *prev; /* neighbours in the core's list (utlist.h) */
 } trib_orphan;
-
-/* ---- Copies ---- */
-
-static bool keeps_copies(const trib_core *core, const trib_task *task)
-{
-    return task->tensor->is_covered && task->owner.member >= core->engine->roster->worker_count;
-}
-
-/* The other workers wait for the keeper, which is worth it where there are other partitions to exchange meanwhile. */
-static bool may_be_kept(const trib_core *core, const trib_task *task)
-{
-    const uint32_t workers = core->engine->roster->worker_count;
-    return task->op_core->op->collective == TRIB_COLLECTIVE_ALL_REDUCE && task->giver == TRIB_NO_MEMBER &&
-           workers > 1 && task->tensor->partition_count > 1;
-}
-
-void trib_copy_prepare(const trib_core *core, trib_task *task)
-{
-    const trib_op *op = task->op_core->op;
-    task->lands_in_copy = keeps_copies(core, task) && task->size > 0 && trib_collective_is_sum(op->collective) &&
-                          trib_task_receives(task);
-    task->is_kept = task->has_landed = false;
-    task->keeps = task->lands_in_copy && may_be_kept(core, task) &&
-                  trib_keeper_rank(core->engine->roster, task->partition) == core->engine->member_id;
-    if (task->tensor->is_covered) {
-        task->io.received.data = task->lands_in_copy ? task->copy : task->io.destination.data;
-    }
-}
-
-static void copy_bytes(const trib_core *core, const trib_task *task, unsigned char *to, const unsigned char *from,
-                       size_t size)
-{
-    const trib_kernels *kernels = core->engine->env.kernels;
-    if (size > 0) {
-        (task->tensor->bytes >= TRIB_NONTEMPORAL_BYTES ? kernels->copy_nontemporal : kernels->copy)(to, from, size);
-        trib_charge(core->reactor, TRIB_COST_COPY, size);
-    }
-}
-
-/* True if the output may be written to before all of the sum is there. */
-static bool is_apart(const trib_task_io *io)
-{
-    return io->source.data == NULL || io->destination.data + io->destination.bytes <= io->source.data ||
-           io->source.data + io->source.bytes <= io->destination.data;
-}
-
-void trib_copy_take(const trib_core *core, trib_task *task, uint32_t chunk)
-{
-    const trib_op *op = task->op_core->op;
-    trib_task_io *io = &task->io;
-    const bool is_last = task->chunks_received + 1 == task->chunk_count, apart = task->lands_in_copy && is_apart(io);
-    if (!keeps_copies(core, task) || task->is_kept) {
-        return;
-    }
-    if (apart) {
-        copy_bytes(core, task, trib_view_chunk(&io->destination, chunk), trib_view_chunk(&io->received, chunk),
-                   trib_view_chunk_size(&io->received, chunk));
-    }
-    if (!is_last) {
-        return;
-    }
-    const bool gives = op->collective == TRIB_COLLECTIVE_BROADCAST && trib_task_contributes(task);
-    if (task->lands_in_copy && !apart) {
-        copy_bytes(core, task, io->destination.data, task->copy, task->size);
-    } else if (gives) {
-        copy_bytes(core, task, task->copy, io->source.data, task->size);
-    }
-    io->received.data = io->destination.data;
-    if (gives || (trib_collective_is_sum(op->collective) && trib_task_receives(task))) {
-        task->copy_round = op->round;
-        task->copy_step = op->step;
-        task->copy_reduce = (uint8_t)op->reduce;
-    }
-    if (task->keeps) {
-        trib_link_send_copy(trib_worker_owner_link(core, task), trib_task_frame(task, TRIB_FRAME_KEPT), NULL, 0);
-    }
-}
 
 /* ---- The loss ---- */
 
 bool trib_orphan_awaits_owner(const trib_core *core, const trib_task *task)
 {
     const trib_link *link = task->link;
-    const bool goes_on = keeps_copies(core, task) || atomic_load(&core->engine->shrinks);
+    const bool goes_on = trib_copy_is_made(core, task) || atomic_load(&core->engine->shrinks);
     const uint32_t owner = goes_on ? trib_worker_owner(core, task) : TRIB_NO_MEMBER;
     return task->orphan != NULL || (!core->ended && owner != TRIB_NO_MEMBER && !core->left_owners[owner] &&
                                     (link == NULL || (link->state == TRIB_LINK_CLOSING && !link->bye)));
 }
 
+typedef struct successors {
+    const trib_engine *engine;
+    uint32_t lost; /* is not among the engine's losses yet */
+} successors;
+
 static bool is_gone(const void *user, uint32_t member)
 {
-    const trib_engine *engine = user;
+    const successors *of = user;
     int64_t since_ns;
-    return trib_losses_has(&engine->losses, member) || trib_departed_has(&engine->departed, member, &since_ns);
+    return member == of->lost || trib_losses_has(&of->engine->losses, member) ||
+           trib_departed_has(&of->engine->departed, member, &since_ns);
 }
 
 /* Writes for the partition's next owner how much the worker has of it. */
-static void send_report(trib_core *core, trib_orphan *orphan)
+static void make_report(trib_core *core, trib_orphan *orphan)
 {
     const trib_task *task = orphan->task;
     const trib_tensor *tensor = task->tensor;
-    unsigned char payload[TRIB_REPORT_BYTES];
-    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_writer writer = {.data = orphan->payload, .capacity = sizeof orphan->payload};
     if (orphan->was_open) {
         orphan->report = trib_task_frame(task, TRIB_FRAME_REPORT);
     } else {
@@ -147,10 +77,16 @@ static void send_report(trib_core *core, trib_orphan *orphan)
     trib_put_u32(&writer, task->copy_step);
     trib_put_u32(&writer, task->copy_reduce);
     trib_put_u32(&writer, (uint32_t)task->gave_up_as);
-    trib_assert(!writer.overflow);
-    trib_link *link = trib_worker_owner_link(core, task);
-    if (link != NULL) { /* else that owner is lost, too, or has left, which the coordinator will say */
-        trib_link_send_copy(link, orphan->report, payload, writer.size);
+    trib_assert(writer.size == sizeof orphan->payload && !writer.overflow);
+}
+
+/* Without a link that owner is lost, too, or has left, which the coordinator will say; or it asks (ASK_REPORT). */
+static void send_report(trib_core *core, trib_orphan *orphan)
+{
+    trib_link *link = trib_worker_owner_link(core, orphan->task);
+    orphan->is_reported = link != NULL;
+    if (link != NULL) {
+        trib_link_send_copy(link, orphan->report, orphan->payload, sizeof orphan->payload);
     }
 }
 
@@ -174,8 +110,14 @@ trib_status trib_orphan_answer(trib_link *link, const trib_frame *frame, trib_er
     trib_writer writer = {.data = payload, .capacity = sizeof payload};
     const trib_task *task = find_task(core, frame);
     (void)error;
-    if (core->losses_taken < frame->aux || (task != NULL && task->orphan != NULL)) {
-        return TRIB_OK; /* the report is on its way, or will be */
+    if (core->losses_taken < frame->aux) {
+        return TRIB_OK; /* the report will be sent */
+    }
+    if (task != NULL && task->orphan != NULL) {
+        if (!task->orphan->is_reported && trib_worker_owner_link(core, task) == trib_link_main(link)) {
+            send_report(core, task->orphan);
+        }
+        return TRIB_OK;
     }
     const trib_frame report = {.type = TRIB_FRAME_REPORT,
                                .tensor = frame->tensor,
@@ -230,7 +172,11 @@ static void make_orphan(trib_core *core, trib_task *task)
         return;
     }
     trib_assert(orphan->sends == 0 && !trib_send_request_waits(&orphan->request));
+    pthread_mutex_lock(&core->engine->mutex); /* core 0 may be at the next loss */
     task->owner = task->tensor->owners[task->partition];
+    pthread_mutex_unlock(&core->engine->mutex);
+    /* Core 0 had written the owner before it told of the loss (trib_server_loss_take). */
+    trib_assert(!trib_losses_has_among(&core->engine->losses, core->losses_taken, task->owner.member));
     memset(task->kept, 0, sizeof task->kept); /* the new owner answers no round that was given up before */
     task->held_back = false;
     orphan->was_open = mine->active != NULL && trib_task_is_open(task) && task->chunks_received < task->chunk_count;
@@ -245,6 +191,7 @@ static void make_orphan(trib_core *core, trib_task *task)
     if (task->has_weight) {
         trib_egress_move(NULL, trib_worker_egress_link(core, task), task->size);
     }
+    make_report(core, orphan);
     send_report(core, orphan);
 }
 
@@ -326,25 +273,22 @@ void trib_worker_post_losses(trib_engine *engine)
     }
 }
 
-void trib_worker_server_lost(trib_engine *engine, uint32_t member)
+bool trib_worker_replace_owners(trib_engine *engine, uint32_t member)
 {
-    pthread_mutex_lock(&engine->mutex); /* the trace writer reads the owners */
+    const successors of = {.engine = engine, .lost = member};
     bool found = true;
+    trib_assert(trib_core_is_here(&engine->cores[0]) && !trib_losses_has(&engine->losses, member));
+    pthread_mutex_lock(&engine->mutex); /* other cores and the trace writer read the owners */
     for (uint32_t tag = 0; tag < engine->tensor_count; tag++) {
         const trib_tensor *tensor = engine->tensors[tag];
         for (uint32_t i = 0; atomic_load(&tensor->placed) && i < tensor->partition_count; i++) {
             if (tensor->owners[i].member == member) {
-                found =
-                    trib_succession_find(engine->roster, is_gone, engine, tensor->id, i, &tensor->owners[i]) && found;
+                found = trib_succession_find(engine->roster, is_gone, &of, tensor->id, i, &tensor->owners[i]) && found;
             }
         }
     }
     pthread_mutex_unlock(&engine->mutex);
-    if (!found) {
-        trib_job_fail(engine, TRIB_PEER_LOST, "nobody is left to sum the partitions of a lost server");
-        return;
-    }
-    trib_worker_post_losses(engine);
+    return found;
 }
 
 /* ---- Going on ---- */
@@ -398,6 +342,7 @@ static void go_on(trib_orphan *orphan)
     task->connection = 0; /* later frames overtake neither the withdraws nor the copy */
     task->in_order = task->next_in_order = true;
     if (is_open) {
+        task->link = trib_worker_owner_link(core, task); /* it may have been missing when the orphan was made */
         trib_pipeline_restart(core, task, TRIB_STAGE_PUSH);
     }
     trib_worker_start_next(core, tensor);

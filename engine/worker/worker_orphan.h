@@ -32,8 +32,9 @@
 
 #include "engine/worker/worker.h"
 
-/* Core 0: a server is lost; the cores take its partitions to their next owners. */
-void trib_worker_server_lost(trib_engine *engine, uint32_t member);
+/* Core 0, before the cores hear of the loss: writes the next owners of the server's partitions. Returns false if no
+ * member is left that can sum. */
+TRIB_CHECKED bool trib_worker_replace_owners(trib_engine *engine, uint32_t member);
 /* Any core: lets all cores go on with the losses. */
 void trib_worker_post_losses(trib_engine *engine);
 /* Goes on with the losses that the core has heard of, as far as all links to those servers have ended. */
@@ -51,6 +52,8 @@ TRIB_CHECKED trib_status trib_orphan_answer(trib_link *link, const trib_frame *f
 /* Takes a RESUME. */
 TRIB_CHECKED trib_status trib_orphan_resume(trib_link *link, const trib_frame *frame, trib_error *error);
 
+/* True if the task's owner may be lost without a loss of its sums. */
+bool trib_copy_is_made(const trib_core *core, const trib_task *task);
 /* Decides where the round's sum lands. Called before each push of the round. */
 void trib_copy_prepare(const trib_core *core, trib_task *task);
 /* A chunk of the sum is about to land: drops the part of another round's sum that the copy has. */

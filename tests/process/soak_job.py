@@ -38,6 +38,7 @@ class Member:
         self.busy_s = 0.0  # when it may be disturbed again
         self.status, self.epoch, self.rank, self.workers, self.servers = None, 0, None, 0, 0
         self.losses = 0  # servers of whose loss it has told
+        self.lost_now = 0  # those of the present epoch, which still count as its members
         self.last_ns, self.failure, self.done = 0, None, False
         self.forget_times(0)
         self.log = collections.deque(maxlen=60)
@@ -71,6 +72,7 @@ class Member:
             status, epoch, rank, workers, servers = rest.split(' ')[:5]
             self.status, self.epoch, self.rank = status, int(epoch), int(rank)
             self.workers, self.servers = int(workers), int(servers)
+            self.lost_now = 0 if status == 'TRIB_OK' else self.lost_now
             self.known_ns = self.known_ns or at_ns
             if status == 'TRIB_OK' and self.epoch > self.epoch_before:
                 self.again_ns = self.again_ns or at_ns
@@ -88,6 +90,7 @@ class Member:
     def lost(self, is_lost, at_ns):
         if is_lost:
             self.losses += 1
+            self.lost_now += 1
             self.known_ns, self.again_ns = self.known_ns or at_ns, at_ns
             self.recovered_ns = 0
 
@@ -216,6 +219,7 @@ class Job:
             return all(
                 each.status == 'TRIB_OK'
                 and each.recovered_ns
+                and each.lost_now == 0  # a server that waits to join is not in the place of a lost one
                 and (each.epoch, each.workers, each.servers) == (first.epoch, len(workers), len(servers))
                 for each in workers
             )

@@ -107,8 +107,97 @@ static void server_joins(void **state)
     sweep(true, 5000000);
 }
 
+typedef struct survivor {
+    program *programs;
+    uint32_t dead, before;
+} survivor;
+
+/* The others have passed another boundary since the death. */
+static bool have_gone_on(sim_job *job, void *argument)
+{
+    const survivor *self = argument;
+    bool all = true;
+    (void)job;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        all = all && (i == self->dead || self->programs[i].boundaries > self->before + 1);
+    }
+    return all;
+}
+
+/* A worker dies while the membership changes, when nobody has a connection to it. Its address refuses, so the others
+ * wait for what a live one takes to come back, and not for the peer timeout. */
+static void the_dead_are_not_awaited(uint32_t dead)
+{
+    for (int64_t i = 0; i < 20; i++) {
+        sim_job_config config = sim_job_config_default(WORKERS, 0);
+        config.engine.survive = TRIB_SURVIVE_WORKERS;
+        config.engine.peer_timeout_ns = 30 * SECOND;
+        trib_error error = {.status = TRIB_OK};
+        sim_job *job = sim_job_open(&config, &error);
+        assert_non_null(job);
+        (void)sim_job_run(job, SECOND, NULL, NULL);
+        program programs[WORKERS];
+        for (uint32_t k = 0; k < WORKERS; k++) {
+            programs[k] = (program){.job = job, .index = k};
+            advance(&programs[k]);
+        }
+        (void)sim_job_run(job, trib_sim_now(job->sim) + 40000000 + i * 1000000, NULL, NULL);
+        sim_job_kill(job, dead);
+        const survivor others = {
+            .programs = programs, .dead = dead, .before = programs[(dead + 1) % WORKERS].boundaries};
+        const int64_t died_ns = trib_sim_now(job->sim);
+        assert_true(sim_job_run(job, died_ns + 5 * SECOND, have_gone_on, (void *)(uintptr_t)&others));
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
+static void a_dead_worker_is_not_awaited(void **state)
+{
+    (void)state;
+    the_dead_are_not_awaited(2);
+}
+
+static void a_dead_coordinator_is_not_awaited(void **state)
+{
+    (void)state;
+    the_dead_are_not_awaited(0);
+}
+
+/* A worker that waits to join dies when the epoch ends, and a place is held for it. */
+static void a_dead_joiner_is_not_awaited(void **state)
+{
+    (void)state;
+    const int64_t latency_ns = 50000;
+    for (int64_t i = 0; i < 40; i++) {
+        sim_job_config config = sim_job_config_default(MEMBERS, 0);
+        config.engine.survive = TRIB_SURVIVE_WORKERS;
+        config.engine.peer_timeout_ns = 30 * SECOND;
+        config.tweak = joins_later;
+        config.user = (void *)(uintptr_t)&latency_ns;
+        trib_error error = {.status = TRIB_OK};
+        sim_job *job = sim_job_open(&config, &error);
+        assert_non_null(job);
+        (void)sim_job_run(job, SECOND, NULL, NULL);
+        program programs[WORKERS];
+        for (uint32_t k = 0; k < WORKERS; k++) {
+            programs[k] = (program){.job = job, .index = k};
+            advance(&programs[k]);
+        }
+        const int64_t asked_ns = trib_sim_now(job->sim);
+        (void)sim_job_run(job, asked_ns + i * 50000, NULL, NULL);
+        sim_job_kill(job, WORKERS);
+        const survivor others = {.programs = programs, .dead = WORKERS, .before = programs[0].boundaries};
+        assert_true(sim_job_run(job, asked_ns + 5 * SECOND, have_gone_on, (void *)(uintptr_t)&others));
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(worker_joins), cmocka_unit_test(server_joins)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(worker_joins), cmocka_unit_test(server_joins), cmocka_unit_test(a_dead_worker_is_not_awaited),
+        cmocka_unit_test(a_dead_coordinator_is_not_awaited), cmocka_unit_test(a_dead_joiner_is_not_awaited)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
 }

@@ -7,7 +7,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/base/container_of.h"
+#include "engine/membership/server_loss.h"
 #include "engine/worker/op.h"
+#include "engine/worker/worker_orphan.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS_MAX = 4, TENSORS = 5, ROUNDS = 6, COUNT_MAX = 40000 };
@@ -28,6 +31,49 @@ typedef struct bed {
     char text[TRIB_ERROR_TEXT_SIZE];
     stream streams[WORKERS_MAX][TENSORS];
 } bed;
+
+/* ---- What threads may do in between ---- */
+
+static bool takes_at_once;     /* all cores take a loss at the moment in which it is in the list */
+static uint32_t taken_at_once; /* such losses */
+static bool lacks_links;       /* reports of rank 0 find no link to the next owner in the first ms */
+static int64_t lost_ns;        /* when it heard of the last loss */
+static uint32_t links_lacked;  /* how often that was so */
+
+__typeof__(trib_losses_add) __real_trib_losses_add, __wrap_trib_losses_add;
+void __wrap_trib_losses_add(trib_losses *losses, uint32_t member)
+{
+    trib_engine *engine = trib_container_of(losses, trib_engine, losses);
+    __real_trib_losses_add(losses, member);
+    lost_ns = engine->member_id == 0 ? trib_now(engine->cores[0].reactor) : lost_ns;
+    for (uint32_t i = 1; takes_at_once && (engine->config.roles & TRIB_ROLE_WORKER) && i < engine->core_count; i++) {
+        const uint32_t before = engine->cores[i].losses_taken;
+        trib_worker_take_losses(&engine->cores[i]);
+        taken_at_once += engine->cores[i].losses_taken - before;
+    }
+}
+
+static bool workers_are_slow; /* the coordinator finds a loss by itself, as no worker tells it */
+
+__typeof__(trib_server_suspected) __real_trib_server_suspected, __wrap_trib_server_suspected;
+void __wrap_trib_server_suspected(trib_engine *engine, uint32_t member)
+{
+    if (!workers_are_slow) {
+        __real_trib_server_suspected(engine, member);
+    }
+}
+
+__typeof__(trib_worker_owner_link) __real_trib_worker_owner_link, __wrap_trib_worker_owner_link;
+trib_link *__wrap_trib_worker_owner_link(const trib_core *core, const trib_task *task)
+{
+    /* All workers know a tensor after its first round, so the others report and the next owner asks. */
+    if (lacks_links && core->engine->member_id == 0 && task->orphan != NULL &&
+        trib_tensor_core_of(core, task->tensor)->round_next > 2 && trib_now(core->reactor) - lost_ns < SECOND / 1000) {
+        links_lacked++;
+        return NULL;
+    }
+    return __real_trib_worker_owner_link(core, task);
+}
 
 static uint32_t count_of(uint32_t tensor)
 {
@@ -352,9 +398,50 @@ static void given_up_rounds_are_withdrawn_in_order(void **state)
     }
 }
 
+/* The last link of another core ends while core 0 is being told: that core takes the loss before core 0 goes on. */
+static void another_core_is_first(void **state)
+{
+    (void)state;
+    taken_at_once = 0;
+    takes_at_once = true;
+    for (uint32_t kind = 0; kind < 2; kind++) {
+        const setting what = {.workers = 3, .servers = 2, .deaths = 1, .colocated = kind == 1, .reactors = 2};
+        sweep(&what, 10);
+    }
+    takes_at_once = false;
+    assert_true(taken_at_once > 0);
+}
+
+static void a_report_that_was_not_sent_is_asked_for(void **state)
+{
+    (void)state;
+    links_lacked = 0;
+    lacks_links = true;
+    const setting what = {.workers = 3, .servers = 2, .deaths = 1, .mixes = true, .reactors = 2};
+    sweep(&what, 15);
+    lacks_links = false;
+    assert_true(links_lacked > 0);
+}
+
+/* A server dies while it is being told of the tensors, and the coordinator's own connection to it ends first. */
+static void nobody_waits_for_a_lost_server_to_know_a_tensor(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 2, .servers = 2, .deaths = 1, .reactors = 1};
+    workers_are_slow = true;
+    for (uint32_t i = 1; i <= 20; i++) {
+        const int64_t die_ns[2] = {i * INT64_C(20000), 0};
+        (void)run(&what, die_ns, i);
+    }
+    workers_are_slow = false;
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nobody_waits_for_a_lost_server_to_know_a_tensor),
+        cmocka_unit_test(a_report_that_was_not_sent_is_asked_for),
+        cmocka_unit_test(another_core_is_first),
         cmocka_unit_test(one_of_two_dies),
         cmocka_unit_test(two_of_three_die),
         cmocka_unit_test(workers_take_over),

@@ -327,6 +327,7 @@ trib_status trib_shm_connect(trib_transport *transport, const trib_address *to, 
     conn->base.user = user;
     conn->known = true;
     conn->connect_failed = true;
+    conn->base.refused = error == ECONNREFUSED; /* the process that had the name is dead */
     self->open_count++;
     char why[TRIB_REASON_MAX];
     trib_shm_conn_end(conn, TRIB_PEER_LOST, "cannot connect over shared memory to %s: %s", to->text,

@@ -1,0 +1,140 @@
+/*
+ * formation_probe.c - which of the processes that are awaited between two epochs are dead (formation.h).
+ *
+ * All connections end with an epoch, so nobody hears of a process that dies before it has come back. The coordinator
+ * tries to connect to each that it awaits. A member listens at the same address in every epoch, but not while it closes
+ * its links: it is lost when its address has refused for longer than that takes.
+ */
+#include <stdlib.h>
+
+#include "engine/base/assert.h"
+#include "engine/membership/election.h"
+#include "engine/membership/formation.h"
+
+#define PROBE_NS (100 * INT64_C(1000000))
+#define PROBES_MAX 16u /* at a time */
+
+typedef struct trib_formation_probe {
+    trib_link *link;          /* NULL: no attempt is under way */
+    int64_t refused_since_ns; /* 0: the last attempt was not refused */
+} trib_formation_probe;
+
+static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
+{
+    trib_formation_probe *probe = &self->probes[place];
+    const int64_t now_ns = trib_now(self->core->reactor);
+    probe->refused_since_ns = !is_refused ? 0 : probe->refused_since_ns == 0 ? now_ns : probe->refused_since_ns;
+}
+
+static void probe_ready(trib_link *link)
+{
+    trib_link_close(link, true, TRIB_CLOSED, "the member lives");
+}
+
+static trib_status probe_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                                  trib_error *error)
+{
+    (void)link;
+    (void)frame;
+    (void)payload;
+    (void)in_place;
+    (void)error;
+    return TRIB_OK;
+}
+
+static trib_status probe_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+{
+    (void)link;
+    (void)frame;
+    (void)target;
+    (void)error;
+    return TRIB_OK;
+}
+
+static void probe_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)status;
+    (void)reason;
+    trib_coordinator *self = link->core->engine->coordinator;
+    for (uint32_t i = 0; self != NULL && i < self->probe_count; i++) {
+        if (self->probes[i].link == link) {
+            self->probes[i].link = NULL;
+            note_attempt(self, i, link->redial.is_refused);
+        }
+    }
+}
+
+static const trib_link_upcalls probe_upcalls = {
+    .ready = probe_ready,
+    .header = probe_header,
+    .received = probe_received,
+    .closed = probe_closed,
+};
+
+static void probe_member(trib_coordinator *self, uint32_t place)
+{
+    trib_formation_probe *probe = &self->probes[place];
+    const uint32_t member = trib_formation_former_id(self, place);
+    const trib_roster *roster = self->core->engine->roster;
+    const int64_t now_ns = trib_now(self->core->reactor);
+    if (probe->link != NULL) {
+        return;
+    }
+    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= TRIB_ELECTION_REOPEN_NS) {
+        trib_formation_lose_absent(self, place, ": its address refuses");
+        return;
+    }
+    trib_assert(member < roster->member_count);
+    if (trib_link_connect(&self->core->host, &roster->members[member].addresses[0], TRIB_PURPOSE_CONTROL,
+                          TRIB_NO_MEMBER, 0, &probe_upcalls, NULL, &probe->link) != TRIB_OK) {
+        note_attempt(self, place, true);
+    }
+}
+
+static void probe_all(trib_reactor *reactor, trib_timer *timer)
+{
+    trib_coordinator *self = timer->user;
+    const uint32_t me = self->core->engine->formation.place;
+    uint32_t under_way = 0;
+    if (trib_now(reactor) - self->opened_ns >= TRIB_ELECTION_REOPEN_NS) {
+        self->core->engine->formation.joiners = 0; /* a live one that waited to join has come by now */
+    }
+    for (uint32_t i = 0; i < self->probe_count && under_way < PROBES_MAX && !self->core->ended; i++) {
+        if (!self->slots[i].joined && trib_formation_expects(self, i) && trib_formation_former_id(self, i) != me) {
+            probe_member(self, i);
+            under_way += self->probes[i].link != NULL;
+        }
+    }
+    trib_formation_check(self); /* the next epoch may begin, which ends the attempts */
+    if (trib_formation_gathers(self) && !self->core->ended) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + PROBE_NS);
+    }
+}
+
+void trib_formation_probe_begin(trib_coordinator *self)
+{
+    const trib_roster *roster = self->core->engine->roster;
+    const bool knows = roster != NULL && roster->epoch == self->core->engine->formation.epoch;
+    /* A dedicated coordinator has no roster, and waits for the deadline. */
+    const uint32_t count = knows ? trib_coordinator_slots(self) : 0;
+    self->probes = count > 0 ? trib_core_zalloc(self->core, count * sizeof *self->probes) : NULL;
+    self->probe_count = self->probes != NULL ? count : 0;
+    self->probing.fired = probe_all;
+    self->probing.user = self;
+    trib_timer_arm(self->core->reactor, &self->probing, trib_now(self->core->reactor) + PROBE_NS);
+}
+
+void trib_formation_probe_end(trib_coordinator *self)
+{
+    trib_timer_stop(self->core->reactor, &self->probing);
+    for (uint32_t i = 0; i < self->probe_count; i++) {
+        trib_link *link = self->probes[i].link;
+        self->probes[i].link = NULL;
+        if (link != NULL) {
+            trib_link_close(link, false, TRIB_CLOSED, "the next epoch begins");
+        }
+    }
+    self->probe_count = 0;
+    free(self->probes);
+    self->probes = NULL;
+}
