@@ -2,7 +2,7 @@
 #ifndef TRIB_API_CHECK_H
 #define TRIB_API_CHECK_H
 
-#include "engine/worker/op.h"
+#include "engine/worker/op_submit.h"
 
 /* Checks a handle of an engine. TRIB_INVALID: it is NULL, was destroyed as far as its memory still tells, or is
  * something else; TRIB_STATE: it is the copy that a fork made (engine/base/fork.h). Nothing else of the engine may be

@@ -27,7 +27,7 @@
 #include "engine/membership/server_loss.h"
 #include "engine/membership/tenure.h"
 #include "engine/reopen.h"
-#include "engine/worker/op.h"
+#include "engine/worker/op_submit.h"
 #include "engine/tracer/tracer.h"
 
 /* ---- Opening ---- */

@@ -7,8 +7,8 @@
 #include <uthash.h>
 
 #ifdef __clang_analyzer__
-/* clang's analyzer does not see through uthash that the head of a hash changes, and reports uses of freed memory. It gets
- * a function that may do anything. */
+/* clang's analyzer does not see through uthash that the head of a hash changes, and reports uses of freed memory. A
+ * function that may do anything stands in for it. */
 void trib_hash_take_out(void *head, void *element);
 #undef HASH_DEL
 #define HASH_DEL(head, element) trib_hash_take_out(&(head), element)

@@ -172,7 +172,7 @@ struct trib_op {
     uint64_t input_given, output_given; /* what it has said */
     unsigned char *kept;                /* memory for a copy of the input, or NULL (op_carry.h) */
     uint64_t number;                    /* the order of submission */
-    bool is_boundary;                   /* it is one (boundary.h) */
+    bool is_boundary;                   /* the all-reduce of a checkpoint (boundary.h) */
     atomic_int mark;                    /* whether a boundary waits for it */
     uint64_t boundary_number, boundary_operations;
     bool is_spent;  /* it has failed here, and is carried over to spend its round */
@@ -405,53 +405,6 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 #define TRIB_BARRIER_NAME "__barrier"
 #define TRIB_BYTES_NAME "__bytes." /* followed by a number; shape[1]: 0 if all give, else the root plus one */
 
-/* ---- op_submit.c: submitting ---- */
-
-/* An operation that the caller may start again and again. */
-typedef struct trib_prepared {
-    trib_engine *engine;
-    trib_tensor *tensor;
-    uintptr_t tensor_handle;
-    trib_collective collective;
-    trib_op_params params; /* checked */
-    uint32_t place;
-    _Atomic uintptr_t current; /* handle of the operation that was started last; 0: none yet */
-    bool is_claimed;           /* guarded by the engine's mutex: it is being started */
-    struct trib_prepared *next, *made_next;
-} trib_prepared;
-
-/* An operation to be submitted. The fields of the second half are for op_submit.c. */
-typedef struct trib_request {
-    const trib_op_params *params; /* checked */
-    trib_collective collective;
-    uint32_t step;
-    trib_tensor *tensor;     /* tensor of the operation; NULL: the engine makes one for this operation (TRIB_OP_ONCE) */
-    uintptr_t tensor_handle; /* handle that the caller gave; 0: the tensor is the engine's own */
-    trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
-    trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
-
-    bool names_root;  /* the root's rank in `params` gives the bytes */
-    bool is_boundary; /* the all-reduce of a checkpoint (boundary.h) */
-    bool is_once;
-    trib_op *op;
-    bool spread;     /* as in the operation before it is posted */
-    trib_op *before; /* the last operation that was started, whose handle the prepared operation gives back */
-    void *marker;
-} trib_request;
-
-/* Takes all of the operations, in this order, or none. The cores get many at a time, at the cost of one post. */
-TRIB_CHECKED trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
-/* The caller holds the mutex: begins an operation that has a slot, takes no round, and completes on core 0 alone. It
- * cannot be cancelled. */
-void trib_op_begin_alone(trib_request *request);
-TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
-                                                 trib_error *error);
-/* The request that starts a prepared operation. */
-trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step);
-/* The caller gives back the handle of a prepared operation. */
-void trib_prepared_give_back(trib_prepared *prepared);
-void trib_prepared_free_all(trib_engine *engine);
-
 /* ---- op.c: cancelling and completing ---- */
 /* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
 TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
@@ -470,7 +423,6 @@ static inline const char *trib_op_reason(const trib_op *op)
 void trib_op_give_up(trib_op *op);
 /* The core will not touch the operation's buffers again. */
 void trib_op_core_done(trib_op *op, trib_core *core);
-/* True if one worker gives the bytes that all get. */
 /* True if the worker's contribution is in the result. */
 static inline bool trib_op_has(const trib_op *op, uint32_t worker)
 {
@@ -478,6 +430,7 @@ static inline bool trib_op_has(const trib_op *op, uint32_t worker)
 }
 /* Notes on a core of the operation which workers' contributions are in its sums. */
 void trib_op_take_set(trib_op *op, const unsigned char *set);
+/* True if one worker gives the bytes that all get. */
 bool trib_op_is_from_one(const trib_op *op);
 /* The operation is over: its callback will run. */
 void trib_op_complete(trib_op *op, trib_core *core);

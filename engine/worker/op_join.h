@@ -9,6 +9,7 @@
 #ifndef TRIB_ENGINE_OP_JOIN_H
 #define TRIB_ENGINE_OP_JOIN_H
 
+#include "engine/worker/op_submit.h"
 #include "engine/worker/worker.h"
 
 /* The caller holds the mutex. TRIB_STATE: this worker has joined, and submits nothing until all have. TRIB_PEER_LEFT: a

@@ -15,7 +15,7 @@
 #include "engine/base/scale.h"
 #include "engine/worker/boundary.h"
 #include "engine/worker/device_hooks.h"
-#include "engine/worker/op.h"
+#include "engine/worker/op_submit.h"
 #include "engine/worker/op_carry.h"
 #include "engine/worker/op_join.h"
 
