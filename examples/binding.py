@@ -8,6 +8,7 @@ Callbacks run on that thread, and each completes a concurrent.futures.Future. A 
 Ctrl-C; a coroutine waits for asyncio.wrap_future(future). Comments say where a binding easily goes wrong, and
 docs/binding.md has the rest.
 """
+
 import atexit
 import collections
 import ctypes
@@ -27,11 +28,21 @@ TRIB_SUM, TRIB_AVG, TRIB_MIN, TRIB_MAX = range(4)
 TRIB_FLOAT32, TRIB_FLOAT64, TRIB_FLOAT16, TRIB_BFLOAT16, TRIB_INT8, TRIB_UINT8, TRIB_INT32, TRIB_INT64 = range(8)
 TRIB_ERROR_TEXT_SIZE = 384
 
-TYPES = {'i32': ctypes.c_int32, 'u32': ctypes.c_uint32, 'i64': ctypes.c_int64, 'u64': ctypes.c_uint64,
-         'f64': ctypes.c_double,
-         'bool': ctypes.c_bool, 'text': ctypes.c_char_p, 'pointer': ctypes.c_void_p, 'size': ctypes.c_size_t,
-         'words1': ctypes.c_uint64 * 1, 'words7': ctypes.c_uint64 * 7,
-         'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE, 'nothing': None}
+TYPES = {
+    'i32': ctypes.c_int32,
+    'u32': ctypes.c_uint32,
+    'i64': ctypes.c_int64,
+    'u64': ctypes.c_uint64,
+    'f64': ctypes.c_double,
+    'bool': ctypes.c_bool,
+    'text': ctypes.c_char_p,
+    'pointer': ctypes.c_void_p,
+    'size': ctypes.c_size_t,
+    'words1': ctypes.c_uint64 * 1,
+    'words7': ctypes.c_uint64 * 7,
+    'message': ctypes.c_char * TRIB_ERROR_TEXT_SIZE,
+    'nothing': None,
+}
 
 
 def layout(text):
@@ -82,15 +93,21 @@ class trib_op_params(ctypes.Structure):
 
 # The result of each function, then its arguments. Every function needs them: without them ctypes cuts pointers and
 # sizes to an int.
-FUNCTIONS = {'trib_status_name': 'text i32', 'trib_config_init': 'nothing pointer size',
-             'trib_config_from_env': 'i32 pointer pointer',
-             'trib_engine_create': 'i32 pointer pointer pointer', 'trib_engine_get_fd': 'i32 pointer',
-             'trib_engine_dispatch': 'size pointer size', 'trib_engine_close': 'nothing pointer pointer pointer',
-             'trib_engine_destroy': 'i32 pointer', 'trib_tensor_desc_init': 'nothing pointer size',
-             'trib_tensor_declare': 'i32 pointer pointer pointer pointer',
-             'trib_op_params_init': 'nothing pointer size',
-             'trib_push_pull': 'i32 pointer pointer pointer pointer',
-             'trib_broadcast': 'i32 pointer pointer pointer pointer'}
+FUNCTIONS = {
+    'trib_status_name': 'text i32',
+    'trib_config_init': 'nothing pointer size',
+    'trib_config_from_env': 'i32 pointer pointer',
+    'trib_engine_create': 'i32 pointer pointer pointer',
+    'trib_engine_get_fd': 'i32 pointer',
+    'trib_engine_dispatch': 'size pointer size',
+    'trib_engine_close': 'nothing pointer pointer pointer',
+    'trib_engine_destroy': 'i32 pointer',
+    'trib_tensor_desc_init': 'nothing pointer size',
+    'trib_tensor_declare': 'i32 pointer pointer pointer pointer',
+    'trib_op_params_init': 'nothing pointer size',
+    'trib_push_pull': 'i32 pointer pointer pointer pointer',
+    'trib_broadcast': 'i32 pointer pointer pointer pointer',
+}
 
 
 def load():
@@ -142,8 +159,16 @@ def initialised(struct, init):
 
 Tensor = collections.namedtuple('Tensor', 'handle name format count')
 # Keys are the letters of memoryview.format, so that numpy's arrays work as well. There is no letter for bfloat16.
-DTYPES = {'f': TRIB_FLOAT32, 'd': TRIB_FLOAT64, 'e': TRIB_FLOAT16, 'b': TRIB_INT8, 'B': TRIB_UINT8, 'i': TRIB_INT32,
-          'l': TRIB_INT64, 'q': TRIB_INT64}
+DTYPES = {
+    'f': TRIB_FLOAT32,
+    'd': TRIB_FLOAT64,
+    'e': TRIB_FLOAT16,
+    'b': TRIB_INT8,
+    'B': TRIB_UINT8,
+    'i': TRIB_INT32,
+    'l': TRIB_INT64,
+    'q': TRIB_INT64,
+}
 
 
 def memory_of(tensor, data):
@@ -241,8 +266,15 @@ class Engine:
 
     def _submit(self, function, tensor, data, output, reduce=TRIB_SUM, root=0):
         inputs, outputs = memory_of(tensor, data), memory_of(tensor, output)
-        return self.submit(function, tensor.handle, ctypes.addressof(inputs), ctypes.addressof(outputs),
-                           (output, inputs, outputs), reduce=reduce, root=root)
+        return self.submit(
+            function,
+            tensor.handle,
+            ctypes.addressof(inputs),
+            ctypes.addressof(outputs),
+            (output, inputs, outputs),
+            reduce=reduce,
+            root=root,
+        )
 
     def submit(self, function, handle, source, target, used, op=None, **fields):
         """Submits an operation on bare addresses. `used` holds the owners of that memory, kept until the operation is
@@ -251,7 +283,12 @@ class Engine:
         future.set_running_or_notify_cancel()  # so cancel() returns False: dropping a future ends no operation
         params = initialised(trib_op_params(), lib.trib_op_params_init)
         params.tensor, params.input, params.output, params.done_cb, params.user = (
-            handle, source, target, self._done_cb, key)
+            handle,
+            source,
+            target,
+            self._done_cb,
+            key,
+        )
         for name, value in fields.items():
             setattr(params, name, value)
         self._in_flight[key] = (future, *used)  # before the call: the callback may run before it returns
@@ -327,8 +364,9 @@ def train(engine, steps):
         if engine.rank == 0 and step % 20 == 0:
             print('step %d: loss %.4f' % (step, losses[-1]), flush=True)
     for name, mine in values.items():
-        least, most = (engine.push_pull(tensors[name], mine, array('d', mine), reduce)
-                       for reduce in (TRIB_MIN, TRIB_MAX))
+        least, most = (
+            engine.push_pull(tensors[name], mine, array('d', mine), reduce) for reduce in (TRIB_MIN, TRIB_MAX)
+        )
         if not least.result() == mine == most.result():
             raise RuntimeError('%s: not the same on all ranks' % name)
     return losses
@@ -342,8 +380,11 @@ def main():
         losses = train(engine, int(words[0]))
         if not losses[-1] < losses[0] / 2:
             raise RuntimeError('the loss did not fall: %s' % losses)
-        print('worker %d of %d: loss %.4f, then %.4f; the same weights on all ranks' % (
-            engine.rank, engine.worker_count, losses[0], losses[-1]), flush=True)
+        print(
+            'worker %d of %d: loss %.4f, then %.4f; the same weights on all ranks'
+            % (engine.rank, engine.worker_count, losses[0], losses[-1]),
+            flush=True,
+        )
 
 
 if __name__ == '__main__':

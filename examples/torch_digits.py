@@ -3,7 +3,8 @@
 
     tributary run -n 4 -- python3 torch_digits.py [--epochs N]
 
-It learns to read the handwritten digits of examples/digits/digits.csv, and says how many it reads right that it has not seen.
+It learns to read the handwritten digits of examples/digits/digits.csv, and says how many it reads right that it has
+not seen.
 """
 
 import argparse

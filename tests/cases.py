@@ -1,4 +1,5 @@
 """Shared parts of the test scripts: they run cases one by one and print one line for each."""
+
 import os
 import subprocess
 import time

@@ -1,6 +1,7 @@
 """Free ports for tests. They lie below the kernel's ephemeral ports, so each is still free when it is needed. A port
 that one test program holds is given to no other; tests/loop/job.c claims ports in the same way.
 """
+
 import itertools
 import os
 import socket

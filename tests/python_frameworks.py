@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
-"""Makes a virtual environment with a framework of PyPI, for tests on machines without a GPU, and prints its interpreter.
+"""Makes a virtual environment with a framework of PyPI, for tests on machines without a GPU, and prints its
+interpreter.
 
   tests/python_frameworks.py torch [FOLDER]      FOLDER: build/frameworks by default
 
-PyTorch's wheel wants several GB of CUDA's libraries to be imported. None of them is called without a GPU, so this program
-builds empty ones in their place: a function that fails for each name that the wheel's libraries do not define themselves.
-An environment that is complete is left as it is.
+PyTorch's wheel wants several GB of CUDA's libraries to be imported. None of them is called without a GPU, so this
+program builds empty ones in their place: a function that fails for each name that the wheel's libraries do not define
+themselves. An environment that is complete is left as it is.
 """
 
 import collections

@@ -10,6 +10,7 @@ those too. It needs root and iproute2.
 A case W+S@RATE/P has W workers, P on each host (1), and S servers on hosts of their own. With :off every worker pushes
 its own tensors; with :on or :auto (the default) the workers of a host sum first.
 """
+
 import argparse
 import glob
 import json
@@ -27,8 +28,9 @@ HOSTS = os.path.join(ROOT, 'tools/cluster/hosts')
 
 def run(words, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-    done = subprocess.run(words, env=dict(env, **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-                          check=False)
+    done = subprocess.run(
+        words, env=dict(env, **more), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+    )
     if done.returncode != 0:
         raise RuntimeError('%s: %s' % (' '.join(words[:3]), done.stdout.strip()[-400:]))
     return done.stdout
@@ -47,12 +49,35 @@ def measure(args, case, **more):
     tool = os.path.join(ROOT, args.build, 'tributary')
     run([HOSTS, 'up', '--name', name, '--hosts', str(workers // each + servers), '--rate', rate])
     try:
-        output = run([HOSTS, 'job', '--name', name, '-n', str(workers), '-s', str(servers), '--per-host', str(each),
-                      '--build', os.path.join(ROOT, args.build), '--', tool, 'step',
-                      '--model', args.model, '--iters', str(args.iters), '--json'], TRIB_LOCAL_SUM=local_sum, **more)
+        output = run(
+            [
+                HOSTS,
+                'job',
+                '--name',
+                name,
+                '-n',
+                str(workers),
+                '-s',
+                str(servers),
+                '--per-host',
+                str(each),
+                '--build',
+                os.path.join(ROOT, args.build),
+                '--',
+                tool,
+                'step',
+                '--model',
+                args.model,
+                '--iters',
+                str(args.iters),
+                '--json',
+            ],
+            TRIB_LOCAL_SUM=local_sum,
+            **more,
+        )
     finally:
         run([HOSTS, 'down', '--name', name])
-    return json.loads(output[output.index('{'):output.rindex('}') + 1])['step_ms']
+    return json.loads(output[output.index('{') : output.rindex('}') + 1])['step_ms']
 
 
 def main():
@@ -61,8 +86,9 @@ def main():
     parser.add_argument('--base', default='3+1@1gbit', type=case_of)
     parser.add_argument('--cases', default='3+1@500mbit,3+1@1500mbit,3+1@2gbit,3+0@1gbit,3+3@1gbit,4+2@1gbit,2+1@2gbit')
     parser.add_argument('--iters', type=int, default=6)
-    parser.add_argument('--repeat', type=int, default=3,
-                        help='measure each case so often, and take the median (%(default)s)')
+    parser.add_argument(
+        '--repeat', type=int, default=3, help='measure each case so often, and take the median (%(default)s)'
+    )
     parser.add_argument('--build', default='build/release')
     args = parser.parse_args()
     tool, folder, errors = os.path.join(ROOT, args.build, 'tributary'), tempfile.mkdtemp(prefix='replay_error'), []
@@ -73,13 +99,35 @@ def main():
         print('%-14s %12s %12s %12s %9s' % ('case', 'simulated ms', 'predicted ms', 'measured ms', 'error %'))
         for text in args.cases.split(','):
             case = case_of(text)
-            said = json.loads(run([tool, 'replay', '--quiet', '--json', '-n', str(case[0]), '-s', str(case[1]),
-                                   '--rate', case[2], '--per-machine', str(case[3]), '--local-sum', case[4], *traces]))
+            said = json.loads(
+                run(
+                    [
+                        tool,
+                        'replay',
+                        '--quiet',
+                        '--json',
+                        '-n',
+                        str(case[0]),
+                        '-s',
+                        str(case[1]),
+                        '--rate',
+                        case[2],
+                        '--per-machine',
+                        str(case[3]),
+                        '--local-sum',
+                        case[4],
+                        *traces,
+                    ]
+                )
+            )
             seen = statistics.median(measure(args, case) for _ in range(args.repeat))
             expected = said['predicted']['step_ms']
             errors.append(abs(100 * (expected / seen - 1)))
-            print('%-14s %12.1f %12.1f %12.1f %9.2f' % (text, said['predicted']['simulated_ms'], expected, seen,
-                                                        100 * (expected / seen - 1)), flush=True)
+            print(
+                '%-14s %12.1f %12.1f %12.1f %9.2f'
+                % (text, said['predicted']['simulated_ms'], expected, seen, 100 * (expected / seen - 1)),
+                flush=True,
+            )
     except (RuntimeError, ValueError) as error:
         print('replay_error.py: %s' % error, file=sys.stderr)
         return 1

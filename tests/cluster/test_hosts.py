@@ -4,6 +4,7 @@ remaining member names a host that was killed or cut off, and no member hangs.
 
 Needs root, iproute2 and a kernel with namespaces; skipped otherwise. Prints `ok NAME` / `not ok NAME: why`.
 """
+
 import json
 import os
 import re
@@ -34,8 +35,12 @@ class Job:
 
     def __init__(self, hosts, workers, servers, command, ipv6=False, per_host=1, **settings):
         worker_hosts, server_hosts = lab.lay_out(list(range(HOSTS)), workers, servers, per_host)
-        env = dict(lab.clean_environment(), **lab.job_environment(workers, servers, worker_hosts[0], ipv6),
-                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG='error')
+        env = dict(
+            lab.clean_environment(),
+            **lab.job_environment(workers, servers, worker_hosts[0], ipv6),
+            TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT),
+            TRIB_LOG='error',
+        )
         env.update({key: str(value) for key, value in settings.items() if value is not None})
         for key in [key for key, value in settings.items() if value is None]:
             env.pop(key, None)
@@ -43,11 +48,20 @@ class Job:
         for i, host in enumerate(server_hosts):
             self.start('server %d' % i, host, [TOOL, 'server'], dict(env, **lab.listen_environment(hosts, host, ipv6)))
         for rank, host in enumerate(worker_hosts):
-            self.start('rank %d' % rank, host, command, dict(env, TRIB_RANK=str(rank), **lab.listen_environment(hosts, host, ipv6)))
+            self.start(
+                'rank %d' % rank,
+                host,
+                command,
+                dict(env, TRIB_RANK=str(rank), **lab.listen_environment(hosts, host, ipv6)),
+            )
 
     def start(self, name, host, command, env):
-        self.members[name] = (host, self.hosts.popen(host, command, env=env, stdout=subprocess.PIPE,
-                                                     stderr=subprocess.STDOUT, text=True, errors='replace'))
+        self.members[name] = (
+            host,
+            self.hosts.popen(
+                host, command, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
+            ),
+        )
 
     def __enter__(self):
         return self
@@ -100,11 +114,21 @@ def learn(hosts, workers, servers, ipv6=False, per_host=1, **settings):
 def same_bits(hosts):
     """Four workers end with the same weights, bit for bit, whoever sums and whatever the partition size."""
     expected = None
-    for servers, settings in ((2, {}), (0, {}), (1, {'TRIB_PARTITION_BYTES': '8K', 'TRIB_CHUNK_BYTES': '4K'}), (2, {'TRIB_REACTORS': '2'})):
+    for servers, settings in (
+        (2, {}),
+        (0, {}),
+        (1, {'TRIB_PARTITION_BYTES': '8K', 'TRIB_CHUNK_BYTES': '4K'}),
+        (2, {'TRIB_REACTORS': '2'}),
+    ):
         result = learn(hosts, 4, servers, **settings)
         assert result['bit_identical'], result
         expected = expected or result['weights_hash']
-        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (servers, settings, result['weights_hash'], expected)
+        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (
+            servers,
+            settings,
+            result['weights_hash'],
+            expected,
+        )
 
 
 def over_ipv6(hosts):
@@ -117,7 +141,12 @@ def sums_first(hosts):
     for servers, settings in ((0, {}), (2, {}), (0, {'TRIB_TRANSPORT': 'tcp'}), (0, {'TRIB_REACTORS': '2'})):
         result = learn(hosts, 4, servers, per_host=2, **settings)
         assert result['bit_identical'], result
-        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (servers, settings, result['weights_hash'], expected)
+        assert result['weights_hash'] == expected, 'with %d servers and %s: %s, not %s' % (
+            servers,
+            settings,
+            result['weights_hash'],
+            expected,
+        )
 
 
 def one_leaves_a_host(hosts):
@@ -126,12 +155,14 @@ def one_leaves_a_host(hosts):
     carried = {}
     for mode in ('off', 'auto'):
         before = [hosts.bytes(host)['tx'] for host in (0, 1)]
-        with Job(hosts, 4, 0, [TOOL, 'bench', '--sizes', '8M', '--iters', '5', '--json'], per_host=2, TRIB_LOCAL_SUM=mode) as job:
+        with Job(
+            hosts, 4, 0, [TOOL, 'bench', '--sizes', '8M', '--iters', '5', '--json'], per_host=2, TRIB_LOCAL_SUM=mode
+        ) as job:
             results = job.finish(bound=90)
         for name, (status, output) in results.items():
             assert status == 0, '%s ended with status %d: %s' % (name, status, output[-400:])
         output = results['rank 0'][1]
-        rows = json.loads(output[output.index('{'):])
+        rows = json.loads(output[output.index('{') :])
         assert rows['local_sum'] == (0 if mode == 'off' else 2), rows
         carried[mode] = [hosts.bytes(host)['tx'] - b for host, b in zip((0, 1), before)]
     for off, auto in zip(carried['off'], carried['auto']):
@@ -200,7 +231,9 @@ def resets(hosts):
             job.wait_progress()
             while breaks and broken < 10 and job.process('rank 0').poll() is None:
                 words = hosts.exec_words(job.host('rank 0'), ['ss', '-K', '-t', 'state', 'established'])
-                broken += subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.count(b'\n') > 1
+                broken += (
+                    subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).stdout.count(b'\n') > 1
+                )
                 time.sleep(0.2)
             results = job.finish(bound=60)
         for name, (status, output) in results.items():
@@ -224,8 +257,10 @@ def becomes_narrow(hosts):
     """Links are slow, not lost, when they become so narrow that their queue takes longer than TCP's retransmission
     interval."""
     with tempfile.NamedTemporaryFile('w', suffix='.csv') as model:
-        model.write('# test: a few; forward 1 us, backward 1 us, optimizer 1 us\ntensor,elements,ready_us\n' +
-                    ''.join('t%d,250000,%d\n' % (i, i) for i in range(8)))
+        model.write(
+            '# test: a few; forward 1 us, backward 1 us, optimizer 1 us\ntensor,elements,ready_us\n'
+            + ''.join('t%d,250000,%d\n' % (i, i) for i in range(8))
+        )
         model.flush()
         with Job(hosts, 3, 1, [TOOL, 'step', '--model', model.name, '--iters', '60'], TRIB_PEER_TIMEOUT=10) as job:
             narrow = [job.host('rank 1'), job.host('server 0')]
@@ -259,11 +294,13 @@ def never_came(hosts):
 
 def with_two_links(case):
     """Runs a case on hosts with two links each, in two networks."""
+
     def run(_):
         lab.remove_stale(PREFIX_LINKS)
         with lab.Cluster(PREFIX_LINKS + str(os.getpid())) as hosts:
             hosts.up(4, '500mbit', links=2)
             case(hosts)
+
     return run
 
 
@@ -286,8 +323,16 @@ def one_takes_over(hosts):
     every reactor of every server has some, so each link is in use."""
     found = []
     for fails in (False, True):
-        with Job(hosts, 2, 2, [DIGITS, '--epochs', '60'], TRIB_PEER_TIMEOUT=8, TRIB_LOG='warn',
-                 TRIB_CHUNK_BYTES='4K', TRIB_PARTITION_BYTES='4K') as job:
+        with Job(
+            hosts,
+            2,
+            2,
+            [DIGITS, '--epochs', '60'],
+            TRIB_PEER_TIMEOUT=8,
+            TRIB_LOG='warn',
+            TRIB_CHUNK_BYTES='4K',
+            TRIB_PARTITION_BYTES='4K',
+        ) as job:
             job.wait_progress()
             if fails:
                 hosts.cut(3, 1)
@@ -299,12 +344,28 @@ def one_takes_over(hosts):
     assert found[0] == found[1], found
 
 
-CASES = [('same_bits_whatever_the_servers', same_bits), ('over_ipv6', over_ipv6), ('large_sums', large_sums),
-         ('workers_of_a_host_sum_first', sums_first), ('one_contribution_leaves_a_host', one_leaves_a_host), ('slow_host', slow_host), ('links_that_become_narrow_are_not_lost', becomes_narrow), ('link_down_for_most_of_the_timeout', down_for_a_while), ('connections_are_reset', resets),
-         ('without_token', without_token), ('who_never_came_is_named', never_came)]
-CASES += [('each_of_two_links_carries_half', with_two_links(each_carries_half)), ('one_of_two_links_takes_over', with_two_links(one_takes_over))]
+CASES = [
+    ('same_bits_whatever_the_servers', same_bits),
+    ('over_ipv6', over_ipv6),
+    ('large_sums', large_sums),
+    ('workers_of_a_host_sum_first', sums_first),
+    ('one_contribution_leaves_a_host', one_leaves_a_host),
+    ('slow_host', slow_host),
+    ('links_that_become_narrow_are_not_lost', becomes_narrow),
+    ('link_down_for_most_of_the_timeout', down_for_a_while),
+    ('connections_are_reset', resets),
+    ('without_token', without_token),
+    ('who_never_came_is_named', never_came),
+]
+CASES += [
+    ('each_of_two_links_carries_half', with_two_links(each_carries_half)),
+    ('one_of_two_links_takes_over', with_two_links(one_takes_over)),
+]
 CASES += [('%s_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
-CASES += [('%s_of_two_on_a_host_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v, 2)) for v in ('rank 1', 'rank 2', 'server 1')]
+CASES += [
+    ('%s_of_two_on_a_host_killed' % v.replace(' ', '_'), lambda h, v=v: killed(h, v, 2))
+    for v in ('rank 1', 'rank 2', 'server 1')
+]
 CASES += [('%s_cut_off' % v.replace(' ', '_'), lambda h, v=v: cut_off(h, v)) for v in ('rank 3', 'server 1', 'rank 0')]
 
 

@@ -6,6 +6,7 @@ on this host) with L local ranks each, and S dedicated servers. Groups may share
 NCCL takes groups for different hosts too (NCCL_HOSTID). With --rate (none, 10gbit, ...) every machine and server has a
 network namespace and a shaped link of its own; that needs root and iproute2.
 """
+
 import argparse
 import contextlib
 import functools
@@ -24,43 +25,107 @@ from ports import free_port
 
 # scenario, machines, local ranks, servers, argument
 CASES = [
-    ('sums', 1, 1, 0, ''), ('sums', 2, 1, 0, ''), ('sums', 2, 1, 1, ''), ('sums', 4, 1, 2, ''),
-    ('broadcast', 1, 1, 0, ''), ('broadcast', 2, 1, 1, ''), ('broadcast', 1, 2, 0, ''), ('broadcast', 2, 2, 1, ''),
-    ('broadcast', 1, 4, 0, ''), ('broadcast', 2, 4, 0, ''),
-    ('stream', 1, 1, 0, ''), ('stream', 2, 1, 1, ''), ('graph', 1, 1, 0, ''), ('declare', 2, 1, 1, ''),
-    ('late', 2, 1, 1, ''), ('killed', 2, 1, 1, '1'), ('stopped', 2, 1, 0, '1'), ('leave', 2, 1, 1, ''),
+    ('sums', 1, 1, 0, ''),
+    ('sums', 2, 1, 0, ''),
+    ('sums', 2, 1, 1, ''),
+    ('sums', 4, 1, 2, ''),
+    ('broadcast', 1, 1, 0, ''),
+    ('broadcast', 2, 1, 1, ''),
+    ('broadcast', 1, 2, 0, ''),
+    ('broadcast', 2, 2, 1, ''),
+    ('broadcast', 1, 4, 0, ''),
+    ('broadcast', 2, 4, 0, ''),
+    ('stream', 1, 1, 0, ''),
+    ('stream', 2, 1, 1, ''),
+    ('graph', 1, 1, 0, ''),
+    ('declare', 2, 1, 1, ''),
+    ('late', 2, 1, 1, ''),
+    ('killed', 2, 1, 1, '1'),
+    ('stopped', 2, 1, 0, '1'),
+    ('leave', 2, 1, 1, ''),
     ('idle', 2, 1, 0, ''),
-    ('sums', 1, 2, 0, ''), ('sums', 2, 2, 0, ''), ('sums', 2, 2, 1, ''), ('stream', 1, 2, 0, ''),
+    ('sums', 1, 2, 0, ''),
+    ('sums', 2, 2, 0, ''),
+    ('sums', 2, 2, 1, ''),
+    ('stream', 1, 2, 0, ''),
     ('stream', 2, 2, 1, ''),
-    ('declare', 1, 2, 0, ''), ('declare', 2, 2, 1, ''), ('late', 1, 2, 0, ''), ('late', 2, 2, 0, ''),
+    ('declare', 1, 2, 0, ''),
+    ('declare', 2, 2, 1, ''),
+    ('late', 1, 2, 0, ''),
+    ('late', 2, 2, 0, ''),
     ('graph', 1, 2, 0, ''),
-    ('killed', 1, 2, 0, '1'), ('killed', 1, 2, 0, '0'), ('killed', 2, 2, 1, '3'), ('stopped', 1, 2, 0, '1'),
+    ('killed', 1, 2, 0, '1'),
+    ('killed', 1, 2, 0, '0'),
+    ('killed', 2, 2, 1, '3'),
+    ('stopped', 1, 2, 0, '1'),
     ('stopped', 2, 2, 0, '2'),
-    ('leave', 1, 2, 0, ''), ('leave', 1, 2, 0, 'stream'), ('leave', 1, 4, 0, 'stream'), ('leave', 2, 2, 1, ''),
+    ('leave', 1, 2, 0, ''),
+    ('leave', 1, 2, 0, 'stream'),
+    ('leave', 1, 4, 0, 'stream'),
+    ('leave', 2, 2, 1, ''),
     ('idle', 1, 2, 0, ''),
-    ('exit', 1, 2, 0, ''), ('threads', 1, 2, 0, ''),
-    ('sums', 1, 4, 0, ''), ('exit', 1, 4, 0, ''), ('sums', 2, 4, 1, ''), ('stream', 1, 4, 0, ''),
+    ('exit', 1, 2, 0, ''),
+    ('threads', 1, 2, 0, ''),
+    ('sums', 1, 4, 0, ''),
+    ('exit', 1, 4, 0, ''),
+    ('sums', 2, 4, 1, ''),
+    ('stream', 1, 4, 0, ''),
     ('killed', 1, 4, 0, '2'),
     ('threads', 1, 4, 0, ''),
-    ('captured', 1, 1, 0, ''), ('captured', 1, 2, 0, ''),
-    ('unchosen', 1, 1, 0, ''), ('unchosen', 2, 1, 1, ''), ('unchosen', 1, 2, 0, ''), ('unchosen', 1, 4, 0, ''),
-    ('ahead', 1, 1, 0, ''), ('ahead', 2, 1, 1, ''), ('ahead', 1, 2, 0, ''), ('ahead', 2, 2, 1, ''),
+    ('captured', 1, 1, 0, ''),
+    ('captured', 1, 2, 0, ''),
+    ('unchosen', 1, 1, 0, ''),
+    ('unchosen', 2, 1, 1, ''),
+    ('unchosen', 1, 2, 0, ''),
+    ('unchosen', 1, 4, 0, ''),
+    ('ahead', 1, 1, 0, ''),
+    ('ahead', 2, 1, 1, ''),
+    ('ahead', 1, 2, 0, ''),
+    ('ahead', 2, 2, 1, ''),
     ('ahead', 1, 4, 0, ''),
-    ('streams', 1, 1, 0, ''), ('streams', 2, 1, 1, ''), ('streams', 1, 2, 0, ''), ('streams', 2, 2, 1, ''),
+    ('streams', 1, 1, 0, ''),
+    ('streams', 2, 1, 1, ''),
+    ('streams', 1, 2, 0, ''),
+    ('streams', 2, 2, 1, ''),
     ('streams', 1, 4, 0, ''),
-    ('streams', 2, 1, 1, 'one_queue'), ('streams', 2, 1, 1, 'many_queues'),
-    ('exchanges', 1, 1, 0, ''), ('exchanges', 2, 1, 0, ''), ('exchanges', 2, 1, 1, ''), ('exchanges', 1, 2, 0, ''),
-    ('exchanges', 2, 2, 1, ''), ('exchanges', 1, 4, 0, ''),
-    ('codecs', 1, 1, 0, ''), ('codecs', 2, 1, 0, ''), ('codecs', 2, 1, 1, ''), ('codecs', 1, 2, 0, ''),
-    ('codecs', 2, 2, 1, ''), ('codecs', 2, 1, 1, 'full'), ('kernels', 1, 1, 0, ''),
-    ('pytorch', 1, 1, 0, ''), ('pytorch', 2, 1, 0, ''), ('pytorch', 2, 1, 1, ''),
-    ('pytorch', 2, 1, 1, 'one_queue'), ('pytorch', 2, 1, 1, 'many_queues'),
-    ('pytorch', 2, 1, 0, 'ddp'), ('pytorch', 1, 2, 0, 'ddp'),
-    ('pytorch', 1, 2, 0, ''), ('pytorch', 2, 2, 1, ''), ('pytorch', 1, 4, 0, ''),
-    ('sums', 1, 3, 0, ''), ('sums', 2, 3, 1, ''), ('sums', 3, 2, 1, ''), ('broadcast', 2, 3, 1, ''),
+    ('streams', 2, 1, 1, 'one_queue'),
+    ('streams', 2, 1, 1, 'many_queues'),
+    ('exchanges', 1, 1, 0, ''),
+    ('exchanges', 2, 1, 0, ''),
+    ('exchanges', 2, 1, 1, ''),
+    ('exchanges', 1, 2, 0, ''),
+    ('exchanges', 2, 2, 1, ''),
+    ('exchanges', 1, 4, 0, ''),
+    ('codecs', 1, 1, 0, ''),
+    ('codecs', 2, 1, 0, ''),
+    ('codecs', 2, 1, 1, ''),
+    ('codecs', 1, 2, 0, ''),
+    ('codecs', 2, 2, 1, ''),
+    ('codecs', 2, 1, 1, 'full'),
+    ('kernels', 1, 1, 0, ''),
+    ('pytorch', 1, 1, 0, ''),
+    ('pytorch', 2, 1, 0, ''),
+    ('pytorch', 2, 1, 1, ''),
+    ('pytorch', 2, 1, 1, 'one_queue'),
+    ('pytorch', 2, 1, 1, 'many_queues'),
+    ('pytorch', 2, 1, 0, 'ddp'),
+    ('pytorch', 1, 2, 0, 'ddp'),
+    ('pytorch', 1, 2, 0, ''),
+    ('pytorch', 2, 2, 1, ''),
+    ('pytorch', 1, 4, 0, ''),
+    ('sums', 1, 3, 0, ''),
+    ('sums', 2, 3, 1, ''),
+    ('sums', 3, 2, 1, ''),
+    ('broadcast', 2, 3, 1, ''),
     ('killed', 2, 3, 1, '4'),
-    ('sums', 4, 4, 2, ''), ('sums', 1, 5, 0, ''), ('sums', 1, 6, 0, ''), ('sums', 1, 7, 0, ''),
-    ('sums', 1, 8, 0, ''), ('sums', 2, 8, 2, ''), ('stream', 1, 8, 0, ''), ('threads', 1, 8, 0, ''),
+    ('sums', 4, 4, 2, ''),
+    ('sums', 1, 5, 0, ''),
+    ('sums', 1, 6, 0, ''),
+    ('sums', 1, 7, 0, ''),
+    ('sums', 1, 8, 0, ''),
+    ('sums', 2, 8, 2, ''),
+    ('stream', 1, 8, 0, ''),
+    ('threads', 1, 8, 0, ''),
     ('killed', 1, 8, 0, '5'),
 ]
 PYTORCH = {'pytorch': 'torch_steps.py', 'steps': 'torch_speed.py'}  # scenarios that are Python scripts
@@ -75,12 +140,17 @@ class Job:
         self.processes, self.hosts, self.here = [], hosts, 0
         self.folder = tempfile.TemporaryDirectory()
         threads = local_size if scenario == 'threads' else 1
-        base = dict(os.environ, TRIB_WORKERS=str(machines * local_size), TRIB_SERVERS=str(servers),
-                    TRIB_TOKEN='gpu tests',
-                    TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
-                    TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
-                    NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
-                    GPU_LOCAL_SIZE=str(local_size), GPU_SEED=str(seed))
+        base = dict(
+            os.environ,
+            TRIB_WORKERS=str(machines * local_size),
+            TRIB_SERVERS=str(servers),
+            TRIB_TOKEN='gpu tests',
+            TRIB_COORDINATOR='%s:%d' % ((hosts.address(0), 7077) if hosts else ('127.0.0.1', free_port())),
+            TRIB_LOCAL_COUNT=str(servers + machines * local_size // threads),
+            NCCL_SOCKET_IFNAME='eth0' if hosts else 'lo',
+            GPU_LOCAL_SIZE=str(local_size),
+            GPU_SEED=str(seed),
+        )
         if scenario == 'codecs' and local_size == 1:  # tensors in host memory are encoded, too
             base['TRIB_LOCAL_SUM'] = 'off'
         if argument == 'one_queue':
@@ -90,24 +160,45 @@ class Job:
         tool = build + '/tributary' if os.path.exists(build + '/tributary') else build + '/bin/tributary'
         for i in range(servers):
             self.start('server %d' % i, machines + i, [tool, 'server'], base)
-        worker = [sys.executable, HERE + '/' + PYTORCH[scenario]] if scenario in PYTORCH else [
-            os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
+        worker = (
+            [sys.executable, HERE + '/' + PYTORCH[scenario]]
+            if scenario in PYTORCH
+            else [os.path.join(build, 'tests', 'gpu_worker'), 'sums' if scenario == 'threads' else scenario, argument]
+        )
         if scenario in PYTORCH:
             where = os.path.dirname(tool) + ('/../lib' if tool.endswith('/bin/tributary') else '')
-            base.update(PYTHONPATH=PACKAGE, TRIBUTARY_LIBRARY=where + '/libtributary.so.0', PYTHONUNBUFFERED='1',
-                        LOCAL_WORLD_SIZE=str(local_size), TRIB_DEVICE_COUNT=str(local_size))
+            base.update(
+                PYTHONPATH=PACKAGE,
+                TRIBUTARY_LIBRARY=where + '/libtributary.so.0',
+                PYTHONUNBUFFERED='1',
+                LOCAL_WORLD_SIZE=str(local_size),
+                TRIB_DEVICE_COUNT=str(local_size),
+            )
         if argument == 'ddp':
             base['GPU_DDP'] = '1'
         if argument == 'ddp' or scenario == 'steps':
-            base.update(MASTER_ADDR=hosts.address(0) if hosts else '127.0.0.1', MASTER_PORT=str(free_port()),
-                        WORLD_SIZE=str(machines * local_size))
+            base.update(
+                MASTER_ADDR=hosts.address(0) if hosts else '127.0.0.1',
+                MASTER_PORT=str(free_port()),
+                WORLD_SIZE=str(machines * local_size),
+            )
         for rank in range(0, machines * local_size, threads):
             gpu = rank % local_size if machines * local_size > gpus and local_size > 1 else rank % gpus
-            env = dict(base, TRIB_RANK=str(rank), NCCL_HOSTID='machine %d' % (rank // local_size),
-                       GPU_LOCAL_RANK=str(rank % local_size), GPU_THREADS=str(threads), GPU_INDEX=str(gpu))
+            env = dict(
+                base,
+                TRIB_RANK=str(rank),
+                NCCL_HOSTID='machine %d' % (rank // local_size),
+                GPU_LOCAL_RANK=str(rank % local_size),
+                GPU_THREADS=str(threads),
+                GPU_INDEX=str(gpu),
+            )
             if scenario in PYTORCH:
-                env.update(LOCAL_RANK=str(rank % local_size), TRIB_DEVICE_RANK=str(rank % local_size), RANK=str(rank),
-                           CUDA_VISIBLE_DEVICES=str(gpu))
+                env.update(
+                    LOCAL_RANK=str(rank % local_size),
+                    TRIB_DEVICE_RANK=str(rank % local_size),
+                    RANK=str(rank),
+                    CUDA_VISIBLE_DEVICES=str(gpu),
+                )
             self.start('rank %d' % rank, rank // local_size, worker, env)
 
     def start(self, name, host, command, env):
@@ -224,10 +315,12 @@ def main():
     parser.add_argument('--rate', help='of the links of hosts in namespaces; without it processes meet on loopback')
     parser.add_argument('--seed', type=int, default=1, help='orders of tensors, and when a rank is lost')
     parser.add_argument('--verbose', action='store_true')
-    parser.add_argument('--speed', action='store_true',
-                        help='measures instead, with NCCL beside it (GPU_NCCL=no: without)')
-    parser.add_argument('--steps', action='store_true',
-                        help='measures steps of PyTorch models instead, with DDP over NCCL beside them')
+    parser.add_argument(
+        '--speed', action='store_true', help='measures instead, with NCCL beside it (GPU_NCCL=no: without)'
+    )
+    parser.add_argument(
+        '--steps', action='store_true', help='measures steps of PyTorch models instead, with DDP over NCCL beside them'
+    )
     parser.add_argument('--shape', default='1x1+0', help='MxL+S: machines, local ranks, servers')
     parser.add_argument('names', nargs='*', help='only cases that contain one of these')
     args = parser.parse_args()
@@ -245,9 +338,10 @@ def main():
         local_size, _, servers = rest.partition('+')
         case = ('steps' if args.steps else 'speed', int(machines), int(local_size), int(servers or 0), '')
         if case[1] * case[2] > gpus and not mps_runs():
-            print('# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): '
-                  'they take turns on them, of milliseconds'
-                  % (case[1] * case[2], gpus))
+            print(
+                '# %d ranks share %d GPUs, and there is no CUDA MPS (nvidia-cuda-mps-control -d): '
+                'they take turns on them, of milliseconds' % (case[1] * case[2], gpus)
+            )
         with cluster_of(case, args.rate) as hosts:
             statuses, output = Job(args.build, case, gpus, hosts).finish()
         print('\n'.join(output))

@@ -3,6 +3,7 @@
 Ctrl-C, exceptions, released arrays and forks. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
 with 77.
 """
+
 import ctypes
 import os
 import re
@@ -19,14 +20,18 @@ SOURCE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file_
 BUILD = os.path.join(SOURCE, os.environ.get('TRIB_BUILD', 'build/release'))
 TOOL, EXAMPLE = BUILD + '/tributary', SOURCE + '/examples/binding.py'
 PIPES = dict(stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
-FOREVER = str(10 ** 9)  # steps
+FOREVER = str(10**9)  # steps
 TIMEOUT = 120  # seconds; ends a test that hangs
 
 
 def environment(**more):
     """An environment with this build's library, and without a launcher's variables."""
     foreign = ('TRIB_', 'OMPI_', 'PMI_', 'PMIX_', 'SLURM_', 'DMLC_')
-    env = {k: v for k, v in os.environ.items() if not k.startswith(foreign) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')}
+    env = {
+        k: v
+        for k, v in os.environ.items()
+        if not k.startswith(foreign) and k not in ('RANK', 'WORLD_SIZE', 'LOCAL_RANK')
+    }
     return dict(env, LD_LIBRARY_PATH=BUILD, PYTHONPATH=SOURCE + '/examples', PYTHONUNBUFFERED='1', **more)
 
 
@@ -71,12 +76,17 @@ def compiled(expressions):
             file.write('#include <stddef.h>\n#include <stdio.h>\n#include <tributary.h>\nint main(void) {\n')
             file.writelines('printf("%%lld\\n", (long long)(%s));\n' % expression for expression in expressions)
             file.write('}\n')
-        subprocess.run([shutil.which('cc') or 'gcc', '-I', SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'], check=True)
+        subprocess.run(
+            [shutil.which('cc') or 'gcc', '-I', SOURCE + '/api', '-o', folder + '/print', folder + '/print.c'],
+            check=True,
+        )
         return dict(zip(expressions, map(int, subprocess.check_output([folder + '/print'], text=True).split())))
 
 
 def layout_is_the_headers():
-    described = {name: value for name, value in vars(binding).items() if name.startswith('TRIB_') and isinstance(value, int)}
+    described = {
+        name: value for name, value in vars(binding).items() if name.startswith('TRIB_') and isinstance(value, int)
+    }
     for name, struct in vars(binding).items():
         if isinstance(struct, type) and issubclass(struct, ctypes.Structure):
             described['sizeof(%s)' % name] = ctypes.sizeof(struct)
@@ -84,7 +94,11 @@ def layout_is_the_headers():
                 described['offsetof(%s, %s)' % (name, field)] = getattr(struct, field).offset
                 described['sizeof(((%s *)0)->%s)' % (name, field)] = getattr(struct, field).size
     known = compiled(list(described))
-    wrong = ['%s is %d, described as %d' % (what, known[what], value) for what, value in described.items() if known[what] != value]
+    wrong = [
+        '%s is %d, described as %d' % (what, known[what], value)
+        for what, value in described.items()
+        if known[what] != value
+    ]
     assert len(described) > 150 and not wrong, (len(described), wrong)
 
 
@@ -153,14 +167,18 @@ def exception_ends_all():
     """The program does not close the engine. The interpreter does so at its end, and the others hear that this rank has
     left."""
     for at_fault in (0, 1):
-        output = run_text('''
+        output = run_text(
+            '''
 engine = binding.Engine()
 tensor = engine.declare('x', array('d', [0]))
 for step in range(10):
     if step == 5 and engine.rank == %d:
         raise ValueError('a fault')
     engine.push_pull(tensor, array('d', [1])).result()
-''' % at_fault, status=1)
+'''
+            % at_fault,
+            status=1,
+        )
         assert 'ValueError: a fault' in lines_of(at_fault, output), output
         other = lines_of(1 - at_fault, output)
         assert re.search('TributaryError: TRIB_PEER_LEFT: tensor "x": .*rank %d ' % at_fault, other), output
@@ -293,7 +311,8 @@ with binding.Engine() as engine:
 
 def what_cannot_be_is_told():
     """Wrong input raises an error: a field that does not exist, a name with a NUL, arguments that are not numbers."""
-    run_text('''
+    run_text(
+        '''
 def refused(kind, function, *arguments, **fields):
     try:
         function(*arguments, **fields)
@@ -305,27 +324,50 @@ with binding.Engine() as engine:
     data = array('d', [1])
     assert 'NUL' in refused(ValueError, engine.declare, 'half' + chr(0) + 'a name', data)
     tensor = engine.declare('half', data)
-    assert 'rooot' in refused(AttributeError, engine.submit, binding.lib.trib_broadcast, tensor.handle, 0, 0, (data,), rooot=1)
+    broadcast = binding.lib.trib_broadcast
+    assert 'rooot' in refused(AttributeError, engine.submit, broadcast, tensor.handle, 0, 0, (data,), rooot=1)
     assert engine.push_pull(tensor, data).result()[0] == 1
     assert not engine._in_flight
-''', '-n 1')
+''',
+        '-n 1',
+    )
     for words in (['--help'], ['x'], ['0'], ['5', '6']):
-        assert 'usage: tributary run -n 4 -- python3 binding.py [STEPS]' in finish(begin('', EXAMPLE, *words), [1]), words
+        assert 'usage: tributary run -n 4 -- python3 binding.py [STEPS]' in finish(begin('', EXAMPLE, *words), [1]), (
+            words
+        )
 
 
-CASES = [('layout_is_the_headers', layout_is_the_headers), ('functions_are_the_headers', functions_are_the_headers)] + [
-    ('trains_' + name, lambda options=options, count=count: trains(options, count))
-    for name, options, count in (('alone', '', 1), ('1w', '-n 1', 1), ('4w', '-n 4', 4), ('4w2s', '-n 4 -s 2', 4))] + [
-    ('killed_rank_%d_is_an_exception' % victim, lambda victim=victim: killed_rank_is_an_exception(victim)) for victim in (0, 2)] + [
-    (case.__name__, case)
-    for case in (what_cannot_be_is_told, ctrl_c_ends_all, second_close_waits_again, exception_ends_all, arrays_nobody_holds, forked_children)]
+CASES = (
+    [('layout_is_the_headers', layout_is_the_headers), ('functions_are_the_headers', functions_are_the_headers)]
+    + [
+        ('trains_' + name, lambda options=options, count=count: trains(options, count))
+        for name, options, count in (('alone', '', 1), ('1w', '-n 1', 1), ('4w', '-n 4', 4), ('4w2s', '-n 4 -s 2', 4))
+    ]
+    + [
+        ('killed_rank_%d_is_an_exception' % victim, lambda victim=victim: killed_rank_is_an_exception(victim))
+        for victim in (0, 2)
+    ]
+    + [
+        (case.__name__, case)
+        for case in (
+            what_cannot_be_is_told,
+            ctrl_c_ends_all,
+            second_close_waits_again,
+            exception_ends_all,
+            arrays_nobody_holds,
+            forked_children,
+        )
+    ]
+)
 
 
 if __name__ == '__main__':
     # A script's background process ignores SIGINT, and its workers would inherit that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     shows = 'import binding; print(open("/proc/self/maps").read())'
-    tried = subprocess.run([sys.executable, '-c', shows], env=environment(), capture_output=True, text=True, check=False)
+    tried = subprocess.run(
+        [sys.executable, '-c', shows], env=environment(), capture_output=True, text=True, check=False
+    )
     if os.path.realpath(BUILD + '/libtributary.so.0') not in tried.stdout:
         if not os.path.basename(BUILD).startswith(('asan', 'tsan')):
             sys.exit('not ok library: binding.py does not load that of %s: %s' % (BUILD, tried.stderr))
@@ -334,4 +376,5 @@ if __name__ == '__main__':
     os.environ.update(environment())
     sys.path.insert(0, SOURCE + '/examples')
     import binding
+
     sys.exit(run_cases(CASES))

@@ -3,6 +3,7 @@
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
+
 import os
 import shutil
 import subprocess
@@ -30,7 +31,9 @@ def check(folder, programs, scons='exit 0'):
     for name, text in programs.items():
         write(os.path.join(folder, name), text)
     env = dict(os.environ, PATH=os.path.join(folder, 'bin') + ':' + os.environ['PATH'])
-    done = subprocess.run([os.path.join(folder, 'tools/check'), '--quick'], env=env, stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        [os.path.join(folder, 'tools/check'), '--quick'], env=env, stdout=subprocess.PIPE, text=True, timeout=60
+    )
     return done.returncode, done.stdout.splitlines()
 
 
@@ -39,30 +42,49 @@ def program(lines, status):
 
 
 def what_failed_stands_at_the_end(folder):
-    status, lines = check(folder, {
-        'build/release/tests/test_bad': program('1..2\nok 1 - whole\nnot ok 2 - broken\n', 1),
-        'build/release/tests/test_dies': program('1..2\nok 1 - whole\n', 9),
-        'build/release/tests/test_good': program('1..1\nok 1 - FAILED: no\n', 0),
-        'tests/process/test_script.py': 'print("ok one")\nprint("not ok two: it is cold")\n',
-    }, 'echo cannot build; exit 2')
+    status, lines = check(
+        folder,
+        {
+            'build/release/tests/test_bad': program('1..2\nok 1 - whole\nnot ok 2 - broken\n', 1),
+            'build/release/tests/test_dies': program('1..2\nok 1 - whole\n', 9),
+            'build/release/tests/test_good': program('1..1\nok 1 - FAILED: no\n', 0),
+            'tests/process/test_script.py': 'print("ok one")\nprint("not ok two: it is cold")\n',
+        },
+        'echo cannot build; exit 2',
+    )
     assert status == 1, status
-    assert lines[-5:] == ['FAILED: build: release, gcc',
-                          'FAILED: test_bad: broken (in tests: release)',
-                          'FAILED: test_dies: test_dies (exit status 9) (in tests: release)',
-                          'FAILED: test_script.py: two (it is cold) (in tests: release)',
-                          '4 passed, 4 failed, 0 skipped'], lines[-6:]
+    assert lines[-5:] == [
+        'FAILED: build: release, gcc',
+        'FAILED: test_bad: broken (in tests: release)',
+        'FAILED: test_dies: test_dies (exit status 9) (in tests: release)',
+        'FAILED: test_script.py: two (it is cold) (in tests: release)',
+        '4 passed, 4 failed, 0 skipped',
+    ], lines[-6:]
     assert not lines[-6].startswith('FAILED'), lines[-6:]
 
 
 def arguments_are_looked_at(folder):
     """Unknown arguments and --help run nothing."""
-    for tool, words, status, text in (('check', ['--quik'], 2, "not '--quik'"), ('check', ['--quick', 'x'], 2, "not '--quick x'"),
-                                      ('check', ['--help'], 0, 'tools/check [--quick|--long]'), ('install-deps', ['--test'], 2, "not '--test'"),
-                                      ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),
-                                      ('quickstart', ['--epochs', '3', 'x'], 2, 'unknown option x'), ('quickstart', ['--epochs'], 2, 'needs a value'),
-                                      ('quickstart', ['--epochs=3'], 2, 'unknown option --epochs=3'),
-                                      ('quickstart', ['--help'], 0, 'tools/quickstart [--epochs N]'), ('lint', ['api/config/config.c'], 2, 'Usage: tools/lint')):
-        done = subprocess.run([os.path.join(ROOT, 'tools', tool)] + words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=60, cwd=folder)
+    for tool, words, status, text in (
+        ('check', ['--quik'], 2, "not '--quik'"),
+        ('check', ['--quick', 'x'], 2, "not '--quick x'"),
+        ('check', ['--help'], 0, 'tools/check [--quick|--long]'),
+        ('install-deps', ['--test'], 2, "not '--test'"),
+        ('install-deps', ['--help'], 0, 'tools/install-deps [--tests|--bench]'),
+        ('quickstart', ['--epochs', '3', 'x'], 2, 'unknown option x'),
+        ('quickstart', ['--epochs'], 2, 'needs a value'),
+        ('quickstart', ['--epochs=3'], 2, 'unknown option --epochs=3'),
+        ('quickstart', ['--help'], 0, 'tools/quickstart [--epochs N]'),
+        ('lint', ['api/config/config.c'], 2, 'Usage: tools/lint'),
+    ):
+        done = subprocess.run(
+            [os.path.join(ROOT, 'tools', tool)] + words,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=60,
+            cwd=folder,
+        )
         assert done.returncode == status and text in done.stdout and '==' not in done.stdout, (tool, words, done)
 
 
@@ -73,8 +95,14 @@ def all_is_well(folder):
 
 
 def what_is_skipped_says_why(folder):
-    status, lines = check(folder, {'build/release/tests/test_some': program(
-        '1..3\n# too cold\nnot ok 1 # SKIP one\nok 2 - two\nnot ok 3 # SKIP three\n', 0)})
+    status, lines = check(
+        folder,
+        {
+            'build/release/tests/test_some': program(
+                '1..3\n# too cold\nnot ok 1 # SKIP one\nok 2 - two\nnot ok 3 # SKIP three\n', 0
+            )
+        },
+    )
     assert status == 0 and lines[-1] == '2 passed, 0 failed, 2 skipped', lines
     assert '  skipped one: too cold' in lines and '  skipped three: no reason given' in lines, lines
 

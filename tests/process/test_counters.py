@@ -11,6 +11,7 @@ which is also how a deliberate change is accepted, so that the commit shows the 
 same in every run. Real scenes depend on the kernel, hence the wider tolerance: each figure is the least of several
 repetitions. Wake-ups depend on other load and may double.
 """
+
 import ctypes
 import json
 import os
@@ -43,8 +44,13 @@ def instructions_of(scene):
     steps."""
     totals = []
     for steps in INSTRUCTION_SCENES[scene]:
-        run = subprocess.run(['valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null', PROGRAM, scene, str(steps)],
-                             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=150)
+        run = subprocess.run(
+            ['valgrind', '--tool=callgrind', '--callgrind-out-file=/dev/null', PROGRAM, scene, str(steps)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=150,
+        )
         found = re.search(r'Collected : (\d+)', run.stdout)
         assert run.returncode == 0 and found, run.stdout[-400:]
         totals.append(int(found.group(1)))
@@ -67,6 +73,7 @@ def reads_other_processes():
 
     class Vector(ctypes.Structure):
         _fields_ = [('base', ctypes.c_void_p), ('size', ctypes.c_size_t)]
+
     vectors = [Vector(ctypes.addressof(buffer), 1) for buffer in (target, source)]
     return libc.process_vm_readv(os.getpid(), ctypes.byref(vectors[0]), 1, ctypes.byref(vectors[1]), 1, 0) == 1
 
@@ -75,9 +82,11 @@ def compare(scene, stored, seen):
     def bound(name):
         factor, slack = VIRTUAL if scene.startswith('virtual') else REAL_WAKEUPS if 'wakeups' in name else REAL
         return stored[name] * factor + slack
+
     assert set(stored) == set(seen), 'other figures are stored; run with --update'
-    too_much = ['%s is %.4g, stored is %.4g' % (name, seen[name], stored[name]) for name in stored
-                if seen[name] > bound(name)]
+    too_much = [
+        '%s is %.4g, stored is %.4g' % (name, seen[name], stored[name]) for name in stored if seen[name] > bound(name)
+    ]
     assert not too_much, '; '.join(too_much) + MEANT
 
 
@@ -85,7 +94,12 @@ def compare_instructions(scene, stored):
     tolerance = INSTRUCTIONS if compiler() == stored['compiler'] else OTHER_COMPILER
     seen = instructions_of(scene)
     assert seen <= stored[scene] * tolerance, '%d instructions a step, stored are %d (%s; this is %s)%s' % (
-        seen, stored[scene], stored['compiler'], compiler(), MEANT)
+        seen,
+        stored[scene],
+        stored['compiler'],
+        compiler(),
+        MEANT,
+    )
 
 
 def store(figures):
@@ -117,8 +131,12 @@ def main():
         cases.append((name, lambda s=scene: compare(s, stored['counters'][s], seen[s])))
     for scene in INSTRUCTION_SCENES:
         if shutil.which('valgrind'):
-            cases.append(('counters_instructions_' + scene.replace(' ', '_'),
-                          lambda s=scene: compare_instructions(s, stored['instructions'])))
+            cases.append(
+                (
+                    'counters_instructions_' + scene.replace(' ', '_'),
+                    lambda s=scene: compare_instructions(s, stored['instructions']),
+                )
+            )
         else:
             print('skip counters_instructions_%s: there is no valgrind' % scene.replace(' ', '_'))
     return run_cases(cases)

@@ -100,7 +100,7 @@ def lines_are_whole_and_signals_work():
     output = Job('-H', 'a:1,b:1', *AWAY, '--', PYTHON, '-c', LINES).end().split('\n')
     for rank, host in enumerate('ab'):
         tag = '[%s rank %d] ' % (host, rank)
-        its = [line[len(tag):] for line in output if line.startswith(tag)]
+        its = [line[len(tag) :] for line in output if line.startswith(tag)]
         assert its[1:] == [str(rank) * 300000, '', 'not finished'], [line[:40] for line in its]
         ignored = int(its[0].split()[1], 16)
         assert not ignored & sum(1 << number - 1 for number in (signal.SIGINT, signal.SIGHUP, signal.SIGTERM)), its[0]
@@ -246,7 +246,10 @@ def random_kills():
 def script_stops_at_its_limit():
     """The soak script itself, for a moment."""
     done = subprocess.run(
-        [PYTHON, HERE + '/elastic_soak.py', '--minutes', '0.1', '--seed', '5'], stdout=subprocess.PIPE, text=True, timeout=120
+        [PYTHON, HERE + '/elastic_soak.py', '--minutes', '0.1', '--seed', '5'],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=120,
     )
     assert done.returncode == 0 and 'every sum was right' in done.stdout, done.stdout
 

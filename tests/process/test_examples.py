@@ -52,8 +52,11 @@ def clean_environment():
     debugging."""
     foreign = ("TRIB_", "OMPI_", "PMI_", "PMIX_", "SLURM_", "DMLC_", "TORCHELASTIC_")
     names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "MASTER_ADDR", "MASTER_PORT")
-    return {key: value for key, value in os.environ.items()
-            if key == "TRIB_LOG" or not (key.startswith(foreign) or key in names)}
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if key == "TRIB_LOG" or not (key.startswith(foreign) or key in names)
+    }
 
 
 def run(command, codec_library=None):
@@ -61,8 +64,15 @@ def run(command, codec_library=None):
     environment = clean_environment()
     if codec_library is not None:
         environment["TRIB_CODEC_LIBRARY"] = codec_library
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, errors="replace",
-                               env=environment, start_new_session=True)
+    process = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        errors="replace",
+        env=environment,
+        start_new_session=True,
+    )
     try:
         output, errors = process.communicate(timeout=TIMEOUT_S)
     except subprocess.TimeoutExpired:
@@ -114,8 +124,9 @@ def check_own_codec():
     with tempfile.TemporaryDirectory() as folder:
         library = os.path.join(folder, "steps.so")
         compiler, source = os.environ.get("CC", "cc"), os.path.join(SOURCE, "examples/own_codec/steps.c")
-        subprocess.run([compiler, "-shared", "-fPIC", "-I" + os.path.join(SOURCE, "api"), "-o", library, source],
-                       check=True)
+        subprocess.run(
+            [compiler, "-shared", "-fPIC", "-I" + os.path.join(SOURCE, "api"), "-o", library, source], check=True
+        )
         code, output, errors = run_own_codec(2, 1, library)
         expect(code == 0 and output.count("of 2: 2 -4 0") == 2, f"exit code {code}: {tail(output + errors)}")
     code, output, errors = run_own_codec(2, 1, "/nonexistent/steps.so")
@@ -139,8 +150,10 @@ def check_digits(workers, servers, *arguments):
     expect(results["servers"] == servers, f"{results['servers']} servers")
     expect(results["accuracy"] >= 0.95, f"accuracy {results['accuracy']}")
     expect(results["bit_identical"] is True, "the workers' weights are not bit-identical")
-    expect(results["matches_reference"] is True and results["difference"] <= results["tolerance"],
-           f"difference {results['difference']} from one process, tolerance {results['tolerance']}")
+    expect(
+        results["matches_reference"] is True and results["difference"] <= results["tolerance"],
+        f"difference {results['difference']} from one process, tolerance {results['tolerance']}",
+    )
     expect(results["passed"] is True, "passed is false")
     expect(results["exchange_mb_per_s"] > 0 and results["exchange_p50_us"] > 0, "no exchange was measured")
     return results["weights_hash"]
@@ -154,10 +167,28 @@ def check_digits_same_bits():
 
 def kill_all_at_work(workers, servers, path, saves):
     """Starts a training that saves, and kills all its processes at once some time after so many boundaries."""
-    command = [LAUNCHER, "run", "-n", str(workers), *(["-s", str(servers)] if servers else []), "--",
-               example("digits"), "--checkpoint", path, "--every", "3"]
-    job = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace",
-                           env=clean_environment(), start_new_session=True)
+    command = [
+        LAUNCHER,
+        "run",
+        "-n",
+        str(workers),
+        *(["-s", str(servers)] if servers else []),
+        "--",
+        example("digits"),
+        "--checkpoint",
+        path,
+        "--every",
+        "3",
+    ]
+    job = subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=clean_environment(),
+        start_new_session=True,
+    )
     said = []
     while saves > 0:
         said.append(job.stdout.readline())
@@ -249,8 +280,12 @@ def check_readme():
 def check_names():
     """A program that links the archive gets only our global names. The compiler adds some: with two underscores, and
     DW.ref.NAME, which an unwinder looks up."""
-    listing = subprocess.run(["nm", "-g", "--defined-only", os.path.join(BUILD, "libtributary.a")],
-                             capture_output=True, text=True, check=True).stdout
+    listing = subprocess.run(
+        ["nm", "-g", "--defined-only", os.path.join(BUILD, "libtributary.a")],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
     names = {line.split()[2] for line in listing.splitlines() if len(line.split()) == 3}
     expect("trib_push_pull" in names, "the archive has no trib_push_pull")
     foreign = sorted(name for name in names if not name.startswith(("trib_", "__", "DW.ref.__")))
@@ -259,8 +294,9 @@ def check_names():
 
 def check_search_path():
     """LD_LIBRARY_PATH takes precedence over the library's own search path."""
-    dynamic = subprocess.run(["readelf", "-d", os.path.join(BUILD, "libtributary.so")], capture_output=True, text=True,
-                             check=True).stdout
+    dynamic = subprocess.run(
+        ["readelf", "-d", os.path.join(BUILD, "libtributary.so")], capture_output=True, text=True, check=True
+    ).stdout
     expect("(RUNPATH)" in dynamic and "(RPATH)" not in dynamic, "the library has an RPATH")
 
 
@@ -278,8 +314,12 @@ def tests():
     yield "own_codec", check_own_codec
     yield "digits_same_bits", check_digits_same_bits
     yield "digits_checkpoint", check_digits_checkpoint
-    yield "digits_missing_data", lambda: check_digits_refuses(["--data", "/nonexistent/digits.csv"], 1,
-                                                              "/nonexistent/digits.csv", "No such file")
+    yield (
+        "digits_missing_data",
+        lambda: check_digits_refuses(
+            ["--data", "/nonexistent/digits.csv"], 1, "/nonexistent/digits.csv", "No such file"
+        ),
+    )
     yield "digits_bad_data", check_digits_bad_data
     yield "digits_bad_epochs", lambda: check_digits_refuses(["--epochs", "many"], 2, "--epochs", "many")
     yield "digits_bad_option", lambda: check_digits_refuses(["--fast"], 2, "--fast", "usage")

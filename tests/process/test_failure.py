@@ -4,6 +4,7 @@ lost one.
 
 Also sends garbage to a running job's ports, which must change nothing. Prints `ok NAME` / `not ok NAME: why`.
 """
+
 import os
 import random
 import re
@@ -30,9 +31,17 @@ class Job:
     def __init__(self, log='error', servers=None, epochs=300, **settings):
         port = free_port()
         self.port = port
-        env = dict(os.environ, TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(SERVERS), TRIB_TOKEN='token of a test',
-                   TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_LISTEN='127.0.0.1',
-                   TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT), TRIB_LOG=log, **settings)
+        env = dict(
+            os.environ,
+            TRIB_WORKERS=str(WORKERS),
+            TRIB_SERVERS=str(SERVERS),
+            TRIB_TOKEN='token of a test',
+            TRIB_COORDINATOR='127.0.0.1:%d' % port,
+            TRIB_LISTEN='127.0.0.1',
+            TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT),
+            TRIB_LOG=log,
+            **settings,
+        )
         self.members = {}
         for i in range(SERVERS):
             self.start('server %d' % i, [BUILD + '/tributary', 'server'], dict(env, **(servers or {})))
@@ -40,8 +49,15 @@ class Job:
             self.start('rank %d' % i, [DIGITS, '--epochs', str(epochs)], dict(env, TRIB_RANK=str(i)))
 
     def start(self, name, command, env):
-        self.members[name] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                              stderr=subprocess.STDOUT, text=True, errors='replace')
+        self.members[name] = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors='replace',
+        )
 
     def wait_progress(self):
         """Waits until rank 0 has printed its first epoch, so that the job is in the middle of its exchanges."""
@@ -101,7 +117,12 @@ def lose(victim, number):
             losses = [line for line in output.splitlines() if re.search('TRIB_PEER_LOST: |the job is over: ', line)]
             first = [re.search(r':(\d+)\)', line) for line in losses]
             named = [at and at.group(1) == str(job.members[victim].pid) for at in first]
-            assert named and all(named), '%s does not name %s (pid %d) first: %s' % (name, victim, job.members[victim].pid, output[-400:])
+            assert named and all(named), '%s does not name %s (pid %d) first: %s' % (
+                name,
+                victim,
+                job.members[victim].pid,
+                output[-400:],
+            )
     finally:
         job.clean()
 
@@ -162,10 +183,21 @@ def garbage():
 def wrong_token():
     port = free_port()
     env = dict(os.environ, TRIB_WORKERS='2', TRIB_COORDINATOR='127.0.0.1:%d' % port, TRIB_JOIN_TIMEOUT='3')
-    first = subprocess.Popen(DIGITS, env=dict(env, TRIB_RANK='0', TRIB_TOKEN='one of them'), stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True)
-    second = subprocess.run(DIGITS, env=dict(env, TRIB_RANK='1', TRIB_TOKEN='another one'), stdout=subprocess.PIPE,
-                            stderr=subprocess.STDOUT, text=True, timeout=30)
+    first = subprocess.Popen(
+        DIGITS,
+        env=dict(env, TRIB_RANK='0', TRIB_TOKEN='one of them'),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+    second = subprocess.run(
+        DIGITS,
+        env=dict(env, TRIB_RANK='1', TRIB_TOKEN='another one'),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=30,
+    )
     output, _ = first.communicate(timeout=30)
     assert second.returncode != 0 and 'TRIB_TOKEN' in second.stdout, second.stdout
     assert first.returncode != 0 and re.search('missing rank 1', output), output
@@ -211,21 +243,40 @@ def other_transport():
 def scarce(who, limit, settings):
     """Runs a job of 8 workers and 2 servers of which one has a low limit of open files. All members must fail. Returns
     their names, pids and outputs."""
-    env = dict(os.environ, TRIB_WORKERS='8', TRIB_SERVERS='2', TRIB_JOIN_TIMEOUT='4', TRIB_REACTORS='1', TRIB_COLOCATE='off',
-               TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), **settings)
+    env = dict(
+        os.environ,
+        TRIB_WORKERS='8',
+        TRIB_SERVERS='2',
+        TRIB_JOIN_TIMEOUT='4',
+        TRIB_REACTORS='1',
+        TRIB_COLOCATE='off',
+        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+        **settings,
+    )
     names = ['server %d' % i for i in range(2)] + ['rank %d' % i for i in range(8)]
     members = []
     for name in names:
         few = (lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))) if name == who else None
         command = [TRIBUTARY, 'server'] if name.startswith('server') else [HELLO]
-        members.append(subprocess.Popen(command, env=dict(env, TRIB_RANK=name[-1]), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, preexec_fn=few))
+        members.append(
+            subprocess.Popen(
+                command,
+                env=dict(env, TRIB_RANK=name[-1]),
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                preexec_fn=few,
+            )
+        )
     try:
         outputs = [member.communicate(timeout=60)[0] for member in members]
     finally:
         for member in members:
             member.kill()
             member.wait()
-    assert all(member.returncode == 1 for member in members), 'the job formed: %s' % [member.returncode for member in members]
+    assert all(member.returncode == 1 for member in members), 'the job formed: %s' % [
+        member.returncode for member in members
+    ]
     return [(name, member.pid, output) for name, member, output in zip(names, members, outputs)]
 
 
@@ -235,7 +286,10 @@ def too_few_files(transport):
     result = scarce('server 0', 13, {'TRIB_TRANSPORT': transport})
     pid = result[0][1]
     for name, _, output in result:
-        words = r'the job is over: server \d \(\S+:%d\) could let nobody else connect for .*: process %d may have 13 \(ulimit -n\)' % (pid, pid)
+        words = (
+            r'the job is over: server \d \(\S+:%d\) could let nobody else connect for .*: '
+            r'process %d may have 13 \(ulimit -n\)' % (pid, pid)
+        )
         assert re.search(words, output), '%s: %s' % (name, output)
 
 
@@ -259,16 +313,34 @@ def too_few_files_to_connect():
 
 def no_room_for_threads():
     """The system reports a thread's missing memory as "unavailable". The error names the actual limit."""
-    settings = dict(env=dict(os.environ, TRIB_COORDINATOR='127.0.0.1:%d' % free_port()), stderr=subprocess.PIPE, text=True, timeout=60, check=False)
-    done = subprocess.run(['sh', '-c', 'ulimit -s 8388608 && ulimit -v 4194304 && exec %s server' % TRIBUTARY], **settings)
-    assert done.returncode == 1 and re.search(r'could not start reactor 0: .*4096 MiB of addresses \(ulimit -v\)', done.stderr), done
+    settings = dict(
+        env=dict(os.environ, TRIB_COORDINATOR='127.0.0.1:%d' % free_port()),
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    done = subprocess.run(
+        ['sh', '-c', 'ulimit -s 8388608 && ulimit -v 4194304 && exec %s server' % TRIBUTARY], **settings
+    )
+    assert done.returncode == 1 and re.search(
+        r'could not start reactor 0: .*4096 MiB of addresses \(ulimit -v\)', done.stderr
+    ), done
 
 
 def too_little_memory():
     """A server without memory for its sums says so. All members end with its text, long before an operation's
     deadline."""
-    env = dict(os.environ, TRIB_WORKERS='2', TRIB_SERVERS='1', TRIB_REACTORS='1', TRIB_COLOCATE='off', TRIB_PEER_TIMEOUT='2',
-               TRIB_TRANSPORT='tcp', TRIB_COORDINATOR='127.0.0.1:%d' % free_port())
+    env = dict(
+        os.environ,
+        TRIB_WORKERS='2',
+        TRIB_SERVERS='1',
+        TRIB_REACTORS='1',
+        TRIB_COLOCATE='off',
+        TRIB_PEER_TIMEOUT='2',
+        TRIB_TRANSPORT='tcp',
+        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+    )
     settings = dict(env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     members = [subprocess.Popen([TRIBUTARY, 'server'], **settings)]
     try:
@@ -279,7 +351,12 @@ def too_little_memory():
         limit = pages * resource.getpagesize() + (3 << 20)
         resource.prlimit(members[0].pid, resource.RLIMIT_AS, (limit, limit))
         for rank in range(2):
-            members.append(subprocess.Popen([TRIBUTARY, 'bench', '--sizes', '256M', '--iters', '2'], **dict(settings, env=dict(env, TRIB_RANK=str(rank)))))
+            members.append(
+                subprocess.Popen(
+                    [TRIBUTARY, 'bench', '--sizes', '256M', '--iters', '2'],
+                    **dict(settings, env=dict(env, TRIB_RANK=str(rank))),
+                )
+            )
         outputs = [member.communicate(timeout=60)[0] for member in members]
     finally:
         for member in members:
@@ -287,15 +364,29 @@ def too_little_memory():
             member.wait()
     assert 'out of memory for a contribution of' in outputs[0], outputs[0]
     for member, output in zip(members, outputs):
-        assert member.returncode == 1 and 'found no memory for contributions' in output, '%d: %s' % (member.returncode, output)
+        assert member.returncode == 1 and 'found no memory for contributions' in output, '%d: %s' % (
+            member.returncode,
+            output,
+        )
 
 
-CASES = [('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
-         for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
-         for victim in ('rank 2', 'server 1', 'rank 0')] + [('server_told_to_leave', server_told_to_leave), ('garbage_on_ports', garbage), ('wrong_token', wrong_token), ('crash_leaves_nothing', crash_leaves_nothing),
-                                                ('other_transport', other_transport), ('no_room_for_threads', no_room_for_threads), ('too_few_files', lambda: too_few_files('auto')), ('too_few_files_tcp', lambda: too_few_files('tcp')),
-                                                ('too_few_files_to_gather', too_few_files_to_gather), ('too_few_files_to_connect', too_few_files_to_connect),
-                                                ('too_little_memory', too_little_memory)]
+CASES = [
+    ('%s_%s' % (victim.replace(' ', '_'), name), lambda v=victim, n=number: lose(v, n))
+    for name, number in (('killed', signal.SIGKILL), ('stopped', signal.SIGSTOP))
+    for victim in ('rank 2', 'server 1', 'rank 0')
+] + [
+    ('server_told_to_leave', server_told_to_leave),
+    ('garbage_on_ports', garbage),
+    ('wrong_token', wrong_token),
+    ('crash_leaves_nothing', crash_leaves_nothing),
+    ('other_transport', other_transport),
+    ('no_room_for_threads', no_room_for_threads),
+    ('too_few_files', lambda: too_few_files('auto')),
+    ('too_few_files_tcp', lambda: too_few_files('tcp')),
+    ('too_few_files_to_gather', too_few_files_to_gather),
+    ('too_few_files_to_connect', too_few_files_to_connect),
+    ('too_little_memory', too_little_memory),
+]
 
 
 if __name__ == '__main__':

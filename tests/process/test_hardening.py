@@ -6,6 +6,7 @@ that a linker resolves is writable while the program runs. Programs can be loade
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+
 import glob
 import os
 import re
@@ -22,8 +23,12 @@ VARIANT = os.path.basename(BUILD).split('-')[0]
 
 
 def read(path):
-    done = subprocess.run(['readelf', '--wide', '--file-header', '--program-headers', '--dynamic', '--dyn-syms', path],
-                          stdout=subprocess.PIPE, text=True, timeout=60)
+    done = subprocess.run(
+        ['readelf', '--wide', '--file-header', '--program-headers', '--dynamic', '--dyn-syms', path],
+        stdout=subprocess.PIPE,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, 'readelf cannot read ' + path
     return done.stdout
 
@@ -37,7 +42,9 @@ def check(path):
     assert re.search(r'Type:\s+DYN', text), name + ' has a fixed address'
     assert '__stack_chk_fail' in text, name + ' has no stack protector'
     if VARIANT == 'release':
-        assert re.search(r'__\w+_chk@', text.replace('__stack_chk_fail', '')), name + ' calls no checked function (FORTIFY)'
+        assert re.search(r'__\w+_chk@', text.replace('__stack_chk_fail', '')), (
+            name + ' calls no checked function (FORTIFY)'
+        )
 
 
 def libraries():
@@ -48,7 +55,9 @@ def libraries():
 
 
 def programs():
-    for path in [BUILD + '/tributary'] + [p for p in glob.glob(BUILD + '/examples/*') if os.access(p, os.X_OK) and os.path.isfile(p)]:
+    for path in [BUILD + '/tributary'] + [
+        p for p in glob.glob(BUILD + '/examples/*') if os.access(p, os.X_OK) and os.path.isfile(p)
+    ]:
         text = read(path)
         assert re.search(r'Type:\s+DYN', text), os.path.basename(path) + ' has a fixed address'
         assert re.search(r'BIND_NOW|\bNOW\b', text), os.path.basename(path) + ' binds lazily'

@@ -2,6 +2,7 @@
 """Signals to `tributary run`: the workers may finish, the servers wait for them, and no process is left behind. Prints
 `ok NAME` / `not ok NAME: why`.
 """
+
 import os
 import pty
 import re
@@ -53,12 +54,16 @@ FINISHES = 'trap told=1 INT TERM; echo up; until [ "$told" ]; do sleep 0.05; don
 
 def servers_wait_for_workers():
     """Work that the first signal interrupts is finished."""
+
     def check(status, output, number):
         assert status == 128 + number, (status, output)
         assert all('worker %d of 2: 2 4 6' % rank in output for rank in (0, 1)), output
         assert 'server' not in output and 'ended with' not in output, output
+
     check(*at_terminal('-n 2 -s 2', ['sh', '-c', FINISHES, HELLO], [('up', 2, CTRL_C)]), signal.SIGINT)
-    child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sh', '-c', FINISHES, HELLO], env=environment(), **PIPES)
+    child = subprocess.Popen(
+        [TOOL, 'run', '-n', '2', '-s', '2', '--', 'sh', '-c', FINISHES, HELLO], env=environment(), **PIPES
+    )
     try:
         output = child.stdout.readline() + child.stdout.readline()
         child.send_signal(signal.SIGTERM)
@@ -73,7 +78,9 @@ def second_ctrl_c_ends_all():
     """A process that does not end is named. The second signal ends all without waiting."""
     mark = 'second%d' % os.getpid()
     stays = 'trap "" INT TERM; echo up; sleep 3000; sleep 3000'
-    status, output = at_terminal('-n 2 -s 1', ['sh', '-c', stays], [('up', 2, CTRL_C), ('waiting for rank 0, rank 1,', 1, CTRL_C)], mark)
+    status, output = at_terminal(
+        '-n 2 -s 1', ['sh', '-c', stays], [('up', 2, CTRL_C), ('waiting for rank 0, rank 1,', 1, CTRL_C)], mark
+    )
     assert status == 128 + signal.SIGINT, (status, output)
     assert 'a second signal ends all' in output and 'SIGTERM did not end rank 0, rank 1 within' in output, output
     assert comes_true(lambda: not alive(mark)), 'still there: %s' % alive(mark)
@@ -81,7 +88,11 @@ def second_ctrl_c_ends_all():
 
 def many_signals_are_more_than_one():
     """Signals within the first half second count as one; later ones count however closely they follow each other."""
-    child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'trap "" TERM; echo up; sleep 3000; sleep 3000'], env=environment(), **PIPES)
+    child = subprocess.Popen(
+        [TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'trap "" TERM; echo up; sleep 3000; sleep 3000'],
+        env=environment(),
+        **PIPES,
+    )
     try:
         assert child.stdout.readline() == 'up\n'
         while child.poll() is None:
@@ -98,7 +109,11 @@ def signals_reach_all():
     """A shell that SIGTERM ends leaves its children behind; run ends them too."""
     for program in ('sleep 3000; true', 'trap "" TERM; sleep 3000; true'):
         mark = 'signal%d' % os.getpid()
-        child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'env', 'OWN_' + mark + '=1', 'sh', '-c', program], env=environment(mark), **PIPES)
+        child = subprocess.Popen(
+            [TOOL, 'run', '-n', '2', '-s', '1', '--', 'env', 'OWN_' + mark + '=1', 'sh', '-c', program],
+            env=environment(mark),
+            **PIPES,
+        )
         comes_true(lambda: len(alive('OWN_' + mark)) == 4)
         child.send_signal(signal.SIGTERM)
         try:
@@ -117,7 +132,9 @@ def closed_output_leaves_nobody():
     program = '[ "$TRIB_RANK" = 0 ] && exec sleep 3000; sleep 3000 & while sleep 0.1; do echo line; done'
     for number in (signal.SIGPIPE, signal.SIGQUIT):
         mark = 'closed%d' % os.getpid()
-        child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '1', '--', 'sh', '-c', program], env=environment(mark), **PIPES)
+        child = subprocess.Popen(
+            [TOOL, 'run', '-n', '2', '-s', '1', '--', 'sh', '-c', program], env=environment(mark), **PIPES
+        )
         try:
             assert child.stdout.readline() == '[rank 1] line\n'
             if number == signal.SIGPIPE:
@@ -152,7 +169,12 @@ def stops_and_goes_on_together():
     """Servers stop and go on with the workers, after Ctrl-Z and `fg` or a background read from the terminal. Servers
     that went on alone would take the workers for lost."""
     mark = 'stopped%d' % os.getpid()
-    child = subprocess.Popen([TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), preexec_fn=os.setpgrp, **PIPES)
+    child = subprocess.Popen(
+        [TOOL, 'run', '-n', '2', '-s', '2', '--', 'sleep', '3000'],
+        env=environment(mark),
+        preexec_fn=os.setpgrp,
+        **PIPES,
+    )
     try:
         assert comes_true(lambda: len(alive(mark)) == 5), alive(mark)
         for number in (signal.SIGTSTP, signal.SIGTTIN, signal.SIGTTOU):
@@ -168,8 +190,12 @@ def stops_and_goes_on_together():
 def survives_a_hangup_under_nohup():
     """Under nohup run ignores SIGHUP when the terminal closes. A signal that is not ignored still ends it later."""
     for ignores, status in ((True, signal.SIGTERM), (False, signal.SIGHUP)):
-        child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'], env=environment(),
-                                 preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores else signal.SIG_DFL), **PIPES)
+        child = subprocess.Popen(
+            [TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'],
+            env=environment(),
+            preexec_fn=lambda: signal.signal(signal.SIGHUP, signal.SIG_IGN if ignores else signal.SIG_DFL),
+            **PIPES,
+        )
         try:
             assert child.stdout.readline() == 'up\n'
             child.send_signal(signal.SIGHUP)
@@ -182,22 +208,35 @@ def survives_a_hangup_under_nohup():
 
 
 def inherits_nothing_that_harms():
-    """The parent ignores or blocks what run, its servers and its workers need; run ends all the same, and at SIGTERM."""
+    """The parent ignores or blocks what run, its servers and its workers need; run ends all the same, and at
+    SIGTERM."""
+
     def ignore():
         for number in (signal.SIGCHLD, signal.SIGPIPE, signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+
     shows = 'grep -E "Sig(Blk|Ign)" /proc/self/status'
-    for command in ([TOOL, 'run', '-n', '2', '-s', '1', '--', HELLO], [TOOL, 'bench', '-n', '2', '-s', '1', '--sizes', '4K', '--iters', '2'],
-                    [TOOL, 'run', '-n', '1', '--', 'sh', '-c', shows]):
-        done = subprocess.run(command, env=environment(), preexec_fn=ignore, restore_signals=False, timeout=60, check=False, **PIPES)
+    for command in (
+        [TOOL, 'run', '-n', '2', '-s', '1', '--', HELLO],
+        [TOOL, 'bench', '-n', '2', '-s', '1', '--sizes', '4K', '--iters', '2'],
+        [TOOL, 'run', '-n', '1', '--', 'sh', '-c', shows],
+    ):
+        done = subprocess.run(
+            command, env=environment(), preexec_fn=ignore, restore_signals=False, timeout=60, check=False, **PIPES
+        )
         assert done.returncode == 0, done
     masks = dict(re.findall(r'(SigBlk|SigIgn):\s*(\w+)', done.stdout))
     # Four may stay ignored, which a parent ignores on purpose.
     meant = sum(1 << number - 1 for number in (signal.SIGHUP, signal.SIGINT, signal.SIGQUIT, signal.SIGXFSZ))
     assert int(masks['SigBlk'], 16) == 0 and int(masks['SigIgn'], 16) & ~meant == 0, done.stdout
-    child = subprocess.Popen([TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'], env=environment(), preexec_fn=ignore,
-                             restore_signals=False, **PIPES)
+    child = subprocess.Popen(
+        [TOOL, 'run', '-n', '1', '--', 'sh', '-c', 'echo up; exec sleep 3000'],
+        env=environment(),
+        preexec_fn=ignore,
+        restore_signals=False,
+        **PIPES,
+    )
     try:
         assert child.stdout.readline() == 'up\n'
         child.send_signal(signal.SIGTERM)
@@ -212,7 +251,9 @@ def servers_outlive_other_signals():
     port = free_port()
     env = dict(environment(), TRIB_WORKERS='1', TRIB_SERVERS='1', TRIB_COORDINATOR='127.0.0.1:%d' % port)
     server = subprocess.Popen([TOOL, 'server'], env=env, **PIPES)
-    worker = subprocess.Popen(['sh', '-c', 'read line; exec "$0"', HELLO], env=dict(env, TRIB_RANK='0'), stdin=subprocess.PIPE, **PIPES)
+    worker = subprocess.Popen(
+        ['sh', '-c', 'read line; exec "$0"', HELLO], env=dict(env, TRIB_RANK='0'), stdin=subprocess.PIPE, **PIPES
+    )
     try:
         assert comes_true(lambda: 'trib-0' in threads_of(server.pid)), threads_of(server.pid)
         with open('/proc/%d/comm' % server.pid) as name:  # what ps and top show
@@ -242,8 +283,10 @@ def names_of_servers():
     mark = 'names%d' % os.getpid()
     child = subprocess.Popen([TOOL, 'run', '-n', '1', '-s', '2', '--', 'sleep', '3000'], env=environment(mark), **PIPES)
     try:
+
         def names():
             return sorted(threads_of(int(pid))[0] for pid in alive(mark))
+
         assert comes_true(lambda: names() == ['sleep', 'tributary', 'tributary', 'tributary']), names()
     finally:
         child.kill()
@@ -273,12 +316,20 @@ def one_ctrl_c_counts_once():
         assert '1 of them' in output, (where, output)
 
 
-CASES = [('servers_wait_for_workers', servers_wait_for_workers), ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
-         ('many_signals_are_more_than_one', many_signals_are_more_than_one), ('signals_reach_all', signals_reach_all),
-         ('closed_output_leaves_nobody', closed_output_leaves_nobody), ('killed_run_leaves_nobody', killed_run_leaves_nobody),
-         ('stops_and_goes_on_together', stops_and_goes_on_together), ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
-         ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup), ('inherits_nothing_that_harms', inherits_nothing_that_harms),
-         ('servers_outlive_other_signals', servers_outlive_other_signals), ('names_of_servers', names_of_servers)]
+CASES = [
+    ('servers_wait_for_workers', servers_wait_for_workers),
+    ('second_ctrl_c_ends_all', second_ctrl_c_ends_all),
+    ('many_signals_are_more_than_one', many_signals_are_more_than_one),
+    ('signals_reach_all', signals_reach_all),
+    ('closed_output_leaves_nobody', closed_output_leaves_nobody),
+    ('killed_run_leaves_nobody', killed_run_leaves_nobody),
+    ('stops_and_goes_on_together', stops_and_goes_on_together),
+    ('one_ctrl_c_counts_once', one_ctrl_c_counts_once),
+    ('survives_a_hangup_under_nohup', survives_a_hangup_under_nohup),
+    ('inherits_nothing_that_harms', inherits_nothing_that_harms),
+    ('servers_outlive_other_signals', servers_outlive_other_signals),
+    ('names_of_servers', names_of_servers),
+]
 
 
 if __name__ == '__main__':

@@ -89,7 +89,8 @@ except tributary.NotInitializedError as problem:
     assert 'init()' in str(problem)
 tributary.init()
 engine, rank = tributary.engine(), tributary.rank()
-for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'), (lambda: engine.declare('nul\\0', 0, 1), 'NUL'),
+for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'),
+                    (lambda: engine.declare('nul\\0', 0, 1), 'NUL'),
                     (lambda: engine.declare_like('text', 'text'), 'str is no array'),
                     (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('P')), 'type P'),
                     (lambda: engine.declare('short', 0, 4).push_pull(array.array('f', [1.0])), 'declared with 4'),
@@ -156,9 +157,7 @@ print('joins are right')
 def workers_join():
     for options in (), ('-s', '1'):
         for transport in 'shm', 'tcp':
-            output = python_bed.run_workers(
-                sys.executable, 3, '-c', JOIN, options=options, TRIB_TRANSPORT=transport
-            )
+            output = python_bed.run_workers(sys.executable, 3, '-c', JOIN, options=options, TRIB_TRANSPORT=transport)
             assert output.count('joins are right') == 3, (options, transport, output[-1500:])
 
 

@@ -4,6 +4,7 @@ soon, and either has all its results or says which member was lost. Prints `ok N
 
     test_random.py [SEED [RUNS]]     each name contains the seed, so one run can be repeated: test_random.py 17 1
 """
+
 import os
 import random
 import signal
@@ -22,9 +23,18 @@ class Run:
     def __init__(self, seed):
         self.rng = random.Random(seed)
         self.workers, self.servers = self.rng.randint(1, 4), self.rng.randint(0, 3)
-        env = dict(os.environ, TRIB_WORKERS=str(self.workers), TRIB_SERVERS=str(self.servers), TRIB_TOKEN='token of a test',
-                   TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_PEER_TIMEOUT='1',
-                   TRIB_JOIN_TIMEOUT='3', TRIB_LOG='error', TRIB_REACTORS=str(self.rng.randint(1, 2)))
+        env = dict(
+            os.environ,
+            TRIB_WORKERS=str(self.workers),
+            TRIB_SERVERS=str(self.servers),
+            TRIB_TOKEN='token of a test',
+            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+            TRIB_LISTEN='127.0.0.1',
+            TRIB_PEER_TIMEOUT='1',
+            TRIB_JOIN_TIMEOUT='3',
+            TRIB_LOG='error',
+            TRIB_REACTORS=str(self.rng.randint(1, 2)),
+        )
         self.members = {}
         for i in range(self.servers):
             self.start('server %d' % i, [BUILD + '/tributary', 'server'], env)
@@ -36,11 +46,23 @@ class Run:
 
     def describe(self):
         return '%d workers, %d servers, %s %s after %.2f s' % (
-            self.workers, self.servers, self.victim, 'killed' if self.signal == signal.SIGKILL else 'stopped', self.delay)
+            self.workers,
+            self.servers,
+            self.victim,
+            'killed' if self.signal == signal.SIGKILL else 'stopped',
+            self.delay,
+        )
 
     def start(self, name, command, env):
-        self.members[name] = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                                              stderr=subprocess.STDOUT, text=True, errors='replace')
+        self.members[name] = subprocess.Popen(
+            command,
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors='replace',
+        )
 
     def go(self):
         time.sleep(self.delay)

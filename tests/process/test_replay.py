@@ -4,6 +4,7 @@ the predictions of `tributary replay` with such runs, searches with `tributary t
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+
 import fcntl
 import glob
 import json
@@ -36,8 +37,14 @@ def write_model():
 def run(*words, status=0, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
     env.update(more)
-    done = subprocess.run([TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
-    assert done.returncode == status, '%s: status %d: %s' % (words[0], done.returncode, (done.stdout + done.stderr)[-600:])
+    done = subprocess.run(
+        [TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150
+    )
+    assert done.returncode == status, '%s: status %d: %s' % (
+        words[0],
+        done.returncode,
+        (done.stdout + done.stderr)[-600:],
+    )
     return done.stdout if status == 0 else done.stderr
 
 
@@ -60,9 +67,11 @@ def near(value, wanted, percent, what):
 
 
 def as_it_was():
-    for name, words in (('plain', ['-n', '3', '-s', '1', '--rate', '2gbit']),
-                        ('colocated', ['-n', '4', '-s', '0', '--rate', '5gbit']),
-                        ('no priorities', ['-n', '2', '-s', '2', '--rate', '2gbit', '--no-priorities'])):
+    for name, words in (
+        ('plain', ['-n', '3', '-s', '1', '--rate', '2gbit']),
+        ('colocated', ['-n', '4', '-s', '0', '--rate', '5gbit']),
+        ('no priorities', ['-n', '2', '-s', '2', '--rate', '2gbit', '--no-priorities']),
+    ):
         files, step = recorded(name, *words)
         said = replay(files)
         near(said['recorded']['step_ms'], step, 1, name + ', recorded')
@@ -75,9 +84,19 @@ def as_it_was():
 def other_worlds():
     files, _ = recorded('base', '-n', '3', '-s', '1', '--rate', '2gbit')
     known = ['--recorded-rate', '2gbit']
-    for change in (['--rate', '5gbit'], ['--rate', '1gbit'], ['-s', '3'], ['-s', '0'], ['-n', '6'], ['--codec', '0.5'],
-                   ['--partition', '256K', '--chunk', '64K'], ['--credit', '8M'], ['--no-priorities'],
-                   ['--cross-barrier'], ['-n', '4', '-s', '2', '--rate', '10gbit', '--partition', '2M']):
+    for change in (
+        ['--rate', '5gbit'],
+        ['--rate', '1gbit'],
+        ['-s', '3'],
+        ['-s', '0'],
+        ['-n', '6'],
+        ['--codec', '0.5'],
+        ['--partition', '256K', '--chunk', '64K'],
+        ['--credit', '8M'],
+        ['--no-priorities'],
+        ['--cross-barrier'],
+        ['-n', '4', '-s', '2', '--rate', '10gbit', '--partition', '2M'],
+    ):
         words = ['-n', '3', '-s', '1', '--rate', '2gbit'] + change
         if '-n' in change:
             words = words[2:] if '-s' not in change else words[4:]
@@ -112,13 +131,27 @@ def machines():
         assert (said['recorded']['per_machine'], said['recorded']['local_sum']) == (2, 2 if when == 'on' else 0), said
         near(said['recorded']['rate_bits'] / 1e9, 2, 6, when + ', rate')
         near(said['replayed']['step_ms'], step, 5, 'machines that sum first: ' + when)
-        near(said['predicted']['step_ms'], truth[other], 5, 'machines that sum first: %s, recorded with %s' % (other, when))
+        near(
+            said['predicted']['step_ms'],
+            truth[other],
+            5,
+            'machines that sum first: %s, recorded with %s' % (other, when),
+        )
         parts = said['replayed' if when == 'on' else 'predicted']['partition_ms']
         assert parts['near'] > 0 and parts['part'] > 0 and parts['hand'] > 0, parts
         known = ['--recorded-rate', '2gbit', '--local-sum', when]
-        near(replay(files, *known, '-n', '8', '--per-machine', '4', '--rate', '5gbit')['predicted']['step_ms'],
-             sim('-n', '8', '-s', '1', '--rate', '5gbit', '--per-machine', '4', '--local-sum', when), 5, '4 on a machine, ' + when)
-        near(replay(files, *known, '--per-machine', '1')['predicted']['step_ms'], sim(*where[:-2]), 5, 'one on a machine, ' + when)
+        near(
+            replay(files, *known, '-n', '8', '--per-machine', '4', '--rate', '5gbit')['predicted']['step_ms'],
+            sim('-n', '8', '-s', '1', '--rate', '5gbit', '--per-machine', '4', '--local-sum', when),
+            5,
+            '4 on a machine, ' + when,
+        )
+        near(
+            replay(files, *known, '--per-machine', '1')['predicted']['step_ms'],
+            sim(*where[:-2]),
+            5,
+            'one on a machine, ' + when,
+        )
     text = run('trace', *files)
     assert '3 machines; every worker pushes its own' in text and 'rank 0 + 1' in text, text
     assert 'cannot be 3 on each machine' in run('replay', '--per-machine', '3', *files, status=1)
@@ -133,8 +166,15 @@ def hosts_of_one_machine():
     files, step = recorded('namespaces', '--one-machine', '--rate', '40gbit', *words)
     assert step > 11 + 0.9 * sent_ms, 'a step takes %.2f ms, its bytes alone %.2f ms of the one core' % (step, sent_ms)
     assert apart < 0.8 * step, (apart, step)
-    near(replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--rate', '20gbit')['predicted']['step_ms'], sim('--one-machine', '--rate', '20gbit', *words), 3, 'on one core')
-    faster = replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--many-machines', '--rate', '40gbit')['predicted']['simulated_ms']
+    near(
+        replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--rate', '20gbit')['predicted']['step_ms'],
+        sim('--one-machine', '--rate', '20gbit', *words),
+        3,
+        'on one core',
+    )
+    faster = replay(files, '--cores', '1', '--recorded-rate', '40gbit', '--many-machines', '--rate', '40gbit')[
+        'predicted'
+    ]['simulated_ms']
     near(faster, apart, 5, 'on machines of their own')
 
 
@@ -143,7 +183,9 @@ def one_host():
     files, step = recorded('one host', '-n', '3', '-s', '0', '--per-machine', '3')
     # Single steps differ by a few percent here, so the median is that of many.
     said = replay(files, '--per-machine', '1', '--rate', '10gbit', '--iters', '20')
-    assert said['recorded']['one_host'] and said['replayed']['t_opt_ms'] == 0 and said['replayed']['wire_bytes'] == 0, said
+    assert said['recorded']['one_host'] and said['replayed']['t_opt_ms'] == 0 and said['replayed']['wire_bytes'] == 0, (
+        said
+    )
     near(said['replayed']['step_ms'], step, 2, 'one host')
     near(said['predicted']['step_ms'], sim('-n', '3', '-s', '0', '--rate', '10gbit'), 5, 'each on a machine of its own')
     assert 'all members are on one machine' in run('trace', *files)
@@ -159,7 +201,12 @@ def steps_that_overlap():
     said = replay(files, *known, '--rate', '20gbit')
     assert said['recorded']['overlapped'], said
     near(said['replayed']['step_ms'], step, 5, 'overlapped')
-    near(said['predicted']['step_ms'], sim('-n', '3', '-s', '1', '--rate', '20gbit', '--cross-barrier'), 5, 'overlapped, at another rate')
+    near(
+        said['predicted']['step_ms'],
+        sim('-n', '3', '-s', '1', '--rate', '20gbit', '--cross-barrier'),
+        5,
+        'overlapped, at another rate',
+    )
 
 
 def exported():
@@ -174,17 +221,36 @@ def exported():
 def tuned():
     # Chunks are so small that messages cost more than their bytes, and one is sent at a time, so tuning can improve a
     # lot.
-    files, step = recorded('slow', '-n', '3', '-s', '3', '--rate', '10gbit', '--credit', '4K', '--chunk', '4K', '--partition', '8M',
-                           '--latency', '100us')
+    files, step = recorded(
+        'slow',
+        '-n',
+        '3',
+        '-s',
+        '3',
+        '--rate',
+        '10gbit',
+        '--credit',
+        '4K',
+        '--chunk',
+        '4K',
+        '--partition',
+        '8M',
+        '--latency',
+        '100us',
+    )
     first = run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files)
     said = json.loads(first)
     near(said['now_ms'], step, 5, 'before')
     assert said['best_ms'] < 0.9 * said['now_ms'], said
-    assert list(said['settings']) == ['credit', 'partition', 'chunk', 'priorities', 'colocate', 'local sum'], said['settings']
+    assert list(said['settings']) == ['credit', 'partition', 'chunk', 'priorities', 'colocate', 'local sum'], said[
+        'settings'
+    ]
     changed = {k: v for k, v in said['settings'].items() if v['now'] != v['best']}
     assert changed and all(v['gain_ms'] >= 0 for v in said['settings'].values()), said['settings']
     assert len(said['beyond']) >= 3, said['beyond']
-    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), 'two runs differ'
+    assert first == run('tune', '--quiet', '--json', '--recorded-rate', '10gbit', '--latency', '100us', *files), (
+        'two runs differ'
+    )
     words = [w for k in ('credit', 'partition', 'chunk') for w in ('--' + k, said['settings'][k]['best'])]
     if said['settings']['priorities']['best'] == 'none':
         words.append('--no-priorities')
@@ -230,17 +296,39 @@ def on_a_narrow_terminal():
 
 
 def live():
-    run('run', '-n', '2', '-s', '1', '--', TOOL, 'step', '--model', MODEL, '--iters', '4', TRIB_TRACE=FOLDER + '/real-%r')
+    run(
+        'run',
+        '-n',
+        '2',
+        '-s',
+        '1',
+        '--',
+        TOOL,
+        'step',
+        '--model',
+        MODEL,
+        '--iters',
+        '4',
+        TRIB_TRACE=FOLDER + '/real-%r',
+    )
     files = sorted(glob.glob(FOLDER + '/real-*'))
     said = json.loads(run('replay', '--live', '--json', '--iters', '3', '-s', '0', '--partition', '512K', *files))
     assert (said['workers'], said['servers'], said['iterations']) == (2, 0, 3), said
-    assert said['bytes'] == 4 * sum(elements for elements, _ in TENSORS) and said['step_ms'] >= said['compute_ms'] * 0.99, said
+    assert (
+        said['bytes'] == 4 * sum(elements for elements, _ in TENSORS) and said['step_ms'] >= said['compute_ms'] * 0.99
+    ), said
     replay(files, '-n', '5')
 
 
 # Bytes that the busiest link carries one way, of all slices' bytes, in a job of three workers that sum: the least, and
 # the most. The root of a broadcast gives its own partitions to two others.
-BOUNDS = {'broadcast': (1, 2), 'reduce': (1, 2), 'all_gather': (2 / 3, 2 / 3), 'reduce_scatter': (2 / 3, 2 / 3), 'all_to_all': (2 / 9, 2 / 9)}
+BOUNDS = {
+    'broadcast': (1, 2),
+    'reduce': (1, 2),
+    'all_gather': (2 / 3, 2 / 3),
+    'reduce_scatter': (2 / 3, 2 / 3),
+    'all_to_all': (2 / 9, 2 / 9),
+}
 
 
 def other_collectives():
@@ -269,7 +357,8 @@ space = [array.array('f', bytes(4 * 400000)) for _ in range(2)]
 at = [s.buffer_info()[0] for s in space]
 slices = [100000, 0, 50001]
 pairs = [[1000 * i + 300 * j for j in range(3)] for i in range(3)]
-tensors = [(lib.trib_push_pull, engine.declare_once('sum', F, 200000)), (lib.trib_broadcast, engine.declare_once('given', F, 30000)),
+tensors = [(lib.trib_push_pull, engine.declare_once('sum', F, 200000)),
+           (lib.trib_broadcast, engine.declare_once('given', F, 30000)),
            (lib.trib_reduce_to, engine.declare_once('one', F, 60000)),
            (lib.trib_all_gather, engine.declare_once('gathered', F, slices[rank], layout=abi.TRIB_SLICES)),
            (lib.trib_reduce_scatter, engine.declare_once('scattered', F, slices[rank], layout=abi.TRIB_SLICES)),
@@ -286,8 +375,18 @@ engine.close()
 
 
 def every_collective():
-    run('run', '-n', '3', '--', sys.executable, '-c', EVERY, TRIB_TRACE=FOLDER + '/every.%r', LD_LIBRARY_PATH=BUILD,
-        PYTHONPATH='api/python')
+    run(
+        'run',
+        '-n',
+        '3',
+        '--',
+        sys.executable,
+        '-c',
+        EVERY,
+        TRIB_TRACE=FOLDER + '/every.%r',
+        LD_LIBRARY_PATH=BUILD,
+        PYTHONPATH='api/python',
+    )
     files = sorted(glob.glob(FOLDER + '/every.*'))
     said = replay(files, '--per-machine', '1', '--rate', '1gbit')
     assert (said['recorded']['tensors'], said['recorded']['workers']) == (6, 3), said['recorded']
@@ -295,7 +394,10 @@ def every_collective():
     waiting = [each['simulated_ms'] - each['compute_ms'] for each in (said['predicted'], slower)]
     # Rank 2 sends its slice to both others, and its part of what all scatter.
     assert slower['wire_bytes'] > 4 * (2 * 50001 + 100000), slower
-    assert 0.7 * slower['wire_bytes'] * 8 / 1e5 < waiting[1] < 2 * slower['wire_bytes'] * 8 / 1e5, (waiting, slower['wire_bytes'])
+    assert 0.7 * slower['wire_bytes'] * 8 / 1e5 < waiting[1] < 2 * slower['wire_bytes'] * 8 / 1e5, (
+        waiting,
+        slower['wire_bytes'],
+    )
     assert waiting[1] > 5 * waiting[0], waiting
     assert 'as many workers' in run('replay', '-n', '4', '--per-machine', '1', *files, status=1)
     assert 'give the traces of all workers' in run('replay', *files[:2], status=1)
@@ -316,9 +418,23 @@ def what_cannot_be():
 
 
 def main():
-    cases = [as_it_was, other_worlds, what_priorities_cost, machines, hosts_of_one_machine, one_host, steps_that_overlap,
-             exported, tuned, tuned_priorities, on_a_narrow_terminal, live, other_collectives,
-             every_collective, what_cannot_be]
+    cases = [
+        as_it_was,
+        other_worlds,
+        what_priorities_cost,
+        machines,
+        hosts_of_one_machine,
+        one_host,
+        steps_that_overlap,
+        exported,
+        tuned,
+        tuned_priorities,
+        on_a_narrow_terminal,
+        live,
+        other_collectives,
+        every_collective,
+        what_cannot_be,
+    ]
     try:
         write_model()
         return run_cases([(case.__name__, case) for case in cases])

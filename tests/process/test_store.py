@@ -175,9 +175,10 @@ def not_there():
             ended = ends_of([job.start(rank, '10') for rank in range(2)])
             for _, output in ended:
                 assert 'TRIB_JOIN_FAILED' in output and 'the store (TRIB_STORE=etcd://' in output, output[-600:]
-    with subprocess.Popen(
-        [sys.executable, '-u', '-m', 'http.server', '--bind', '127.0.0.1', '0'], **PIPES
-    ) as other, Job(1, 0, 'tcp', TRIB_JOIN_TIMEOUT='1s') as job:
+    with (
+        subprocess.Popen([sys.executable, '-u', '-m', 'http.server', '--bind', '127.0.0.1', '0'], **PIPES) as other,
+        Job(1, 0, 'tcp', TRIB_JOIN_TIMEOUT='1s') as job,
+    ):
         port = other.stdout.readline().split(' port ')[1].split()[0]
         job.env['TRIB_STORE'] = 'etcd://127.0.0.1:%s/x' % port
         ((status, output),) = ends_of([job.start(0, '10')])
@@ -190,8 +191,10 @@ def not_there():
             assert status == 1 and 'TRIB_INVALID' in output and text in output, (status, output[-600:])
 
 
-CASES = [('killed_rank_%d_%s' % (rank, transport), lambda r=rank, t=transport: killed(r, t))
-         for rank, transport in ((0, 'tcp'), (1, 'tcp'), (0, 'shm'))]
+CASES = [
+    ('killed_rank_%d_%s' % (rank, transport), lambda r=rank, t=transport: killed(r, t))
+    for rank, transport in ((0, 'tcp'), (1, 'tcp'), (0, 'shm'))
+]
 CASES += [
     (case.__name__, case)
     for case in (two_of_three_killed, paused, stopped, never_back, lost_its_data, name_twice, not_there)

@@ -4,6 +4,7 @@ are written.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+
 import json
 import os
 import shutil
@@ -21,7 +22,18 @@ first.weight,1,21.0
 
 
 def suite(folder, *arguments):
-    words = ['tools/bench/suite', '--quick', '--turns', '2', '--no-install', '--build', BUILD, '--out', folder, *arguments]
+    words = [
+        'tools/bench/suite',
+        '--quick',
+        '--turns',
+        '2',
+        '--no-install',
+        '--build',
+        BUILD,
+        '--out',
+        folder,
+        *arguments,
+    ]
     done = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=150)
     return done.returncode, done.stdout, done.stderr
 
@@ -50,21 +62,32 @@ def measures(folder):
 
 def refuses(folder):
     """The suite rejects wrong arguments before it starts anything."""
-    for words, expected in ((['--scenes', 'moon:2'], 'moon:2'), (['--systems', 'nccl'], 'nccl'), (['--scenes', 'tcp:1'], 'two ranks'),
-                            (['--sizes', '3'], 'one element'), (['--set', 'PATH=/'], 'TRIB_NAME')):
+    for words, expected in (
+        (['--scenes', 'moon:2'], 'moon:2'),
+        (['--systems', 'nccl'], 'nccl'),
+        (['--scenes', 'tcp:1'], 'two ranks'),
+        (['--sizes', '3'], 'one element'),
+        (['--set', 'PATH=/'], 'TRIB_NAME'),
+    ):
         status, _, errors = suite(folder, *words)
         assert status == 2 and expected in errors, (status, errors)
 
 
 def tells_failures(folder):
     """A job that cannot start ends the scene with its own error text, and the status is not 0."""
-    status, _, errors = suite(folder, '--scenes', 'tcp:2', '--sizes', '4K', '--systems', 'tributary', '--set', 'TRIB_CHUNK_BYTES=5')
+    status, _, errors = suite(
+        folder, '--scenes', 'tcp:2', '--sizes', '4K', '--systems', 'tributary', '--set', 'TRIB_CHUNK_BYTES=5'
+    )
     assert status == 1 and 'TRIB_CHUNK_BYTES="5"' in errors, (status, errors)
 
 
 def main():
     failed = 0
-    for name, case in (('the suite measures', measures), ('the suite refuses', refuses), ('the suite tells failures', tells_failures)):
+    for name, case in (
+        ('the suite measures', measures),
+        ('the suite refuses', refuses),
+        ('the suite tells failures', tells_failures),
+    ):
         folder = tempfile.mkdtemp(prefix='test-suite-')
         try:
             case(folder)

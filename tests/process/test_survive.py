@@ -4,6 +4,7 @@ and end with the same weights, bit for bit, as one that nothing happened to.
 
 Prints `ok NAME` / `not ok NAME: why`.
 """
+
 import os
 import re
 import signal
@@ -24,12 +25,25 @@ def train(servers, deaths, number=signal.SIGKILL, **settings):
     """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0
     has printed another line of an epoch."""
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-    env.update(TRIB_WORKERS=str(WORKERS), TRIB_SERVERS=str(servers), TRIB_TOKEN='token of a test',
-               TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_LISTEN='127.0.0.1', TRIB_SURVIVE='servers', **settings)
-    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+    env.update(
+        TRIB_WORKERS=str(WORKERS),
+        TRIB_SERVERS=str(servers),
+        TRIB_TOKEN='token of a test',
+        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+        TRIB_LISTEN='127.0.0.1',
+        TRIB_SURVIVE='servers',
+        **settings,
+    )
+    pipes = dict(
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
+    )
     there = [subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **pipes) for _ in range(servers)]
-    workers = [subprocess.Popen([BUILD + '/examples/digits', '--epochs', str(EPOCHS)], env=dict(env, TRIB_RANK=str(i)), **pipes)
-               for i in range(WORKERS)]
+    workers = [
+        subprocess.Popen(
+            [BUILD + '/examples/digits', '--epochs', str(EPOCHS)], env=dict(env, TRIB_RANK=str(i)), **pipes
+        )
+        for i in range(WORKERS)
+    ]
     try:
         first, killed = [], 0
         for line in workers[0].stdout:
@@ -42,8 +56,10 @@ def train(servers, deaths, number=signal.SIGKILL, **settings):
         outputs = [worker.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for worker in workers]
         outputs[0] = ''.join(first) + outputs[0]
         said = [server.communicate(timeout=max(0.1, deadline - time.monotonic()))[0] for server in there]
-        return ([(worker.returncode, output) for worker, output in zip(workers, outputs)],
-                [(server.returncode, output) for server, output in zip(there, said)])
+        return (
+            [(worker.returncode, output) for worker, output in zip(workers, outputs)],
+            [(server.returncode, output) for server, output in zip(there, said)],
+        )
     finally:
         for process in there + workers:
             process.kill()
@@ -64,7 +80,9 @@ def killed(transport, servers, deaths):
     results, ended = train(servers, deaths, TRIB_TRANSPORT=transport, TRIB_LOG='warn')
     assert weights_of(results) == weights_of(undisturbed)
     assert [status for status, _ in ended] == [-signal.SIGKILL] * deaths + [0] * (servers - deaths), ended
-    assert all(output.count('the job goes on without a server') == deaths for _, output in results), results[1][1][-600:]
+    assert all(output.count('the job goes on without a server') == deaths for _, output in results), results[1][1][
+        -600:
+    ]
 
 
 def drained(transport, number):
@@ -93,13 +111,21 @@ def last_one_killed():
     """Nobody else sums, so the job ends, and says why."""
     results, _ = train(1, 1, TRIB_COLOCATE='off', TRIB_LOG='error')
     for status, output in results:
-        assert status != 0 and 'the job is over: lost ' in output and 'server 0' in output, '%d: %s' % (status, output[-600:])
+        assert status != 0 and 'the job is over: lost ' in output and 'server 0' in output, '%d: %s' % (
+            status,
+            output[-600:],
+        )
 
 
-CASES = [('killed_%d_of_%d_%s' % (deaths, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
-         for transport in ('tcp', 'shm') for servers, deaths in ((2, 1), (3, 1), (3, 2))] + [('last_one_killed', last_one_killed)]
-CASES += [('drained_%s_%s' % (number.name, transport), lambda t=transport, n=number: drained(t, n))
-          for transport, number in (('tcp', signal.SIGTERM), ('shm', signal.SIGTERM), ('tcp', signal.SIGINT))]
+CASES = [
+    ('killed_%d_of_%d_%s' % (deaths, servers, transport), lambda t=transport, s=servers, d=deaths: killed(t, s, d))
+    for transport in ('tcp', 'shm')
+    for servers, deaths in ((2, 1), (3, 1), (3, 2))
+] + [('last_one_killed', last_one_killed)]
+CASES += [
+    ('drained_%s_%s' % (number.name, transport), lambda t=transport, n=number: drained(t, n))
+    for transport, number in (('tcp', signal.SIGTERM), ('shm', signal.SIGTERM), ('tcp', signal.SIGINT))
+]
 CASES += [('last_one_drained', last_one_drained)]
 
 

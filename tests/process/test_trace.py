@@ -4,6 +4,7 @@ chrome://tracing, and the errors for files that do not fit.
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`.
 """
+
 import collections
 import glob
 import json
@@ -34,8 +35,14 @@ embedding,1500000,6000
 def run(*words, status=0, **more):
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
     env.update(more)
-    done = subprocess.run([TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120)
-    assert done.returncode == status, '%s: status %d: %s' % (words[0], done.returncode, (done.stdout + done.stderr)[-600:])
+    done = subprocess.run(
+        [TOOL, *words], env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120
+    )
+    assert done.returncode == status, '%s: status %d: %s' % (
+        words[0],
+        done.returncode,
+        (done.stdout + done.stderr)[-600:],
+    )
     return done.stdout if status == 0 else done.stderr
 
 
@@ -67,14 +74,26 @@ def summary():
     phases = said['phases']
     whole = sum(p['total_ms'] for p in phases.values())
     stages = sum(s['total_ms'] for s in said['stages'].values())
-    assert list(phases) == ['turn', 'credit', 'push', 'near', 'part', 'peers', 'pull', 'hand'] and list(said['stages']) == ['COMPRESS', 'PUSH', 'PULL', 'DECOMPRESS'], (list(phases), list(said['stages']))
-    assert sum(phases[p]['total_ms'] for p in ('near', 'part', 'hand')) == 0 and said['one_host'] and steps['t_opt_ms'] == 0, said
+    assert list(phases) == ['turn', 'credit', 'push', 'near', 'part', 'peers', 'pull', 'hand'] and list(
+        said['stages']
+    ) == ['COMPRESS', 'PUSH', 'PULL', 'DECOMPRESS'], (list(phases), list(said['stages']))
+    assert (
+        sum(phases[p]['total_ms'] for p in ('near', 'part', 'hand')) == 0
+        and said['one_host']
+        and steps['t_opt_ms'] == 0
+    ), said
     assert abs(whole - stages) <= 1e-3 * whole, (whole, stages)
     assert all(p['total_ms'] >= 0 for p in phases.values()), phases
     sums = {m['member']: m for m in said['members']}
     assert sums['server 0']['in_bytes'] == sums['server 0']['out_bytes'] == said['bytes_summed'], sums
     text = run('trace', *job())
-    for words in ('3 workers + 1 server over', 'other partitions go first on its link', 'on its way to the server\n', 'server 0', 'limit: '):
+    for words in (
+        '3 workers + 1 server over',
+        'other partitions go first on its link',
+        'on its way to the server\n',
+        'server 0',
+        'limit: ',
+    ):
         assert words in text, text
 
 
@@ -195,8 +214,23 @@ def files_that_do_not_fit():
 def a_job_that_failed():
     """A worker leaves early, and the others' steps fail. Their recordings are complete all the same."""
     job()
-    script = 'iters=40; [ "$TRIB_RANK" = 1 ] && iters=3; exec %s step --model %s/small.csv --iters $iters' % (TOOL, FOLDER)
-    run('run', '-n', str(WORKERS), '-s', str(SERVERS), '--', 'sh', '-c', script, status=1, TRIB_TRACE=FOLDER + '/failed-%r')
+    script = 'iters=40; [ "$TRIB_RANK" = 1 ] && iters=3; exec %s step --model %s/small.csv --iters $iters' % (
+        TOOL,
+        FOLDER,
+    )
+    run(
+        'run',
+        '-n',
+        str(WORKERS),
+        '-s',
+        str(SERVERS),
+        '--',
+        'sh',
+        '-c',
+        script,
+        status=1,
+        TRIB_TRACE=FOLDER + '/failed-%r',
+    )
     files = sorted(glob.glob(FOLDER + '/failed-*'))
     assert len(files) == WORKERS + SERVERS, files
     said = json.loads(run('trace', '--json', *files))
@@ -206,21 +240,47 @@ def a_job_that_failed():
 def nowhere_to_print():
     """A command whose output cannot be written fails."""
     job()
-    for words in (['trace', *job()], ['trace', '--json', *job()], ['replay', '--json', '--quiet', *job()], ['tune', '--quiet', *job()],
-                  ['sim', '--model', FOLDER + '/small.csv', '-n', '2', '--json', '--quiet'], ['info'], ['--version'], ['--help']):
+    for words in (
+        ['trace', *job()],
+        ['trace', '--json', *job()],
+        ['replay', '--json', '--quiet', *job()],
+        ['tune', '--quiet', *job()],
+        ['sim', '--model', FOLDER + '/small.csv', '-n', '2', '--json', '--quiet'],
+        ['info'],
+        ['--version'],
+        ['--help'],
+    ):
         with open('/dev/full', 'w') as full:
-            done = subprocess.run([TOOL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
-        assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (words[:2], done.returncode, done.stderr)
+            done = subprocess.run(
+                [TOOL, *words], stdout=full, stderr=subprocess.PIPE, text=True, timeout=120, check=False
+            )
+        assert done.returncode == 1 and 'No space left' in done.stderr, '%s: %d: %s' % (
+            words[:2],
+            done.returncode,
+            done.stderr,
+        )
 
 
 def no_part_is_left():
     """A partly written file is reported and removed. A device such as /dev/full stays."""
     path = FOLDER + '/cut.json'
-    done = subprocess.run([TOOL, 'trace', '--quiet', '--chrome', path, *job()], stderr=subprocess.PIPE, text=True, timeout=120, check=False,
-                          restore_signals=False, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)))
-    assert done.returncode == 1 and 'cannot write %s: File too large (what was written of it is removed)' % path in done.stderr, done
+    done = subprocess.run(
+        [TOOL, 'trace', '--quiet', '--chrome', path, *job()],
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+        restore_signals=False,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096)),
+    )
+    assert (
+        done.returncode == 1
+        and 'cannot write %s: File too large (what was written of it is removed)' % path in done.stderr
+    ), done
     assert not os.path.exists(path), path
-    assert 'cannot write /dev/full: No space left on device\n' in run('trace', '--quiet', '--chrome', '/dev/full', *job(), status=1)
+    assert 'cannot write /dev/full: No space left on device\n' in run(
+        'trace', '--quiet', '--chrome', '/dev/full', *job(), status=1
+    )
     assert os.path.exists('/dev/full')
 
 
@@ -241,8 +301,30 @@ def virtual_time_without_room():
     """In virtual time, too, a command fails if it cannot write its traces."""
     job()
     limited = 'trap "" XFSZ; ulimit -f 1; exec "$@"'
-    done = subprocess.run(['sh', '-c', limited, 'sh', TOOL, 'sim', '--model', FOLDER + '/small.csv', '-n', '2', '--iters', '1', '--quiet',
-                           '--trace', FOLDER + '/no-room'], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        [
+            'sh',
+            '-c',
+            limited,
+            'sh',
+            TOOL,
+            'sim',
+            '--model',
+            FOLDER + '/small.csv',
+            '-n',
+            '2',
+            '--iters',
+            '1',
+            '--quiet',
+            '--trace',
+            FOLDER + '/no-room',
+        ],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        timeout=120,
+        check=False,
+    )
     assert done.returncode == 1 and 'no trace: cannot write' in done.stderr and 'File too large' in done.stderr, done
     assert os.listdir(FOLDER + '/no-room') == [], os.listdir(FOLDER + '/no-room')
 
@@ -261,12 +343,31 @@ def machines_that_sum_first():
     """A worker pushes to its machine's relay, which pushes a partial sum. The sum returns the same way."""
     folder, path = FOLDER + '/machines', FOLDER + '/chrome-machines.json'
     job()
-    run('sim', '--model', FOLDER + '/small.csv', '-n', '4', '-s', '0', '--per-machine', '2', '--iters', '3', '--quiet', '--json', '--trace', folder)
+    run(
+        'sim',
+        '--model',
+        FOLDER + '/small.csv',
+        '-n',
+        '4',
+        '-s',
+        '0',
+        '--per-machine',
+        '2',
+        '--iters',
+        '3',
+        '--quiet',
+        '--json',
+        '--trace',
+        folder,
+    )
     said = json.loads(run('trace', '--json', '--chrome', path, *sorted(glob.glob(folder + '/*'))))
     assert said['local_sum'] == 2 and not said['one_host'] and said['notes'] == [] and said['early_arrivals'] == 0, said
     phases = said['phases']
     assert all(phases[p]['total_ms'] > 0 for p in ('push', 'near', 'part', 'peers', 'pull', 'hand')), phases
-    assert abs(sum(p['total_ms'] for p in phases.values()) / sum(s['total_ms'] for s in said['stages'].values()) - 1) < 1e-3, phases
+    assert (
+        abs(sum(p['total_ms'] for p in phases.values()) / sum(s['total_ms'] for s in said['stages'].values()) - 1)
+        < 1e-3
+    ), phases
     links = {m['member']: m for m in said['members']}
     assert [links['rank %d' % i]['machine'] for i in range(4)] == [0, 0, 2, 2], links
     # A machine sends half of its bytes as partial sums, and the sums of the other half: one contribution, however many
@@ -284,19 +385,28 @@ def machines_that_sum_first():
     lanes = check_slices([e for e in events if e['ph'] == 'X'])
     check_arrows(events, lanes, sum(sorted(p['clock_error_us'] for p in said['processes'])[-2:]))
     assert {e['name'] for e in events if e['ph'] == 's'} == {'push', 'part'}, 'arrows'
-    assert {'SUM handed on', 'part summed by all machines', 'SUM on its way'} <= {e.get('cat') for e in events}, 'categories'
+    assert {'SUM handed on', 'part summed by all machines', 'SUM on its way'} <= {e.get('cat') for e in events}, (
+        'categories'
+    )
 
 
 def clocks_apart():
     """Each process has a time namespace of its own, so the clocks are hundreds of hours apart, as on different
     hosts."""
     apart = ['unshare', '--time', '--fork', '--monotonic']
-    if subprocess.run([*apart, '5', 'true'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False).returncode != 0:
+    if (
+        subprocess.run(
+            [*apart, '5', 'true'], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        != 0
+    ):
         print('skip clocks_apart_in_truth: there are no namespaces of time here, or not for this user')
         return
     job()
     path, script = FOLDER + '/chrome-apart.json', 'exec %s $((TRIB_RANK * 1234567 + 77)) "$@"' % ' '.join(apart)
-    files = record('apart', 'sh', '-c', script, 'sh', TOOL, 'step', '--model', FOLDER + '/small.csv', '--iters', '6', program=[])
+    files = record(
+        'apart', 'sh', '-c', script, 'sh', TOOL, 'step', '--model', FOLDER + '/small.csv', '--iters', '6', program=[]
+    )
     said = json.loads(run('trace', '--json', '--chrome', path, *files))
     assert said['early_arrivals'] == 0 and said['arrivals'] > 0 and said['failed'] == 0 and said['notes'] == [], said
     assert all(p['clock_error_us'] < 1e6 for p in said['processes']), said['processes']
@@ -313,8 +423,24 @@ def killed_job_leaves_its_trace():
     for number in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT):
         name = '%s/killed%d' % (FOLDER, number)
         env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-        words = [TOOL, 'run', '-n', str(WORKERS), '-s', str(SERVERS), '--', TOOL, 'bench', '--sizes', '64K', '--iters', '10000']
-        child = subprocess.Popen(words, env=dict(env, TRIB_TRACE=name + '-%r'), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        words = [
+            TOOL,
+            'run',
+            '-n',
+            str(WORKERS),
+            '-s',
+            str(SERVERS),
+            '--',
+            TOOL,
+            'bench',
+            '--sizes',
+            '64K',
+            '--iters',
+            '10000',
+        ]
+        child = subprocess.Popen(
+            words, env=dict(env, TRIB_TRACE=name + '-%r'), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        )
         try:
             assert comes_true(lambda: len(glob.glob(name + '-*')) == WORKERS + SERVERS), glob.glob(name + '-*')
         finally:
@@ -327,8 +453,21 @@ def killed_job_leaves_its_trace():
 
 
 def main():
-    cases = [summary, chrome, some_of_the_files, files_that_do_not_fit, a_job_that_failed, nowhere_to_print, no_part_is_left, recordings_are_kept, virtual_time_without_room,
-             virtual_time, machines_that_sum_first, killed_job_leaves_its_trace, clocks_apart]
+    cases = [
+        summary,
+        chrome,
+        some_of_the_files,
+        files_that_do_not_fit,
+        a_job_that_failed,
+        nowhere_to_print,
+        no_part_is_left,
+        recordings_are_kept,
+        virtual_time_without_room,
+        virtual_time,
+        machines_that_sum_first,
+        killed_job_leaves_its_trace,
+        clocks_apart,
+    ]
     try:
         return run_cases([(case.__name__, case) for case in cases])
     finally:

@@ -1,5 +1,5 @@
-"""Keras on the backend of KERAS_BACKEND: every worker fits a model, and all end with the parameters of one process that fits on
-whole batches."""
+"""Keras on the backend of KERAS_BACKEND: every worker fits a model, and all end with the parameters of one process
+that fits on whole batches."""
 
 import os
 

@@ -9,8 +9,8 @@ Each worker runs pytest with the same tests, and `import horovod` gets tributary
 counts of the first worker are printed, and the names of what failed; the exit status is 1 if anything failed. Nothing
 of the other library is part of this tree. BytePS's tests are for one worker; those of its compressors train a network
 for GPUs, and get a smaller one (peer_plugin.py). PyTorch's tests of a backend of torch.distributed are in its package,
-and start four processes each (torch_backend_suite.py). Needs the environment that tests/python_frameworks.py makes, and the
-packages of NEEDED in it, which are installed.
+and start four processes each (torch_backend_suite.py). Needs the environment that tests/python_frameworks.py makes,
+and the packages of NEEDED in it, which are installed.
 """
 
 import argparse

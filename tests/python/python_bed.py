@@ -1,4 +1,5 @@
-"""Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers assert."""
+"""Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers
+assert."""
 
 import inspect
 import os
@@ -50,8 +51,8 @@ def run_workers(python, count, program, *arguments, options=(), statuses=(0,), p
 
 
 def interpreter(framework):
-    """Returns the interpreter that has a framework: this one, or that of an environment made for tests. None and the reason
-    where there is none."""
+    """Returns the interpreter that has a framework: this one, or that of an environment made for tests. None and the
+    reason where there is none."""
     if os.path.basename(BUILD) != 'release':
         return None, 'a library with a sanitizer cannot be loaded into Python'
     if subprocess.run([sys.executable, '-c', 'import ' + framework], stderr=subprocess.DEVNULL).returncode == 0:

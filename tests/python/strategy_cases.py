@@ -1,5 +1,5 @@
-"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with as many devices as the argument says. Each
-compares with what a worker computes by itself."""
+"""Cases of BytePS's MirroredStrategy that every worker of a job runs, each with as many devices as the argument says.
+Each compares with what a worker computes by itself."""
 
 import sys
 

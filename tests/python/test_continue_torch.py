@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""Training with PyTorch that goes on by itself (TRIB_SURVIVE=continue): rank 0 is killed, and the others lose no step and
-have the same parameters. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77."""
+"""Training with PyTorch that goes on by itself (TRIB_SURVIVE=continue): rank 0 is killed, and the others lose no step
+and have the same parameters. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits with 77."""
 
 import os
 import subprocess

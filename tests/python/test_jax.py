@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
-"""tributary.jax with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and exits
-with 77.
+"""tributary.jax with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME:
+why` and exits with 77.
 """
 
 import os

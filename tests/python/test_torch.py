@@ -66,7 +66,8 @@ def horovod_and_byteps_names(python):
         assert output.count('alias') == 2, output
     program = (
         'import horovod.torch as hvd, horovod.torch.elastic as elastic, horovod.common.exceptions as e\n'
-        'assert e.HorovodInternalError is hvd.HorovodInternalError and elastic.run is hvd.elastic.run; hvd.init(); print("alias")'
+        'assert e.HorovodInternalError is hvd.HorovodInternalError and elastic.run is hvd.elastic.run; '
+        'hvd.init(); print("alias")'
     )
     assert python_bed.run_workers(python, 2, '-c', program, options=('--as', 'horovod')).count('alias') == 2
 

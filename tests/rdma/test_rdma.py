@@ -3,6 +3,7 @@
 
 Prints `ok NAME` / `not ok NAME: why` / `skip NAME: why`. A guest takes time to boot, so the jobs share one.
 """
+
 import functools
 import os
 import re
@@ -25,7 +26,9 @@ began() { echo "== $1"; }
 ended() { echo "== status $?"; }
 '''
 
-JOBS = MARKS + r'''
+JOBS = (
+    MARKS
+    + r'''
 digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data digits.csv; }
 
 # chosen COMMAND: runs a job whose server belongs to another user, so shared memory does not reach it. COMMAND goes
@@ -33,7 +36,8 @@ digits() { ./tributary run -n 2 "$@" -- ./digits --epochs ${epochs:-4} --data di
 port=12000
 chosen() {
     port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP} TRIB_COORDINATOR=$RDMA_IP:$port
+    export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_LOG=info TRIB_LISTEN=${rails:-$RDMA_IP}
+    export TRIB_COORDINATOR=$RDMA_IP:$port
     su -s /bin/sh nobody -c "$1 ./tributary server" 2>&1 & server=$!
     for rank in 0 1; do TRIB_RANK=$rank ./digits --epochs 4 --data digits.csv > rank$rank 2>&1 & eval rank$rank=$!; done
     wait $rank0; status=$?; wait $rank1 || status=$?; wait $server || status=$?
@@ -59,9 +63,12 @@ began too_little_memory_may_be_locked
 rdma link delete $RDMA_DEV
 began no_device; digits; ended
 '''
+)
 
 # These jobs have a guest of their own, and the one that breaks it comes last.
-LOSSES = MARKS + r'''
+LOSSES = (
+    MARKS
+    + r'''
 now() { cut -d. -f1 /proc/uptime; }
 
 lives() { grep -hs '^State:' /proc/$1/task/*/status | grep -qv Z; }
@@ -87,7 +94,8 @@ ends() {
 port=12000
 lose() {
     port=$((port + 1))
-    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=6 TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
+    export TRIB_WORKERS=2 TRIB_SERVERS=2 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=6
+    export TRIB_LOG=error TRIB_LISTEN=$RDMA_IP
     export TRIB_COORDINATOR=$RDMA_IP:$port
     rm -f rank0 # or the output of the previous job would be read
     ./tributary server > server0 2>&1 & server0=$!
@@ -113,6 +121,7 @@ began worker_killed; lose rank1 'kill -KILL $victim'; ended
 began server_stopped; lose server1 'kill -STOP $victim'; ended
 began network_lost; lose nobody 'ip link set $RDMA_LINK down'; ended
 '''
+)
 
 
 # Runs on both of two connected hosts; the coordinator is on the first, the server on the second.
@@ -120,7 +129,8 @@ HOSTS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
 i=0; until ping -c 1 -W 1 $RDMA_PEER > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
-export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=4 TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
+export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_PEER_TIMEOUT=4
+export TRIB_LISTEN=$RDMA_IP TRIB_RANK=$RDMA_HOST TRIB_LOG=info
 export TRIB_COORDINATOR=10.77.0.1:12001
 began learns
 [ $RDMA_HOST = 0 ] || ./tributary server > server 2>&1 &
@@ -131,7 +141,8 @@ began machine_lost
 if [ $RDMA_HOST = 0 ]; then
     ./tributary server > server 2>&1
     at=$(cut -d. -f1 /proc/uptime); wait $rank; status=$?
-    echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(grep -v '^epoch' server | tail -n 1)"; grep -v ^epoch rank; (exit $status)
+    echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s: $(grep -v '^epoch' server | tail -n 1)"
+    grep -v ^epoch rank; (exit $status)
 else
     i=0; until grep -q 'over RDMA' rank; do sleep 0.1; i=$((i+1)); [ $i -lt 600 ] || break; done
     sleep 1; echo 0 > /dev/ttyS1; echo o > /proc/sysrq-trigger; sleep 60 # from here on this host is silent
@@ -146,9 +157,17 @@ RAIL_EPOCHS = 16
 RAILS = r'''
 began() { echo "== $1_$RDMA_HOST"; }
 ended() { echo "== status $?"; }
-for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done; done
+for peer in $RDMA_PEER 10.78.0.${RDMA_PEER##*.}; do
+    i=0; until ping -c 1 -W 1 $peer > /dev/null; do i=$((i+1)); [ $i -lt 100 ] || break; done
+done
 export TRIB_WORKERS=2 TRIB_SERVERS=1 TRIB_TOKEN=secret-of-these-hosts TRIB_RANK=$RDMA_HOST TRIB_LOG=info
-says() { i=0; while [ $(grep -c "$1" rank) -lt $2 ]; do sleep 0.1; i=$((i+1)); [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }; done; }
+says() {
+    i=0
+    while [ $(grep -c "$1" rank) -lt $2 ]; do
+        sleep 0.1; i=$((i+1))
+        [ $i -lt 1200 ] && kill -0 $rank || { echo "never said $2 times: $1"; break; }
+    done
+}
 rails() {
     export TRIB_LISTEN=$RDMA_IP,$RDMA_IP2 TRIB_REACTORS=2 TRIB_COORDINATOR=10.77.0.1:$1,10.78.0.1:$1 TRIB_PEER_TIMEOUT=8
     : > rank # or the output of the previous job would be read
@@ -170,7 +189,8 @@ began no_rail_left
 rails 12004 300
 [ $RDMA_HOST = 1 ] || { says '^epoch' 1; ip link set $RDMA_LINK down; ip link set $RDMA_LINK2 down; }
 at=$(cut -d. -f1 /proc/uptime)
-wait $rank; status=$?; echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s"; grep -v ^epoch rank; wait; (exit $status); ended
+wait $rank; status=$?; echo "after $(($(cut -d. -f1 /proc/uptime) - at)) s"
+grep -v ^epoch rank; wait; (exit $status); ended
 '''
 
 
@@ -181,7 +201,10 @@ class Skip(Exception):
 def kernel_crashed(output):
     """Returns whether Linux's software RDMA device crashed: sometimes a completion arrives while its queue is closed
     (6.1). No program can do that to a working kernel, so the guest gets a second chance."""
-    return 'Kernel panic' in output and re.search(r'RIP: \S+ \[(ib_uverbs|ib_core|rdma_rxe|rdma_ucm|rdma_cm)\]', output) is not None
+    return (
+        'Kernel panic' in output
+        and re.search(r'RIP: \S+ \[(ib_uverbs|ib_core|rdma_rxe|rdma_ucm|rdma_cm)\]', output) is not None
+    )
 
 
 def device_stood_still(output):
@@ -198,8 +221,21 @@ def guest(command, *options, programs=(), timeout=300):
     carried = [word for path in programs for word in ('--program', path)]
     words = ['tools/cluster/verbs-guest', '--timeout', str(timeout), *carried, *options, '--', command]
     for _ in range(2):
-        done = subprocess.run(words, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
-        fault = 'crashed in' if kernel_crashed(done.stdout) else 'stood still in' if device_stood_still(done.stdout) else None
+        done = subprocess.run(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors='replace',
+        )
+        fault = (
+            'crashed in'
+            if kernel_crashed(done.stdout)
+            else 'stood still in'
+            if device_stood_still(done.stdout)
+            else None
+        )
         if fault is None:
             break
         print("  # the guest's kernel %s its RDMA driver" % fault)
@@ -259,7 +295,10 @@ def contract():
     status, output = guest('CMOCKA_MESSAGE_OUTPUT=TAP ./test_transport_rdma', programs=[CONTRACT])
     passed = len(re.findall(r'^ok \d+ - ', output, re.M))
     assert status == 0 and passed >= 60 and 'not ok' not in output, 'status %d, %d passed\n%s' % (
-        status, passed, output)
+        status,
+        passed,
+        output,
+    )
 
 
 def memory_of_the_caller():
@@ -273,12 +312,18 @@ def memory_of_the_caller():
 def gpu_direct():
     """Bytes of device tensors that bypass host memory: which ones do, in which order, and how operations end."""
     built_with_rdma()
-    command = ('ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1; '
-               'rdma link add rxe1 type rxe netdev dummy1; export RDMA_SECOND=10.78.0.1 CMOCKA_MESSAGE_OUTPUT=TAP; '
-               'timeout 250 ./test_direct && timeout 250 ./test_direct_ends')
+    command = (
+        'ip link add dummy1 type dummy; ip link set dummy1 mtu 4200 up; ip addr add 10.78.0.1/24 dev dummy1; '
+        'rdma link add rxe1 type rxe netdev dummy1; export RDMA_SECOND=10.78.0.1 CMOCKA_MESSAGE_OUTPUT=TAP; '
+        'timeout 250 ./test_direct && timeout 250 ./test_direct_ends'
+    )
     status, output = guest(command, programs=DIRECT, timeout=500)
     passed = len(re.findall(r'^ok \d+ - ', output, re.M))
-    assert status == 0 and passed == 10 and 'not ok' not in output, 'status %d, %d passed\n%s' % (status, passed, output)
+    assert status == 0 and passed == 10 and 'not ok' not in output, 'status %d, %d passed\n%s' % (
+        status,
+        passed,
+        output,
+    )
 
 
 def device_removed():
@@ -337,7 +382,11 @@ def lost(name, victim):
     ends = re.findall(r'^member (\w+): status (\w+), after (\d+) s: (.*)$', output, re.M)
     assert len(ends) == (3 if victim else 4), output
     for member, end, seconds, words in ends:
-        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_of(LOSSES)[1]), '%s: status %s\n%s' % (member, end, output)
+        assert end not in ('0', 'kept') or (end == 'kept' and KEPT in all_of(LOSSES)[1]), '%s: status %s\n%s' % (
+            member,
+            end,
+            output,
+        )
         assert end == 'kept' or int(seconds) < 40, '%s ended after %s s\n%s' % (member, seconds, output)
         named = ':%s)' % pid.group(1) in words if victim else re.search('lost the connection|no sign of life', words)
         assert named, '%s does not say what was lost (pid %s): %s' % (member, pid.group(1), words)
@@ -361,8 +410,19 @@ def network_lost():
 
 @functools.lru_cache(maxsize=1)
 def with_two_cables():
-    _, output = guest(RAILS.replace('@EPOCHS@', str(RAIL_EPOCHS)), '--hosts', '2', '--cables', '2', '--cpus', '1', '--file',
-                      DATA + '=t/digits.csv', programs=TOOLS, timeout=400)
+    _, output = guest(
+        RAILS.replace('@EPOCHS@', str(RAIL_EPOCHS)),
+        '--hosts',
+        '2',
+        '--cables',
+        '2',
+        '--cpus',
+        '1',
+        '--file',
+        DATA + '=t/digits.csv',
+        programs=TOOLS,
+        timeout=400,
+    )
     return parts(output), output
 
 
@@ -376,7 +436,7 @@ def a_rail_fails():
     assert re.search(r'connection \w+ 10\.78\.0\.2:\d+ is made again', words), words
     assert len(set(re.findall(r'reactor [01] listens by (\w+)', words))) == 2, words
     second = re.search(r'connection \w+ 10\.78\.0\.2:\d+ broke', words)
-    assert second and re.search(r'connection \w+ 10\.77\.0\.2:\d+ is made again', words[second.end():]), words
+    assert second and re.search(r'connection \w+ 10\.77\.0\.2:\d+ is made again', words[second.end() :]), words
     there = re.findall(r'bit-identical: ok \(hash (\w+)\)', words)
     here = re.findall(r'bit-identical: ok \(hash (\w+)\)', job('digits_longer_over_tcp')[1])
     assert there and there == here, 'weights %s, on one host over TCP %s' % (there, here)
@@ -392,7 +452,9 @@ def no_rail_left():
 def two_hosts():
     """Over a network: the second host has a worker and the server. Then the host falls silent."""
     built_with_rdma()
-    _, output = guest(HOSTS, '--hosts', '2', '--cpus', '1', '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=200)
+    _, output = guest(
+        HOSTS, '--hosts', '2', '--cpus', '1', '--file', DATA + '=t/digits.csv', programs=TOOLS, timeout=200
+    )
     jobs = parts(output)
     status, words = jobs.get('learns_0', (None, ''))
     assert status == 0 and len(re.findall(r'rank 0: to 10\.77\.0\.2:\d+ over RDMA', words)) == 2, output[-6000:]
@@ -418,12 +480,35 @@ def no_address_of_a_device():
 
 def no_device():
     status, output = job('no_device')
-    assert status != 0 and 'transport rdma: this machine has no RDMA device' in output, 'status %d\n%s' % (status, output)
+    assert status != 0 and 'transport rdma: this machine has no RDMA device' in output, 'status %d\n%s' % (
+        status,
+        output,
+    )
 
 
-TESTS = [guest_has_a_verbs_device, guest_ends_at_its_deadline, contract, memory_of_the_caller, gpu_direct, device_removed, digits_as_over_tcp, auto_chooses_rdma,
-         auto_does_without_rdma, two_rails, a_rail_is_gone, server_killed, worker_killed, server_stopped, network_lost,
-         two_hosts, a_rail_fails, no_rail_left, too_little_memory_may_be_locked, no_device, no_address_of_a_device]
+TESTS = [
+    guest_has_a_verbs_device,
+    guest_ends_at_its_deadline,
+    contract,
+    memory_of_the_caller,
+    gpu_direct,
+    device_removed,
+    digits_as_over_tcp,
+    auto_chooses_rdma,
+    auto_does_without_rdma,
+    two_rails,
+    a_rail_is_gone,
+    server_killed,
+    worker_killed,
+    server_stopped,
+    network_lost,
+    two_hosts,
+    a_rail_fails,
+    no_rail_left,
+    too_little_memory_may_be_locked,
+    no_device,
+    no_address_of_a_device,
+]
 
 
 def main():

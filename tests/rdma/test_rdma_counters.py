@@ -14,6 +14,7 @@ hardware what soft-RoCE does in the kernel. So RDMA's cost is its user space, co
 The kernel decides how often soft-RoCE wakes a waiting process: Linux 6.12 does so six times as often as 6.1. So counts
 are compared only if the guest's kernel is the one that they were stored with.
 """
+
 import functools
 import json
 import os
@@ -33,8 +34,10 @@ MIB, SHORT, LONG = 16, 1, 3
 MOVED = 2 * (1 << 20) / 1e6  # MB moved per exchanged MiB: there and back
 TENTH = 0.1
 REPORT = './count_exchange "%s pair" 0 $RDMA_IP\n'
-COUNT = ('for steps in %d %d; do VALGRIND_LIB=%s ./valgrind.bin --tool=callgrind --callgrind-out-file=/dev/null '
-         './count_exchange "%s pair" $steps $RDMA_IP 2>&1 | grep Collected; done\n')
+COUNT = (
+    'for steps in %d %d; do VALGRIND_LIB=%s ./valgrind.bin --tool=callgrind --callgrind-out-file=/dev/null '
+    './count_exchange "%s pair" $steps $RDMA_IP 2>&1 | grep Collected; done\n'
+)
 
 
 class CannotRun(Exception):
@@ -48,8 +51,14 @@ def guest(command, has_valgrind):
         for name in sorted(os.listdir(VALGRIND)):
             if name in ('callgrind-amd64-linux', 'default.supp') or re.match(r'vgpreload_(core|callgrind)-amd64', name):
                 carried += ['--file', '%s/%s=%s/%s' % (VALGRIND, name, VALGRIND, name)]
-    done = subprocess.run(['tools/cluster/verbs-guest', '--count', '--timeout', '240', *carried, '--', command],
-                          stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+    done = subprocess.run(
+        ['tools/cluster/verbs-guest', '--count', '--timeout', '240', *carried, '--', command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors='replace',
+    )
     if done.returncode == CANNOT_RUN:
         raise CannotRun(done.stdout.strip().splitlines()[-1])
     assert done.returncode == 0, 'status %d\n%s' % (done.returncode, done.stdout[-2000:])
@@ -61,9 +70,13 @@ def measure(*counted):
     """Returns count_exchange's figures by transport, with the instructions in user space for each MiB of those in
     `counted`, and the guest's kernel version."""
     has_valgrind = os.path.exists(VALGRIND + '/callgrind-amd64-linux')
-    command = 'echo "kernel $(cat /proc/sys/kernel/osrelease)"\n' + ''.join(REPORT % transport for transport in ('tcp', 'rdma'))
+    command = 'echo "kernel $(cat /proc/sys/kernel/osrelease)"\n' + ''.join(
+        REPORT % transport for transport in ('tcp', 'rdma')
+    )
     if has_valgrind:
-        command += ''.join('echo "## %s"\n' % transport + COUNT % (SHORT, LONG, VALGRIND, transport) for transport in counted)
+        command += ''.join(
+            'echo "## %s"\n' % transport + COUNT % (SHORT, LONG, VALGRIND, transport) for transport in counted
+        )
     output = guest(command, has_valgrind)
     seen = {scene['scene'].split()[0]: scene for scene in map(json.loads, re.findall(r'^\{"scene".*\}', output, re.M))}
     assert len(seen) == 2, output[-2000:]
@@ -97,8 +110,10 @@ def copies_and_allocates_nothing():
 def instructions():
     kept, seen = stored()['rdma'], measure('rdma')[0]['rdma']['user']
     tolerance = counters.INSTRUCTIONS if counters.compiler() == kept['compiler'] else counters.OTHER_COMPILER
-    assert seen <= kept['instructions_per_mib'] * tolerance, '%.0f in user space for each MiB, stored are %d (%s; this is %s)%s' % (
-        seen, kept['instructions_per_mib'], kept['compiler'], counters.compiler(), counters.MEANT)
+    assert seen <= kept['instructions_per_mib'] * tolerance, (
+        '%.0f in user space for each MiB, stored are %d (%s; this is %s)%s'
+        % (seen, kept['instructions_per_mib'], kept['compiler'], counters.compiler(), counters.MEANT)
+    )
 
 
 def a_tenth_of_tcp():
@@ -108,20 +123,35 @@ def a_tenth_of_tcp():
 
 def update():
     everything, (seen, kernel) = stored(), measure('rdma')
-    everything['rdma'] = {'counters': figures(seen['rdma']), 'instructions_per_mib': round(seen['rdma']['user']),
-                          'compiler': counters.compiler(), 'kernel': kernel}
+    everything['rdma'] = {
+        'counters': figures(seen['rdma']),
+        'instructions_per_mib': round(seen['rdma']['user']),
+        'compiler': counters.compiler(),
+        'kernel': kernel,
+    }
     counters.store(everything)
 
 
 def show():
     seen, _ = measure('rdma', 'tcp')
     for transport, scene in seen.items():
-        print('%-5s for each MiB there and back: %8.0f instructions in user space, %9.0f with the kernel, %4.1f system calls, '
-              '%.4f bytes copied for each moved, %.0f allocations a step' % (
-                  transport, scene['user'], scene['all'], scene['system_calls_per_mb'] * MOVED, scene['copied_per_byte'],
-                  scene['allocations_per_step']))
-    print('rdma in user space: %.3f of all of tcp, %.2f of tcp in user space' % (
-        seen['rdma']['user'] / seen['tcp']['all'], seen['rdma']['user'] / seen['tcp']['user']))
+        print(
+            '%-5s for each MiB there and back: %8.0f instructions in user space, '
+            '%9.0f with the kernel, %4.1f system calls, '
+            '%.4f bytes copied for each moved, %.0f allocations a step'
+            % (
+                transport,
+                scene['user'],
+                scene['all'],
+                scene['system_calls_per_mb'] * MOVED,
+                scene['copied_per_byte'],
+                scene['allocations_per_step'],
+            )
+        )
+    print(
+        'rdma in user space: %.3f of all of tcp, %.2f of tcp in user space'
+        % (seen['rdma']['user'] / seen['tcp']['all'], seen['rdma']['user'] / seen['tcp']['user'])
+    )
 
 
 def main():
@@ -133,14 +163,20 @@ def main():
         verdict = 'skip' if isinstance(why, CannotRun) else 'not ok'
         print('%s rdma_counters: %s' % (verdict, ' | '.join(str(why).splitlines())))
         return verdict != 'skip'
-    cases = [('rdma_costs_what_is_stored', costs_what_is_stored), ('rdma_copies_and_allocates_nothing', copies_and_allocates_nothing),
-             ('rdma_instructions', instructions), ('rdma_instructions_are_a_tenth_of_tcp', a_tenth_of_tcp)]
+    cases = [
+        ('rdma_costs_what_is_stored', costs_what_is_stored),
+        ('rdma_copies_and_allocates_nothing', copies_and_allocates_nothing),
+        ('rdma_instructions', instructions),
+        ('rdma_instructions_are_a_tenth_of_tcp', a_tenth_of_tcp),
+    ]
     skipped = {}
     if kernel != stored()['rdma']['kernel']:
         reason = 'stored for Linux %s, the guest has %s' % (stored()['rdma']['kernel'], kernel)
         skipped = dict.fromkeys(('rdma_costs_what_is_stored', 'rdma_instructions'), reason)
     if 'user' not in seen['rdma']:
-        skipped.update(dict.fromkeys(('rdma_instructions', 'rdma_instructions_are_a_tenth_of_tcp'), 'there is no valgrind'))
+        skipped.update(
+            dict.fromkeys(('rdma_instructions', 'rdma_instructions_are_a_tenth_of_tcp'), 'there is no valgrind')
+        )
     for name, reason in skipped.items():
         print('skip %s: %s' % (name, reason))
     return run_cases([case for case in cases if case[0] not in skipped])

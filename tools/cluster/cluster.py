@@ -1,14 +1,15 @@
 """Small clusters of hosts on one machine: network namespaces joined by a bridge, every host's link shaped each way.
 
-A cluster has a name, and everything that it creates bears that name or is inside its own namespaces: clusters with different
-names never meet, even with equal addresses. Host i of NAME is the namespace NAME-i with the addresses 10.77.0.(10+i)
-and fd77::(10+i) on eth0; where hosts have several links, eth1 is in the networks 10.78.0.0 and fd78::, and so on. Each of
-these networks is a bridge, with a port of every host, in the namespace NAME-switch. A token
-bucket (tbf) on each end of each link carries the link's rate in that direction, so links are full duplex.
+A cluster has a name, and everything that it creates bears that name or is inside its own namespaces: clusters with
+different names never meet, even with equal addresses. Host i of NAME is the namespace NAME-i with the addresses
+10.77.0.(10+i) and fd77::(10+i) on eth0; where hosts have several links, eth1 is in the networks 10.78.0.0 and fd78::,
+and so on. Each of these networks is a bridge, with a port of every host, in the namespace NAME-switch. A token bucket
+(tbf) on each end of each link carries the link's rate in that direction, so links are full duplex.
 
-Used by tools/cluster/hosts, tools/bench/suite and tests/cluster. Needs root, iproute2 and a kernel with network namespaces,
-veth, bridge and, for links with a rate, sch_tbf.
+Used by tools/cluster/hosts, tools/bench/suite and tests/cluster. Needs root, iproute2 and a kernel with network
+namespaces, veth, bridge and, for links with a rate, sch_tbf.
 """
+
 import fcntl
 import json
 import os
@@ -53,7 +54,23 @@ def why_not():
     try:
         command('ip', '-n', probe, 'link', 'add', 'br0', 'type', 'bridge')
         command('ip', '-n', probe, 'link', 'add', 'v0', 'type', 'veth', 'peer', 'name', 'v1')
-        command('tc', '-n', probe, 'qdisc', 'add', 'dev', 'v0', 'root', 'tbf', 'rate', '1gbit', 'burst', '262144', 'latency', '20ms')
+        command(
+            'tc',
+            '-n',
+            probe,
+            'qdisc',
+            'add',
+            'dev',
+            'v0',
+            'root',
+            'tbf',
+            'rate',
+            '1gbit',
+            'burst',
+            '262144',
+            'latency',
+            '20ms',
+        )
     except ClusterError as error:
         return 'the kernel lacks bridge, veth or tbf (modprobe bridge veth sch_tbf): %s' % error
     finally:
@@ -147,13 +164,22 @@ class Cluster:
 
     def lock(self):
         """Serializes processes that create or remove the same cluster."""
-        file = open('/run/lock/tributary-hosts-' + self.name if os.path.isdir('/run/lock') else '/tmp/tributary-hosts-' + self.name, 'w')
+        file = open(
+            '/run/lock/tributary-hosts-' + self.name
+            if os.path.isdir('/run/lock')
+            else '/tmp/tributary-hosts-' + self.name,
+            'w',
+        )
         fcntl.flock(file, fcntl.LOCK_EX)
         return file
 
     def build(self, count, rate, mtu, links):
         command('ip', 'netns', 'add', self.switch)
-        lines = [line % (link, mtu) for link in range(links) for line in ('link add br%d mtu %d type bridge', 'link set br%d mtu %d up')]
+        lines = [
+            line % (link, mtu)
+            for link in range(links)
+            for line in ('link add br%d mtu %d type bridge', 'link set br%d mtu %d up')
+        ]
         command('ip', '-n', self.switch, '-batch', '-', text='\n'.join(lines) + '\n')
         for host in range(count):
             name = self.namespace(host)
@@ -165,16 +191,39 @@ class Cluster:
 
     def connect(self, host, link, mtu):
         name, device = self.namespace(host), 'eth%d' % link
-        command('ip', 'link', 'add', device, 'netns', name, 'mtu', str(mtu), 'type', 'veth', 'peer', 'name',
-                self.port(host, link), 'netns', self.switch, 'mtu', str(mtu))
+        command(
+            'ip',
+            'link',
+            'add',
+            device,
+            'netns',
+            name,
+            'mtu',
+            str(mtu),
+            'type',
+            'veth',
+            'peer',
+            'name',
+            self.port(host, link),
+            'netns',
+            self.switch,
+            'mtu',
+            str(mtu),
+        )
         command('ip', '-n', self.switch, 'link', 'set', self.port(host, link), 'master', 'br%d' % link, 'up')
-        lines = ['addr add %s/24 dev %s' % (self.address(host, link), device),
-                 'addr add %s/64 dev %s nodad' % (self.address6(host, link), device), 'link set %s up' % device]
+        lines = [
+            'addr add %s/24 dev %s' % (self.address(host, link), device),
+            'addr add %s/64 dev %s nodad' % (self.address6(host, link), device),
+            'link set %s up' % device,
+        ]
         command('ip', '-n', name, '-batch', '-', text='\n'.join(lines) + '\n')
 
     def remove(self):
-        names = [n for n in [self.namespace(h) for h in self.hosts()] + [self.switch]
-                 if os.path.exists(os.path.join(NAMES_FOLDER, n))]
+        names = [
+            n
+            for n in [self.namespace(h) for h in self.hosts()] + [self.switch]
+            if os.path.exists(os.path.join(NAMES_FOLDER, n))
+        ]
         for number, patience in ((signal.SIGTERM, 2.0), (signal.SIGKILL, 2.0)):
             deadline = time.monotonic() + patience
             pids = self.pids(names)
@@ -199,7 +248,9 @@ class Cluster:
     def ends(self, host, link):
         self.need(host)
         if not 0 <= link < self.links(host):
-            raise ClusterError('host %d of cluster "%s" has no link %d; it has %d' % (host, self.name, link, self.links(host)))
+            raise ClusterError(
+                'host %d of cluster "%s" has no link %d; it has %d' % (host, self.name, link, self.links(host))
+            )
         return (self.namespace(host), 'eth%d' % link), (self.switch, self.port(host, link))
 
     def shape(self, host, rate, link=0):
@@ -212,8 +263,23 @@ class Cluster:
             else:
                 # 2 ms at this rate, but at least some of the largest packets, so that a late timer loses no tokens.
                 burst = max(bits // 8 // 500, 256 * 1024)
-                command('tc', '-n', namespace, 'qdisc', 'replace', *at, 'handle', '1:', 'tbf', 'rate', '%dbit' % bits,
-                        'burst', str(burst), 'latency', '%dms' % QUEUE_MS)
+                command(
+                    'tc',
+                    '-n',
+                    namespace,
+                    'qdisc',
+                    'replace',
+                    *at,
+                    'handle',
+                    '1:',
+                    'tbf',
+                    'rate',
+                    '%dbit' % bits,
+                    'burst',
+                    str(burst),
+                    'latency',
+                    '%dms' % QUEUE_MS,
+                )
 
     def rate(self, host, rate, link=0):
         self.shape(host, rate, link)
@@ -228,15 +294,27 @@ class Cluster:
         command('ip', '-n', switch, 'link', 'set', port, 'up')
 
     def bytes(self, host, link=0):
-        """Returns the bytes and drops of the host's link since its creation, and the segments that the host sent again on all links."""
+        """Returns the bytes and drops of the host's link since its creation, and the segments that the host sent
+        again on all links."""
         ends = self.ends(host, link)
         name, device = ends[0]
         stats = json.loads(command('ip', '-n', name, '-j', '-s', 'link', 'show', device))[0]['stats64']
-        drops = [json.loads(command('tc', '-n', n, '-j', '-s', 'qdisc', 'show', 'dev', d, 'root'))[0].get('drops', 0) for n, d in ends]
-        tcp = [line.split() for line in command('ip', 'netns', 'exec', name, 'cat', '/proc/net/snmp').splitlines()
-               if line.startswith('Tcp:')]
-        return {'rx': stats['rx']['bytes'], 'tx': stats['tx']['bytes'], 'dropped_out': drops[0], 'dropped_in': drops[1],
-                'segments_again': int(tcp[1][tcp[0].index('RetransSegs')])}
+        drops = [
+            json.loads(command('tc', '-n', n, '-j', '-s', 'qdisc', 'show', 'dev', d, 'root'))[0].get('drops', 0)
+            for n, d in ends
+        ]
+        tcp = [
+            line.split()
+            for line in command('ip', 'netns', 'exec', name, 'cat', '/proc/net/snmp').splitlines()
+            if line.startswith('Tcp:')
+        ]
+        return {
+            'rx': stats['rx']['bytes'],
+            'tx': stats['tx']['bytes'],
+            'dropped_out': drops[0],
+            'dropped_in': drops[1],
+            'segments_again': int(tcp[1][tcp[0].index('RetransSegs')]),
+        }
 
     # ---- Programs ----
 
@@ -250,7 +328,8 @@ class Cluster:
 
 
 class Group:
-    """Programs on hosts that end together. Each line of output gets a prefix; when a program fails the others are ended."""
+    """Programs on hosts that end together. Each line of output gets a prefix; when a program fails the others are
+    ended."""
 
     GRACE_S = 10.0  # time of the others to end with their own errors
     TERM_S = 3.0
@@ -260,7 +339,9 @@ class Group:
         self.mutex = threading.Lock()
 
     def start(self, cluster, host, label, words, env=None, plain=False):
-        child = cluster.popen(host, words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+        child = cluster.popen(
+            host, words, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
+        )
         self.members.append((label, child))
         reader = threading.Thread(target=self.relay, args=(child, '' if plain else '[%s] ' % label), daemon=True)
         reader.start()
@@ -281,7 +362,8 @@ class Group:
                     pass
 
     def wait(self, leaders=None):
-        """Waits for all programs and returns the first status that is not 0, or 0. When all leaders (labels) have ended the others are ended too."""
+        """Waits for all programs and returns the first status that is not 0, or 0. When all leaders (labels) have
+        ended the others are ended too."""
         status, ending, steps = 0, None, [(self.GRACE_S, signal.SIGTERM), (self.TERM_S, signal.SIGKILL)]
         while any(child.poll() is None for _, child in self.members):
             time.sleep(0.02)
@@ -290,7 +372,10 @@ class Group:
                 if code not in (None, 0) and status == 0:
                     status = code if code > 0 else 128 - code
                     with self.mutex:
-                        self.out.write('%s %s\n' % (label, 'ended with status %d' % code if code > 0 else 'was ended by signal %d' % -code))
+                        self.out.write(
+                            '%s %s\n'
+                            % (label, 'ended with status %d' % code if code > 0 else 'was ended by signal %d' % -code)
+                        )
             led = leaders is not None and all(c.poll() is not None for label, c in self.members if label in leaders)
             if ending is None and (status != 0 or led):
                 ending = time.monotonic()
@@ -309,14 +394,20 @@ def clean_environment():
 
 
 def job_environment(workers, servers, coordinator_host=0, ipv6=False, port=7077):
-    """Returns the settings that all members of a job share: counts, a fresh token, and the coordinator on rank 0's host."""
+    """Returns the settings that all members of a job share: counts, a fresh token, and the coordinator on rank 0's
+    host."""
     at = '[%s]' % Cluster.address6(coordinator_host) if ipv6 else Cluster.address(coordinator_host)
-    return {'TRIB_WORKERS': str(workers), 'TRIB_SERVERS': str(servers), 'TRIB_COORDINATOR': '%s:%d' % (at, port),
-            'TRIB_TOKEN': secrets.token_hex(24)}
+    return {
+        'TRIB_WORKERS': str(workers),
+        'TRIB_SERVERS': str(servers),
+        'TRIB_COORDINATOR': '%s:%d' % (at, port),
+        'TRIB_TOKEN': secrets.token_hex(24),
+    }
 
 
 def listen_environment(hosts, host, ipv6=False, order=None):
-    """Returns the setting that makes the reactors of a member take the links of its host in turn: all links, or those in order."""
+    """Returns the setting that makes the reactors of a member take the links of its host in turn: all links, or those
+    in order."""
     links = list(range(hosts.links(host))) if order is None else order
     address = hosts.address6 if ipv6 else hosts.address
     for link in links:
@@ -325,10 +416,12 @@ def listen_environment(hosts, host, ipv6=False, order=None):
 
 
 def lay_out(hosts, workers, servers, per_host=1):
-    """Returns the hosts of the workers and those of the servers: one member per host, and further members on the hosts from the first
-    one on. Each host has per_host consecutive workers."""
+    """Returns the hosts of the workers and those of the servers: one member per host, and further members on the
+    hosts from the first one on. Each host has per_host consecutive workers."""
     machines = (workers + per_host - 1) // per_host
-    places = [hosts[(i // per_host if i < workers else machines + i - workers) % len(hosts)] for i in range(workers + servers)]
+    places = [
+        hosts[(i // per_host if i < workers else machines + i - workers) % len(hosts)] for i in range(workers + servers)
+    ]
     return places[:workers], places[workers:]
 
 

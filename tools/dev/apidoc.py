@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 """Makes docs/api.md from the comments of the public header.
 
-The header is the truth; this program only rearranges it. A comment belongs to the declaration below it. Declarations that
-follow each other without an empty line share the comment above the first of them.
+The header is the truth; this program only rearranges it. A comment belongs to the declaration below it. Declarations
+that follow each other without an empty line share the comment above the first of them.
 
   tools/dev/apidoc.py           writes docs/api.md
   tools/dev/apidoc.py --check   writes nothing; fails if docs/api.md is not what would be written
 
 Both fail if a public function has no comment.
 """
+
 import argparse
 import dataclasses
 import pathlib
@@ -97,9 +98,11 @@ def name_declaration(text, line):
     if re.match(r"(?:static|extern)\b", bare):
         raise HeaderError(f"line {line}: neither a type nor a function of the library: {bare.splitlines()[0]}")
     if bare.startswith("typedef"):
-        match = (re.match(r"typedef\s+(?:struct|enum|union)\s+\w*\s*\{.*\}\s*(\w+)\s*;$", bare, re.S)
-                 or re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", bare)
-                 or re.match(r"typedef\s+[^(]*?(\w+)\s*;$", bare, re.S))
+        match = (
+            re.match(r"typedef\s+(?:struct|enum|union)\s+\w*\s*\{.*\}\s*(\w+)\s*;$", bare, re.S)
+            or re.search(r"\(\s*\*\s*(\w+)\s*\)\s*\(", bare)
+            or re.match(r"typedef\s+[^(]*?(\w+)\s*;$", bare, re.S)
+        )
         kind = "type"
     elif re.match(r"(?:struct|enum|union)\s+\w+\s*(?:;|\{)", bare):
         return None  # a type of another header
@@ -180,7 +183,7 @@ def statuses_of(text):
     start = text.find("#define TRIB_STATUS_LIST(")
     if start < 0:
         raise HeaderError("TRIB_STATUS_LIST is missing")
-    rows = re.findall(r'X\((\w+),\s*(-?\d+),\s*"([^"]*)"\)', text[start:end_of_directive(text, start)])
+    rows = re.findall(r'X\((\w+),\s*(-?\d+),\s*"([^"]*)"\)', text[start : end_of_directive(text, start)])
     if not rows:
         raise HeaderError("TRIB_STATUS_LIST is empty")
     return rows
@@ -188,15 +191,16 @@ def statuses_of(text):
 
 def bare_lines(comment):
     body = comment[2:-2]
-    return [re.sub(r"^\s*\* ?", "", line).rstrip() if index else line.strip()
-            for index, line in enumerate(body.split("\n"))]
+    return [
+        re.sub(r"^\s*\* ?", "", line).rstrip() if index else line.strip() for index, line in enumerate(body.split("\n"))
+    ]
 
 
 def mark_up(text, links):
     """Turns names into code, known names into links, and escapes Markdown's own characters."""
     parts, at = [], 0
     for match in IDENTIFIER.finditer(text):
-        parts.append(re.sub(r"([*<>|])", r"\\\1", text[at:match.start()]))
+        parts.append(re.sub(r"([*<>|])", r"\\\1", text[at : match.start()]))
         name = match.group()
         target = links.get(name.strip("*").split(".")[0])
         parts.append(f"[`{name}`](#{target})" if target else f"`{name}`")
@@ -234,7 +238,7 @@ def first_sentence(comment, links):
     depth = 0
     for at, letter in enumerate(text):
         depth += (letter == "(") - (letter == ")")
-        if depth == 0 and letter in ".;" and text[at + 1:at + 2] in ("", " ") and text[at - 3:at] != "...":
+        if depth == 0 and letter in ".;" and text[at + 1 : at + 2] in ("", " ") and text[at - 3 : at] != "...":
             return mark_up(text[:at], links)
     return mark_up(text, links)
 
@@ -289,8 +293,13 @@ def render(text):
     title, *rest = bare_lines(opening)
     if not title:
         title, *rest = rest
-    out = ["<!-- Made by tools/dev/apidoc.py from api/tributary.h. Change the header, then run it again. -->",
-           "# API reference", "", mark_up(title.strip(), links), ""]
+    out = [
+        "<!-- Made by tools/dev/apidoc.py from api/tributary.h. Change the header, then run it again. -->",
+        "# API reference",
+        "",
+        mark_up(title.strip(), links),
+        "",
+    ]
     out += [prose("/*" + "\n * ".join([""] + rest) + "*/", links), ""]
     out += ["A function marked `TRIB_CHECKED` returns a status that must not be ignored: the compiler warns.", ""]
     out += ["## Functions at a glance", ""] + render_index(sections, links)
@@ -298,8 +307,13 @@ def render(text):
         out += [f"## {section.title}", ""]
         for group in section.groups:
             out += render_group(group, links, statuses)
-    undocumented = [f"{item.name} (line {item.line})" for section in sections for group in section.groups
-                    for item in group.items if item.kind == "function" and not group.comment]
+    undocumented = [
+        f"{item.name} (line {item.line})"
+        for section in sections
+        for group in section.groups
+        for item in group.items
+        if item.kind == "function" and not group.comment
+    ]
     return "\n".join(out).rstrip() + "\n", undocumented
 
 

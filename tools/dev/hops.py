@@ -9,6 +9,7 @@ function counts if each of twenty operations ran it, so that timers and heartbea
 well; loops over single elements (stages/kernels) and the system's libraries do not. A crossing is a call whose caller
 is in another file; it is the median of the operations.
 """
+
 import argparse
 import collections
 import json
@@ -28,8 +29,13 @@ def names_of(offsets):
     symbols = subprocess.run(['nm', PROGRAM], check=True, capture_output=True, text=True).stdout.splitlines()
     main = next(int(line.split()[0], 16) for line in symbols if line.endswith(' T main'))
     order = sorted(offsets)
-    lines = subprocess.run(['addr2line', '-f', '-e', PROGRAM], input=''.join('%x\n' % (main + o) for o in order),
-                           check=True, capture_output=True, text=True).stdout.splitlines()
+    lines = subprocess.run(
+        ['addr2line', '-f', '-e', PROGRAM],
+        input=''.join('%x\n' % (main + o) for o in order),
+        check=True,
+        capture_output=True,
+        text=True,
+    ).stdout.splitlines()
     root = os.getcwd() + '/'
     files = [os.path.normpath(line.rsplit(':', 1)[0]).replace(root, '') for line in lines[1::2]]
     return dict(zip(order, zip(files, lines[0::2])))
@@ -53,8 +59,12 @@ def count(calls, names, member):
             seen[operation].add(name)
             crossings[operation] += above.get(depth - 1) not in (None, name[0])
     always = sorted(set.intersection(*seen.values()))
-    return {'functions': len(always), 'files': len({file for file, _ in always}),
-            'crossings': statistics.median(crossings.values()), 'names': always}
+    return {
+        'functions': len(always),
+        'files': len({file for file, _ in always}),
+        'crossings': statistics.median(crossings.values()),
+        'names': always,
+    }
 
 
 def main():
@@ -70,14 +80,20 @@ def main():
     names = names_of({offset for _, _, _, offset in calls})
     members = {member: count(calls, names, member) for member in MEMBERS}
     both = set(members['worker']['names']) | set(members['server']['names'])
-    members['both'] = {'functions': len(both), 'files': len({file for file, _ in both}),
-                       'crossings': sum(members[m]['crossings'] for m in MEMBERS), 'names': sorted(both)}
+    members['both'] = {
+        'functions': len(both),
+        'files': len({file for file, _ in both}),
+        'crossings': sum(members[m]['crossings'] for m in MEMBERS),
+        'names': sorted(both),
+    }
     if options.json:
         print(json.dumps({'transport': options.transport, **members}, indent=1))
         return 0
     for member, counts in members.items():
-        print('%-7s %4d functions in %3d files, %4d crossings' %
-              (member, counts['functions'], counts['files'], counts['crossings']))
+        print(
+            '%-7s %4d functions in %3d files, %4d crossings'
+            % (member, counts['functions'], counts['files'], counts['crossings'])
+        )
         if options.list:
             print(''.join('    %s %s\n' % name for name in counts['names']), end='')
     return 0

@@ -112,7 +112,8 @@ class Header:
             self.functions[name] = (' '.join(result.split()), self._arguments(arguments))
 
     def ctype(self, text, is_argument=False):
-        """Returns the ctypes expression of a C type. Pointers are plain addresses, so byref() and integers both serve."""
+        """Returns the ctypes expression of a C type. Pointers are plain addresses, so byref() and integers both
+        serve."""
         is_text = 'const' in text  # what is not const is memory that the caller owns, and stays an address
         text = text.replace('const', ' ').replace('struct', ' ').strip()
         bare = text.replace('*', '').strip()
@@ -133,8 +134,8 @@ def render(header):
     lines = [
         '"""The public header as ctypes declarations. Made by tools/dev/pyabi.py from api/tributary.h: do not edit."""',
         '# ruff: noqa',
-        'from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16, c_int32, c_int64,',
-        '                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)',
+        'from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16,',
+        '                    c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)',
         '',
     ]
     lines += ['%s = %d' % item for item in header.constants.items()]

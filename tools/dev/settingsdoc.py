@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes the table of variables in docs/operating.md from the table of settings, api/config/settings.c.
 
-  tools/dev/settingsdoc.py           writes it
-  tools/dev/settingsdoc.py --check   writes nothing; fails if docs/operating.md has not what would be written
+tools/dev/settingsdoc.py           writes it
+tools/dev/settingsdoc.py --check   writes nothing; fails if docs/operating.md has not what would be written
 """
+
 import argparse
 import os
 import pathlib
@@ -70,8 +71,20 @@ def made_rows():
         printer.write_text(PRINTER, encoding="utf-8")
         program = str(pathlib.Path(folder, "print"))
         compiler = os.environ.get("CC", "cc")
-        subprocess.run([compiler, "-std=gnu11", "-I", str(ROOT), "-w", "-o", program, str(printer),
-                        str(ROOT / "api/config/settings.c")], check=True)
+        subprocess.run(
+            [
+                compiler,
+                "-std=gnu11",
+                "-I",
+                str(ROOT),
+                "-w",
+                "-o",
+                program,
+                str(printer),
+                str(ROOT / "api/config/settings.c"),
+            ],
+            check=True,
+        )
         return subprocess.run([program], check=True, capture_output=True, text=True).stdout
 
 
@@ -87,8 +100,10 @@ def main():
     end = page.find("\n\n", begin) + 1
     made = page[:begin] + HEAD + made_rows() + page[end:]
     if options.check and made != page:
-        print(f"settingsdoc: the variables in {PAGE} are not those of the code: run tools/dev/settingsdoc.py",
-              file=sys.stderr)
+        print(
+            f"settingsdoc: the variables in {PAGE} are not those of the code: run tools/dev/settingsdoc.py",
+            file=sys.stderr,
+        )
         return 1
     if not options.check:
         PAGE.write_text(made, encoding="utf-8")

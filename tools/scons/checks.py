@@ -1,4 +1,5 @@
 """Finds the dependencies of the build, tells what a missing one costs, and writes build_config.h."""
+
 import os
 import shutil
 import subprocess
@@ -23,12 +24,15 @@ def dependencies():
         Dependency('jansson', 'tools', 'libjansson-dev', 'no tools', 'jansson.h', '-ljansson', 'jansson'),
         Dependency('cmocka', 'option', 'libcmocka-dev', 'no unit tests', 'cmocka.h', '-lcmocka', 'cmocka'),
         Dependency('libuv', 'option', 'libuv1-dev', 'one example is left out', 'uv.h', '-luv', 'libuv'),
-        Dependency('ibverbs', 'option', 'libibverbs-dev', 'no RDMA transport', 'infiniband/verbs.h', '-libverbs',
-                   'libibverbs'),
-        Dependency('rdmacm', 'option', 'librdmacm-dev', 'no RDMA transport', 'rdma/rdma_cma.h', '-lrdmacm',
-                   'librdmacm'),
-        Dependency('libcurl', 'option', 'libcurl4-openssl-dev', 'no store (TRIB_STORE)', 'curl/curl.h', '-lcurl',
-                   'libcurl'),
+        Dependency(
+            'ibverbs', 'option', 'libibverbs-dev', 'no RDMA transport', 'infiniband/verbs.h', '-libverbs', 'libibverbs'
+        ),
+        Dependency(
+            'rdmacm', 'option', 'librdmacm-dev', 'no RDMA transport', 'rdma/rdma_cma.h', '-lrdmacm', 'librdmacm'
+        ),
+        Dependency(
+            'libcurl', 'option', 'libcurl4-openssl-dev', 'no store (TRIB_STORE)', 'curl/curl.h', '-lcurl', 'libcurl'
+        ),
         Dependency('CUDA', 'option', 'CUDA Toolkit', 'no GPU stages; training on CPUs works', 'cuda_runtime_api.h'),
         Dependency('NCCL', 'option', 'libnccl-dev', 'no GPU stages; training on CPUs works', 'nccl.h'),
     ]
@@ -42,8 +46,12 @@ def ask_pkg_config(dependency):
 
 
 def find_header(header):
-    places = ['/usr/include', '/usr/local/include', '/usr/local/cuda/include',
-              os.path.join(os.environ.get('CUDA_HOME', '/usr/local/cuda'), 'include')]
+    places = [
+        '/usr/include',
+        '/usr/local/include',
+        '/usr/local/cuda/include',
+        os.path.join(os.environ.get('CUDA_HOME', '/usr/local/cuda'), 'include'),
+    ]
     triplet = '/usr/include/' + os.uname().machine + '-linux-gnu'
     for place in places + [triplet] + os.environ.get('CPATH', '').split(':'):
         if place and os.path.exists(os.path.join(place, header)):
@@ -65,8 +73,13 @@ def probe(env, build, version, variant, quiet=False):
 
 def write_config(build, found, version, variant):
     """Returns whether the file changed, which is when the table is printed."""
-    lines = ['/* Written by the build: what was found on this machine. */', '#ifndef TRIB_BUILD_CONFIG_H', '#define TRIB_BUILD_CONFIG_H',
-             '#define TRIB_BUILD_VERSION "%s"' % version, '#define TRIB_BUILD_VARIANT "%s"' % variant]
+    lines = [
+        '/* Written by the build: what was found on this machine. */',
+        '#ifndef TRIB_BUILD_CONFIG_H',
+        '#define TRIB_BUILD_CONFIG_H',
+        '#define TRIB_BUILD_VERSION "%s"' % version,
+        '#define TRIB_BUILD_VARIANT "%s"' % variant,
+    ]
     lines += ['#define %s %d' % (d.macro, d.present) for d in found]
     text = '\n'.join(lines + ['#endif', ''])
     path = os.path.join(build, 'build_config.h')
@@ -81,8 +94,15 @@ def write_config(build, found, version, variant):
 def print_table(found):
     print('%-10s %-8s %-10s %s' % ('needs', 'found', 'version', 'where, or what its lack costs'))
     for d in found:
-        print('%-10s %-8s %-10s %s' % (d.name, 'yes' if d.present else 'NO', d.version or '-',
-                                      d.where if d.present else d.cost + ' (package %s)' % d.package))
+        print(
+            '%-10s %-8s %-10s %s'
+            % (
+                d.name,
+                'yes' if d.present else 'NO',
+                d.version or '-',
+                d.where if d.present else d.cost + ' (package %s)' % d.package,
+            )
+        )
     sys.stdout.flush()
 
 
@@ -91,7 +111,10 @@ def cuda_runtime(found):
     if not (has(found, 'CUDA') and has(found, 'NCCL')):
         return ''
     include = next(d.where for d in found if d.name == 'CUDA')
-    places = [os.path.join(os.path.dirname(include), lib) for lib in ('lib64', 'lib', 'lib/' + os.uname().machine + '-linux-gnu')]
+    places = [
+        os.path.join(os.path.dirname(include), lib)
+        for lib in ('lib64', 'lib', 'lib/' + os.uname().machine + '-linux-gnu')
+    ]
     return next((p + '/libcudart_static.a' for p in places if os.path.exists(p + '/libcudart_static.a')), '')
 
 
@@ -108,6 +131,8 @@ def has(found, name):
 def require(found):
     missing = [d for d in found if d.use != 'option' and not d.present]
     if missing:
-        print('scons: missing: %s. Install: %s (tools/install-deps does).' %
-              (', '.join(d.name for d in missing), ' '.join(d.package for d in missing)))
+        print(
+            'scons: missing: %s. Install: %s (tools/install-deps does).'
+            % (', '.join(d.name for d in missing), ' '.join(d.package for d in missing))
+        )
         sys.exit(2)

@@ -5,6 +5,7 @@ In it: the tools, the library with what it takes to build against it, the docume
 module if it was built, the GPU tests, and every shared library that these need and that is not part of glibc or gcc's
 runtime, found with ldd. Programs find their libraries by paths relative to themselves, and so does pkg-config.
 """
+
 import argparse
 import glob
 import os
@@ -15,12 +16,14 @@ import sys
 import tarfile
 import tempfile
 
-GLIBC = re.compile(r'^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnsl|libanl|libgcc_s)[.-]')
+GLIBC = re.compile(
+    r'^(linux-vdso|ld-linux|libc|libm|libdl|librt|libpthread|libresolv|libutil|libnsl|libanl|libgcc_s)[.-]'
+)
 
 
 TRY_IT = """## Try it
 
-    bin/tributary run -n 4 -s 2 -- bin/digits      # four workers learn to read handwritten digits; two servers sum their gradients
+    bin/tributary run -n 4 -s 2 -- bin/digits      # four workers learn to read digits; two servers sum
     bin/tributary bench -n 4 -s 2                  # how fast gradients are exchanged on this machine
     bin/tributary sim --model resnet50 -n 8        # a cluster that is not there
     man -M share/man tributary
@@ -45,7 +48,10 @@ def needed(path):
 
 def licence_of(path):
     """Returns the package of a library and its copyright file, where the system has them."""
-    owner = shutil.which('dpkg') and subprocess.run(['dpkg', '-S', os.path.realpath(path)], capture_output=True, text=True).stdout
+    owner = (
+        shutil.which('dpkg')
+        and subprocess.run(['dpkg', '-S', os.path.realpath(path)], capture_output=True, text=True).stdout
+    )
     package = (owner or '').split(':')[0].strip()
     place = '/usr/share/doc/%s/copyright' % package
     return (package, place) if package and os.path.exists(place) else ('', '')
@@ -77,7 +83,11 @@ def put_readme(target):
     text, tried = re.subn(r'## Try it\n.*?(?=## Embed it\n)', TRY_IT, text, flags=re.DOTALL)
     text, built = re.subn(r'## Build and install\n.*?(?=^## )', '', text, flags=re.DOTALL | re.MULTILINE)
     text, map_ = re.subn(r'## The tree\n.*?(?=^## |\Z)', '', text, flags=re.DOTALL | re.MULTILINE)
-    text = text.replace('    cc hello.c ', '    export PKG_CONFIG_PATH=$PWD/lib/pkgconfig LD_LIBRARY_PATH=$PWD/lib PATH=$PWD/bin:$PATH; cd examples\n    cc hello.c ')
+    text = text.replace(
+        '    cc hello.c ',
+        '    export PKG_CONFIG_PATH=$PWD/lib/pkgconfig LD_LIBRARY_PATH=$PWD/lib PATH=$PWD/bin:$PATH\n'
+        '    cd examples\n    cc hello.c ',
+    )
     if not (tried and built and map_):
         sys.exit('dist: README.md has not the sections that the tarball replaces')
     with open(target, 'w', encoding='utf-8') as file:
@@ -109,14 +119,22 @@ def fill(build, root, version):
         put('tools/cluster/cluster.py', root + '/tests/cluster.py', False)
         put('tests/ports.py', root + '/tests/ports.py', False)
     put('api/tributary.h', root + '/include/tributary.h', False)
-    patterns = ('docs/**/*.md', 'examples/*.c', 'examples/*.py', 'examples/digits/*.[chm]*', 'examples/own_codec/*.[ch]')
+    patterns = (
+        'docs/**/*.md',
+        'examples/*.c',
+        'examples/*.py',
+        'examples/digits/*.[chm]*',
+        'examples/own_codec/*.[ch]',
+    )
     found = [path for pattern in patterns for path in glob.glob(pattern, recursive=True)]
     for source in ['LICENSE', 'CHANGELOG.md'] + sorted(found):
         put(source, os.path.join(root, source), False)
     put_readme(root + '/README.md')
     put_pc(lib + '/pkgconfig/tributary.pc', version)
     others = {}
-    for path in [build + '/tributary', build + '/libtributary.so.' + version] + glob.glob(build + '/libtributary-*.so.0'):
+    for path in [build + '/tributary', build + '/libtributary.so.' + version] + glob.glob(
+        build + '/libtributary-*.so.0'
+    ):
         others.update({n: p for n, p in needed(path).items() if not n.startswith('libtributary')})
     for name, path in sorted(others.items()):
         put(path, os.path.join(lib, name), False)
@@ -132,7 +150,7 @@ def main():
     parser.add_argument('--version', required=True)
     parser.add_argument('target')
     args = parser.parse_args()
-    name = os.path.basename(args.target)[:-len('.tar.gz')]
+    name = os.path.basename(args.target)[: -len('.tar.gz')]
     with tempfile.TemporaryDirectory() as scratch:
         root = os.path.join(scratch, name)
         others = fill(args.build, root, args.version)
@@ -144,7 +162,10 @@ def main():
 
         with tarfile.open(args.target, 'w:gz') as tar:
             tar.add(root, arcname=name, filter=plain)
-    print('%s: %.1f MB, with %s' % (args.target, os.path.getsize(args.target) / 1e6, ' '.join(others) or 'nothing of others'))
+    print(
+        '%s: %.1f MB, with %s'
+        % (args.target, os.path.getsize(args.target) / 1e6, ' '.join(others) or 'nothing of others')
+    )
 
 
 if __name__ == '__main__':

@@ -1,9 +1,11 @@
 #!/usr/bin/env python3
 """Runs the test programs and scripts of one build, each under a deadline, and adds up their cases.
 
-Programs are cmocka's and speak TAP; scripts under tests/process, tests/python, tests/cluster and tests/rdma print `ok NAME`, `not ok NAME: why`,
-`skip NAME: why`. At the end stands `FAILED: PROGRAM: CASE (why)` for each that failed, and last `N passed, N failed, N skipped`.
+Programs are cmocka's and speak TAP; scripts under tests/process, tests/python, tests/cluster and tests/rdma print `ok
+NAME`, `not ok NAME: why`, `skip NAME: why`. At the end stands `FAILED: PROGRAM: CASE (why)` for each that failed, and
+last `N passed, N failed, N skipped`.
 """
+
 import argparse
 import concurrent.futures
 import contextlib
@@ -20,7 +22,13 @@ TAP = re.compile(r'^(not ok|ok) \d+ (?:- )?(.*)$')
 # Seconds, for tests that need more than others: these boot machines.
 DEADLINES = {'test_rdma.py': 1200, 'test_rdma_counters.py': 300, 'test_gpu.py': 3600}
 # Scripts that count what others on the machine would add to, pin reactors, shape links, boot machines or hold GPUs.
-ALONE = ('tests/process/test_counters.py', 'tests/process/test_launch.py', 'tests/cluster/', 'tests/rdma/', 'tests/gpu/')
+ALONE = (
+    'tests/process/test_counters.py',
+    'tests/process/test_run.py',
+    'tests/cluster/',
+    'tests/rdma/',
+    'tests/gpu/',
+)
 SCRIPT = re.compile(r'^(not ok|ok|skip) ([^:]+)(?:: (.*))?$')
 
 
@@ -39,8 +47,16 @@ def end_all(number, frame):
 
 def run(command, env, deadline):
     """Returns output and exit status; the deadline ends the whole process group."""
-    child = subprocess.Popen(command, env=env, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE,
-                             stderr=subprocess.STDOUT, text=True, errors='replace', start_new_session=True)
+    child = subprocess.Popen(
+        command,
+        env=env,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors='replace',
+        start_new_session=True,
+    )
     running.add(child.pid)
     try:
         output, _ = child.communicate(timeout=deadline)
@@ -54,12 +70,13 @@ def run(command, env, deadline):
 
 
 def cases_of_program(output):
-    """cmocka writes `ok 1 - NAME`, `not ok 2 - NAME`, and for what was skipped `not ok 3 # SKIP NAME`; why is said in a comment before."""
+    """cmocka writes `ok 1 - NAME`, `not ok 2 - NAME`, and for what was skipped `not ok 3 # SKIP NAME`; why is said in
+    a comment before."""
     cases, comment = [], ''
     for line in output.splitlines():
         match = TAP.match(line)
         if match and match.group(2).upper().startswith('# SKIP'):
-            cases.append((match.group(2)[len('# SKIP'):].strip(), 'skip', comment or 'no reason given'))
+            cases.append((match.group(2)[len('# SKIP') :].strip(), 'skip', comment or 'no reason given'))
             comment = ''
         elif match:
             cases.append((match.group(2), 'pass' if match.group(1) == 'ok' else 'fail', ''))
@@ -80,14 +97,14 @@ def with_note(name, note):
 
 def run_one(path, build, deadline):
     env = dict(os.environ, CMOCKA_MESSAGE_OUTPUT='TAP', TRIB_BUILD=build, PYTHONUNBUFFERED='1')
-    # gcc 14 checks for uses of a stack frame after return by default, with fake frames that are not aligned for vectors of 64 bytes:
-    # a kernel that uses these crashes.
+    # gcc 14 checks for uses of a stack frame after return by default, with fake frames that are not aligned for
+    # vectors of 64 bytes: a kernel that uses these crashes.
     env.setdefault('ASAN_OPTIONS', 'detect_stack_use_after_return=0')
     env.setdefault('TSAN_OPTIONS', 'halt_on_error=1:suppressions=' + os.path.abspath('tests/tsan.supp'))
     script = path.endswith('.py')
     name = os.path.basename(path)
     if name.startswith('fuzz_'):
-        corpus = 'tests/fuzz/corpus/' + name[len('fuzz_'):]
+        corpus = 'tests/fuzz/corpus/' + name[len('fuzz_') :]
         output, status = run([path, corpus], env, deadline)
         return [(name + ' over its corpus', 'pass' if status == 0 else 'fail', '')], output, status
     output, status = run([sys.executable, path] if script else [path], env, deadline)
@@ -102,13 +119,15 @@ def run_one(path, build, deadline):
 
 
 def run_all(paths, args):
-    """Each path with its cases, output and time, as they are done: as many at a time as args say, then those that need the
-    machine for themselves."""
+    """Each path with its cases, output and time, as they are done: as many at a time as args say, then those that
+    need the machine for themselves."""
+
     def timed(path):
         began = time.monotonic()
         deadline = max(args.timeout, DEADLINES.get(os.path.basename(path), 0))
         cases, output, _ = run_one(path, args.build, deadline)
         return path, cases, output, time.monotonic() - began
+
     alone = [p for p in paths if p.startswith(ALONE)]
     with concurrent.futures.ThreadPoolExecutor(max(args.jobs, 1)) as pool:
         for done in concurrent.futures.as_completed([pool.submit(timed, p) for p in paths if p not in alone]):
@@ -121,26 +140,41 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument('--build', default='build/release')
     parser.add_argument('--no-scripts', action='store_true', help='test programs only')
-    parser.add_argument('--timeout', type=int, default=480, help='seconds for one program: against hangs, with room for a busy machine')
+    parser.add_argument(
+        '--timeout', type=int, default=480, help='seconds for one program: against hangs, with room for a busy machine'
+    )
     parser.add_argument('--jobs', type=int, default=1, help='programs and scripts at a time')
     parser.add_argument('--json', metavar='FILE')
-    parser.add_argument('--without', metavar='NAME', action='append', default=[], help='not those whose path contains this')
+    parser.add_argument(
+        '--without', metavar='NAME', action='append', default=[], help='not those whose path contains this'
+    )
     parser.add_argument('names', nargs='*', help='only those whose path contains one of these')
     args = parser.parse_args()
     for number in signal.SIGINT, signal.SIGTERM:
         signal.signal(number, end_all)
-    paths = [p for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
-             if os.access(p, os.X_OK) and os.path.isfile(p)]
+    paths = [
+        p
+        for p in sorted(glob.glob(args.build + '/tests/test_*') + glob.glob(args.build + '/tests/fuzz_*'))
+        if os.access(p, os.X_OK) and os.path.isfile(p)
+    ]
     if not args.no_scripts:
-        paths += sorted(glob.glob('tests/process/test_*.py') + glob.glob('tests/python/test_*.py') + glob.glob('tests/cluster/test_*.py') +
-                        glob.glob('tests/rdma/test_*.py') + glob.glob('tests/gpu/test_*.py'))
+        paths += sorted(
+            glob.glob('tests/process/test_*.py')
+            + glob.glob('tests/python/test_*.py')
+            + glob.glob('tests/cluster/test_*.py')
+            + glob.glob('tests/rdma/test_*.py')
+            + glob.glob('tests/gpu/test_*.py')
+        )
     paths = [p for p in paths if not args.names or any(n in p for n in args.names)]
     paths = [p for p in paths if not any(n in p for n in args.without)]
     totals, everything = {'pass': 0, 'fail': 0, 'skip': 0}, []
     for path, cases, output, seconds in run_all(paths, args):
         count = {k: sum(1 for c in cases if c[1] == k) for k in totals}
-        print('%-44s %3d passed %3d failed %3d skipped  %5.1f s' % (
-            os.path.basename(path), count['pass'], count['fail'], count['skip'], seconds), flush=True)
+        print(
+            '%-44s %3d passed %3d failed %3d skipped  %5.1f s'
+            % (os.path.basename(path), count['pass'], count['fail'], count['skip'], seconds),
+            flush=True,
+        )
         for name, verdict, note in cases:
             if verdict == 'skip':
                 print('  skipped %s: %s' % (name, note))

@@ -1,7 +1,7 @@
 """The public header as ctypes declarations. Made by tools/dev/pyabi.py from api/tributary.h: do not edit."""
 # ruff: noqa
-from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16, c_int32, c_int64,
-                    c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
+from ctypes import (CFUNCTYPE, Structure, c_bool, c_char, c_char_p, c_double, c_float, c_int, c_int16,
+                    c_int32, c_int64, c_size_t, c_uint8, c_uint16, c_uint32, c_uint64, c_void_p)
 
 TRIB_VERSION_MAJOR = 0
 TRIB_VERSION_MINOR = 1

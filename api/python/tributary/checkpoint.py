@@ -1,8 +1,8 @@
 """Checkpoint files that are whole, or not there.
 
-A file is written under another name beside its place, brought to the disk, and then renamed: whatever happens meanwhile,
-the file of before stays. Its end says how long the rest is, with a CRC-32, so that one that is damaged or cut off is told
-from a good one."""
+A file is written under another name beside its place, brought to the disk, and then renamed: whatever happens
+meanwhile, the file of before stays. Its end says how long the rest is, with a CRC-32, so that one that is damaged or
+cut off is told from a good one."""
 
 from __future__ import annotations
 

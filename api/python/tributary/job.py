@@ -330,7 +330,9 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     machine as before, unless TRIB_STORE names a store, where it is found. Under `tributary run --elastic` the launcher
     says ranks and counts, and these arguments have no meaning."""
     settings = {name: value for name, value in _settings.items() if name != 'comm'}  # others may be in it
-    init(_may_continue=_continues, **dict(settings, rank=global_rank, worker_count=num_workers, server_count=num_servers))
+    init(
+        _may_continue=_continues, **dict(settings, rank=global_rank, worker_count=num_workers, server_count=num_servers)
+    )
 
 
 @contextlib.contextmanager

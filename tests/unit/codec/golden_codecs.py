@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Writes golden_codecs.h: encoded chunks, computed from the codecs' definitions one element at a time, in plain Python.
 
-    tests/unit/codec/golden_codecs.py            prints the header
-    tests/unit/codec/golden_codecs.py --check    exit status 1 if the file in the tree is another
+tests/unit/codec/golden_codecs.py            prints the header
+tests/unit/codec/golden_codecs.py --check    exit status 1 if the file in the tree is another
 """
+
 import math
 import os
 import struct
@@ -53,7 +54,7 @@ def onebit(chunk, scaling):
         scale = f32(total / len(chunk))
     signs = ['1' if value < 0 else '0' for value in chunk]
     signs += ['0'] * (-len(signs) % 32)
-    words = [int(''.join(signs[i:i + 32]), 2) for i in range(0, len(signs), 32)]
+    words = [int(''.join(signs[i : i + 32]), 2) for i in range(0, len(signs), 32)]
     return struct.pack('<%dI' % len(words), *words) + struct.pack('<f', scale)
 
 
@@ -122,15 +123,20 @@ def dithering(chunk, levels, natural, l2):
             bits += elias(index - last) + ('1' if value < 0 else '0') + elias(level)
             last = index
     padded = bits + '0' * (-len(bits) % 32)
-    words = [int(padded[i:i + 32], 2) for i in range(0, len(padded), 32)]
+    words = [int(padded[i : i + 32], 2) for i in range(0, len(padded), 32)]
     return struct.pack('<%dI' % len(words), *words) + struct.pack('<If', len(bits), f32(scale))
 
 
 def cases():
     chunk = values()
     yield 'fp16', b''.join(struct.pack('<e', value) for value in chunk)
-    yield 'bf16', b''.join(struct.pack('<H', (bits + 0x7fff + (bits >> 16 & 1)) >> 16)
-                           for bits in (struct.unpack('<I', struct.pack('<f', value))[0] for value in chunk))
+    yield (
+        'bf16',
+        b''.join(
+            struct.pack('<H', (bits + 0x7FFF + (bits >> 16 & 1)) >> 16)
+            for bits in (struct.unpack('<I', struct.pack('<f', value))[0] for value in chunk)
+        ),
+    )
     yield 'onebit', onebit(chunk, True)
     yield 'onebit,scaling=false', onebit(chunk, False)
     yield 'topk,k=1', topk(chunk, 1)
@@ -147,14 +153,19 @@ def cases():
 
 
 def header():
-    lines = ['/* golden_codecs.h - encoded chunks that golden_codecs.py has computed from the definitions; see there. */',
-             '/* clang-format off */',
-             '#define GOLDEN_COUNT %d' % COUNT, '',
-             'static const struct {', '    const char *codec;', '    const char *encoded; /* hexadecimal */',
-             '} golden_chunks[] = {']
+    lines = [
+        '/* golden_codecs.h - encoded chunks that golden_codecs.py has computed from the definitions; see there. */',
+        '/* clang-format off */',
+        '#define GOLDEN_COUNT %d' % COUNT,
+        '',
+        'static const struct {',
+        '    const char *codec;',
+        '    const char *encoded; /* hexadecimal */',
+        '} golden_chunks[] = {',
+    ]
     for codec, encoded in cases():
         digits = encoded.hex()
-        parts = [digits[i:i + 100] for i in range(0, len(digits), 100)]
+        parts = [digits[i : i + 100] for i in range(0, len(digits), 100)]
         lines.append('    {"%s",' % codec)
         lines += ['     "%s"%s' % (part, '},' if i + 1 == len(parts) else '') for i, part in enumerate(parts)]
     return '\n'.join(lines + ['};']) + '\n'

@@ -1,7 +1,10 @@
-"""Jobs that live as long as a scene and run exchanges on command (tools/bench/peers/agent.h), so that systems can take turns.
+"""Jobs that live as long as a scene and run exchanges on command (tools/bench/peers/agent.h), so that systems can
+take turns.
 
-A job that waits for its turn uses no CPU: its ranks are blocked on a pipe, and one whose threads spin is stopped by signal.
+A job that waits for its turn uses no CPU: its ranks are blocked on a pipe, and one whose threads spin is stopped by
+signal.
 """
+
 import os
 import select
 import shutil
@@ -28,17 +31,28 @@ class System:
         self.env, self.spins, self.local_only = env or {}, spins, local_only
 
 
-SYSTEMS = {s.name: s for s in (
-    System('tributary', 'Tributary', 'tributary', ['threads']),
-    System('tributary-polling', 'Tributary, caller\'s loop polling', 'tributary', ['polling'], local_only=True),
-    System('tributary-attached', 'Tributary, caller\'s loop', 'tributary', ['attached'], local_only=True),
-    System('tributary-busy', 'Tributary, threads polling', 'tributary', ['spinning'], {'TRIB_BUSY_POLL': 'yes'}, spins=True, local_only=True),
-    System('openmpi', 'Open MPI', 'openmpi'),
-    System('openmpi-nonblocking', 'Open MPI, MPI_Iallreduce', 'openmpi', ['nonblocking']),
-    System('gloo', 'Gloo', 'gloo', ['ring']),
-    System('gloo-halving', 'Gloo, halving and doubling', 'gloo', ['halving-doubling']),
-    System('gloo-bcube', 'Gloo, bcube', 'gloo', ['bcube']),
-)}
+SYSTEMS = {
+    s.name: s
+    for s in (
+        System('tributary', 'Tributary', 'tributary', ['threads']),
+        System('tributary-polling', 'Tributary, caller\'s loop polling', 'tributary', ['polling'], local_only=True),
+        System('tributary-attached', 'Tributary, caller\'s loop', 'tributary', ['attached'], local_only=True),
+        System(
+            'tributary-busy',
+            'Tributary, threads polling',
+            'tributary',
+            ['spinning'],
+            {'TRIB_BUSY_POLL': 'yes'},
+            spins=True,
+            local_only=True,
+        ),
+        System('openmpi', 'Open MPI', 'openmpi'),
+        System('openmpi-nonblocking', 'Open MPI, MPI_Iallreduce', 'openmpi', ['nonblocking']),
+        System('gloo', 'Gloo', 'gloo', ['ring']),
+        System('gloo-halving', 'Gloo, halving and doubling', 'gloo', ['halving-doubling']),
+        System('gloo-bcube', 'Gloo, bcube', 'gloo', ['bcube']),
+    )
+}
 
 
 class Scene:
@@ -47,21 +61,23 @@ class Scene:
     def __init__(self, name, title, workers, servers=0, tcp=True, hosts=None, rates=None, goodput=1.0):
         self.name, self.title, self.workers, self.servers, self.tcp = name, title, workers, servers, tcp
         self.hosts, self.goodput = hosts, goodput  # hosts: a cluster.Cluster, or None on this machine
-        self.rates = rates or {}                   # bits per second of each host
+        self.rates = rates or {}  # bits per second of each host
 
     def places(self):
         return cluster.lay_out(self.hosts.hosts(), self.workers, self.servers)
 
     def cores(self, rank):
-        """Returns a rank's part of this machine's cores, or one shared core if there are more ranks than cores; None on hosts."""
+        """Returns a rank's part of this machine's cores, or one shared core if there are more ranks than cores; None
+        on hosts."""
         if self.hosts is not None:
             return None
         cores = sorted(os.sched_getaffinity(0))
         each = len(cores) // self.workers
-        return cores[rank * each:(rank + 1) * each] or [cores[rank % len(cores)]]
+        return cores[rank * each : (rank + 1) * each] or [cores[rank % len(cores)]]
 
     def bound_s(self, size, op):
-        """Returns the least possible time (docs/architecture.md, placement) at the goodput of equal links; None without links."""
+        """Returns the least possible time (docs/architecture.md, placement) at the goodput of equal links; None
+        without links."""
         if len(set(self.rates.values())) != 1:
             return None
         n, k, rate = self.workers, self.servers, next(iter(self.rates.values()))
@@ -111,9 +127,11 @@ class Job:
             os.setpgrp()
             if cores:
                 os.sched_setaffinity(0, cores)
+
         if host is None:
-            # A process group of its own, so that Ctrl-C reaches the suite alone; but not a session: a kernel that groups
-            # tasks by session (sched_autogroup_enabled) would give each rank as much time as all of mpirun's together.
+            # A process group of its own, so that Ctrl-C reaches the suite alone; but not a session: a kernel that
+            # groups tasks by session (sched_autogroup_enabled) would give each rank as much time as all of mpirun's
+            # together.
             child = subprocess.Popen(words, stdin=subprocess.DEVNULL, preexec_fn=begin, **how)
         else:
             child = self.scene.hosts.popen(host, words, **how)
@@ -123,11 +141,18 @@ class Job:
         scene, shared = self.scene, cluster.clean_environment()
         if scene.hosts is None:
             worker_hosts, server_hosts = [None] * scene.workers, [None] * scene.servers
-            shared.update(TRIB_WORKERS=str(scene.workers), TRIB_SERVERS=str(scene.servers),
-                          TRIB_COORDINATOR='127.0.0.1:%d' % free_port(), TRIB_TRANSPORT='tcp' if scene.tcp else 'auto')
+            shared.update(
+                TRIB_WORKERS=str(scene.workers),
+                TRIB_SERVERS=str(scene.servers),
+                TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+                TRIB_TRANSPORT='tcp' if scene.tcp else 'auto',
+            )
         else:
             worker_hosts, server_hosts = scene.places()
-            shared.update(cluster.job_environment(scene.workers, scene.servers, worker_hosts[0], port=free_port()), TRIB_TRANSPORT='tcp')
+            shared.update(
+                cluster.job_environment(scene.workers, scene.servers, worker_hosts[0], port=free_port()),
+                TRIB_TRANSPORT='tcp',
+            )
         # A job is stopped between its turns, which must not look like its death.
         shared.update({'TRIB_PEER_TIMEOUT': '600s'}, **self.system.env)
         shared.update(self.extra_env)
@@ -137,7 +162,9 @@ class Job:
             if rate is not None:
                 more['TRIB_BANDWIDTH'] = str(rate)
             if host is None:  # like mpirun and `tributary run`, so that ranks take different cores
-                more.update(TRIB_LOCAL_RANK=str(len(self.children)), TRIB_LOCAL_COUNT=str(scene.workers + scene.servers))
+                more.update(
+                    TRIB_LOCAL_RANK=str(len(self.children)), TRIB_LOCAL_COUNT=str(scene.workers + scene.servers)
+                )
             self.spawn(words, dict(shared, **more), host, cores)
 
         for host in server_hosts:
@@ -146,9 +173,22 @@ class Job:
             start([self.program, self.prefix, *self.system.mode], host, scene.cores(rank), TRIB_RANK=str(rank))
 
     def start_openmpi(self):
-        scene, env = self.scene, dict(cluster.clean_environment(), OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1')
+        scene, env = (
+            self.scene,
+            dict(cluster.clean_environment(), OMPI_ALLOW_RUN_AS_ROOT='1', OMPI_ALLOW_RUN_AS_ROOT_CONFIRM='1'),
+        )
         # Ranks poll if there are enough cores; otherwise they yield to each other.
-        words = ['mpirun', '-np', str(scene.workers), '--oversubscribe', '--mca', 'btl_base_warn_component_unused', '0', '-x', 'AGENT_OP']
+        words = [
+            'mpirun',
+            '-np',
+            str(scene.workers),
+            '--oversubscribe',
+            '--mca',
+            'btl_base_warn_component_unused',
+            '0',
+            '-x',
+            'AGENT_OP',
+        ]
         if scene.hosts is None:
             words += ['--map-by', 'slot:PE=%d' % len(scene.cores(0)), '--bind-to', 'core:overload-allowed']
             words += ['--mca', 'btl', 'tcp,self', '--mca', 'btl_tcp_if_include', 'lo'] if scene.tcp else []
@@ -161,17 +201,55 @@ class Job:
             # the daemons' folders apart and prevent the use of shared memory.
             out.write('#!/bin/sh\nhost=$1; shift\ncase $host in\n')
             for host in worker_hosts:
-                out.write('%s) exec ip netns exec %s unshare --uts sh -c "hostname %s; export TMPDIR=%s; exec $*" ;;\n' % (
-                    scene.hosts.address(host), scene.hosts.namespace(host), 'h%d' % host, self.host_folder(host)))
+                out.write(
+                    '%s) exec ip netns exec %s unshare --uts sh -c "hostname %s; export TMPDIR=%s; exec $*" ;;\n'
+                    % (scene.hosts.address(host), scene.hosts.namespace(host), 'h%d' % host, self.host_folder(host))
+                )
             out.write('esac\nexit 1\n')
         os.chmod(agent, 0o755)
         env['TMPDIR'] = self.host_folder('mpirun')
         names = ','.join(scene.hosts.address(h) + ':1' for h in worker_hosts)
         # mpirun itself runs on the last host, which has no rank, so that every rank's host is another machine.
-        words += ['--host', names, '--map-by', 'node', '--mca', 'plm', 'rsh', '--mca', 'plm_rsh_agent', agent, '--mca', 'plm_rsh_no_tree_spawn', '1',
-                  '--mca', 'btl', 'tcp,self', '--mca', 'btl_tcp_if_include', 'eth0', '--mca', 'oob_tcp_if_include', 'eth0']
-        self.spawn(['unshare', '--uts', 'sh', '-c', 'hostname launcher; exec "$@"', 'sh', *words, self.program, self.prefix, *self.system.mode], env,
-                   scene.hosts.hosts()[-1])
+        words += [
+            '--host',
+            names,
+            '--map-by',
+            'node',
+            '--mca',
+            'plm',
+            'rsh',
+            '--mca',
+            'plm_rsh_agent',
+            agent,
+            '--mca',
+            'plm_rsh_no_tree_spawn',
+            '1',
+            '--mca',
+            'btl',
+            'tcp,self',
+            '--mca',
+            'btl_tcp_if_include',
+            'eth0',
+            '--mca',
+            'oob_tcp_if_include',
+            'eth0',
+        ]
+        self.spawn(
+            [
+                'unshare',
+                '--uts',
+                'sh',
+                '-c',
+                'hostname launcher; exec "$@"',
+                'sh',
+                *words,
+                self.program,
+                self.prefix,
+                *self.system.mode,
+            ],
+            env,
+            scene.hosts.hosts()[-1],
+        )
 
     def host_folder(self, host):
         folder = os.path.join(self.folder, 'tmp-%s' % host)
@@ -182,12 +260,17 @@ class Job:
         scene, store = self.scene, os.path.join(self.folder, 'store')
         os.makedirs(store)
         hosts = [None] * scene.workers if scene.hosts is None else scene.places()[0]
-        # Gloo polls on a thread beside the caller's; on one core each waits for the end of the other's time slice: 4 ms instead of 0.3.
+        # Gloo polls on a thread beside the caller's; on one core each waits for the end of the other's time slice: 4
+        # ms instead of 0.3.
         crowded = scene.workers > len(os.sched_getaffinity(0))
         for rank, host in enumerate(hosts):
             address = '127.0.0.1' if host is None else scene.hosts.address(host)
-            self.spawn([self.program, self.prefix, str(rank), str(scene.workers), store, address, *self.system.mode],
-                       cluster.clean_environment(), host, scene.cores(rank) if crowded else None)
+            self.spawn(
+                [self.program, self.prefix, str(rank), str(scene.workers), store, address, *self.system.mode],
+                cluster.clean_environment(),
+                host,
+                scene.cores(rank) if crowded else None,
+            )
 
     # ---- Commands ----
 
@@ -239,8 +322,8 @@ class Job:
                 raise self.error('%s: rank %d says "%s"' % (text, rank, line))
 
     def run(self, warmup, iterations, scale):
-        """Returns for every iteration (seconds from the last rank's begin to the last rank's end, seconds of the slowest rank's
-        last tensor), and the CPU seconds of all ranks together."""
+        """Returns for every iteration (seconds from the last rank's begin to the last rank's end, seconds of the
+        slowest rank's last tensor), and the CPU seconds of all ranks together."""
         ranks = []
         cpu = 0.0
         for rank, line in enumerate(self.command('run %d %d %g' % (warmup, iterations, scale))):
@@ -319,6 +402,7 @@ class Job:
 
 def free_port():
     import socket
+
     with socket.socket() as probe:
         probe.bind(('127.0.0.1', 0))
         return probe.getsockname()[1]

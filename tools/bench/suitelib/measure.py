@@ -1,4 +1,6 @@
-"""Measures cases in turns: in each turn every system runs, in rotating order, so that noise affects all systems alike."""
+"""Measures cases in turns: in each turn every system runs, in rotating order, so that noise affects all systems
+alike."""
+
 import os
 import statistics
 
@@ -36,7 +38,14 @@ def model_case(path, scale):
             words = line.split(',')
             if not line.startswith('#') and len(words) == 3 and words[1].isdigit():
                 elements.append(int(words[1]))
-    return Case(os.path.splitext(os.path.basename(path))[0], 'model', os.path.abspath(path), 4 * sum(elements), len(elements), scale)
+    return Case(
+        os.path.splitext(os.path.basename(path))[0],
+        'model',
+        os.path.abspath(path),
+        4 * sum(elements),
+        len(elements),
+        scale,
+    )
 
 
 def human(size):
@@ -55,7 +64,8 @@ def quartiles(values):
 
 
 def measure(case, jobs, effort, bound_s, tell):
-    """Returns one row: the checked time of each system for the case, and its ratio to Tributary's time, turn by turn."""
+    """Returns one row: the checked time of each system for the case, and its ratio to Tributary's time, turn by
+    turn."""
     counts, warm = {}, {}
     for job in jobs:
         tell('%s: %s, check' % (case.name, job.system.label))
@@ -76,16 +86,27 @@ def measure(case, jobs, effort, bound_s, tell):
             times[job.system.name].append([r[0] for r in rows])
             last[job.system.name].append(statistics.median(r[1] for r in rows))
             cpu[job.system.name].append(used_s / count)
-    row = {'case': case.name, 'kind': case.kind, 'bytes': case.size, 'tensors': case.tensors, 'gaps': case.scale, 'bound_s': bound_s, 'systems': {}}
+    row = {
+        'case': case.name,
+        'kind': case.kind,
+        'bytes': case.size,
+        'tensors': case.tensors,
+        'gaps': case.scale,
+        'bound_s': bound_s,
+        'systems': {},
+    }
     base = [statistics.median(turn) for turn in times[jobs[0].system.name]]
     for job in jobs:
         name = job.system.name
         everything = [t for turn in times[name] for t in turn]
         ratios = [statistics.median(turn) / b for turn, b in zip(times[name], base)]
         row['systems'][name] = {
-            'seconds': dict(zip(('q1', 'median', 'q3'), quartiles(everything))), 'samples': len(everything),
-            'ratio': dict(zip(('q1', 'median', 'q3'), quartiles(ratios))), 'last_tensor_s': statistics.median(last[name]),
-            'rank_cpu_s': statistics.median(cpu[name])}
+            'seconds': dict(zip(('q1', 'median', 'q3'), quartiles(everything))),
+            'samples': len(everything),
+            'ratio': dict(zip(('q1', 'median', 'q3'), quartiles(ratios))),
+            'last_tensor_s': statistics.median(last[name]),
+            'rank_cpu_s': statistics.median(cpu[name]),
+        }
     return row
 
 

@@ -1,4 +1,5 @@
 """The report of a run of the suite: a table and a JSON object."""
+
 import json
 import os
 import platform
@@ -13,7 +14,12 @@ def machine():
             if line.startswith('model name'):
                 model = line.split(':', 1)[1].strip()
                 break
-    return {'cpu': model, 'cores': len(os.sched_getaffinity(0)), 'kernel': platform.release(), 'system': platform.system()}
+    return {
+        'cpu': model,
+        'cores': len(os.sched_getaffinity(0)),
+        'kernel': platform.release(),
+        'system': platform.system(),
+    }
 
 
 def format_seconds(value):
@@ -26,12 +32,20 @@ def format_seconds(value):
 def table(scene):
     """Returns the lines of Markdown for one scene."""
     names = scene['systems']
-    head = ['tensor(s)'] + ['%s' % SYSTEMS[n].label for n in names] + ['%s / Tributary' % SYSTEMS[n].label for n in names[1:]]
+    head = (
+        ['tensor(s)']
+        + ['%s' % SYSTEMS[n].label for n in names]
+        + ['%s / Tributary' % SYSTEMS[n].label for n in names[1:]]
+    )
     bounded = any(row['bound_s'] for row in scene['rows'])
     head += ['Tributary / bound'] if bounded else []
     lines = ['### ' + scene['title'], '', '| ' + ' | '.join(head) + ' |', '|' + ' --- |' * len(head)]
     for row in scene['rows']:
-        words = [row['case'] if row['tensors'] == 1 else '%s, %d tensors, %.0f MB' % (row['case'], row['tensors'], row['bytes'] / 1e6)]
+        words = [
+            row['case']
+            if row['tensors'] == 1
+            else '%s, %d tensors, %.0f MB' % (row['case'], row['tensors'], row['bytes'] / 1e6)
+        ]
         for name in names:
             of = row['systems'][name]['seconds']
             words.append('%s (%s to %s)' % tuple(format_seconds(of[k]) for k in ('median', 'q1', 'q3')))
@@ -39,7 +53,9 @@ def table(scene):
             of = row['systems'][name]['ratio']
             words.append('%.2f (%.2f to %.2f)' % (of['median'], of['q1'], of['q3']))
         if bounded:
-            words.append('%.3f' % (row['systems'][names[0]]['seconds']['median'] / row['bound_s']) if row['bound_s'] else '')
+            words.append(
+                '%.3f' % (row['systems'][names[0]]['seconds']['median'] / row['bound_s']) if row['bound_s'] else ''
+            )
         lines.append('| ' + ' | '.join(words) + ' |')
     return lines + ['']
 
@@ -57,10 +73,18 @@ def write(result, folder):
 
 
 def describe(result):
-    lines = ['# Sums between processes, side by side', '',
-             '%(cpu)s, %(cores)d cores, Linux %(kernel)s; ' % result['machine'] + '; '.join(result['versions'].values()) + '.',
-             'Interleaved in one run, every result checked; times are medians (quartiles in brackets) from the last rank\'s begin to the last rank\'s end,',
-             'ratios are medians of %d turns (quartiles in brackets): above 1 Tributary is faster.' % result['turns'], '']
+    lines = [
+        '# Sums between processes, side by side',
+        '',
+        '%(cpu)s, %(cores)d cores, Linux %(kernel)s; ' % result['machine']
+        + '; '.join(result['versions'].values())
+        + '.',
+        'Interleaved in one run, every result checked; times are medians (quartiles in brackets)'
+        ' from the last rank\'s begin '
+        'to the last rank\'s end,',
+        'ratios are medians of %d turns (quartiles in brackets): above 1 Tributary is faster.' % result['turns'],
+        '',
+    ]
     lines += ['Not measured: %s: %s' % (what, why.splitlines()[0]) for what, why in result['missing'].items()]
     for scene in result['scenes']:
         if scene['rows']:

@@ -172,9 +172,7 @@ def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.n
     return allreduce(value, name, average)
 
 
-def allgather(
-    value: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set
-) -> np.ndarray:
+def allgather(value: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set) -> np.ndarray:
     """Returns the values of all workers, one behind the other along the first dimension, a numpy array."""
     array, engine = _array(value), resolve(process_set).engine()
     row = max(math.prod(array.shape[1:]), 1)

@@ -174,8 +174,10 @@ def _end_all():
         _signal_all(_descendants(), signal.SIGKILL)
         time.sleep(0.05)
     for pid in sorted(_descendants()):
-        sys.stderr.write('tributary run: process %d on %s has not ended %d s after SIGKILL: see its state in /proc\n'
-                         % (pid, socket.gethostname(), _GONE_SECONDS))
+        sys.stderr.write(
+            'tributary run: process %d on %s has not ended %d s after SIGKILL: see its state in /proc\n'
+            % (pid, socket.gethostname(), _GONE_SECONDS)
+        )
 
 
 def main():

@@ -85,9 +85,7 @@ def grouped_allgather(
 ) -> list[Any]:
     """Returns the gathered tensors of a list; differentiable."""
     base = name_of(name, 'grouped_allgather', resolve(process_set))
-    return [
-        allgather(tensor, '%s.%d' % (base, index), process_set=process_set) for index, tensor in enumerate(tensors)
-    ]
+    return [allgather(tensor, '%s.%d' % (base, index), process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
 def alltoall(

@@ -84,7 +84,8 @@ def broadcast_optimizer_state(
         }
     else:
         shape_of = None
-    # The object's name is not counted by prefix alone: optimizers may be broadcast several times, always in the same order.
+    # The object's name is not counted by prefix alone: optimizers may be broadcast several times, always in the same
+    # order.
     shape_of = broadcast_object(shape_of, root_rank)
     parameters = [parameter for group in optimizer.param_groups for parameter in group['params']]
     if not shape_of['state']:
