@@ -29,29 +29,32 @@
 #define SEEDS 2000u
 #define CPU_SECONDS 600u /* a bug may loop for ever */
 
+/* Each bug has a seed that has found it and is tried before all others. The seed only saves time. */
 #define BUG_LIST(X)                                                                                                    \
-    X(MINORITY, "a minority goes on, too")                                                                             \
-    X(HALF, "exactly half goes on without the last coordinator")                                                       \
-    X(VOTE_TWICE, "a vote counts twice")                                                                               \
-    X(NOTHING_DECIDED, "what has succeeded on some voter fails on the others")                                         \
-    X(DECISION_IGNORED, "a voter does not take the decision over")                                                     \
-    X(STRANGER_VOTES, "a new server has the place, and the vote, of one that may be cut off")                          \
-    X(LOST_ONE_IGNORED, "a majority is counted of one member fewer than there are")                                    \
-    X(NEWCOMERS_VOTE, "members that are new vote about the epoch before, too")                                         \
-    X(ROSTER_PRESUMED, "a voter takes it for granted that all have the roster")                                        \
-    X(KNOWN_TOO_SOON, "members are told that all have the roster when one has")                                        \
-    X(NUMBER_TWICE, "two coordinators give their epochs one number")                                                   \
-    X(CANDIDATE_FORGETS, "a candidate does not count what has succeeded on itself")                                    \
-    X(REPORTER_BLAMED, "who reports a loss is taken for lost")                                                         \
-    X(END_UNTOLD, "members are not told of the end of an epoch, 1 in 3")                                               \
-    X(COMMITTED_UNSETTLED, "a round is committed when all workers but one are through with it")                        \
-    X(UNCLAIMED, "nobody asks the store whether another one goes on")                                                  \
-    X(NOT_FORGONE, "an epoch that is over begins by the store")
-#define BUG_ENUM(name, text) PLANT_##name,
-#define BUG_NAME(name, text) [PLANT_##name] = (text),
+    X(MINORITY, 14, "a minority goes on, too")                                                                         \
+    X(HALF, 213, "exactly half goes on without the last coordinator")                                                  \
+    X(VOTE_TWICE, 48, "a vote counts twice")                                                                           \
+    X(NOTHING_DECIDED, 42, "what has succeeded on some voter fails on the others")                                     \
+    X(DECISION_IGNORED, 42, "a voter does not take the decision over")                                                 \
+    X(STRANGER_VOTES, 48, "a new server has the place, and the vote, of one that may be cut off")                      \
+    X(LOST_ONE_IGNORED, 48, "a majority is counted of one member fewer than there are")                                \
+    X(NEWCOMERS_VOTE, 929, "members that are new vote about the epoch before, too")                                    \
+    X(ROSTER_PRESUMED, 929, "a voter takes it for granted that all have the roster")                                   \
+    X(KNOWN_TOO_SOON, 929, "members are told that all have the roster when one has")                                   \
+    X(NUMBER_TWICE, 929, "two coordinators give their epochs one number")                                              \
+    X(CANDIDATE_FORGETS, 42, "a candidate does not count what has succeeded on itself")                                \
+    X(REPORTER_BLAMED, 4, "who reports a loss is taken for lost")                                                      \
+    X(END_UNTOLD, 7, "members are not told of the end of an epoch, 1 in 3")                                            \
+    X(COMMITTED_UNSETTLED, 8, "a round is committed when all workers but one are through with it")                     \
+    X(UNCLAIMED, 4, "nobody asks the store whether another one goes on")                                               \
+    X(NOT_FORGONE, 28, "an epoch that is over begins by the store")
+#define BUG_ENUM(name, seed, text) PLANT_##name,
+#define BUG_NAME(name, seed, text) [PLANT_##name] = (text),
+#define BUG_SEED(name, seed, text) [PLANT_##name] = (seed),
 
 enum { PLANT_NOTHING, BUG_LIST(BUG_ENUM) PLANT_COUNT };
 static const char *const names[PLANT_COUNT] = {BUG_LIST(BUG_NAME)};
+static const uint16_t known_seeds[PLANT_COUNT] = {BUG_LIST(BUG_SEED)};
 
 static bool is_planted(int bug)
 {
@@ -207,6 +210,8 @@ static void planted_bugs_are_found(void **state)
                 _exit(0);
             }
             worker_loss_planted = bug;
+            *seed = known_seeds[bug];
+            (void)storm_seed(&(storm_run){.seed = *seed});
             for (*seed = 1; *seed <= SEEDS; ++*seed) {
                 (void)storm_seed(&(storm_run){.seed = *seed});
             }

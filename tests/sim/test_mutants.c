@@ -56,7 +56,7 @@
     X(BUG_REPORT_LOST, 18, "a refusal on one machine is not told to the others")                                       \
     X(BUG_LEAVES_EARLY, 93, "who leaves does not wait until the others have its sums")                                 \
     X(BUG_BLAMES_ANOTHER, 79, "an error names the member above the one that it means")                                 \
-    X(BUG_DROPS_UNTOLD, 285, "what finds no memory in an outbox is dropped, and nobody told")                          \
+    X(BUG_DROPS_UNTOLD, 290, "what finds no memory in an outbox is dropped, and nobody told")                          \
     X(BUG_DEPARTED_FORGETS, 91, "a local rank that leaves does not count the last collective that it has carried out") \
     X(BUG_AHEAD_TOO_SOON, 26, "what goes ahead is taken to be on the host before it is copied, 1 in 10")               \
     X(BUG_RECALL_WITHOUT_COPY, 81, "what a server has of its own worker's is not copied when the operation fails")     \
