@@ -196,17 +196,20 @@ typedef struct trib_uneven_inputs {
 
 #define TRIB_BOUNDARY_ELEMENTS 7u
 
-/* Boundaries between operations (worker/boundary.h). Guarded by the mutex, where nothing else is said. */
+/* Boundaries between operations (engine/worker/boundary.h). */
 typedef struct trib_boundaries {
-    uint64_t operations, digest;         /* submitted among all workers so far; which ones */
-    uint64_t failures, failures_digest;  /* of those, what has failed here and no boundary has told */
-    struct trib_op *op;                  /* under way; NULL: none */
-    uint64_t digest_before;              /* the digests when it was submitted */
-    uint64_t told_failures, told_digest; /* had failed then */
-    uint64_t late_failures, late_digest; /* have failed since, and were under way then */
-    uint64_t number;                     /* of the last one that succeeded */
-    atomic_uint left;                    /* operations that boundaries wait for */
-    struct trib_op_core *waiting;        /* core 0 */
+    /* Operations submitted among all workers so far, and their digest. Guarded by the engine's mutex. */
+    uint64_t operations, digest;
+    /* Guards the fields up to `number`. Whoever holds it may hold the engine's mutex, but does not take that. */
+    pthread_mutex_t mutex;
+    uint64_t failures, failures_digest;  /* operations of those that have failed here and that no boundary has told */
+    struct trib_op *op;                  /* the boundary under way; NULL: none */
+    uint64_t digest_before;              /* `digest` when the boundary was submitted */
+    uint64_t told_failures, told_digest; /* failures when the boundary was submitted */
+    uint64_t late_failures, late_digest; /* failures since, of operations that were under way then */
+    uint64_t number;                     /* number of the last boundary that succeeded */
+    atomic_uint left;                    /* number of operations that boundaries wait for */
+    struct trib_op_core *waiting;        /* core 0: boundaries that wait for earlier operations */
     atomic_bool is_posted;
     trib_post post;
     uint64_t own[TRIB_BOUNDARY_ELEMENTS], all[TRIB_BOUNDARY_ELEMENTS]; /* input and output of the one under way */

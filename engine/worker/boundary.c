@@ -26,11 +26,14 @@ static bool is_counted(const trib_op *op)
 
 /* ---- Submitting ---- */
 
-trib_status trib_boundary_check(const trib_engine *engine, trib_error *error)
+trib_status trib_boundary_check(trib_engine *engine, trib_error *error)
 {
-    return engine->boundaries.op == NULL
-               ? TRIB_OK
-               : trib_error_set(error, TRIB_STATE, "an earlier call of trib_checkpoint is still under way");
+    trib_boundaries *self = &engine->boundaries;
+    pthread_mutex_lock(&self->mutex);
+    const bool is_free = self->op == NULL;
+    pthread_mutex_unlock(&self->mutex);
+    return is_free ? TRIB_OK
+                   : trib_error_set(error, TRIB_STATE, "an earlier call of trib_checkpoint is still under way");
 }
 
 static void mark_all(trib_engine *engine)
@@ -52,6 +55,7 @@ void trib_boundary_count(trib_op *op)
     trib_boundaries *self = &op->engine->boundaries;
     op->tensor->submitted++;
     if (op->is_boundary) {
+        pthread_mutex_lock(&self->mutex);
         trib_assert(self->op == NULL);
         self->op = op;
         op->boundary_operations = self->operations;
@@ -60,7 +64,8 @@ void trib_boundary_count(trib_op *op)
         self->late_failures = self->late_digest = 0;
         self->digest_before = self->digest;
         atomic_fetch_add(&self->left, 1); /* until it is posted */
-        mark_all(op->engine);
+        mark_all(op->engine);             /* an operation that fails now has failed before the snapshot, or is marked */
+        pthread_mutex_unlock(&self->mutex);
     } else if (is_counted(op)) {
         self->operations++;
         self->digest += mix(op->tensor->key);
@@ -71,7 +76,9 @@ void trib_boundary_count(trib_op *op)
 void trib_boundaries_reset(trib_engine *engine)
 {
     trib_boundaries *self = &engine->boundaries;
+    pthread_mutex_lock(&self->mutex);
     self->operations = self->digest = self->failures = self->failures_digest = 0;
+    pthread_mutex_unlock(&self->mutex);
     for (uint32_t i = 0; i < engine->tensor_count; i++) {
         engine->tensors[i]->submitted = engine->tensors[i]->rounds_before = 0;
     }
@@ -90,7 +97,7 @@ static void write_own(trib_engine *engine)
 {
     trib_boundaries *self = &engine->boundaries;
     const uint32_t rank = (uint32_t)engine->config.rank;
-    pthread_mutex_lock(&engine->mutex);
+    pthread_mutex_lock(&self->mutex);
     if (self->op != NULL) {
         const uint64_t digest = mix(self->digest_before) + self->told_digest + self->late_digest;
         put(self->own + AT_OPERATIONS, self->op->boundary_operations, rank);
@@ -98,7 +105,7 @@ static void write_own(trib_engine *engine)
         put(self->own + AT_DIGEST, digest ^ digest >> 32, rank);
         self->own[AT_NUMBER] = self->number;
     }
-    pthread_mutex_unlock(&engine->mutex);
+    pthread_mutex_unlock(&self->mutex);
 }
 
 bool trib_boundary_waits(trib_core *core, trib_op_core *op_core)
@@ -197,7 +204,7 @@ static void end_boundary(trib_op *op)
     if (has_result) {
         judge(op);
     }
-    pthread_mutex_lock(&op->engine->mutex);
+    pthread_mutex_lock(&self->mutex);
     trib_assert(self->op == op);
     self->op = NULL;
     if (has_result) {
@@ -211,7 +218,7 @@ static void end_boundary(trib_op *op)
         self->number = self->all[AT_NUMBER] + 1;
         op->boundary_number = self->number;
     }
-    pthread_mutex_unlock(&op->engine->mutex);
+    pthread_mutex_unlock(&self->mutex);
 }
 
 void trib_boundary_op_over(trib_op *op)
@@ -224,14 +231,14 @@ void trib_boundary_op_over(trib_op *op)
     }
     const bool has_failed = atomic_load(&op->claim) != 0 && is_counted(op);
     if (has_failed) { /* it counts where the call of a boundary has found it, before or after */
-        pthread_mutex_lock(&op->engine->mutex);
+        pthread_mutex_lock(&self->mutex);
     }
     const bool is_awaited = atomic_exchange(&op->mark, MARK_OVER) == MARK_AWAITED;
     if (has_failed) {
         const bool is_late = is_awaited && self->op != NULL;
         *(is_late ? &self->late_failures : &self->failures) += 1;
         *(is_late ? &self->late_digest : &self->failures_digest) += mix(~op->tensor->key);
-        pthread_mutex_unlock(&op->engine->mutex);
+        pthread_mutex_unlock(&self->mutex);
     }
     if (is_awaited) {
         await_one_less(op->engine);

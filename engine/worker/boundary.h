@@ -16,9 +16,9 @@
 
 #define TRIB_BOUNDARY_NAME "__checkpoint"
 
-/* ---- Submitting; the caller holds the mutex ---- */
+/* ---- Submitting; the caller holds the engine's mutex ---- */
 /* TRIB_STATE: an earlier boundary is under way. */
-TRIB_CHECKED trib_status trib_boundary_check(const trib_engine *engine, trib_error *error);
+TRIB_CHECKED trib_status trib_boundary_check(trib_engine *engine, trib_error *error);
 /* An operation begins. A boundary marks all that are under way. */
 void trib_boundary_count(trib_op *op);
 /* The boundary has been posted. */
