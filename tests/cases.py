@@ -1,8 +1,36 @@
 """Shared parts of the test scripts: they run cases one by one and print one line for each."""
 
 import os
+import re
 import subprocess
 import time
+
+from ports import free_port
+
+# For processes whose output is read line by line, or at the end.
+PIPES = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
+
+
+def job_settings(workers, servers=0, **more):
+    """Returns the variables of a job's members on loopback, which meet at a free port. Ranks are not among them."""
+    return dict(
+        TRIB_WORKERS=str(workers),
+        TRIB_SERVERS=str(servers),
+        TRIB_TOKEN='token of a test',
+        TRIB_LISTEN='127.0.0.1',
+        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+        **more,
+    )
+
+
+def read_until(process, pattern, said=None):
+    """Reads the output up to the line that has the pattern, and returns that line. Adds all lines to `said`."""
+    said = [] if said is None else said
+    for line in process.stdout:
+        said.append(line)
+        if re.search(pattern, line):
+            return line
+    raise AssertionError('the process ended and did not say "%s": %s' % (pattern, ''.join(said)[-2000:]))
 
 
 def run_cases(cases):

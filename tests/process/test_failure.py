@@ -16,7 +16,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import run_cases  # noqa: E402
+from cases import job_settings, run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
@@ -29,19 +29,14 @@ BOUND = 12.0  # seconds for all members to end; far above the peer timeout, beca
 
 class Job:
     def __init__(self, log='error', servers=None, epochs=300, **settings):
-        port = free_port()
-        self.port = port
         env = dict(
             os.environ,
-            TRIB_WORKERS=str(WORKERS),
-            TRIB_SERVERS=str(SERVERS),
-            TRIB_TOKEN='token of a test',
-            TRIB_COORDINATOR='127.0.0.1:%d' % port,
-            TRIB_LISTEN='127.0.0.1',
+            **job_settings(WORKERS, SERVERS),
             TRIB_PEER_TIMEOUT=str(PEER_TIMEOUT),
             TRIB_LOG=log,
             **settings,
         )
+        self.port = int(env['TRIB_COORDINATOR'].rpartition(':')[2])
         self.members = {}
         for i in range(SERVERS):
             self.start('server %d' % i, [BUILD + '/tributary', 'server'], dict(env, **(servers or {})))

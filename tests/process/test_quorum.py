@@ -11,8 +11,7 @@ import sys
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.join(ROOT, 'tests'))
-from cases import run_cases  # noqa: E402
-from ports import free_port  # noqa: E402
+from cases import job_settings, run_cases  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 WORKERS = 3
@@ -48,11 +47,7 @@ class Job:
     def __init__(self, servers, tensor_quorum=0, **settings):
         env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
         env.update(
-            TRIB_WORKERS=str(WORKERS),
-            TRIB_SERVERS=str(servers),
-            TRIB_TOKEN='token of a test',
-            TRIB_LISTEN='127.0.0.1',
-            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
+            job_settings(WORKERS, servers),
             TRIB_QUORUM_TIMEOUT='100ms',
             TRIBUTARY_LIBRARY=os.path.abspath(BUILD + '/libtributary.so'),
             **settings,

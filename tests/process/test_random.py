@@ -13,7 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from ports import free_port  # noqa: E402
+from cases import job_settings  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 BOUND = 20.0  # seconds; far above all the timeouts below, because this machine may be busy
@@ -25,11 +25,7 @@ class Run:
         self.workers, self.servers = self.rng.randint(1, 4), self.rng.randint(0, 3)
         env = dict(
             os.environ,
-            TRIB_WORKERS=str(self.workers),
-            TRIB_SERVERS=str(self.servers),
-            TRIB_TOKEN='token of a test',
-            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-            TRIB_LISTEN='127.0.0.1',
+            **job_settings(self.workers, self.servers),
             TRIB_PEER_TIMEOUT='1',
             TRIB_JOIN_TIMEOUT='3',
             TRIB_LOG='error',

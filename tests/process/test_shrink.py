@@ -13,13 +13,12 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import run_cases  # noqa: E402
+from cases import PIPES, job_settings, read_until, run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 WORKERS = 4
 BOUND = 100.0  # seconds for a whole training, far above what it takes
-PIPES = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace')
 
 
 class Job:
@@ -27,16 +26,7 @@ class Job:
 
     def __init__(self, workers, servers, transport, **settings):
         self.env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-        self.env.update(
-            TRIB_WORKERS=str(workers),
-            TRIB_SERVERS=str(servers),
-            TRIB_TOKEN='token of a test',
-            TRIB_LISTEN='127.0.0.1',
-            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-            TRIB_SURVIVE='workers',
-            TRIB_TRANSPORT=transport,
-            **settings,
-        )
+        self.env.update(job_settings(workers, servers, TRIB_SURVIVE='workers', TRIB_TRANSPORT=transport, **settings))
         self.servers = [
             subprocess.Popen([BUILD + '/tributary', 'server'], env=self.env, **PIPES) for _ in range(servers)
         ]
@@ -55,17 +45,6 @@ class Job:
         for process in self.servers + self.workers:
             process.kill()
             process.wait()
-
-
-def await_line(process, pattern):
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if re.search(pattern, line):
-            return
-    raise AssertionError(
-        'the process ended with %d and did not say "%s": %s' % (process.wait(), pattern, ''.join(said)[-800:])
-    )
 
 
 def ends_of(processes):
@@ -92,9 +71,9 @@ def killed(transport, servers, deaths):
     with Job(WORKERS, servers, transport, TRIB_LOG='warn') as job:
         workers = [job.start(rank, '20000') for rank in range(WORKERS)]
         for number in range(deaths):
-            await_line(workers[0], 'epoch %d, rank 0 of %d' % (number + 1, WORKERS - number))
+            read_until(workers[0], 'epoch %d, rank 0 of %d' % (number + 1, WORKERS - number))
             workers[WORKERS - 1 - number].send_signal(signal.SIGKILL)
-        await_line(workers[0], 'epoch %d, rank 0 of %d' % (deaths + 1, WORKERS - deaths))
+        read_until(workers[0], 'epoch %d, rank 0 of %d' % (deaths + 1, WORKERS - deaths))
         ended = ends_of(workers[: WORKERS - deaths])
         check_results(ended, WORKERS - deaths)
         assert [status for status, _ in ends_of(job.servers)] == [0] * servers
@@ -106,14 +85,14 @@ def coordinators_killed(transport, servers):
         job.env['TRIB_COORDINATOR'] += ',127.0.0.1:%d' % free_port()
         workers = [job.start(rank, '1000000000', '200') for rank in range(WORKERS)]
         for worker in workers:
-            await_line(worker, 'epoch 1, ')
+            read_until(worker, 'epoch 1, ')
         workers[0].send_signal(signal.SIGKILL)
-        await_line(workers[1], r'rank 0 of 3 \(lost .*rank 0')
+        read_until(workers[1], r'rank 0 of 3 \(lost .*rank 0')
         workers[1].send_signal(signal.SIGKILL)
-        await_line(workers[2], r'rank 0 of 2 \(lost .*rank 0')
+        read_until(workers[2], r'rank 0 of 2 \(lost .*rank 0')
         late = job.start(-1, '1000000000', '200')
-        await_line(late, 'rank 2 of 3')
-        await_line(workers[3], 'rank 1 of 3')
+        read_until(late, 'rank 2 of 3')
+        read_until(workers[3], 'rank 1 of 3')
 
 
 def coordinator_of_two_killed():
@@ -121,7 +100,7 @@ def coordinator_of_two_killed():
     with Job(2, 0, 'tcp') as job:
         workers = [job.start(rank, '1000000000') for rank in range(2)]
         for worker in workers:
-            await_line(worker, 'epoch 1, ')
+            read_until(worker, 'epoch 1, ')
         workers[0].send_signal(signal.SIGKILL)
         ((status, output),) = ends_of(workers[1:])
         assert status == 1 and 'TRIB_PEER_LOST' in output and 'rank 0' in output and 'no majority' in output, (
@@ -131,9 +110,9 @@ def coordinator_of_two_killed():
     with Job(2, 1, 'tcp') as job:
         workers = [job.start(rank, '1000000000') for rank in range(2)]
         for worker in workers:
-            await_line(worker, 'epoch 1, ')
+            read_until(worker, 'epoch 1, ')
         workers[0].send_signal(signal.SIGKILL)
-        await_line(workers[1], 'rank 0 of 1')
+        read_until(workers[1], 'rank 0 of 1')
 
 
 def joined(transport):
@@ -141,9 +120,9 @@ def joined(transport):
     with Job(2, 0, transport) as job:
         workers = [job.start(rank, '1000000000', '200') for rank in range(2)]
         late = job.start(-1, '1000000000', '200')
-        await_line(late, r'epoch \d+, rank 2 of 3')
+        read_until(late, r'epoch \d+, rank 2 of 3')
         workers[1].send_signal(signal.SIGKILL)
-        await_line(late, r'epoch \d+, rank 1 of 2 \(.*rank 1 ')
+        read_until(late, r'epoch \d+, rank 1 of 2 \(.*rank 1 ')
 
 
 PYTHON = '''
@@ -196,7 +175,7 @@ def from_python(killed_rank):
                 subprocess.Popen([sys.executable, '-c', PYTHON], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES)
             )
         for worker in job.workers:
-            await_line(worker, 'there')
+            read_until(worker, 'there')
         job.workers[killed_rank].send_signal(signal.SIGKILL)
         left = [worker for rank, worker in enumerate(job.workers) if rank != killed_rank]
         for rank, (status, output) in enumerate(ends_of(left)):
@@ -245,9 +224,9 @@ def continued(transport, servers):
                     [sys.executable, '-c', CONTINUES, '2'], env=dict(job.env, TRIB_RANK=str(rank)), **PIPES
                 )
             )
-        await_line(job.workers[1], r'contributors \[0, 1, 2, 3\]')
+        read_until(job.workers[1], r'contributors \[0, 1, 2, 3\]')
         job.workers[3].send_signal(signal.SIGKILL)
-        await_line(job.workers[1], r'contributors \[0, 1, 2\]')
+        read_until(job.workers[1], r'contributors \[0, 1, 2\]')
         job.workers[0].send_signal(signal.SIGKILL)
         for rank, (status, output) in zip((1, 2), ends_of(job.workers[1:3])):
             assert status == 0 and 'rank %d has had [1, 2]' % rank in output, (status, output[-800:])
@@ -297,12 +276,12 @@ def elastic_from_python():
 
         for rank in range(3):
             start(rank)
-        await_line(job.workers[0], 'rank 0 of 3')
+        read_until(job.workers[0], 'rank 0 of 3')
         job.workers[1].send_signal(signal.SIGKILL)
-        await_line(job.workers[0], 'rank 0 of 2')
+        read_until(job.workers[0], 'rank 0 of 2')
         start(-1)
-        await_line(job.workers[3], 'rank 2 of 3')
-        await_line(job.workers[0], 'rank 0 of 3')
+        read_until(job.workers[3], 'rank 2 of 3')
+        read_until(job.workers[0], 'rank 0 of 3')
 
 
 SERVER_BACK = '''
@@ -351,12 +330,12 @@ def server_comes_back(transport, number):
             env = dict(job.env, TRIB_RANK=str(rank), TRIB_LOG='warn')
             job.workers.append(subprocess.Popen([sys.executable, '-c', SERVER_BACK], env=env, **PIPES))
         for worker in job.workers:
-            await_line(worker, 'there')
+            read_until(worker, 'there')
         job.servers[0].send_signal(signal.SIGKILL if number == '0' else signal.SIGTERM)
-        await_line(job.workers[0], 'servers 0')
+        read_until(job.workers[0], 'servers 0')
         env = dict(job.env, TRIB_RANK=number)
         job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **PIPES))
-        await_line(job.servers[1], 'is under way: this server joins when all workers')
+        read_until(job.servers[1], 'is under way: this server joins when all workers')
         for status, output in ends_of(job.workers):
             assert status == 0 and 'done' in output, (status, output[-600:])
         ((status, output),) = ends_of(job.servers[1:])
@@ -393,7 +372,7 @@ def server_is_refused(survive):
     with Job(1, 0, 'tcp') as job:
         job.env.update(TRIB_SURVIVE=survive, TRIB_SERVERS='1')
         job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=job.env, **PIPES))
-        await_line(job.start(0, '1000000000'), 'epoch 1, ')
+        read_until(job.start(0, '1000000000'), 'epoch 1, ')
         job.servers.append(subprocess.Popen([BUILD + '/tributary', 'server'], env=job.env, **PIPES))
         ((status, output),) = ends_of(job.servers[1:])
         assert status == 1 and 'already begun: with TRIB_SURVIVE=workers on all members' in output, (status, output)

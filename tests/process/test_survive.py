@@ -13,8 +13,7 @@ import sys
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import run_cases  # noqa: E402
-from ports import free_port  # noqa: E402
+from cases import PIPES, job_settings, run_cases  # noqa: E402
 
 BUILD = os.environ.get('TRIB_BUILD', 'build/release')
 WORKERS, EPOCHS = 3, 40
@@ -25,22 +24,11 @@ def train(servers, deaths, number=signal.SIGKILL, **settings):
     """Returns each worker's exit status and output, and each server's. One server more gets the signal whenever rank 0
     has printed another line of an epoch."""
     env = {k: v for k, v in os.environ.items() if not k.startswith('TRIB_')}
-    env.update(
-        TRIB_WORKERS=str(WORKERS),
-        TRIB_SERVERS=str(servers),
-        TRIB_TOKEN='token of a test',
-        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-        TRIB_LISTEN='127.0.0.1',
-        TRIB_SURVIVE='servers',
-        **settings,
-    )
-    pipes = dict(
-        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors='replace'
-    )
-    there = [subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **pipes) for _ in range(servers)]
+    env.update(job_settings(WORKERS, servers, TRIB_SURVIVE='servers', **settings))
+    there = [subprocess.Popen([BUILD + '/tributary', 'server'], env=env, **PIPES) for _ in range(servers)]
     workers = [
         subprocess.Popen(
-            [BUILD + '/examples/digits', '--epochs', str(EPOCHS)], env=dict(env, TRIB_RANK=str(i)), **pipes
+            [BUILD + '/examples/digits', '--epochs', str(EPOCHS)], env=dict(env, TRIB_RANK=str(i)), **PIPES
         )
         for i in range(WORKERS)
     ]

@@ -12,32 +12,15 @@ sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
+from cases import PIPES, job_settings, read_until, run_cases  # noqa: E402
 from elastic_bed import open_gate  # noqa: E402
-from ports import free_port  # noqa: E402
-
-
-def reads(worker, text, said):
-    for line in worker.stdout:
-        said.append(line)
-        if text in line:
-            return line
-    raise AssertionError('no "%s" in %s' % (text, ''.join(said)[-2000:]))
 
 
 def worker_is_killed(python):
     with tempfile.TemporaryDirectory() as folder:
-        env = python_bed.environment(
-            TRIB_WORKERS='3',
-            TRIB_SERVERS='0',
-            TRIB_TOKEN='token of a test',
-            TRIB_LISTEN='127.0.0.1',
-            TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-            TRIB_SURVIVE='continue',
-        )
-        pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        env = python_bed.environment(**job_settings(3, TRIB_SURVIVE='continue'))
         command = [python, HERE + '/continue_cases.py', folder + '/gate']
-        workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **pipes) for rank in range(3)]
+        workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **PIPES) for rank in range(3)]
         try:
             survive(workers, folder + '/gate')
         finally:
@@ -48,12 +31,12 @@ def worker_is_killed(python):
 
 def survive(workers, gate):
     said = [[], [], []]
-    reads(workers[0], 'step 3', said[0])
+    read_until(workers[0], 'step 3', said[0])
     workers[0].kill()
     for rank in 1, 2:
-        reads(workers[rank], '[4.0]', said[rank])
+        read_until(workers[rank], r'\[4\.0\]', said[rank])
     open_gate(gate)
-    ends = [reads(workers[rank], 'end: ', said[rank]) for rank in (1, 2)]
+    ends = [read_until(workers[rank], 'end: ', said[rank]) for rank in (1, 2)]
     assert ends[0] == ends[1], ends  # steps, gradients and parameters
     for rank in 1, 2:
         workers[rank].communicate(timeout=python_bed.TIMEOUT)

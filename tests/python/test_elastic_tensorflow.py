@@ -13,9 +13,8 @@ sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
+from cases import PIPES, job_settings, run_cases  # noqa: E402
 from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
-from ports import free_port  # noqa: E402
 
 
 def worker_is_lost(python):
@@ -35,17 +34,9 @@ def worker_is_lost(python):
 
 def names_begin_anew(python):
     """A worker comes into a job in which a name has had two shapes, and uses it for the second one first."""
-    env = python_bed.environment(
-        TRIB_WORKERS='2',
-        TRIB_SERVERS='0',
-        TRIB_TOKEN='token of a test',
-        TRIB_LISTEN='127.0.0.1',
-        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-        TRIB_SURVIVE='workers',
-    )
-    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = python_bed.environment(**job_settings(2, TRIB_SURVIVE='workers'))
     command = [python, HERE + '/elastic_names_cases.py']
-    workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=rank), **pipes) for rank in ('0', '1', '-1')]
+    workers = [subprocess.Popen(command, env=dict(env, TRIB_RANK=rank), **PIPES) for rank in ('0', '1', '-1')]
     try:
         outputs = [worker.communicate(timeout=python_bed.TIMEOUT)[0] for worker in workers]
         assert ''.join(outputs).count('of 3 is right') == 3, ''.join(outputs)[-2500:]

@@ -15,9 +15,8 @@ sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import elastic_bed  # noqa: E402
 import python_bed  # noqa: E402
-from cases import run_cases  # noqa: E402
+from cases import PIPES, job_settings, read_until, run_cases  # noqa: E402
 from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
-from ports import free_port  # noqa: E402
 
 
 def worker_is_lost(python):
@@ -43,35 +42,19 @@ def goes_on_in_the_process(python):
 
 
 def survive_and_join(python, gate):
-    env = python_bed.environment(
-        TRIB_WORKERS='3',
-        TRIB_SERVERS='0',
-        TRIB_TOKEN='token of a test',
-        TRIB_LISTEN='127.0.0.1',
-        TRIB_COORDINATOR='127.0.0.1:%d' % free_port(),
-        TRIB_SURVIVE='workers',
-    )
-    pipes = dict(stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    env = python_bed.environment(**job_settings(3, TRIB_SURVIVE='workers'))
 
     def start(rank):
         command = [python, HERE + '/elastic_cases.py', gate]
-        return subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **pipes)
-
-    def reads(worker, text):
-        said = []
-        for line in worker.stdout:
-            said.append(line)
-            if text in line:
-                return
-        raise AssertionError('no "%s" in %s' % (text, ''.join(said)[-2000:]))
+        return subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **PIPES)
 
     workers = [start(rank) for rank in range(3)]
     try:
-        reads(workers[0], 'rank 0 of 3')
+        read_until(workers[0], 'rank 0 of 3')
         workers[1].kill()
-        reads(workers[0], 'rank 0 of 2')
+        read_until(workers[0], 'rank 0 of 2')
         workers.append(start(-1))
-        reads(workers[3], 'rank 2 of 3')
+        read_until(workers[3], 'rank 2 of 3')
         open_gate(gate)
         outputs = []
         for worker in workers[0], workers[2], workers[3]:
