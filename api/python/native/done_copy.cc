@@ -1,5 +1,5 @@
-// done_copy.cc - keeps the callback of an asynchronous kernel. TensorFlow's C interface passes the address of a std::function
-// that lives on its stack until compute() returns, and nothing in C can copy it.
+// done_copy.cc - keeps the callback of an asynchronous kernel. TensorFlow's C interface passes the address of a
+// std::function that lives on its stack until compute() returns, and nothing in C can copy it.
 #include <functional>
 
 extern "C" {
