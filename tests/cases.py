@@ -3,6 +3,7 @@
 import os
 import re
 import subprocess
+import threading
 import time
 
 from ports import free_port
@@ -23,14 +24,23 @@ def job_settings(workers, servers=0, **more):
     )
 
 
-def read_until(process, pattern, said=None):
-    """Reads the output up to the line that has the pattern, and returns that line. Adds all lines to `said`."""
+def read_until(process, pattern, said=None, seconds=150):
+    """Reads the output up to the line that has the pattern, and returns that line. Adds all lines to `said`. A process
+    that does not say it in time is killed."""
     said = [] if said is None else said
-    for line in process.stdout:
-        said.append(line)
-        if re.search(pattern, line):
-            return line
-    raise AssertionError('the process ended and did not say "%s": %s' % (pattern, ''.join(said)[-2000:]))
+    limit = threading.Timer(seconds, process.kill)
+    limit.start()
+    try:
+        for line in process.stdout:
+            said.append(line)
+            if re.search(pattern, line):
+                return line
+    finally:
+        limit.cancel()
+    raise AssertionError(
+        'the process ended, or was killed after %d s, and did not say "%s": %s'
+        % (seconds, pattern, ''.join(said)[-2000:])
+    )
 
 
 def run_cases(cases):
