@@ -913,21 +913,21 @@ TRIB_API TRIB_CHECKED trib_status trib_barrier(trib_engine *engine, const trib_o
 TRIB_API TRIB_CHECKED trib_status trib_checkpoint(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                                   trib_error *error);
 
-/* What a boundary tells: the same on all workers. */
+/* The result of a checkpoint, which is the same on all workers. */
 typedef struct trib_boundary {
     uint32_t struct_size; /* set it to sizeof(trib_boundary) before trib_op_boundary */
     uint32_t epoch;       /* number of the membership in which it was completed, as in trib_membership */
-    uint64_t number;      /* of the boundary in this job, from 1 */
+    uint64_t number;      /* number of the boundary in this job, from 1 */
     /* Operations of all workers that each had submitted before, since the job began or the last boundary between
      * memberships (trib_membership_advance) or trib_join of all; 0 elements count, barriers too. */
     uint64_t operations;
-    uint32_t step;        /* of the call's params */
-    int32_t worker_count; /* trib_op_contributors names them */
+    uint32_t step;        /* the step in the call's params */
+    int32_t worker_count; /* workers that took part; trib_op_contributors names them */
     uint64_t reserved[4];
 } trib_boundary;
 
-/* What the operation of trib_checkpoint tells; its callback may ask, too. TRIB_STATE if it has not succeeded.
- * TRIB_INVALID. TRIB_ANY_THREAD. */
+/* Fills in the result of an operation of trib_checkpoint; its callback may call this, too. TRIB_STATE: the operation
+ * has not succeeded. TRIB_INVALID. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_op_boundary(const trib_op *op, trib_boundary *boundary, trib_error *error);
 /* How many operations this worker had submitted on the tensor when it called trib_checkpoint last, counted as
  * trib_boundary.operations is; 0: it has not, or the tensor is younger. TRIB_INVALID. TRIB_ANY_THREAD. */

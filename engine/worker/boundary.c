@@ -92,7 +92,7 @@ static void put(uint64_t *at, uint64_t value, uint32_t rank)
     at[1] = ~value << 32 | rank;
 }
 
-/* What fails before the boundary and after its call counts, too: it was under way then. */
+/* Writes this worker's digests. Operations that were under way at the call and have failed since count, too. */
 static void write_own(trib_engine *engine)
 {
     trib_boundaries *self = &engine->boundaries;

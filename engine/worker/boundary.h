@@ -29,7 +29,7 @@ void trib_boundaries_reset(trib_engine *engine);
 /* ---- Core 0 ---- */
 /* Returns true if the boundary waits for earlier operations; it arrives again when they are over. */
 TRIB_CHECKED bool trib_boundary_waits(trib_core *core, trib_op_core *op_core);
-/* What waits has been dropped: the core has ended. */
+/* The core has ended, and the boundaries that waited on it have been dropped. */
 void trib_boundary_drop_all(trib_core *core);
 
 /* ---- Any core ---- */

@@ -113,7 +113,7 @@ static void on_sum(const trib_result *result, void *user)
     one_over(me);
 }
 
-/* What was summed before is there, also where the callback that tells of it has not run. */
+/* Sums of before the checkpoint are there, even if their callbacks have not run. */
 static void check_sums(const worker *me)
 {
     bool is_there = true;

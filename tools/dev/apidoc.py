@@ -15,8 +15,10 @@ import dataclasses
 import pathlib
 import re
 import sys
+import textwrap
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
+WIDTH = 119  # columns of a line, where it is no table or code
 SECTION = re.compile(r"/\*\s*-{2,}\s*(.*?)\s*-{2,}\s*\*/$")
 IDENTIFIER = re.compile(r"\*?\b(?:trib|TRIB)_\w+(?:\.\w+)?\*?|(?<![\w*])\*[a-z]\w*")
 # Macros that serve the compilation of the header only.
@@ -226,6 +228,13 @@ def prose(comment, links):
         fresh = False
     text = ""
     for index, block in enumerate(blocks):
+        block = textwrap.fill(
+            block,
+            WIDTH,
+            subsequent_indent="  " if block.startswith("- ") else "",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
         close = index and block.startswith("- ") and blocks[index - 1].startswith("- ")
         text += ("" if index == 0 else "\n" if close else "\n\n") + block
     return text
