@@ -16,9 +16,9 @@ import time
 import urllib.request
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import comes_true, run_cases  # noqa: E402
+from cases import PIPES, comes_true, read_until, run_cases  # noqa: E402
 from ports import free_port  # noqa: E402
-from test_shrink import BUILD, PIPES, Job, await_line, ends_of  # noqa: E402
+from test_shrink import BUILD, Job, ends_of  # noqa: E402
 
 ENDLESS = '1000000000'
 
@@ -74,7 +74,7 @@ def open_job(etcd, workers=2, **settings):
 def start_all(job, workers=2):
     started = [job.start(rank, ENDLESS, '200') for rank in range(workers)]
     for worker in started:
-        await_line(worker, 'epoch 1, ')
+        read_until(worker, 'epoch 1, ')
     return started
 
 
@@ -84,11 +84,11 @@ def killed(rank, transport):
         workers = start_all(job)
         workers[rank].send_signal(signal.SIGKILL)
         left = workers[1 - rank]
-        await_line(left, 'rank 0 of 1 .lost .*rank %d' % rank)
+        read_until(left, 'rank 0 of 1 .lost .*rank %d' % rank)
         late = job.start(-1, ENDLESS, '200')
-        await_line(late, 'rank 1 of 2')
+        read_until(late, 'rank 1 of 2')
         left.send_signal(signal.SIGKILL)
-        await_line(late, 'rank 0 of 1 .lost .*rank 0')
+        read_until(late, 'rank 0 of 1 .lost .*rank 0')
 
 
 def two_of_three_killed():
@@ -97,7 +97,7 @@ def two_of_three_killed():
         workers = start_all(job, 3)
         for worker in workers[:2]:
             worker.send_signal(signal.SIGKILL)
-        await_line(workers[2], 'rank 0 of 1 ')
+        read_until(workers[2], 'rank 0 of 1 ')
 
 
 def paused():
@@ -105,12 +105,12 @@ def paused():
     with Etcd() as etcd, open_job(etcd) as job:
         workers = start_all(job)
         workers[0].send_signal(signal.SIGSTOP)
-        await_line(workers[1], 'rank 0 of 1 .lost .*rank 0')
+        read_until(workers[1], 'rank 0 of 1 .lost .*rank 0')
         workers[0].send_signal(signal.SIGCONT)
         ((status, output),) = ends_of(workers[:1])
         assert status == 1 and 'TRIB_PEER_LOST' in output, (status, output[-600:])
         late = job.start(-1, ENDLESS, '200')
-        await_line(late, 'rank 1 of 2')
+        read_until(late, 'rank 1 of 2')
 
 
 def stopped():
@@ -118,14 +118,14 @@ def stopped():
     with Etcd() as etcd, open_job(etcd, TRIB_LOG='warn') as job:
         workers = [job.start(rank, ENDLESS) for rank in range(2)]
         for worker in workers:
-            await_line(worker, 'epoch 1, ')
+            read_until(worker, 'epoch 1, ')
         etcd.stop()
-        await_line(workers[0], 'the store .* does not answer, and is asked again')
+        read_until(workers[0], 'the store .* does not answer, and is asked again')
         assert all(worker.poll() is None for worker in workers)
         workers[0].send_signal(signal.SIGKILL)
-        await_line(workers[1], 'the store .* does not answer, and the job waits for it')
+        read_until(workers[1], 'the store .* does not answer, and the job waits for it')
         etcd.start()
-        await_line(workers[1], 'rank 0 of 1 .lost .*rank 0')
+        read_until(workers[1], 'rank 0 of 1 .lost .*rank 0')
 
 
 def never_back():
@@ -144,11 +144,11 @@ def lost_its_data():
     with Etcd() as etcd, open_job(etcd, TRIB_LOG='warn') as job:
         workers = [job.start(rank, ENDLESS) for rank in range(2)]
         for worker in workers:
-            await_line(worker, 'epoch 1, ')
+            read_until(worker, 'epoch 1, ')
         etcd.stop()
         etcd.lose_all()
         etcd.start()
-        await_line(workers[0], 'has lost the record of this job')
+        read_until(workers[0], 'has lost the record of this job')
         workers[0].send_signal(signal.SIGKILL)
         ((status, output),) = ends_of(workers[1:])
         assert status == 1 and 'has no record of this job any more' in output, (status, output[-600:])
@@ -160,7 +160,7 @@ def name_twice():
         workers = start_all(first)
         ((status, output),) = ends_of([second.start(0, '10')])
         assert status == 1 and 'a job of the name "job of a test" is under way' in output, (status, output[-600:])
-        await_line(workers[1], 'step ')
+        read_until(workers[1], 'step ')
     with Etcd() as etcd, open_job(etcd) as first, open_job(etcd, 1, TRIB_JOIN_TIMEOUT='10s') as second:
         assert [status for status, _ in ends_of([first.start(rank, '10') for rank in range(2)])] == [0, 0]
         ((status, output),) = ends_of([second.start(0, '10')])
