@@ -50,9 +50,10 @@ def run_cases(cases):
         try:
             case()
             print('ok ' + name, flush=True)
-        except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError, OSError) as problem:
+        except Exception as problem:
             failed += 1
-            print('not ok %s: %s' % (name, ' | '.join(str(problem).splitlines())[:1500]), flush=True)
+            text = str(problem) if isinstance(problem, AssertionError) else repr(problem)
+            print('not ok %s: %s' % (name, ' | '.join(text.splitlines())[:1500]), flush=True)
     return 1 if failed else 0
 
 
