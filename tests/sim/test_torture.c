@@ -1,7 +1,7 @@
 /*
  * test_torture.c - runs many seeds (torture.h). Prints TAP: one line for all seeds and one for each seed that fails.
  *
- *   test_torture                      seeds 1 to 1000
+ *   test_torture                      seeds 1 to 1000, with a sanitizer to 250
  *   test_torture FIRST LAST           those seeds
  *   test_torture SEED                 one seed, with a description
  */
@@ -12,8 +12,13 @@
 #include <unistd.h>
 
 #include "tests/sim/torture.h"
+#include "tests/support/sanitized.h"
 
+#ifdef SANITIZED
+#define LAST_DEFAULT 250
+#else
 #define LAST_DEFAULT 1000
+#endif
 
 /* Describes the seed that runs now, for the handler of signals that end the program. */
 static char current[2048];

@@ -13,6 +13,7 @@
 #include "engine/membership/commits.h"
 #include "engine/worker/op_commit.h"
 #include "tests/sim/worker_loss.h"
+#include "tests/support/sanitized.h"
 
 static void colocated_worker_dies(void **state)
 {
@@ -224,6 +225,10 @@ trib_status __wrap_trib_commit_take(trib_core *core, const trib_frame *frame, co
 static void planted_bugs_are_found(void **state)
 {
     (void)state;
+#ifdef SANITIZED
+    print_message("# planted bugs are looked for without sanitizers\n");
+    skip();
+#endif
     worker_loss_seed = mmap(NULL, sizeof *worker_loss_seed, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     assert_true(worker_loss_seed != MAP_FAILED);
     for (int bug = BUG_NONE; bug < BUG_COUNT; bug++) {

@@ -17,22 +17,9 @@
 #include <pthread.h>
 
 #include "numa/arena.h"
+#include "tests/support/sanitized.h"
 
 #define MIB ((size_t)1 << 20)
-
-#if defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#define UNDER_TSAN 1
-#elif defined(__SANITIZE_ADDRESS__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#define UNDER_TSAN 1
-#elif __has_feature(address_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
 
 static inline trib_arena *create_with(const trib_arena_params *params)
 {

@@ -1,0 +1,22 @@
+/*
+ * sanitized.h - tells whether a sanitizer is compiled in. What shows a test's own power (planted bugs, more seeds of the
+ * same storm) runs in the release build only: sanitizers find faults of a path, and the first seeds take all paths.
+ */
+#ifndef TESTS_SUPPORT_SANITIZED_H
+#define TESTS_SUPPORT_SANITIZED_H
+
+#if defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#define UNDER_TSAN 1
+#elif defined(__SANITIZE_ADDRESS__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#define UNDER_TSAN 1
+#elif __has_feature(address_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
+#endif
