@@ -237,8 +237,9 @@ static void a_joiner_leaves_a_minority(void **state)
     trib_sim_process_freeze(job->members[MEMBERS - 1].process, false);
     advance(&programs[0]);
     const int64_t cut_ns = trib_sim_now(job->sim);
-    /* Rank 0 gathers for its next epoch, and the joiner has come. */
-    (void)sim_job_run(job, cut_ns + 5 * SECOND, NULL, NULL);
+    /* Rank 0 gathers for its next epoch, the joiner comes, and nobody else does. */
+    (void)sim_job_run(job, cut_ns + 8 * SECOND, NULL, NULL);
+    assert_false(job->members[MEMBERS - 1].ready_told);
     assert_int_equal(programs[0].boundaries, 0);
     trib_sim_node_regroup(job->members[MEMBERS - 1].node, 0);
     advance(&programs[1]);
