@@ -18,7 +18,6 @@
 #include "engine/membership/coordinator.h"
 #include "engine/membership/election.h"
 #include "engine/local_group/group.h"
-#include "engine/wire/address_list.h"
 #include "engine/link/link_handshake.h"
 #include "engine/membership/load_report.h"
 #include "engine/cluster/machines.h"
@@ -285,9 +284,7 @@ static void finish_ending(trib_core *core)
 static void stop_listening(trib_core *core)
 {
     trib_listeners_close(&core->listeners);
-    if (core->reactor->index == 0 && core->engine->coordinator != NULL) {
-        trib_coordinator_stop_listening(core->engine->coordinator);
-    }
+    trib_listeners_close(&core->meeting);
 }
 
 static bool transport_is_idle(const trib_core *core)
@@ -334,10 +331,10 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     } else if (core->closing && overdue && core->host.links != NULL) {
         close_links(core, false);
     }
-    if (core->closing && core->host.links == NULL) {
+    const bool goes_on = atomic_load(&core->engine->changing);
+    if (core->closing && core->host.links == NULL && !goes_on) {
         stop_listening(core);
     }
-    const bool goes_on = atomic_load(&core->engine->changing);
     if (core->closing && may_be_closed(core) && (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
         trib_engine_core_closed(core->engine, goes_on);
         return;
@@ -378,92 +375,35 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 /* ---- Life ---- */
 
-static trib_status listen_at(trib_core *core, const trib_address *at, trib_error *error)
-{
-    return trib_listeners_open(&core->listeners, &core->host, at, &core->host.address, error);
-}
-
-/* Appends an address with port 0 to the list. Returns false if it does not fit. */
-static bool add_host(trib_address *list, const char *host, size_t size, const char *before)
-{
-    const size_t length = strlen(list->text);
-    const bool bare = memchr(host, ':', size) != NULL && host[0] != '[';
-    const int more = snprintf(list->text + length, sizeof list->text - length, bare ? "%s[%.*s]:0" : "%s%.*s:0", before,
-                              (int)size, host);
-    if (more < 0 || (size_t)more >= sizeof list->text - length) {
-        list->text[length] = '\0';
-        return false;
-    }
-    return true;
-}
-
-/* Each reactor has its own listen address, shared with other reactors if there are fewer addresses. The addresses
- * after its own are alternatives if that one fails. A transport without address lists listens on the first address
- * that works. */
-static trib_status listen_somewhere(trib_core *core, trib_error *error)
-{
-    const char *listen_hosts = core->engine->listen_host;
-    const uint8_t *choice = core->engine->env.listen_choice;
-    const char *own =
-        trib_address_list_at(listen_hosts, choice != NULL ? choice[core->reactor->index] : core->reactor->index);
-    const bool lists = (core->host.transport->ops->flags & TRIB_TRANSPORT_BREAKS) != 0;
-    trib_address list = {.text = ""};
-    const trib_address *before = &core->address_before;
-    trib_status status = before->text[0] != '\0' ? listen_at(core, before, NULL) : TRIB_INVALID;
-    for (const char *next = NULL, *host = own; host != NULL && status != TRIB_OK; host = next) {
-        next = trib_address_list_next(listen_hosts, own, host);
-        if (!lists) {
-            list.text[0] = '\0';
-        }
-        const bool fits = add_host(&list, host, strcspn(host, ","), list.text[0] == '\0' ? "" : ",");
-        if (lists && !fits) {
-            next = NULL; /* the list is full; the remaining alternatives are dropped */
-        }
-        if (!lists || next == NULL) {
-            status = listen_at(core, &list, error);
-        }
-        if (!lists && status != TRIB_OK && next != NULL) {
-            trib_log(core->reactor->logger, TRIB_LOG_WARN, "reactor %u takes the next listen address: %s",
-                     core->reactor->index, error->text);
-        }
-    }
-    if (status == TRIB_SYSTEM && error != NULL) { /* the address may belong to another machine */
-        const size_t used = strnlen(error->text, sizeof error->text - 1);
-        snprintf(error->text + used, sizeof error->text - used,
-                 " (listen \"%.80s\": TRIB_LISTEN, or trib_config.listen)", listen_hosts);
-    }
-    return status;
-}
-
-trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error)
+/* What each epoch has anew. */
+static void prepare(trib_core *core, trib_engine *engine, trib_reactor *reactor)
 {
     trib_core_init(core, engine, reactor, &incoming_upcalls);
     core->roster_post.run = trib_core_roster;
     core->ended_post.run = trib_core_ended;
-    trib_transport_config transport = {
-        .send_buffer_bytes = 0,
-        .silence_timeout_ns = engine->config.peer_timeout_ns,
-        .break_timeout_ns = engine->config.peer_timeout_ns / 4,
-        .context = engine->env.transport_context,
-        .payload_size = trib_frame_payload_size,
-        .reactors = engine->core_count,
-        .peers = trib_link_handshake_at_once(engine),
-    };
-    trib_status status =
-        engine->env.transport->open(reactor, &transport, &trib_link_transport_upcalls, &core->host.transport);
-    if (status != TRIB_OK) {
-        return trib_error_set(error, status, "transport %s: %s", engine->env.transport->name, trib_status_text(status));
-    }
-    if (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) {
-        status = listen_somewhere(core, error);
-        if (status != TRIB_OK) {
-            return status;
-        }
-    }
+}
+
+static trib_status begin_epoch(trib_core *core, trib_error *error)
+{
     trib_session_open_host(&core->host);
     core->tick.fired = tick;
-    trib_timer_arm(reactor, &core->tick, trib_now(reactor) + TICK_NS);
+    trib_timer_arm(core->reactor, &core->tick, trib_now(core->reactor) + TICK_NS);
     return trib_worker_open(core, error);
+}
+
+trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error)
+{
+    prepare(core, engine, reactor);
+    const trib_status status = trib_core_listen(core, error);
+    return status == TRIB_OK ? begin_epoch(core, error) : status;
+}
+
+static void end_epoch(trib_core *core)
+{
+    trib_timer_stop(core->reactor, &core->tick);
+    trib_wireup_close(core);
+    trib_server_close(core);
+    trib_worker_close(core);
 }
 
 void trib_core_close(trib_core *core)
@@ -471,11 +411,8 @@ void trib_core_close(trib_core *core)
     if (core->reactor == NULL) {
         return;
     }
-    trib_timer_stop(core->reactor, &core->tick);
-    trib_wireup_close(core);
-    trib_listeners_close(&core->listeners);
-    trib_server_close(core);
-    trib_worker_close(core);
+    end_epoch(core);
+    stop_listening(core);
     if (core->host.transport != NULL) {
         core->host.transport->ops->close(core->host.transport);
     }
@@ -487,14 +424,22 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
 {
     trib_engine *engine = core->engine;
     trib_reactor *reactor = core->reactor;
-    if (reactor->index == 0) { /* the others look for this member there if the coordinator is lost */
-        core->address_before = core->host.address;
-        trib_address_list_strip_offers(core->address_before.text);
-    }
-    trib_core_close(core);
+    const trib_listeners listeners = core->listeners, meeting = core->meeting;
+    const trib_address meeting_at = core->meeting_at, address = core->host.address;
+    trib_transport *transport = core->host.transport;
+    trib_assert(core->host.links == NULL);
+    end_epoch(core);
+    trib_link_host_close(&core->host);
+    trib_load_report_close(core);
     memset(core, 0, offsetof(trib_core, report_post));
     const size_t after = offsetof(trib_core, reopen_post) + sizeof core->reopen_post;
     memset((unsigned char *)core + after, 0, offsetof(trib_core, stats) - after);
     core->traced_sum = NULL;
-    return trib_core_open(core, engine, reactor, error);
+    prepare(core, engine, reactor);
+    core->listeners = listeners;
+    core->meeting = meeting;
+    core->meeting_at = meeting_at;
+    core->host.transport = transport;
+    core->host.address = address;
+    return begin_epoch(core, error);
 }

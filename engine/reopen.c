@@ -17,6 +17,8 @@
 #include "engine/worker/boundary.h"
 #include "engine/worker/op_carry.h"
 
+#define LOOK_NS INT64_C(1000000)
+
 trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
 {
     const trib_config *config = &engine->config;
@@ -58,12 +60,18 @@ static void join(trib_reactor *reactor, trib_post *post)
     }
 }
 
+static void look_again(trib_reactor *reactor, trib_timer *timer);
+
 static void reopen_core(trib_reactor *reactor, trib_post *post)
 {
     trib_core *core = trib_container_of(post, trib_core, reopen_post);
     trib_engine *engine = core->engine;
     trib_error error = {.status = TRIB_OK};
-    (void)reactor;
+    if (core->host.links != NULL) { /* somebody has connected meanwhile, and is being turned away */
+        core->tick.fired = look_again;
+        trib_timer_arm(reactor, &core->tick, trib_now(reactor) + LOOK_NS);
+        return;
+    }
     if (trib_core_reopen(core, &error) != TRIB_OK) {
         trib_job_fail(engine, error.status, error.text);
     }
@@ -71,6 +79,12 @@ static void reopen_core(trib_reactor *reactor, trib_post *post)
         engine->formation.reopen_post.run = join;
         trib_reactor_post(engine->reactors[0].reactor, &engine->formation.reopen_post);
     }
+}
+
+static void look_again(trib_reactor *reactor, trib_timer *timer)
+{
+    (void)timer;
+    reopen_core(reactor, &((trib_core *)reactor->owner)->reopen_post);
 }
 
 /* Clears the traces of the last epoch. The caller holds the mutex, as other threads read some of them. */

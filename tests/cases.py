@@ -1,6 +1,7 @@
 """Shared parts of the test scripts: they run cases one by one and print one line for each."""
 
 import os
+import queue
 import re
 import subprocess
 import threading
@@ -41,6 +42,24 @@ def read_until(process, pattern, said=None, seconds=150):
         'the process ended, or was killed after %d s, and did not say "%s": %s'
         % (seconds, pattern, ''.join(said)[-2000:])
     )
+
+
+class Outlet:
+    """The lines of a process's output, read as they come: a process whose pipe is full waits, and others with it."""
+
+    def __init__(self, process):
+        self.lines = queue.SimpleQueue()
+        self.pipe, process.stdout = process.stdout, self
+        threading.Thread(target=self.fill, daemon=True).start()
+
+    def fill(self):
+        for line in self.pipe:
+            self.lines.put(line)
+        self.pipe.close()
+        self.lines.put(None)
+
+    def __iter__(self):
+        return iter(self.lines.get, None)
 
 
 def run_cases(cases):

@@ -29,6 +29,8 @@ typedef struct trib_core {
     trib_engine *engine;
     trib_reactor *reactor;
     trib_listeners listeners;
+    trib_listeners meeting; /* core 0: where members look for the coordinator, if it is in this process */
+    trib_address meeting_at;
     trib_link_host host;    /* its links */
     uint32_t links_missing; /* data links that are not READY yet */
     /* Data links that could not be made (wireup.h), the oldest first. ask_number numbers the question to the
@@ -48,7 +50,6 @@ typedef struct trib_core {
     trib_post roster_post, ended_post;
     /* Others may post these while the core is closed and opened again. */
     trib_post report_post;
-    trib_address address_before; /* where the core listened before it was closed, and does again; "": nowhere yet */
     trib_post reopen_post;
     trib_timer tick;
 
@@ -126,10 +127,13 @@ static inline bool trib_join_notice_is_due(int64_t timeout_ns, bool *noticed)
 
 /* Prepares a core before it runs. `incoming` holds the upcalls for accepted links. */
 void trib_core_init(trib_core *core, trib_engine *engine, trib_reactor *reactor, const trib_link_upcalls *incoming);
+/* Opens the core's transport, which listens for other members. */
+TRIB_CHECKED trib_status trib_core_listen(trib_core *core, trib_error *error);
 TRIB_CHECKED trib_status trib_core_open(trib_core *core, trib_engine *engine, trib_reactor *reactor, trib_error *error);
 /* Frees what is left, after the core's reactor has stopped, or on it. */
 void trib_core_close(trib_core *core);
-/* On the core's reactor, after the core has closed its links: makes the core as it was when it was opened. */
+/* On the core's reactor, after the core has closed its links: makes the core as it was when it was opened. Its
+ * transport and listeners stay: whoever finds that nobody listens there knows that the process has gone. */
 TRIB_CHECKED trib_status trib_core_reopen(trib_core *core, trib_error *error);
 
 /* Allocates zeroed memory, which is counted in stats.allocations and freed with free(). Returns NULL when out of

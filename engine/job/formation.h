@@ -17,6 +17,7 @@
 typedef struct trib_formation {
     /* The coordinator's process, core 0. */
     uint32_t epoch;                      /* of the last roster; 0: none yet */
+    struct trib_roster *kept;            /* that roster, in a process that is no member; else the engine has it */
     uint32_t worker_count, server_count; /* workers and servers of that epoch */
     bool *expected;                      /* by former member id: it has not been lost (membership/formation.h) */
     uint32_t electors_before, newcomers; /* as in the roster of that epoch */

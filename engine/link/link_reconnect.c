@@ -424,7 +424,7 @@ static trib_status call_received(trib_link *call, const trib_frame *frame, const
 
 static void call_closed(trib_link *call, trib_status status, const char *reason)
 {
-    (void)status;
+    (void)status, (void)reason;
     trib_link *link = call->redial.caller;
     if (link == NULL) {
         return;
@@ -441,7 +441,6 @@ static void call_closed(trib_link *call, trib_status status, const char *reason)
         trib_link_close(link, false, TRIB_PEER_LOST, text);
         return;
     }
-    (void)reason;
     arm(link, wait_before_next(link));
 }
 
@@ -455,7 +454,8 @@ static const trib_link_upcalls call_upcalls = {
 static void call_connector(trib_link *link)
 {
     trib_link_redial *redial = &link->redial;
-    const trib_roster *roster = link->host->engine->roster;
+    const trib_engine *engine = link->host->engine;
+    const trib_roster *roster = engine->roster != NULL ? engine->roster : engine->formation.kept;
     if (redial->call != NULL) { /* it takes too long */
         trib_link_close(redial->call, false, TRIB_TIMEOUT, "no answer");
         return;

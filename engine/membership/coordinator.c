@@ -398,11 +398,6 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 
-void trib_coordinator_stop_listening(trib_coordinator *self)
-{
-    trib_listeners_close(&self->listeners);
-}
-
 void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)
 {
     trib_cause told = *cause;
@@ -430,7 +425,6 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_timer_stop(self->core->reactor, &self->knocking);
     trib_formation_probe_end(self);
-    trib_coordinator_stop_listening(self);
     trib_quorums_clear(self);
     trib_registry_clear(self);
     trib_groups_clear(self);
@@ -442,7 +436,9 @@ void trib_coordinator_close(trib_coordinator *self)
         free(self->slots[i].loads_buffer);
         free(self->slots[i].tensors);
     }
-    free(self->roster);
+    if (self->roster != self->core->engine->formation.kept) {
+        free(self->roster);
+    }
     free(self->slots);
     free(self);
 }

@@ -20,8 +20,6 @@ void trib_coordinator_list_missing(const trib_coordinator *self, char *text, siz
 void trib_coordinator_adopt(trib_link *link);
 /* True if no other worker is still in the job. */
 bool trib_coordinator_is_alone(const trib_coordinator *self);
-/* Stops listening, because no further member may join. */
-void trib_coordinator_stop_listening(trib_coordinator *self);
 /* Tells all members that the engine of this process has ended for that cause. The end is orderly if no worker is
  * left. */
 void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause);

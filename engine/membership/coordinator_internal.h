@@ -122,7 +122,6 @@ typedef struct trib_uneven_inputs_state {
 
 struct trib_coordinator {
     trib_core *core;
-    trib_listeners listeners;
     uint32_t worker_count, server_count;
     uint32_t joined, workers_left, losses;
     uint32_t early_leaver; /* the first server that left while workers were at work; TRIB_NO_MEMBER: none */

@@ -55,11 +55,15 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
     const trib_engine *engine = core->engine;
     const bool moved = engine->formation.moved;
     trib_address at;
+    if (core->meeting.count > 0) { /* since an epoch before */
+        *bound_out = moved ? core->host.address : core->meeting_at;
+        trib_address_list_strip_offers(bound_out->text);
+        return TRIB_OK;
+    }
     snprintf(at.text, sizeof at.text, "%s", moved ? engine->coordinator_list : engine->coordinator_address);
     /* the store knows where the coordinator is */
     const bool is_nowhere = moved && trib_address_list_leaves_port(at.text);
-    trib_status status =
-        is_nowhere ? TRIB_OK : trib_listeners_open(&self->listeners, &core->host, &at, bound_out, error);
+    trib_status status = is_nowhere ? TRIB_OK : trib_listeners_open(&core->meeting, &core->host, &at, bound_out, error);
     if (moved && !is_nowhere) { /* members know the address of this process */
         trib_log(core->reactor->logger, TRIB_LOG_INFO,
                  status == TRIB_OK ? "workers that join find the coordinator at %s"
@@ -67,6 +71,7 @@ trib_status trib_coordinator_listen(trib_coordinator *self, trib_address *bound_
                  status == TRIB_OK ? bound_out->text : engine->coordinator_list);
         status = TRIB_OK;
     }
+    core->meeting_at = *bound_out;
     if (moved) {
         *bound_out = core->host.address;
     }

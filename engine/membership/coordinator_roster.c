@@ -128,6 +128,7 @@ static trib_status make_roster(trib_coordinator *self)
     }
     trib_assert(self->roster == NULL && self->dealer == NULL);
     self->roster = roster;
+    trib_formation_keep_roster(self);
     stand_by(self, roster, members);
     if (status == TRIB_OK) {
         status = trib_dealer_create(members, count, &self->dealer);

@@ -282,7 +282,8 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
         return;
     }
     self->link = NULL;
-    self->is_refused = !link->session.is_established;
+    self->has_failed = !link->session.is_established;
+    self->is_refused = link->redial.is_refused;
     trib_vote_clear(&self->decided);
 }
 
@@ -310,7 +311,7 @@ static void next_candidate(trib_election *self)
         self->candidate++;
     } while (self->candidate < self->roster->worker_count && !trib_election_counts(self, self->candidate));
     self->turn_began_ns = trib_now(self->core->reactor);
-    self->is_refused = false;
+    self->has_failed = self->is_refused = false;
     trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "the candidate is rank %u", self->candidate);
 }
 
@@ -321,13 +322,16 @@ static void follow(trib_election *self)
     const bool is_up = self->link != NULL && trib_link_is_up(self->link);
     const int64_t timeout_ns = self->roster->peer_timeout_ns;
     const bool is_silent = is_up && now_ns - self->link->last_received_ns >= timeout_ns;
-    if (is_silent || (!is_up && passed_ns >= (self->is_refused ? TRIB_ELECTION_REOPEN_NS : timeout_ns))) {
+    const int64_t patience_ns = self->is_refused   ? TRIB_ELECTION_REFUSED_NS
+                                : self->has_failed ? TRIB_ELECTION_REOPEN_NS
+                                                   : timeout_ns;
+    if (is_silent || (!is_up && passed_ns >= patience_ns)) {
         next_candidate(self);
     } else if (is_up) {
         self->turn_began_ns = now_ns;
         trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
     } else if (self->link == NULL) {
-        self->is_refused = trib_link_connect(&self->core->host, address_of(self, self->candidate), TRIB_PURPOSE_CONTROL,
+        self->has_failed = trib_link_connect(&self->core->host, address_of(self, self->candidate), TRIB_PURPOSE_CONTROL,
                                              TRIB_NO_MEMBER, 0, &voter_upcalls, NULL, &self->link) != TRIB_OK;
     }
 }

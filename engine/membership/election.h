@@ -24,7 +24,10 @@
 
 #include "engine/core/core.h"
 
-/* For so long a member's address may refuse while it closes its links. */
+/* A process listens at its address in all epochs. One whose address refuses for so long, in two attempts or more, has
+ * ended. */
+#define TRIB_ELECTION_REFUSED_NS (100 * INT64_C(1000000))
+/* Members close their links and come again in that time, also on a busy machine. */
 #define TRIB_ELECTION_REOPEN_NS (2 * INT64_C(1000000000))
 
 typedef struct trib_election trib_election;

@@ -489,12 +489,3 @@ void trib_formation_take_advance(trib_coordinator *self, uint32_t member)
         trib_formation_check(self);
     }
 }
-
-void trib_formation_close(trib_formation *formation)
-{
-    free(formation->expected);
-    free(formation->gone);
-    free(formation->committed);
-    formation->expected = formation->gone = NULL;
-    formation->committed = NULL;
-}

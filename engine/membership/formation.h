@@ -64,6 +64,9 @@ void trib_formation_deadline_passed(trib_coordinator *self);
 void trib_formation_lose_absent(trib_coordinator *self, uint32_t place, const char *why);
 /* The id in the last epoch of the member that has that place, or TRIB_NO_MEMBER. */
 uint32_t trib_formation_former_id(const trib_coordinator *self, uint32_t place);
+/* Where the process is no member, keeps the coordinator's new roster as the engine's: links look for addresses there,
+ * and so does the next epoch's coordinator. */
+void trib_formation_keep_roster(trib_coordinator *self);
 /* Begins to look for members that are dead (formation_probe.c), and ends that. */
 void trib_formation_probe_begin(trib_coordinator *self);
 void trib_formation_probe_end(trib_coordinator *self);

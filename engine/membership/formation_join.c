@@ -8,6 +8,8 @@
  * begun to connect is not cut off by all of them, the coordinator listens for EPOCH_LEAST_NS at least, and a boundary
  * waits for processes that are about to send JOIN.
  */
+#include <stdlib.h>
+
 #include "engine/base/assert.h"
 #include "engine/membership/formation.h"
 #include "engine/wire/clock.h"
@@ -127,4 +129,15 @@ trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame,
         return trib_error_set(error, TRIB_PROTOCOL, "unexpected %s frame of a member that waits to join",
                               trib_frame_name(frame->type));
     }
+}
+
+void trib_formation_close(trib_formation *formation)
+{
+    free(formation->expected);
+    free(formation->gone);
+    free(formation->committed);
+    free(formation->kept);
+    formation->kept = NULL;
+    formation->expected = formation->gone = NULL;
+    formation->committed = NULL;
 }

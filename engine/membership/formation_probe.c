@@ -2,8 +2,8 @@
  * formation_probe.c - which of the processes that are awaited between two epochs are dead (formation.h).
  *
  * All connections end with an epoch, so nobody hears of a process that dies before it has come back. The coordinator
- * tries to connect to each that it awaits. A member listens at the same address in every epoch, but not while it closes
- * its links: it is lost when its address has refused for longer than that takes.
+ * tries to connect to each that it awaits. A member listens at the same address from its first epoch to its end: it is
+ * lost when its address refuses.
  */
 #include <stdlib.h>
 
@@ -71,30 +71,50 @@ static const trib_link_upcalls probe_upcalls = {
     .closed = probe_closed,
 };
 
+void trib_formation_keep_roster(trib_coordinator *self)
+{
+    const trib_engine *engine = self->core->engine;
+    trib_formation *formation = &self->core->engine->formation;
+    const bool is_member = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    if (!is_member) {
+        free(formation->kept);
+        formation->kept = self->roster;
+    }
+}
+
+/* The roster of the epoch that is over. NULL: this process does not have it. */
+static const trib_roster *last_roster(const trib_coordinator *self)
+{
+    const trib_formation *formation = &self->core->engine->formation;
+    const trib_roster *roster = formation->kept != NULL ? formation->kept : self->core->engine->roster;
+    return roster != NULL && roster->epoch == formation->epoch ? roster : NULL;
+}
+
 static void probe_member(trib_coordinator *self, uint32_t place)
 {
     trib_formation_probe *probe = &self->probes[place];
     const uint32_t member = trib_formation_former_id(self, place);
-    const trib_roster *roster = self->core->engine->roster;
+    const trib_roster *roster = last_roster(self);
     const int64_t now_ns = trib_now(self->core->reactor);
     if (probe->link != NULL) {
         return;
     }
-    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= TRIB_ELECTION_REOPEN_NS) {
+    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= TRIB_ELECTION_REFUSED_NS) {
         trib_formation_lose_absent(self, place, ": its address refuses");
         return;
     }
-    trib_assert(member < roster->member_count);
+    trib_assert(roster != NULL && member < roster->member_count);
     if (trib_link_connect(&self->core->host, &roster->members[member].addresses[0], TRIB_PURPOSE_CONTROL,
                           TRIB_NO_MEMBER, 0, &probe_upcalls, NULL, &probe->link) != TRIB_OK) {
-        note_attempt(self, place, true);
+        note_attempt(self, place, false); /* this process lacks something */
     }
 }
 
 static void probe_all(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
-    const uint32_t me = self->core->engine->formation.place;
+    const bool is_member = self->core->engine->roster != NULL;
+    const uint32_t me = is_member ? self->core->engine->formation.place : TRIB_NO_MEMBER;
     uint32_t under_way = 0;
     if (trib_now(reactor) - self->opened_ns >= TRIB_ELECTION_REOPEN_NS) {
         self->core->engine->formation.joiners = 0; /* a live one that waited to join has come by now */
@@ -113,10 +133,7 @@ static void probe_all(trib_reactor *reactor, trib_timer *timer)
 
 void trib_formation_probe_begin(trib_coordinator *self)
 {
-    const trib_roster *roster = self->core->engine->roster;
-    const bool knows = roster != NULL && roster->epoch == self->core->engine->formation.epoch;
-    /* A dedicated coordinator has no roster, and waits for the deadline. */
-    const uint32_t count = knows ? trib_coordinator_slots(self) : 0;
+    const uint32_t count = last_roster(self) != NULL ? trib_coordinator_slots(self) : 0;
     self->probes = count > 0 ? trib_core_zalloc(self->core, count * sizeof *self->probes) : NULL;
     self->probe_count = self->probes != NULL ? count : 0;
     self->probing.fired = probe_all;

@@ -212,6 +212,9 @@ static trib_status take_ended(const trib_member *member, const trib_frame *frame
     trib_engine *engine = member->core->engine;
     trib_cause cause;
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
+    if (status == TRIB_OK && trib_member_looks_elsewhere(member, &cause)) {
+        return TRIB_OK;
+    }
     if (status == TRIB_OK && !atomic_load(&engine->job_over)) {
         engine->verdict = cause;
         atomic_store(&engine->job_over, true);
@@ -371,19 +374,6 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     }
 }
 
-/* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
-static bool is_away_too_long(trib_member *member, const trib_link *link)
-{
-    const trib_engine *engine = member->core->engine;
-    const int64_t now_ns = trib_now(member->core->reactor);
-    const bool refuses = link->redial.is_refused && trib_address_list_count(link->redial.to.text) == 1;
-    member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
-    member->refused_since_ns = refuses && member->refused_since_ns != 0 ? member->refused_since_ns : now_ns;
-    return engine->roster != NULL && atomic_load(&engine->changing) &&
-           (now_ns - member->refused_since_ns >= TRIB_ELECTION_REOPEN_NS ||
-            now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
-}
-
 static void member_closed(trib_link *link, trib_status status, const char *reason)
 {
     (void)reason;
@@ -408,7 +398,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
             cause.origin = core->engine->member_id;
         }
         coordinator_lost(member, &cause);
-    } else if (is_away_too_long(member, link)) {
+    } else if (trib_member_is_away_too_long(member, link)) {
         cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
                                  core->engine->member_id, why);
         coordinator_lost(member, &cause);

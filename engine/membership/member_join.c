@@ -349,3 +349,32 @@ trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame
     trib_server_drain_again(engine);
     return TRIB_OK;
 }
+
+bool trib_member_is_away_too_long(trib_member *member, const trib_link *link)
+{
+    const trib_engine *engine = member->core->engine;
+    const int64_t now_ns = trib_now(member->core->reactor);
+    const bool refuses = link->redial.is_refused && trib_address_list_count(link->redial.to.text) == 1;
+    member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
+    member->refused_since_ns = refuses && member->refused_since_ns != 0 ? member->refused_since_ns : now_ns;
+    return engine->roster != NULL && atomic_load(&engine->changing) &&
+           (now_ns - member->refused_since_ns >= TRIB_ELECTION_REFUSED_NS ||
+            now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
+}
+
+bool trib_member_looks_elsewhere(const trib_member *member, const trib_cause *cause)
+{
+    const trib_engine *engine = member->core->engine;
+    const bool has_choice = trib_address_list_count(member->coordinator.text) > 1 || engine->env.resolve != NULL ||
+                            trib_tenure_is_used(engine);
+    const bool looks = has_choice && engine->roster == NULL && trib_member_is_joiner(engine) && member->link != NULL &&
+                       cause->status == TRIB_PEER_LOST;
+    if (looks) {
+        char why[TRIB_ERROR_TEXT_SIZE];
+        trib_job_render(engine, cause, why);
+        trib_log(member->core->reactor->logger, TRIB_LOG_WARN,
+                 "the coordinator that this process waited for does not go on (%.200s): others are looked for", why);
+        trib_link_close(member->link, false, TRIB_CLOSED, why);
+    }
+    return looks;
+}

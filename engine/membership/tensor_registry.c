@@ -260,8 +260,8 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     if (!entry->bad && entry->quorum > 0 &&
         (self->roster->local_size > 0 || self->roster->survives || self->roster->shrinks)) {
         trib_registry_mark_bad(self, entry, TRIB_UNSUPPORTED,
-                               "it has a quorum, which cannot be where machines sum first (set TRIB_LOCAL_SUM=off) or "
-                               "the job goes on after losses (TRIB_SURVIVE)");
+                               "it has a quorum (TRIB_QUORUM), which cannot be where machines sum first (set "
+                               "TRIB_LOCAL_SUM=off) or the job goes on after losses (set TRIB_SURVIVE=nothing)");
     }
     const bool was_bad = entry->bad && entry->declared_count > 0;
     status = note_tag(self, entry, rank, frame->tensor, error);

@@ -180,8 +180,8 @@ static trib_status check_quorum(const trib_engine *engine, const trib_tensor_des
     }
     return asks && engine->config.survive != TRIB_SURVIVE_NOTHING
                ? trib_error_set(error, TRIB_UNSUPPORTED,
-                                "tensor \"%s\" cannot have a quorum in a job that goes on after losses: TRIB_SURVIVE "
-                                "must be nothing",
+                                "tensor \"%s\" cannot have a quorum (trib_tensor_desc.quorum) in a job that goes on "
+                                "after losses: TRIB_SURVIVE must be nothing",
                                 desc->name)
                : TRIB_OK;
 }

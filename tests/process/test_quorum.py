@@ -146,6 +146,8 @@ def alone(**settings):
 def refused():
     status, said = alone(TRIB_QUORUM='1', TRIB_SURVIVE='workers')
     assert status != 0 and 'needs TRIB_SURVIVE=nothing' in said, said
+    status, said = alone(TRIB_SURVIVE='workers')
+    assert status != 0 and 'trib_tensor_desc.quorum' in said and 'TRIB_SURVIVE must be nothing' in said, said
     status, said = alone(TRIB_QUORUM='2')
     assert status != 0 and 'quorum 2 of 1 workers' in said, said
     status, said = alone()

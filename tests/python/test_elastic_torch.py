@@ -15,7 +15,7 @@ sys.path.insert(0, HERE)
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'process'))
 import elastic_bed  # noqa: E402
 import python_bed  # noqa: E402
-from cases import PIPES, job_settings, read_until, run_cases  # noqa: E402
+from cases import PIPES, Outlet, job_settings, read_until, run_cases  # noqa: E402
 from elastic_bed import Job, all_have_trained, open_gate  # noqa: E402
 
 
@@ -46,7 +46,9 @@ def survive_and_join(python, gate):
 
     def start(rank):
         command = [python, HERE + '/elastic_cases.py', gate]
-        return subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **PIPES)
+        worker = subprocess.Popen(command, env=dict(env, TRIB_RANK=str(rank)), **PIPES)
+        Outlet(worker)  # a worker that comes late must find the others at work
+        return worker
 
     workers = [start(rank) for rank in range(3)]
     try:
@@ -56,15 +58,15 @@ def survive_and_join(python, gate):
         workers.append(start(-1))
         read_until(workers[3], 'rank 2 of 3')
         open_gate(gate)
-        outputs = []
+        lines = []
         for worker in workers[0], workers[2], workers[3]:
-            outputs.append(worker.communicate(timeout=python_bed.TIMEOUT)[0])
-            assert worker.returncode == 0, outputs[-1][-2500:]
-        all_have_trained(''.join(outputs), 3)
+            read_until(worker, '^trained', lines, python_bed.TIMEOUT)
+            assert worker.wait(python_bed.TIMEOUT) == 0, ''.join(list(worker.stdout))[-2500:]
+        all_have_trained(''.join(lines), 3)
     finally:
         for worker in workers:
             worker.kill()
-            worker.communicate()
+            worker.wait()
 
 
 def hosts_change(python):

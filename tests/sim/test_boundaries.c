@@ -10,7 +10,7 @@ enum { WORKERS = 3, MEMBERS = WORKERS + 1, BOUNDARIES = 60 };
 
 typedef struct program {
     sim_job *job;
-    uint32_t index, boundaries;
+    uint32_t index, boundaries, most; /* most: 0 stands for BOUNDARIES */
     trib_status status;
 } program;
 
@@ -21,7 +21,7 @@ static void on_advanced(trib_engine *engine, const trib_membership *now, void *u
     (void)engine;
     program *self = user;
     self->status = now->status;
-    if (now->status == TRIB_OK && ++self->boundaries < BOUNDARIES) {
+    if (now->status == TRIB_OK && ++self->boundaries < (self->most > 0 ? self->most : BOUNDARIES)) {
         advance(self);
     }
 }
@@ -124,29 +124,51 @@ static bool have_gone_on(sim_job *job, void *argument)
     return all;
 }
 
-/* A worker dies while the membership changes, when nobody has a connection to it. Its address refuses, so the others
- * wait for what a live one takes to come back, and not for the peer timeout. */
-static void the_dead_are_not_awaited(uint32_t dead)
+/* Where the last member is the coordinator, in a process of its own. */
+static void coordinates_apart(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->server_count = 0;
+    config->coordinator = "n3:4000";
+    config->external_coordinator = member != WORKERS;
+    config->roles = member == WORKERS ? TRIB_ROLE_COORDINATOR : config->roles;
+}
+
+static bool workers_are_ready(sim_job *job, void *unused)
+{
+    bool are_ready = true;
+    (void)unused;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        are_ready = are_ready && job->members[i].ready_told && job->members[i].ready.status == TRIB_OK;
+    }
+    return are_ready;
+}
+
+/* A worker dies, or leaves in good order, while the membership changes, when nobody has a connection to it. Its address
+ * refuses, so the others do not wait for the peer timeout. */
+static void the_dead_are_not_awaited(uint32_t dead, bool is_apart, bool leaves)
 {
     for (int64_t i = 0; i < 20; i++) {
-        sim_job_config config = sim_job_config_default(WORKERS, 0);
+        sim_job_config config = sim_job_config_default(WORKERS, is_apart ? 1 : 0);
         config.engine.survive = TRIB_SURVIVE_WORKERS;
         config.engine.peer_timeout_ns = 30 * SECOND;
+        config.tweak = is_apart ? coordinates_apart : NULL;
         trib_error error = {.status = TRIB_OK};
         sim_job *job = sim_job_open(&config, &error);
         assert_non_null(job);
-        (void)sim_job_run(job, SECOND, NULL, NULL);
+        assert_true(sim_job_run(job, SECOND, workers_are_ready, NULL));
         program programs[WORKERS];
         for (uint32_t k = 0; k < WORKERS; k++) {
             programs[k] = (program){.job = job, .index = k};
             advance(&programs[k]);
         }
         (void)sim_job_run(job, trib_sim_now(job->sim) + 40000000 + i * 1000000, NULL, NULL);
-        sim_job_kill(job, dead);
+        leaves ? sim_job_leave(job, dead) : sim_job_kill(job, dead);
         const survivor others = {
             .programs = programs, .dead = dead, .before = programs[(dead + 1) % WORKERS].boundaries};
         const int64_t died_ns = trib_sim_now(job->sim);
-        assert_true(sim_job_run(job, died_ns + 5 * SECOND, have_gone_on, (void *)(uintptr_t)&others));
+        assert_true(sim_job_run(job, died_ns + SECOND, have_gone_on, (void *)(uintptr_t)&others));
         assert_true(sim_job_close(job, 60 * SECOND));
         sim_job_free(job);
     }
@@ -155,13 +177,78 @@ static void the_dead_are_not_awaited(uint32_t dead)
 static void a_dead_worker_is_not_awaited(void **state)
 {
     (void)state;
-    the_dead_are_not_awaited(2);
+    the_dead_are_not_awaited(2, false, false);
 }
 
 static void a_dead_coordinator_is_not_awaited(void **state)
 {
     (void)state;
-    the_dead_are_not_awaited(0);
+    the_dead_are_not_awaited(0, false, false);
+}
+
+static void a_coordinator_apart_awaits_no_dead(void **state)
+{
+    (void)state;
+    the_dead_are_not_awaited(2, true, false);
+}
+
+static void one_that_leaves_is_not_awaited(void **state)
+{
+    (void)state;
+    the_dead_are_not_awaited(2, false, true);
+}
+
+/* ---- A coordinator without a majority ---- */
+
+static void has_addresses(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    joins_later(job, member, config, link);
+    config->coordinator = "n0:4000,n1:4000,n2:4000";
+}
+
+static bool has_joined(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[MEMBERS - 1].ready_told;
+}
+
+/* Rank 0 is cut off from the other workers, and a worker that waits to join is first on its side. It goes to the
+ * others' coordinator when rank 0 has ended. */
+static void a_joiner_leaves_a_minority(void **state)
+{
+    (void)state;
+    const int64_t latency_ns = 50000;
+    sim_job_config config = sim_job_config_default(MEMBERS, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.peer_timeout_ns = 2 * SECOND;
+    config.tweak = has_addresses;
+    config.user = (void *)(uintptr_t)&latency_ns;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    trib_sim_process_freeze(job->members[MEMBERS - 1].process, true);
+    assert_true(sim_job_run(job, SECOND, workers_are_ready, NULL));
+    program programs[WORKERS];
+    for (uint32_t k = 0; k < WORKERS; k++) {
+        programs[k] = (program){.job = job, .index = k, .most = 2000};
+    }
+    trib_sim_node_regroup(job->members[0].node, 1);
+    trib_sim_node_regroup(job->members[MEMBERS - 1].node, 1);
+    trib_sim_process_freeze(job->members[MEMBERS - 1].process, false);
+    advance(&programs[0]);
+    const int64_t cut_ns = trib_sim_now(job->sim);
+    /* Rank 0 gathers for its next epoch, the joiner comes, and nobody else does. */
+    (void)sim_job_run(job, cut_ns + 8 * SECOND, NULL, NULL);
+    assert_false(job->members[MEMBERS - 1].ready_told);
+    assert_int_equal(programs[0].boundaries, 0);
+    trib_sim_node_regroup(job->members[MEMBERS - 1].node, 0);
+    advance(&programs[1]);
+    advance(&programs[2]);
+    assert_true(sim_job_run(job, cut_ns + 60 * SECOND, has_joined, NULL));
+    assert_int_equal(job->members[MEMBERS - 1].ready.status, TRIB_OK);
+    trib_sim_node_regroup(job->members[0].node, 0);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
 }
 
 /* A worker that waits to join dies when the epoch ends, and a place is held for it. */
@@ -196,8 +283,13 @@ static void a_dead_joiner_is_not_awaited(void **state)
 
 int main(void)
 {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(worker_joins), cmocka_unit_test(server_joins), cmocka_unit_test(a_dead_worker_is_not_awaited),
-        cmocka_unit_test(a_dead_coordinator_is_not_awaited), cmocka_unit_test(a_dead_joiner_is_not_awaited)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(worker_joins),
+                                       cmocka_unit_test(server_joins),
+                                       cmocka_unit_test(a_dead_worker_is_not_awaited),
+                                       cmocka_unit_test(a_dead_coordinator_is_not_awaited),
+                                       cmocka_unit_test(a_dead_joiner_is_not_awaited),
+                                       cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
+                                       cmocka_unit_test(one_that_leaves_is_not_awaited),
+                                       cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
 }

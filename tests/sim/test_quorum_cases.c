@@ -1,10 +1,13 @@
-/* test_quorum_cases.c - jobs with a quorum (TRIB_QUORUM): one that waits for ever, one whose workers all give up, and
- * workers that disagree. */
+/* test_quorum_cases.c - jobs with a quorum (TRIB_QUORUM): one that waits for ever, one whose workers all give up,
+ * workers that disagree, and sets that are too small. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/membership/coordinator_internal.h"
+#include "engine/membership/quorums.h"
 #include "engine/server/quorum.h"
+#include "engine/worker/op.h"
 #include "tests/sim/sim_bed.h"
 
 /* A withdrawal does not end the record of its round. */
@@ -210,12 +213,144 @@ static void workers_that_disagree(void **state)
     expect_disagreement(true, "with a quorum of 1 after 1.000 s", "rank 0");
 }
 
+/* ---- Sets that are too small ---- */
+
+/* The number of the tensor. */
+static uint32_t find_id(const trib_engine *engine)
+{
+    uint32_t tag = 0;
+    while (tag < engine->tensor_count && strcmp(engine->tensors[tag]->name, "patient") != 0) {
+        tag++;
+    }
+    assert_true(tag < engine->tensor_count);
+    return engine->tensors[tag]->id;
+}
+
+static sim_job *open_patient(exchange all[3], int32_t buffers[3])
+{
+    sim_job_config config = sim_job_config_default(3, 1);
+    config.engine.quorum = 2;
+    config.engine.quorum_timeout_ns = INT64_MAX;
+    sim_job *job = sim_bed_open(&config);
+    for (uint32_t i = 0; i < 3; i++) {
+        all[i] = (exchange){.buffer = &buffers[i]};
+    }
+    sim_bed_begin(job, 0, "patient", 1, &all[0], 0, NULL);
+    assert_non_null(sim_bed_declare(job, 1, "patient", 1));
+    assert_non_null(sim_bed_declare(job, 2, "patient", 1));
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    return job;
+}
+
+/* The others come, too: the operation has all three. */
+static void end_patient(sim_job *job, exchange all[3])
+{
+    sim_bed_begin(job, 1, "patient", 1, &all[1], 0, NULL);
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    sim_bed_begin(job, 2, "patient", 1, &all[2], 0, NULL);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+    for (uint32_t i = 0; i < 3; i++) {
+        assert_int_equal(all[i].status, TRIB_OK);
+        assert_int_equal(*all[i].buffer, 111);
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+/* A frame that comes to a process as from the coordinator, or from the owner of the tensor. */
+typedef struct injected {
+    trib_post post;
+    trib_frame frame;
+    const unsigned char *payload;
+    bool is_done, is_deciding;
+    trib_status status;
+    trib_error error;
+} injected;
+
+static void take_injected(trib_reactor *reactor, trib_post *post)
+{
+    injected *self = (injected *)(void *)post;
+    trib_engine *engine = ((trib_core *)reactor->owner)->engine;
+    if (self->frame.type == TRIB_FRAME_QUORUM_CALL) {
+        const trib_registry_entry *entry = engine->coordinator->tensors_first;
+        while (entry->id != self->frame.tensor) {
+            entry = entry->newer;
+        }
+        self->status =
+            trib_quorums_take(engine->coordinator, entry->owners[0].member, &self->frame, NULL, &self->error);
+        self->is_deciding = engine->coordinator->quorum_calls != NULL;
+    } else {
+        self->status = trib_quorum_take(engine, &self->frame, self->payload, &self->error);
+    }
+    self->is_done = true;
+}
+
+static bool is_injected(sim_job *job, void *argument)
+{
+    (void)job;
+    return ((const injected *)argument)->is_done;
+}
+
+static void inject(sim_job *job, uint32_t member, injected *what)
+{
+    what->post.run = take_injected;
+    trib_reactor_post(job->members[member].engine->reactors[0].reactor, &what->post);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_injected, what));
+}
+
+/* The owner calls, and then fewer workers than the quorum have begun the round. The operation waits for all. */
+static void a_call_of_too_few(void **state)
+{
+    (void)state;
+    exchange all[3];
+    int32_t buffers[3] = {1, 10, 100};
+    sim_job *job = open_patient(all, buffers);
+    injected call = {.frame = {.type = TRIB_FRAME_QUORUM_CALL, .tensor = find_id(job->members[0].engine), .round = 1}};
+    inject(job, 0, &call);
+    assert_string_equal(call.error.text, "");
+    assert_int_equal(call.status, TRIB_OK);
+    assert_true(call.is_deciding);
+    assert_false(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_any_done, all));
+    assert_null(job->members[0].engine->coordinator->quorum_calls);
+    end_patient(job, all);
+}
+
+/* A server refuses a set that cannot be, and nothing of it counts. */
+static void sets_that_cannot_be(void **state)
+{
+    (void)state;
+    exchange all[3];
+    int32_t buffers[3] = {1, 10, 100};
+    sim_job *job = open_patient(all, buffers);
+    trib_engine *server = job->members[3].engine;
+    unsigned char payload[1 + (TRIB_REACTORS_MAX + 1) * sizeof(uint32_t)] = {1 | 2};
+    const uint32_t right = 1 + server->core_count * (uint32_t)sizeof(uint32_t);
+    const struct {
+        unsigned char set;
+        uint32_t size;
+    } wrong[] = {{1, right}, {0, right}, {0xf8, right}, {3, right - 1}, {3, right + 1}, {3, 1}, {3, 0}};
+    for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+        payload[0] = wrong[i].set;
+        injected frame = {.frame = {.type = TRIB_FRAME_QUORUM_SET,
+                                    .tensor = find_id(job->members[0].engine),
+                                    .round = 1,
+                                    .payload_size = wrong[i].size},
+                          .payload = payload};
+        inject(job, 3, &frame);
+        assert_int_equal(frame.status, TRIB_PROTOCOL);
+        assert_non_null(strstr(frame.error.text, "malformed QUORUM_SET, or one of"));
+        assert_null(server->quorum_walks);
+    }
+    assert_true(has_no_records(job, NULL));
+    end_patient(job, all);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(a_quorum_that_never_goes_on),
-        cmocka_unit_test(everybody_gives_up),
-        cmocka_unit_test(workers_that_disagree),
+        cmocka_unit_test(a_quorum_that_never_goes_on), cmocka_unit_test(everybody_gives_up),
+        cmocka_unit_test(workers_that_disagree),       cmocka_unit_test(a_call_of_too_few),
+        cmocka_unit_test(sets_that_cannot_be),
     };
     return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
 }
