@@ -12,8 +12,7 @@
 trib_status trib_api_check_name(const char *what, const char *name, trib_error *error)
 {
     if (name == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "desc->name is NULL: a %s needs a name, the same on all workers",
-                              what);
+        return trib_error_set(error, TRIB_INVALID, "the name is NULL: a %s needs one, the same on all workers", what);
     }
     size_t length = strnlen(name, TRIB_TENSOR_NAME_MAX + 1);
     if (length == 0 || length > TRIB_TENSOR_NAME_MAX || strncmp(name, "__", 2) == 0) {
@@ -81,9 +80,13 @@ static trib_status check_reserved(const trib_group_desc *desc, trib_error *error
 static trib_status check_ranks(const trib_engine *engine, const trib_group_desc *desc, trib_error *error)
 {
     bool has_me = false;
-    if (desc->ranks == NULL || desc->rank_count == 0 || desc->rank_count > (uint32_t)engine->config.worker_count) {
-        return trib_error_set(error, TRIB_INVALID, "group \"%s\": %u ranks, of 1 to %d", desc->name,
-                              desc->ranks == NULL ? 0 : desc->rank_count, engine->config.worker_count);
+    if (desc->ranks == NULL && desc->rank_count > 0) {
+        return trib_error_set(error, TRIB_INVALID, "group \"%s\": ranks is NULL, and rank_count %u", desc->name,
+                              desc->rank_count);
+    }
+    if (desc->rank_count == 0 || desc->rank_count > (uint32_t)engine->config.worker_count) {
+        return trib_error_set(error, TRIB_INVALID, "group \"%s\": %u ranks, of 1 to %d", desc->name, desc->rank_count,
+                              engine->config.worker_count);
     }
     for (uint32_t i = 0; i < desc->rank_count; i++) {
         if (desc->ranks[i] < 0 || desc->ranks[i] >= engine->config.worker_count) {
@@ -224,6 +227,10 @@ trib_status trib_tensor_counts(const trib_tensor *handle, uint64_t *counts, size
     }
     if (atomic_load(&tensor->bad)) {
         return trib_error_set(error, tensor->bad_status, "tensor \"%s\": %s", tensor->name, tensor->bad_text);
+    }
+    if (tensor->layout == TRIB_WHOLE) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared TRIB_WHOLE, so it has no slices",
+                              tensor->name);
     }
     pthread_mutex_lock(&tensor->engine->mutex); /* it may be placed anew, in another epoch */
     const trib_status written =

@@ -77,11 +77,14 @@ static trib_status check_struct(const trib_op_params *params, trib_error *error)
 static trib_status find_once(const trib_engine *engine, const trib_op_params *params, target *out, trib_error *error)
 {
     const size_t element = trib_dtype_size(params->dtype);
-    if (params->tensor != NULL || element == 0 || params->bytes % element != 0 ||
-        params->bytes > TRIB_TENSOR_BYTES_MAX) {
+    if (params->tensor != NULL) {
         return trib_error_set(error, TRIB_INVALID,
-                              "TRIB_OP_ONCE: params->tensor must be NULL, dtype (%d) a type, bytes (%llu) those of "
-                              "whole elements, 2^44 at most",
+                              "TRIB_OP_ONCE: params->tensor is not NULL: leave out the flag for an operation on it");
+    }
+    if (element == 0 || params->bytes % element != 0 || params->bytes > TRIB_TENSOR_BYTES_MAX) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "TRIB_OP_ONCE: dtype (%d) must be a type, and bytes (%llu) those of whole elements, 2^44 "
+                              "at most",
                               (int)params->dtype, (unsigned long long)params->bytes);
     }
     *out = (target){.name = "__once",

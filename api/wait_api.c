@@ -203,8 +203,10 @@ trib_status trib_op_wait_some(trib_op *const *ops, size_t count, size_t least, i
     }
     trib_error_clear(error);
     if (least > count || (ops == NULL && count > 0)) {
-        return trib_error_set(error, TRIB_INVALID, ops == NULL ? "ops is NULL" : "least %zu of %zu operations", least,
-                              count);
+        return trib_error_set(error, TRIB_INVALID,
+                              ops == NULL ? "ops is NULL"
+                                          : "least is %zu, of %zu operations: at most all can be waited for",
+                              least, count);
     }
     trib_status status = check_list(ops, count, &engine, error);
     if (status == TRIB_OK && least > 0) {

@@ -246,6 +246,7 @@ static void test_bad_arguments(void **state)
     refuses_group(engine, (const int32_t[]){0, 0}, 2, "rank 0 comes twice");
     refuses_group(engine, (const int32_t[]){1}, 1, "none of its members");
     refuses_group(engine, NULL, 0, "0 ranks");
+    refuses_group(engine, NULL, 2, "ranks is NULL, and rank_count 2");
     static const uint64_t splits[] = {1, 2, 3}, huge[] = {UINT64_C(1) << 43, UINT64_C(1) << 43};
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .splits = splits, .split_count = 3}, "needs 2");
     refuses_tensor(engine, (trib_tensor_desc){.layout = TRIB_PAIRS, .split_count = 2}, "splits is NULL");
@@ -269,6 +270,16 @@ static void test_bad_arguments(void **state)
     assert_int_equal(trib_all_reduce(engine, &params, NULL, &error), TRIB_INVALID);
     assert_true(mentions(error.text, "input 12"));
     assert_int_equal(trib_broadcast_bytes(engine, &params, NULL, &error), TRIB_INVALID);
+    params.flags = TRIB_OP_ONCE;
+    assert_int_equal(trib_all_reduce(engine, &params, NULL, &error), TRIB_INVALID);
+    assert_true(mentions(error.text, "params->tensor is not NULL"));
+    assert_int_equal(trib_tensor_counts(tensor, (uint64_t[2]){0}, 2, NULL, &error), TRIB_INVALID);
+    assert_true(mentions(error.text, "\"whole\"") && mentions(error.text, "no slices"));
+    assert_int_equal(trib_tensor_find(engine, NULL, &tensor, &error), TRIB_INVALID);
+    assert_true(mentions(error.text, "the name is NULL"));
+    trib_op *none = NULL;
+    assert_int_equal(trib_op_wait_some(&none, 1, 3, 0, NULL, NULL, &error), TRIB_INVALID);
+    assert_true(mentions(error.text, "least is 3, of 1"));
     job_close(&self.jobs);
 }
 
