@@ -9,7 +9,6 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import job
 from .._library import encoded, lib
 from ..buffers import buffer_of
 from .. import codecs
