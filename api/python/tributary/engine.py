@@ -394,8 +394,8 @@ class Engine:
         atexit.unregister(self._close_at_exit)
 
     def give_up_if_failing(self, is_exit=False):
-        """Ends the operations under way if the program ends by an exception: the other workers may wait for this one, so
-        it must not wait for them. They get JobLostError."""
+        """Ends the operations under way if the program ends by an exception: the other workers may wait for this one,
+        so it must not wait for them. They get JobLostError."""
         kind = sys.exc_info()[0] or (getattr(sys, 'last_type', None) if is_exit else None)
         if kind is None or issubclass(kind, (HostsUpdatedInterrupt, JobLostError)) or os.getpid() != self._process:
             return
