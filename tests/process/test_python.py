@@ -89,7 +89,7 @@ except tributary.NotInitializedError as problem:
     assert 'init()' in str(problem)
 tributary.init()
 engine, rank = tributary.engine(), tributary.rank()
-for call, words in ((lambda: engine.declare('x' * 300, 0, 1), 'TRIB_INVALID'),
+for call, words in ((lambda: engine.declare(5, 0, 1), 'must be a str'),
                     (lambda: engine.declare('nul\\0', 0, 1), 'NUL'),
                     (lambda: engine.declare_like('text', 'text'), 'str is no array'),
                     (lambda: engine.declare_like('complex', memoryview(bytearray(8)).cast('P')), 'type P'),
@@ -241,6 +241,28 @@ print('found each other')
 '''
 
 
+FAILS = '''
+import array, sys
+import tributary
+tributary.init()
+values = array.array('d', [1.0])
+operation = tributary.engine().declare_like('of rank %d' % tributary.rank(), values).push_pull(values)
+if sys.argv[1] == 'caught':
+    try:
+        raise RuntimeError('the script has failed')
+    finally:
+        tributary.shutdown()
+raise RuntimeError('the script has failed')
+'''
+
+
+def a_script_that_fails_waits_for_nobody():
+    """Each worker waits for an operation that the other never begins, and fails."""
+    for way in 'caught', 'uncaught':
+        output = python_bed.run_workers(sys.executable, 2, '-c', FAILS, way, statuses=(1,))
+        assert output.count('RuntimeError: the script has failed') == 2, output
+
+
 def processes_find_together_without_an_address():
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, '-c', BOOTSTRAP, folder]
@@ -266,6 +288,7 @@ def main():
             ('generated', the_file_is_what_the_header_says),
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
+            ('failing_script', a_script_that_fails_waits_for_nobody),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),
             ('bootstrap', processes_find_together_without_an_address),

@@ -7,6 +7,7 @@ os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import python_bed  # noqa: E402
+import tributary  # noqa: E402
 import tributary.keras as trib  # noqa: E402
 
 
@@ -56,6 +57,24 @@ def accumulates_and_leaves_local(rank, size):
     assert np.array_equal(part, np.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size * mean)
 
 
+def wrong_use_is_told(rank, size):
+    sgd = keras.optimizers.SGD(1.0)
+    python_bed.refused(
+        tributary.ArgumentError,
+        *python_bed.wrong_arguments(trib, np.ones(3)),
+        (lambda: trib.DistributedOptimizer('sgd'), "one of Keras's"),
+        (lambda: trib.DistributedOptimizer(sgd, backward_passes_per_step=0), 'backward_passes_per_step'),
+    )
+    if size > 1:
+        turned = np.ones((2, 3) if rank % 2 else (3, 2))
+        python_bed.refused(
+            tributary.MismatchError,
+            (lambda: trib.allreduce(np.ones(3 + rank), 'lengths'), 'lengths'),
+            (lambda: trib.allreduce(turned, 'turned'), 'turned'),
+            (lambda: trib.broadcast(np.ones(3, np.float32 if rank % 2 else np.float64), 0, 'types'), 'types'),
+        )
+
+
 def main():
     trib.init()
     rank, size, rows, steps = trib.rank(), trib.size(), 8, 10
@@ -82,6 +101,7 @@ def main():
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
     accumulates_and_leaves_local(rank, size)
+    wrong_use_is_told(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
     print('worker %d of %d: keras on %s is right' % (rank, size, keras.backend.backend()), flush=True)

@@ -345,6 +345,14 @@ def deferred(rank, size):
 
 def errors(rank, size):
     # An error comes where the array is read, and MXNet goes on.
+    python_bed.refused(
+        tributary.ArgumentError,
+        *python_bed.wrong_arguments(trib, nd.ones(3)),
+        (lambda: trib.allreduce(np.ones(3)), 'must be an array of MXNet'),
+        (lambda: trib.allgather(None), 'must be an array of MXNet'),
+        (lambda: trib.allreduce(nd.ones((3, 3)).tostype('row_sparse')), 'it is sparse'),
+        (lambda: trib.DistributedOptimizer(None), 'mx.optimizer'),
+    )
     if size > 1:
         for shape in ((3 + rank,), ((2, 3), (3, 2))[rank % 2]):
             wrong = trib.allreduce(nd.ones(shape), name='differs.%d' % len(shape))

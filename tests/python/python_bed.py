@@ -63,6 +63,29 @@ def interpreter(framework):
         return None, '%s cannot be installed: %s' % (framework, problem)
 
 
+def refused(kind, *cases):
+    """Each case, a call and a part of the text, raises that kind of exception."""
+    for call, text in cases:
+        try:
+            call()
+        except kind as problem:
+            assert text in str(problem), (text, problem)
+        else:
+            raise AssertionError('nothing was raised, and "%s" expected' % text)
+
+
+def wrong_arguments(trib, value):
+    """Calls that every binding refuses with ArgumentError, and a part of each text."""
+    return [
+        (lambda: trib.broadcast(value, '0'), "must be an integer, and is '0'"),
+        (lambda: trib.broadcast(value, 0.5), 'must be an integer, and is 0.5'),
+        (lambda: trib.broadcast(value, -1), 'root_rank -1'),
+        (lambda: trib.allreduce(value, op=['Sum']), 'is not one of Average'),
+        (lambda: trib.allreduce(value, name='a\0b'), 'NUL'),
+        (lambda: trib.allreduce(value, name=5), 'name: it must be a str, and is int'),
+    ]
+
+
 def untyped(module, left_out=()):
     """Returns how many public functions of a binding there are, and those of which a type checker does not know all."""
     functions = [

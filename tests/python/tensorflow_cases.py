@@ -322,29 +322,37 @@ def session_of_tensorflow_1(rank, size):
 
 
 def errors(rank, size):
-    try:
-        trib.DistributedOptimizer(object())
-    except tributary.UnsupportedError as problem:
-        assert 'object is neither' in str(problem), problem
-    else:
-        raise AssertionError('an object was taken for an optimizer')
+    python_bed.refused(tributary.UnsupportedError, (lambda: trib.DistributedOptimizer(object()), 'object is neither'))
+    python_bed.refused(
+        tributary.ArgumentError,
+        *python_bed.wrong_arguments(trib, tf.ones(3)),
+        (lambda: trib.allreduce(tf.ones(3), compression='fp16'), "and is 'fp16'"),
+        (lambda: trib.broadcast_variables([1]), 'number 0 is no variable'),
+        (lambda: trib.DistributedGradientTape(tf.GradientTape(), op='Mean'), "op='Mean'"),
+        (lambda: trib.DistributedOptimizer(tf.keras.optimizers.SGD(), op='Mean'), "op='Mean'"),
+        (lambda: trib.add_process_set(3), 'not 3'),
+        (lambda: trib.remove_process_set(3), 'not a ProcessSet'),
+    )
+    same = 'x' * 300  # names that differ behind what the library takes are two names
+    assert np.array_equal(trib.allreduce(tf.ones(3), name=same + 'a', op=trib.Sum), np.full(3, size))
+    assert np.array_equal(trib.allreduce(tf.ones(4), name=same + 'b', op=trib.Sum), np.full(4, size))
     if size > 1:
-        try:
-            trib.allreduce(tf.ones(3 + rank), name='differs')
-        except tf.errors.OpError as problem:
-            assert 'differs' in str(problem), problem
-        else:
-            raise AssertionError('workers disagreed, and nothing was raised')
+        turned = tf.ones((2, 3) if rank % 2 else (3, 2))
+        kind = tf.float32 if rank % 2 else tf.float64
+        python_bed.refused(
+            tf.errors.FailedPreconditionError,
+            (lambda: trib.allreduce(tf.ones(3 + rank), name='differs'), 'differs'),
+            (lambda: trib.allreduce(turned, name='turned'), 'turned'),
+            (lambda: tf.function(lambda x: trib.broadcast(x, 0, 'types'))(tf.ones(4, kind)), 'float64'),
+            (lambda: trib.broadcast(tf.ones(3), rank, 'roots'), 'roots'),
+            (lambda: trib.allgather(tf.ones((2, 3 + rank)), 'rows'), 'rows'),
+        )
     if os.environ.get('TRIB_SERVERS', '0') != '0':
         return  # servers of `tributary run` end with the job
     trib.barrier()
     trib.shutdown()
-    try:
-        trib.allreduce(tf.ones(3))
-    except tributary.NotInitializedError:
-        pass
-    else:
-        raise AssertionError('it ran without a job')
+    for call in trib.allreduce, tf.function(lambda x: trib.allreduce(x)):
+        python_bed.refused(tributary.NotInitializedError, (lambda: call(tf.ones(3)), 'call init() first'))
     trib.init()
     assert np.array_equal(trib.allreduce(of(rank, (4,)), op=trib.Sum), total((4,)))
 

@@ -338,6 +338,8 @@ def wrong_use_is_told():
         raises(ValueError, lambda: function([1.0]), 'must be a torch.Tensor, and is list')
         raises(ValueError, lambda: function(torch.eye(3).to_sparse()), 'it is sparse')
     raises(ValueError, lambda: trib.synchronize(None), 'handle')
+    python_bed.refused(tributary.ArgumentError, *python_bed.wrong_arguments(trib, torch.ones(3)))
+    raises(ValueError, lambda: trib.allreduce(torch.ones(3), compression='fp16'), 'fp16')
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')

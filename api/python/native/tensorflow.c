@@ -199,9 +199,10 @@ void trib_tf_kernel_destroy(void *kernel)
 void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text)
 {
     TF_Status *failure = TF_NewStatus();
-    const int code = status == TRIB_MISMATCH  ? TF_CODE_FAILED_PRECONDITION
-                     : status == TRIB_INVALID ? TF_CODE_INVALID_ARGUMENT
-                                              : TF_CODE_INTERNAL;
+    const int code = status == TRIB_MISMATCH      ? TF_CODE_FAILED_PRECONDITION
+                     : status == TRIB_INVALID     ? TF_CODE_INVALID_ARGUMENT
+                     : status == TRIB_UNSUPPORTED ? TF_CODE_UNIMPLEMENTED
+                                                  : TF_CODE_INTERNAL;
     TF_SetStatus(failure, code, text);
     TF_OpKernelContext_Failure(context, failure);
     TF_DeleteStatus(failure);

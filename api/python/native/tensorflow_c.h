@@ -19,7 +19,13 @@ typedef struct TF_OpKernelContext TF_OpKernelContext;
 typedef struct TF_AsyncOpKernelDoneCallback TF_AsyncOpKernelDoneCallback;
 typedef struct TF_Tensor TF_Tensor;
 
-enum { TF_CODE_INVALID_ARGUMENT = 3, TF_CODE_FAILED_PRECONDITION = 9, TF_CODE_INTERNAL = 13, TF_TYPE_INT64 = 9 };
+enum {
+    TF_CODE_INVALID_ARGUMENT = 3,
+    TF_CODE_FAILED_PRECONDITION = 9,
+    TF_CODE_UNIMPLEMENTED = 12,
+    TF_CODE_INTERNAL = 13
+};
+enum { TF_TYPE_INT64 = 9 };
 
 TF_Status *TF_NewStatus(void);
 void TF_DeleteStatus(TF_Status *status);

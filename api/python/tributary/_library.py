@@ -2,11 +2,13 @@
 
 import array
 import ctypes
+import hashlib
 import os
 
 from . import _abi, errors
 
 _NAME = 'libtributary.so.0'
+_NAME_BYTES = 220  # of the 255 that the library takes: a binding may put a kind before them and a number behind
 
 
 def _load():
@@ -90,10 +92,15 @@ def initialised(struct, initialise):
 
 
 def encoded(name):
-    """Returns a name as the library takes it."""
+    """Returns a name as the library takes it. A long one is cut, and gets a hash of all of it."""
+    if not isinstance(name, str):
+        raise errors.ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
     if '\0' in name:
         raise errors.ArgumentError('%r: a name must not contain a NUL' % name)
-    return name.encode()
+    whole = name.encode()
+    if len(whole) <= _NAME_BYTES:
+        return whole
+    return b'%s~%s' % (name[:40].encode(), hashlib.sha256(whole).hexdigest()[:32].encode())
 
 
 def numbers(code, values, what):

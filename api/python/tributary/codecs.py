@@ -34,6 +34,13 @@ class CodecCompressor(NoneCompressor):
         self.text, self.min_bytes = codec_text(codec), min_bytes() if least is None else least
 
 
+def checked(compression):
+    """Returns what is a compression, one of Compression or the like, and refuses all else."""
+    if not hasattr(compression, 'compress') or not hasattr(compression, 'decompress'):
+        raise ArgumentError('compression: it must be one of those of Compression, and is %r' % (compression,))
+    return compression
+
+
 def codec_of(compression, nbytes):
     """Returns the text of the codec that a compression names for a tensor of so many bytes, or None."""
     text = getattr(compression, 'text', None)

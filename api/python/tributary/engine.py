@@ -5,6 +5,7 @@ import collections
 import contextlib
 import ctypes
 import os
+import sys
 import threading
 import time
 
@@ -13,7 +14,7 @@ from ._library import call, encoded, error_of, initialised, lib, numbers
 from .bootstrap import Exchange, place_of
 from .buffers import buffer_of
 from .completions import Completions
-from .errors import ArgumentError, JobLostError, NotInitializedError
+from .errors import ArgumentError, HostsUpdatedInterrupt, JobLostError, NotInitializedError, TributaryError
 
 SUM, AVG, MIN, MAX = _abi.TRIB_SUM, _abi.TRIB_AVG, _abi.TRIB_MIN, _abi.TRIB_MAX
 
@@ -288,7 +289,7 @@ class Engine:
             raise problem from (exchange.problem if exchange is not None else None)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
-        atexit.register(self.close)
+        atexit.register(self._close_at_exit)
 
     def __enter__(self):
         return self
@@ -379,6 +380,7 @@ class Engine:
         """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""
         if os.getpid() != self._process or self._handle is None:
             return  # a forked child has none of the engine's threads, and the lock may be held for ever
+        self.give_up_if_failing()
         for operation in list(self._live):
             try:
                 operation.wait()
@@ -389,7 +391,23 @@ class Engine:
             handle, self._handle = self._handle, None
             if handle is not None:
                 lib.trib_engine_destroy(handle)
-        atexit.unregister(self.close)
+        atexit.unregister(self._close_at_exit)
+
+    def give_up_if_failing(self, is_exit=False):
+        """Ends the operations under way if the program ends by an exception: the other workers may wait for this one,
+        so it must not wait for them. They get JobLostError."""
+        kind = sys.exc_info()[0] or (getattr(sys, 'last_type', None) if is_exit else None)
+        if kind is None or issubclass(kind, (HostsUpdatedInterrupt, JobLostError)) or os.getpid() != self._process:
+            return
+        with self._lock:
+            if self._handle is not None:
+                lib.trib_engine_close(self._handle, _abi.trib_closed_cb(), None)
+
+    def _close_at_exit(self):
+        self.give_up_if_failing(is_exit=True)
+        # A second Ctrl-C has come while the engine was destroyed, which is over when it is raised.
+        with contextlib.suppress(KeyboardInterrupt):
+            self.close()
 
     def _entered(self):
         if os.getpid() != self._process:
@@ -549,5 +567,10 @@ class Engine:
             call(lib.trib_trace_start, self._handle, 0)
 
     def trace_write(self, path):
-        with self._entered():
-            call(lib.trib_trace_write, self._handle, os.fsencode(path))
+        try:
+            with self._entered():
+                call(lib.trib_trace_write, self._handle, os.fsencode(path))
+        except JobLostError as problem:
+            if problem.status == _abi.TRIB_SYSTEM:  # the file alone is lost
+                raise TributaryError(str(problem), problem.status) from None
+            raise

@@ -5,6 +5,8 @@ class TributaryError(RuntimeError):
     """An engine's error. `status` is the number of the C API, `status_name` its name; the text says what happened,
     which tensor and peer it concerns, and what to do."""
 
+    ag_pass_through = True  # AutoGraph of TensorFlow, which wraps errors of other classes into its own, lets it through
+
     def __init__(self, text, status=0, status_name=''):
         super().__init__('%s: %s' % (status_name, text) if status_name else text)
         self.status, self.status_name = status, status_name

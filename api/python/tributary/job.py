@@ -46,9 +46,8 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
             byteps_variables.tell_unread()
         _generation, _settings, _suspended, _continues = _generation + 1, settings, None, continues
         if _followers:
-            atexit.register(
-                shutdown
-            )  # before the engine's own, as it is registered later: frameworks may still compute
+            # It runs before the engine's own, as it is registered later: frameworks may still compute.
+            atexit.register(_shutdown_at_exit)
         for opened, _ in _followers:
             opened()
     for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
@@ -132,6 +131,8 @@ def shutdown() -> None:
     """Leaves the job. init() may be called again afterwards."""
     global _engine, _suspended
     _suspended = None
+    if _engine is not None:
+        _engine.give_up_if_failing()
     with _lock:
         for _, closing in _followers if _engine is not None else ():
             closing()
@@ -141,6 +142,13 @@ def shutdown() -> None:
 
         process_sets.close_all()
         gone.close()
+
+
+def _shutdown_at_exit():
+    if _engine is not None:
+        _engine.give_up_if_failing(is_exit=True)
+    with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: the engine's own function closes it
+        shutdown()
 
 
 def begin_anew():

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 
 from . import job
 from .errors import ArgumentError
 
 
+def _rank_of(rank):
+    try:
+        return operator.index(rank)
+    except TypeError:
+        raise ArgumentError('root_rank: it must be an integer, and is %r' % (rank,)) from None
+
+
 class ProcessSet:
     """A set of ranks. add_process_set(), or init(process_sets=...), makes it usable, on all workers alike."""
 
     def __init__(self, ranks):
-        self.ranks = sorted(int(rank) for rank in ranks)
+        try:
+            self.ranks = sorted(operator.index(rank) for rank in ranks)
+        except TypeError:
+            raise ArgumentError('a process set is a list of ranks, which are integers, and not %r' % (ranks,)) from None
         if len(set(self.ranks)) != len(self.ranks):
             raise ArgumentError('process set %s: a rank stands twice in it' % self.ranks)
         self.process_set_id = None
@@ -35,7 +46,7 @@ class ProcessSet:
 
     def root(self, rank):
         """Returns the number that a rank of the job has in the set."""
-        if rank not in self.ranks:
+        if _rank_of(rank) not in self.ranks:
             raise ArgumentError('%r: root_rank %d does not belong to it' % (self, rank))
         return self.ranks.index(rank)
 
@@ -68,9 +79,9 @@ class _GlobalProcessSet(ProcessSet):
         return job.engine()
 
     def root(self, rank):
-        if not 0 <= rank < job.size():
+        if not 0 <= _rank_of(rank) < job.size():
             raise ArgumentError('root_rank %d is not one of the %d workers' % (rank, job.size()))
-        return rank
+        return _rank_of(rank)
 
     def size(self):
         return job.size()
@@ -117,7 +128,7 @@ def follow_removal(removed):
 def remove_process_set(process_set: ProcessSet) -> bool:
     """Ends a set. All workers call it, when their operations in it are over, else TributaryError. Returns False for
     one that was not added, and for the global one."""
-    if process_set.process_set_id not in _added:
+    if resolve(process_set).process_set_id not in _added:
         return False
     number = process_set.process_set_id
     if process_set._engine is not None:

@@ -21,6 +21,6 @@ def reduction_of(op=None, average=None):
         return Average if average is None or average else Sum
     if op == Adasum:
         raise UnsupportedError('op=%s is not supported: use one of %s' % (op, ', '.join(REDUCTIONS)))
-    if op not in REDUCTIONS:
+    if not isinstance(op, str) or op not in REDUCTIONS:
         raise ArgumentError('op=%r is not one of %s' % (op, ', '.join(REDUCTIONS)))
     return op

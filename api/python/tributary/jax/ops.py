@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import itertools
+import math
 from typing import Any
 
 import jax
@@ -16,10 +17,11 @@ from jax.extend import core
 from jax.interpreters import ad, batching, mlir
 
 from .. import _abi, job
-from .._library import beside, lib
+from .._library import beside, encoded, lib
 from ..buffers import DTYPES
-from ..codecs import CodecCompressor, codec_of
+from ..codecs import CodecCompressor, checked, codec_of
 from ..errors import ArgumentError, TributaryError
+from ..process_sets import global_process_set
 from ..reductions import REDUCTIONS, Average, Max, Min, Product, Sum, reduction_of
 
 _PUSH_PULL, _BROADCAST = 0, 1
@@ -69,8 +71,8 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     global _suspended
     job.resume(num_workers, num_servers, global_rank, context)
     engine, (numbers, counters) = job.engine(), _suspended
-    for (name, dtype, count, is_device, codec, priority), number in numbers.items():
-        tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
+    for (name, dtype, shape, is_device, codec, priority), number in numbers.items():
+        tensor = engine.declare(name, dtype, math.prod(shape), priority, is_device, codec=codec, shape=shape)
         _native.trib_jax_reopen(number, engine._handle, tensor.handle)
     _numbers.update(numbers)
     _counters.update(counters)
@@ -82,10 +84,10 @@ def _number_of(name, aval, priority, is_device, codec):
     dtype = DTYPES.get(str(aval.dtype))
     if dtype is None:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, aval.dtype))
-    count = int(np.prod(aval.shape, dtype=np.int64))
-    engine, key = job.engine(), (name, dtype, count, is_device, codec, priority)
+    shape = tuple(aval.shape)
+    engine, key = job.engine(), (name, dtype, shape, is_device, codec, priority)
     if key not in _numbers:
-        tensor = engine.declare(name, dtype, count, priority, is_device, codec=codec)
+        tensor = engine.declare(name, dtype, math.prod(shape), priority, is_device, codec=codec, shape=shape)
         _numbers[key] = _native.trib_jax_add(engine._handle, tensor.handle)
     return _numbers[key]
 
@@ -147,12 +149,16 @@ batching.primitive_batchers[_exchange] = _batch
 def _named(tree, name, kind):
     """Returns pairs of name and leaf of a pytree, and its structure."""
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    if name is None:
+    if name is not None:
+        encoded(name)  # refuses what is no name
+    else:
         name = '%s.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
     return [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
 
 
 def _apply(tree, name, kind, op, root, prefix, compression=None):
+    if compression is not None:
+        checked(compression)
     pairs, structure = _named(tree, name, prefix)
     results = []
     for index, (full, leaf) in enumerate(pairs):
@@ -170,7 +176,8 @@ def _apply(tree, name, kind, op, root, prefix, compression=None):
 def _begin(name, leaf, kind, op, root, priority, codec):
     """Outside of programs: submits at once, and returns a function that waits and returns the array."""
     memory = np.array(leaf)
-    tensor = job.engine().declare(name, DTYPES[str(leaf.dtype)], memory.size, priority, codec=codec)
+    dtype = DTYPES[str(leaf.dtype)]
+    tensor = job.engine().declare(name, dtype, memory.size, priority, codec=codec, shape=memory.shape)
     address = memory.__array_interface__['data'][0]
     function = lib.trib_broadcast if kind == _BROADCAST else lib.trib_push_pull
     operation = tensor.submit(
@@ -204,9 +211,7 @@ def push_pull(tree: Any, average: bool = True, name: str | None = None) -> Any:
 
 def broadcast(tree: Any, root_rank: int = 0, name: str | None = None) -> Any:
     """Returns the root's arrays on every worker; a pytree gives a pytree."""
-    if not 0 <= root_rank < job.size():
-        raise ArgumentError('root_rank %d is not one of the %d workers' % (root_rank, job.size()))
-    return _apply(tree, name, _BROADCAST, None, root_rank, 'broadcast')
+    return _apply(tree, name, _BROADCAST, None, global_process_set.root(root_rank), 'broadcast')
 
 
 def check() -> None:

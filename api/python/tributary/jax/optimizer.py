@@ -5,6 +5,8 @@ from __future__ import annotations
 import collections
 from typing import Any
 
+from ..errors import ArgumentError
+from ..reductions import reduction_of
 from .ops import Average, allreduce, broadcast
 
 GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
@@ -15,6 +17,8 @@ def allreduce_gradients(
 ) -> GradientTransformation:
     """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(),
     optax.adam(...))."""
+
+    op = reduction_of(op)
 
     def init(_parameters):
         return ()
@@ -29,6 +33,10 @@ def DistributedOptimizer(
     optimizer: Any, op: str | None = Average, name: str = 'gradients', compression: Any = None
 ) -> GradientTransformation:
     """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
+
+    op = reduction_of(op)
+    if not hasattr(optimizer, 'init') or not hasattr(optimizer, 'update'):
+        raise ArgumentError("optimizer: it must be one of optax's form, with init and update, and is %r" % (optimizer,))
 
     def update(gradients, state, parameters=None, **extra):
         return optimizer.update(allreduce(gradients, op, name, compression), state, parameters, **extra)

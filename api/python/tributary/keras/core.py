@@ -9,9 +9,9 @@ from typing import Any
 import keras
 import numpy as np
 
-from .. import job
-from .._library import lib
+from .._library import encoded, lib
 from ..buffers import buffer_of
+from .. import codecs
 from ..errors import ArgumentError, UnsupportedError
 from ..objects import gathered
 from ..process_sets import ProcessSet, global_process_set, resolve
@@ -114,6 +114,12 @@ def PartialDistributedOptimizer(
     """DistributedOptimizer, but for the variables of local_layers (a layer, or a list of them): their gradients are
     each worker's own."""
     op, process_set = reduction_of(op), resolve(process_set)
+    if not hasattr(optimizer, 'get_config'):
+        raise ArgumentError("optimizer: it must be one of Keras's, and is %r" % (optimizer,))
+    if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
+        raise ArgumentError('backward_passes_per_step must be an integer of at least 1')
+    if _backend != 'jax':
+        codecs.checked(compression)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
     process_set.engine()  # raises on a worker outside the set, before it trains alone
@@ -145,9 +151,8 @@ def _scaled(array, factor):
 
 
 def _declared(kind, name, array, process_set):
-    buffer = buffer_of(array)
-    full = 'keras.%s.%s.%s.%s' % (kind, name or 'value', array.dtype, array.shape)
-    return resolve(process_set).engine().declare(full, buffer.dtype, buffer.count)
+    buffer, full = buffer_of(array), 'keras.%s.%s' % (kind, encoded(name or 'value').decode())
+    return resolve(process_set).engine().declare(full, buffer.dtype, buffer.count, shape=array.shape)
 
 
 def allreduce(
@@ -197,16 +202,16 @@ def reducescatter(
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
     """Returns the root's value on every worker, a numpy array."""
     array = _array(value)
-    return _declared('broadcast', name, array, None).broadcast(array, root_rank).wait()
+    root = global_process_set.root(root_rank)
+    return _declared('broadcast', name, array, None).broadcast(array, root).wait()
 
 
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     """Gives all workers the root's variables."""
-    variables = list(variables)
+    variables, root = list(variables), global_process_set.root(root_rank)
     arrays = [_array(variable) for variable in variables]
     operations = [
-        job.engine().declare_like('keras.variable.%d' % index, array).broadcast(array, root_rank)
-        for index, array in enumerate(arrays)
+        _declared('variable', str(index), array, None).broadcast(array, root) for index, array in enumerate(arrays)
     ]
     for variable, operation in zip(variables, operations):
         variable.assign(operation.wait())

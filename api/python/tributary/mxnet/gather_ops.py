@@ -18,7 +18,7 @@ from ..errors import ArgumentError
 from ..objects import gathered
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
-from .ops import name_of, scale
+from .ops import checked, name_of, scale
 
 
 def _like(tensor, values):
@@ -29,7 +29,7 @@ def _like(tensor, values):
 
 def _host(tensor, name):
     """Returns a copy of an array's elements, and how many an index of the first dimension stands for."""
-    if not tensor.shape:
+    if not checked(tensor, name).shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
     return np.ascontiguousarray(tensor.asnumpy()), max(math.prod(tensor.shape[1:]), 1)
 
@@ -115,7 +115,7 @@ def grouped_allgather(
 
 def _lengths(tensor, splits, size, name):
     """Returns how many rows go to each worker."""
-    rows = tensor.shape[0] if tensor.shape else 0
+    rows = tensor.shape[0] if checked(tensor, name).shape else 0
     if splits is None:
         if rows % size:
             raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))

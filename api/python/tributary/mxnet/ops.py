@@ -13,7 +13,7 @@ import numpy as np
 from mxnet.libinfo import find_lib_path
 
 from .. import job
-from .._library import beside
+from .._library import beside, encoded
 from ..buffers import DTYPES
 from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
@@ -42,12 +42,21 @@ job.follow(lambda: None, _closing)
 init, shutdown = job.init, job.shutdown
 
 
+def checked(array, name):
+    """Returns what is a dense array of MXNet's on a processor, and refuses all else."""
+    if not isinstance(array, mx.nd.NDArray):
+        raise ArgumentError('%s: it must be an array of MXNet, and is %s' % (name, type(array).__name__))
+    if array.stype != 'default':
+        raise ArgumentError("%s: it is sparse (%s): pass array.tostype('default')" % (name, array.stype))
+    if array.context.device_type != 'cpu':
+        raise ArgumentError('%s: arrays on a GPU are not supported: use mx.cpu()' % name)
+    return array
+
+
 def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compression=None):
     """Puts an operation on an array, in place, into MXNet's engine, which raises its error where the array is read.
     root: its number in the set."""
-    if array.context.device_type != 'cpu':
-        raise ArgumentError('%s: arrays on a GPU are not supported: use mx.cpu()' % name)
-    kind = np.dtype(array.dtype).name
+    kind = np.dtype(checked(array, name).dtype).name
     if kind not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
@@ -61,7 +70,7 @@ def name_of(name, kind, process_set=global_process_set):
     """Returns an operation's name. Operations without one are counted for each set: other workers do not see them."""
     if name is None:
         name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
-    return '%s.%s' % (kind, name)
+    return '%s.%s' % (kind, encoded(name).decode())
 
 
 def scale(array, factor):
@@ -83,6 +92,7 @@ def allreduce_(
 ) -> Any:
     """Reduces an array over the workers of a set (None: all), in place, and returns it."""
     process_set, reduce = resolve(process_set), REDUCTIONS[reduction_of(op, average)]
+    checked(tensor, name or 'allreduce')
     process_set.engine()  # raises on a worker outside the set, before the array changes
     scale(tensor, prescale_factor)
     exchange(tensor, name_of(name, 'allreduce', process_set), reduce, priority=priority, process_set=process_set)
@@ -101,7 +111,8 @@ def allreduce(
     op: str | None = None,
 ) -> Any:
     """Returns the reduction of the arrays of a set's workers (None: all)."""
-    return allreduce_(tensor.copy(), average, name, priority, prescale_factor, postscale_factor, process_set, op)
+    copy = checked(tensor, name or 'allreduce').copy()
+    return allreduce_(copy, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
 def grouped_allreduce_(
@@ -134,7 +145,7 @@ def grouped_allreduce(
     op: str | None = None,
 ) -> list[Any]:
     """Returns the reductions of several arrays."""
-    copies = [tensor.copy() for tensor in tensors]
+    copies = [checked(tensor, name or 'grouped_allreduce').copy() for tensor in tensors]
     return grouped_allreduce_(copies, average, name, priority, prescale_factor, postscale_factor, process_set, op)
 
 
@@ -148,7 +159,7 @@ def byteps_push_pull(
 
 def push_pull(tensor: Any, name: str | None = None, is_average: bool = True) -> Any:
     """Returns the sum or mean of all workers' arrays."""
-    copy = tensor.copy()
+    copy = checked(tensor, name or 'push_pull').copy()
     byteps_push_pull(copy, name=name, is_average=is_average)
     return copy
 
@@ -174,4 +185,4 @@ def broadcast(
     tensor: Any, root_rank: int, name: str | None = None, priority: int = 0, process_set: ProcessSet | None = None
 ) -> Any:
     """Returns the root's array on every worker."""
-    return broadcast_(tensor.copy(), root_rank, name, priority, process_set)
+    return broadcast_(checked(tensor, name or 'broadcast').copy(), root_rank, name, priority, process_set)

@@ -8,7 +8,7 @@ from typing import Any
 import mxnet as mx
 
 from .. import job
-from ..codecs import CodecCompressor
+from ..codecs import CodecCompressor, checked
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, resolve
 from ..reductions import REDUCTIONS, Average, Sum
@@ -27,6 +27,8 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet | None = None,
     ) -> None:
+        if not isinstance(optimizer, mx.optimizer.Optimizer):
+            raise ArgumentError('optimizer: it must be one of mx.optimizer, and is %r' % (optimizer,))
         self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
@@ -71,6 +73,8 @@ def _compression(params, optimizer_params):
     """Reads BytePS's compression_params. Their momentum takes the place of the optimizer's, whose factor is mu."""
     if not params:
         return Compression.none, optimizer_params
+    if not isinstance(params, dict):
+        raise ArgumentError('compression_params: it must be a dict, and is %r' % (params,))
     params, optimizer_params = dict(params), dict(optimizer_params or {})
     if params.pop('fp16', False):
         params.setdefault('compressor', 'fp16')
@@ -101,7 +105,7 @@ class DistributedTrainer(mx.gluon.Trainer):
     ) -> None:
         self._process_set = resolve(process_set)
         of_params, optimizer_params = _compression(compression_params, optimizer_params)
-        self._compression = of_params if compression_params else compression
+        self._compression = of_params if compression_params else checked(compression)
         if isinstance(optimizer, DistributedOptimizer):
             optimizer = optimizer._optimizer  # this class averages itself
         super().__init__(params, optimizer, optimizer_params, kvstore=None)

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import objects
-from ..errors import UnsupportedError
+from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set
 from .ops import broadcast, broadcast_
 
@@ -24,6 +24,8 @@ def broadcast_variables(
     scope and inplace are taken and have no meaning."""
     assigned = []
     for index, variable in enumerate(variables):
+        if not hasattr(variable, 'assign'):
+            raise ArgumentError('broadcast_variables: number %d is no variable, but %r' % (index, variable))
         name = 'variable.%d.%s' % (index, getattr(variable, 'path', None) or variable.name)
         value = broadcast(tf.convert_to_tensor(variable), root_rank, name, process_set=process_set)
         assigned.append(variable.assign(value))

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _abi
+from .. import _abi, codecs
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
@@ -132,7 +132,7 @@ def reducescatter(
     if isinstance(tensor, tf.IndexedSlices):
         tensor = tf.convert_to_tensor(tensor)
     tensor = scaled(tf.convert_to_tensor(tensor), prescale_factor)
-    compressed, context = compression.compress(tensor)
+    compressed, context = codecs.checked(compression).compress(tensor)
     reduced, _ = _gather(compressed, name, _REDUCE_SCATTER, process_set, REDUCTIONS[op])
     return scaled(compression.decompress(reduced, context), postscale_factor)
 

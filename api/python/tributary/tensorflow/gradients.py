@@ -7,9 +7,10 @@ from typing import Any
 
 import tensorflow as tf
 
+from .. import codecs
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import Average, Sum
+from ..reductions import Average, Sum, reduction_of
 from .compression import Compression
 from .ops import allreduce
 
@@ -136,11 +137,12 @@ def PartialDistributedGradientTape(
     each worker's own."""
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
+    op = reduction_of(op)
     resolve(process_set).engine()  # raises on a worker outside the set, before it trains alone
     layers = local_layers if isinstance(local_layers, (list, tuple, set)) else [local_layers] if local_layers else []
     options = dict(
         op=op,
-        compression=compression,
+        compression=codecs.checked(compression),
         predivide=gradient_predivide_factor,
         sparse_as_dense=sparse_as_dense,
         process_set=process_set,
@@ -172,6 +174,7 @@ def DistributedOptimizer(
         raise ArgumentError("backward_passes_per_step: use the optimizer's own gradient_accumulation_steps")
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
+    op, compression = reduction_of(op), codecs.checked(compression)
     options = dict(predivide=gradient_predivide_factor, sparse_as_dense=sparse_as_dense, process_set=process_set)
 
     def reduced(gradients):

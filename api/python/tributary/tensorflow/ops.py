@@ -12,8 +12,8 @@ from typing import Any
 
 import tensorflow as tf
 
-from .. import _abi, job
-from .._library import beside
+from .. import _abi, codecs, job
+from .._library import beside, encoded
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, by_id, follow_removal, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
@@ -60,7 +60,7 @@ def name_of(name, kind, process_set=global_process_set):
         epoch = '.%d' % _joins if _joins else ''
         counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
         name = 'noname%s.%d' % (epoch, next(counter))
-    return '%s.%s' % (kind, name.replace(':', '_'))
+    return '%s.%s' % (kind, encoded(name).decode().replace(':', '_'))
 
 
 class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
@@ -157,7 +157,7 @@ def allreduce(
             raise UnsupportedError('%s: IndexedSlices are not scaled: make them dense' % name)
         return _reduced_slices(tensor, op, name, process_set)
     tensor = tf.convert_to_tensor(tensor)
-    compressed, context = compression.compress(scaled(tensor, prescale_factor))
+    compressed, context = codecs.checked(compression).compress(scaled(tensor, prescale_factor))
     reduced = _exchange(
         compressed,
         name,

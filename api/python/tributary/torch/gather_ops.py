@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from .. import codecs
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
@@ -216,7 +217,7 @@ def reducescatter(
     postscale_factor: float = 1.0,
 ) -> torch.Tensor:
     """Returns this worker's part of the reduction along the first dimension; differentiable."""
-    compressed, context = compression.compress(checked(tensor, 'reducescatter'))
+    compressed, context = codecs.checked(compression).compress(checked(tensor, 'reducescatter'))
     return compression.decompress(
         _Reducescatter.apply(compressed, name, reduction_of(op), process_set, prescale_factor, postscale_factor),
         context,

@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from .. import job
+from .. import codecs, job
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import REDUCTIONS, Average, reduction_of
@@ -49,6 +49,8 @@ def claim_name(kind, name):
     way."""
     if name is None:
         return '%s.%s' % (kind, counted_name(kind))
+    if not isinstance(name, str):
+        raise ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
     full = '%s.%s' % (kind, name)
     earlier = _in_flight.get(full)
     if earlier is not None and not earlier.done():
@@ -164,7 +166,7 @@ def allreduce(
 ) -> torch.Tensor:
     """Returns the reduction of all workers' tensors; differentiable. op: Average (default), Sum, Min, Max or
     Product."""
-    compressed, context = compression.compress(checked(tensor, 'allreduce'))
+    compressed, context = codecs.checked(compression).compress(checked(tensor, 'allreduce'))
     arguments = dict(
         op=reduction_of(op, average),
         prescale_factor=prescale_factor,
@@ -267,6 +269,7 @@ def grouped_allreduce(
     process_set: ProcessSet = global_process_set,
 ) -> list[torch.Tensor]:
     """Returns the reductions of several tensors; differentiable."""
+    codecs.checked(compression)
     pairs = [compression.compress(checked(tensor, 'grouped_allreduce')) for tensor in tensors]
     arguments = dict(
         op=reduction_of(op, average),

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from .. import job
+from .. import codecs, job
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
@@ -64,7 +64,7 @@ class _Exchange:
     ):
         if _Exchange.generation != job.generation():
             _Exchange.counts, _Exchange.generation = {}, job.generation()
-        self.compression, self.passes, self.op = compression, passes, op
+        self.compression, self.passes, self.op = codecs.checked(compression), passes, op
         self.process_set, self.predivide, self.prescale = process_set, predivide, 1.0 / predivide
         self.sparse_as_dense = sparse_as_dense
         self.sparse_dims = {}  # of gradients that are dense while they travel
