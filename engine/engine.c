@@ -169,6 +169,7 @@ static void close_device(trib_engine *engine)
             engine->env.memory_detach_device(engine->env.memory);
         }
         engine->env.device->close(engine->device);
+        engine->device = NULL;
     }
 }
 

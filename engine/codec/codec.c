@@ -133,22 +133,13 @@ uint32_t trib_codec_largest_bits(const codec_kernels *kernels, trib_dtype dtype,
 
 /* ---- Random numbers ---------------------------------------------------------------------------------------------- */
 
-uint64_t trib_codec_mix(uint64_t hash, uint64_t number)
-{
-    hash = (hash ^ number) + 0x9e3779b97f4a7c15u;
-    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
-    return hash ^ hash >> 31;
-}
-
 codec_xorshift trib_codec_xorshift_begin(const trib_codec_params *params, const trib_codec_place *place, uint64_t salt,
                                          const void *state)
 {
     codec_xorshift begin = {0, 0};
     if (params->seed == 0) {
-        const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(salt, place->tensor_key), place->round);
-        const uint64_t of_place = trib_codec_mix(of_tensor, place->first_element);
-        return (codec_xorshift){of_place | 1, trib_codec_mix(of_place, of_tensor)}; /* not both 0 */
+        const uint64_t of_tensor = codec_mix(codec_mix(salt, place->tensor_key), place->round);
+        return codec_xorshift_of_chunk(of_tensor, place->first_element);
     }
     if (state != NULL) {
         memcpy(&begin, state, sizeof begin);

@@ -146,6 +146,13 @@ typedef struct trib_codec_memory {
     void *scratch;  /* `count` elements of the tensor's type, with either; nothing is kept there */
 } trib_codec_memory;
 
+/* Encoded chunks of a contribution that did not count, for a device that keeps the residual: laid out as the device
+ * made them, where a chunk of 0 bytes is none. */
+typedef struct trib_codec_returned {
+    struct trib_codec_returned *next;
+    unsigned char chunks[];
+} trib_codec_returned;
+
 /* True if encoding needs `scratch`, which decoding never does. */
 bool trib_codec_is_stateful(const trib_codec_config *config);
 

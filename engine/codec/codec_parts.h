@@ -6,6 +6,7 @@
 #include "engine/base/assert.h"
 #include "engine/base/log.h"
 #include "engine/codec/codec.h"
+#include "engine/codec/codec_share.h"
 #include "engine/codec/kernels/codec_kernels.h"
 
 #include <string.h>
@@ -96,27 +97,6 @@ static inline bool codec_is_finite(float value)
 }
 
 /* ---- Random numbers ---------------------------------------------------------------------------------------------- */
-
-/* Mixes a number into a hash, so that each bit of both changes about half of the result's. */
-uint64_t trib_codec_mix(uint64_t hash, uint64_t number);
-
-/* XorShift128+ in the form of BytePS: both words begin as the seed. All zeros: it has not begun. */
-typedef struct codec_xorshift {
-    uint64_t older;
-    uint64_t newer;
-} codec_xorshift;
-
-static inline uint64_t codec_xorshift_next(codec_xorshift *state)
-{
-    uint64_t mixed = state->older;
-    const uint64_t newer = state->newer;
-    mixed ^= mixed << 23;
-    mixed ^= mixed >> 17;
-    mixed ^= newer ^ newer >> 26;
-    state->older = newer;
-    state->newer = mixed;
-    return mixed + newer;
-}
 
 /* Returns the state to go on with: with a seed the partition's (NULL: of a first chunk), else one of the chunk's place
  * and of `salt`. */

@@ -163,7 +163,7 @@ static uint32_t encode_dithering(const trib_codec_params *params, const trib_cod
 {
     const codec_kernels *kernels = trib_codec_kernels_best();
     const double scale = scale_of(kernels, params, dtype, source, count);
-    const uint64_t salt = trib_codec_mix(TRIB_CODEC_DITHERING, place->rank);
+    const uint64_t salt = codec_mix(TRIB_CODEC_DITHERING, place->rank);
     codec_xorshift random = trib_codec_xorshift_begin(params, place, salt, state);
     bit_writer writer = {.at = encoded};
     dither_block block;

@@ -27,6 +27,12 @@ static uint64_t bound_onebit(const trib_codec_params *params, trib_dtype dtype, 
     return (words_bytes(dtype, count) + SCALE_BYTES + 3) / 4 * 4;
 }
 
+/* A mean that is no number has always the same bits, whoever computes it. */
+static float mean_of(double sum, uint32_t count)
+{
+    return sum != sum ? codec_f32_of(CODEC_F32_NAN) : (float)(sum / count);
+}
+
 static float mean_magnitude(const codec_kernels *kernels, trib_dtype dtype, const void *source, uint32_t count)
 {
     double sum = 0;
@@ -34,7 +40,7 @@ static float mean_magnitude(const codec_kernels *kernels, trib_dtype dtype, cons
         for (uint32_t i = 0; i < count; i++) {
             sum += __builtin_fabs(((const double *)source)[i]);
         }
-        return (float)(sum / count);
+        return mean_of(sum, count);
     }
     float room[CODEC_BLOCK];
     for (size_t first = 0; first < count; first += CODEC_BLOCK) {
@@ -44,7 +50,7 @@ static float mean_magnitude(const codec_kernels *kernels, trib_dtype dtype, cons
             sum += (double)__builtin_fabsf(block[i]);
         }
     }
-    return (float)(sum / count);
+    return mean_of(sum, count);
 }
 
 static void pack_signs(const codec_kernels *kernels, trib_dtype dtype, void *to, const void *from, size_t words)
@@ -106,13 +112,23 @@ static void spread_signs(const codec_kernels *kernels, trib_dtype dtype, void *t
     }
 }
 
+static trib_status inspect_onebit(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                  uint32_t encoded_size, uint32_t count, trib_error *error)
+{
+    (void)params;
+    (void)encoded;
+    return encoded_size == words_bytes(dtype, count) + SCALE_BYTES
+               ? TRIB_OK
+               : trib_codec_refuse(&trib_codec_onebit, "another length than its elements have", error);
+}
+
 static trib_status decode_onebit(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
                                  uint32_t encoded_size, void *destination, uint32_t count, trib_error *error)
 {
-    (void)params;
     const uint64_t bytes = words_bytes(dtype, count);
-    if (encoded_size != bytes + SCALE_BYTES) {
-        return trib_codec_refuse(&trib_codec_onebit, "another length than its elements have", error);
+    const trib_status status = inspect_onebit(params, dtype, encoded, encoded_size, count, error);
+    if (status != TRIB_OK) {
+        return status;
     }
     const codec_kernels *kernels = trib_codec_kernels_best();
     const size_t size = trib_dtype_size(dtype), words = count / (8 * size), rest = count % (8 * size);
@@ -131,4 +147,5 @@ const trib_codec trib_codec_onebit = {.name = "onebit",
                                       .check = check_onebit,
                                       .bound = bound_onebit,
                                       .encode = encode_onebit,
-                                      .decode = decode_onebit};
+                                      .decode = decode_onebit,
+                                      .inspect = inspect_onebit};

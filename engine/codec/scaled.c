@@ -89,8 +89,8 @@ static uint32_t encode_at_random(const trib_codec_params *params, const trib_cod
                                  unsigned char *encoded)
 {
     const codec_kernels *kernels = trib_codec_kernels_best();
-    const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(params->seed, place->tensor_key), place->rank);
-    const uint64_t key = trib_codec_mix(trib_codec_mix(of_tensor, place->round), place->first_element >> 32);
+    const uint64_t of_tensor = codec_mix(codec_mix(params->seed, place->tensor_key), place->rank);
+    const uint64_t key = codec_mix(codec_mix(of_tensor, place->round), place->first_element >> 32);
     codec_draws draws = {.key = {(uint32_t)key, (uint32_t)(key >> 32)}, .first = (uint32_t)place->first_element};
     float room[CODEC_BLOCK];
     codec_store_f32(encoded, scale);

@@ -19,11 +19,6 @@
 
 #define SPARSE_INLINE static inline __attribute__((always_inline))
 
-typedef struct pair {
-    uint64_t index;
-    uint64_t bits;
-} pair;
-
 static trib_status check_sparse(const trib_codec *codec, const trib_codec_params *params, trib_dtype dtype,
                                 trib_error *error)
 {
@@ -53,23 +48,14 @@ static size_t width_of(trib_dtype dtype, uint32_t count)
     return size == sizeof(uint16_t) && count > UINT16_MAX + 1u ? sizeof(uint32_t) : size;
 }
 
-/* A ratio is taken in float32, as BytePS does. */
-static uint32_t kept_by_ratio(double ratio, trib_dtype dtype, uint32_t count)
-{
-    const float size = (float)trib_dtype_size(dtype);
-    const float kept = (float)ratio * (float)((uint64_t)count * trib_dtype_size(dtype)) / size;
-    return kept < 1 ? 1 : kept >= (float)count ? count : (uint32_t)kept;
-}
-
 static uint32_t kept_at_most(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
 {
     if (params->k == 0) {
-        return kept_by_ratio(params->ratio, dtype, count);
+        return codec_kept_by_ratio(params->ratio, (uint32_t)trib_dtype_size(dtype), count);
     }
     return params->k < count ? params->k : count;
 }
 
-/* A partition's k is spread over its chunks: each has the difference of two rounded shares, and at least one. */
 static uint32_t kept_of(const trib_codec_params *params, const trib_codec_place *place, trib_dtype dtype,
                         uint32_t count)
 {
@@ -77,11 +63,7 @@ static uint32_t kept_of(const trib_codec_params *params, const trib_codec_place 
         return kept_at_most(params, dtype, count);
     }
     trib_assert(place->first_element >= place->partition_first);
-    const double step = (double)params->k / (double)place->partition_count;
-    const uint64_t begin = place->first_element - place->partition_first;
-    const uint64_t before = (uint64_t)((double)begin * step);
-    const uint64_t share = (uint64_t)((double)(begin + count) * step) - before;
-    return share < 1 ? 1 : share > count ? count : (uint32_t)share;
+    return codec_kept_share(params->k, place->partition_count, place->first_element - place->partition_first, count);
 }
 
 static uint64_t bound_sparse(const trib_codec_params *params, trib_dtype dtype, uint32_t count)
@@ -89,79 +71,7 @@ static uint64_t bound_sparse(const trib_codec_params *params, trib_dtype dtype, 
     return (uint64_t)kept_at_most(params, dtype, count) * 2 * width_of(dtype, count);
 }
 
-/* ---- Pairs ------------------------------------------------------------------------------------------------------- */
-
-SPARSE_INLINE uint64_t load_word(const unsigned char *at, size_t width)
-{
-    uint64_t word = 0;
-    memcpy(&word, at, width);
-    return word;
-}
-
-SPARSE_INLINE pair load_pair(const unsigned char *pairs, uint32_t at, size_t width)
-{
-    const unsigned char *from = pairs + (size_t)at * 2 * width;
-    return (pair){load_word(from, width), load_word(from + width, width)};
-}
-
-SPARSE_INLINE void store_pair(unsigned char *pairs, uint32_t at, size_t width, pair stored)
-{
-    memcpy(pairs + (size_t)at * 2 * width, &stored.index, width);
-    memcpy(pairs + (size_t)at * 2 * width + width, &stored.bits, width);
-}
-
 /* ---- topk -------------------------------------------------------------------------------------------------------- */
-
-SPARSE_INLINE uint64_t magnitude_of(pair of, size_t element)
-{
-    return of.bits & (((uint64_t)1 << (8 * element - 1)) - 1);
-}
-
-/* Moves `moved` up from `hole` to its place in the heap. */
-SPARSE_INLINE void sift_up(unsigned char *heap, uint32_t hole, pair moved, size_t width, size_t element)
-{
-    while (hole > 0) {
-        const uint32_t parent = (hole - 1) / 2;
-        const pair above = load_pair(heap, parent, width);
-        if (magnitude_of(above, element) <= magnitude_of(moved, element)) {
-            break;
-        }
-        store_pair(heap, hole, width, above);
-        hole = parent;
-    }
-    store_pair(heap, hole, width, moved);
-}
-
-/* Takes the smallest of a heap of `size` pairs out, and puts `added` in, as pop_heap and push_heap do: the last pair
- * goes to where the smaller children have left a hole at the bottom, then up. */
-SPARSE_INLINE void replace_smallest(unsigned char *heap, uint32_t size, pair added, size_t width, size_t element)
-{
-    const pair last = load_pair(heap, size - 1, width);
-    const uint32_t length = size - 1;
-    uint32_t hole = 0;
-    for (uint32_t child = 2; child <= length; child = 2 * hole + 2) {
-        if (child == length) { /* a left child alone */
-            if (length < 2) {
-                break;
-            }
-            store_pair(heap, hole, width, load_pair(heap, child - 1, width));
-            hole = child - 1;
-            break;
-        }
-        pair chosen = load_pair(heap, child, width);
-        const pair left = load_pair(heap, child - 1, width);
-        if (magnitude_of(chosen, element) > magnitude_of(left, element)) {
-            chosen = left;
-            child--;
-        }
-        store_pair(heap, hole, width, chosen);
-        hole = child;
-    }
-    if (length > 0) {
-        sift_up(heap, hole, last, width, element);
-    }
-    sift_up(heap, size - 1, added, width, element);
-}
 
 static size_t screen(const codec_kernels *kernels, const void *source, size_t block, size_t blocks, uint64_t threshold,
                      size_t element)
@@ -178,9 +88,9 @@ static size_t screen(const codec_kernels *kernels, const void *source, size_t bl
 SPARSE_INLINE void offer(unsigned char *heap, uint32_t kept, const unsigned char *source, uint32_t index, size_t width,
                          size_t element)
 {
-    const pair added = {index, load_word(source + (size_t)index * element, element)};
-    if (magnitude_of(added, element) > magnitude_of(load_pair(heap, 0, width), element)) {
-        replace_smallest(heap, kept, added, width, element);
+    const codec_pair added = {index, codec_load_word(source + (size_t)index * element, element)};
+    if (codec_magnitude(added, element) > codec_magnitude(codec_load_pair(heap, 0, width), element)) {
+        codec_replace_smallest(heap, kept, added, width, element);
     }
 }
 
@@ -191,14 +101,16 @@ SPARSE_INLINE void select_largest(unsigned char *heap, uint32_t kept, const unsi
     const codec_kernels *kernels = trib_codec_kernels_best();
     uint32_t index = 0;
     for (; index < kept; index++) {
-        sift_up(heap, index, (pair){index, load_word(source + (size_t)index * element, element)}, width, element);
+        codec_sift_up(heap, index, (codec_pair){index, codec_load_word(source + (size_t)index * element, element)},
+                      width, element);
     }
     for (; index < count && index % CODEC_SCREEN_BLOCK != 0; index++) {
         offer(heap, kept, source, index, width, element);
     }
     const size_t blocks = count / CODEC_SCREEN_BLOCK;
     for (size_t block = index / CODEC_SCREEN_BLOCK; block < blocks; block++) {
-        block = screen(kernels, source, block, blocks, magnitude_of(load_pair(heap, 0, width), element), element);
+        block =
+            screen(kernels, source, block, blocks, codec_magnitude(codec_load_pair(heap, 0, width), element), element);
         index = (uint32_t)(block * CODEC_SCREEN_BLOCK);
         for (uint32_t i = 0; block < blocks && i < CODEC_SCREEN_BLOCK; i++) {
             offer(heap, kept, source, index++, width, element);
@@ -219,9 +131,9 @@ SPARSE_INLINE void take_above(selection *chosen, const unsigned char *source, ui
                               size_t width, size_t element)
 {
     for (; index < end && chosen->found < chosen->kept; index++) {
-        const pair one = {index, load_word(source + (size_t)index * element, element)};
-        store_pair(chosen->pairs, chosen->found, width, one);
-        chosen->found += magnitude_of(one, element) > chosen->above;
+        const codec_pair one = {index, codec_load_word(source + (size_t)index * element, element)};
+        codec_store_pair(chosen->pairs, chosen->found, width, one);
+        chosen->found += codec_magnitude(one, element) > chosen->above;
     }
 }
 
@@ -241,15 +153,16 @@ SPARSE_INLINE uint64_t sampled_threshold(unsigned char *heap, uint32_t rank, uin
                                          const unsigned char *source, uint32_t count, size_t width, size_t element)
 {
     for (uint32_t i = 0; i < count / stratum; i++) {
-        hash = i % 16 == 0 ? trib_codec_mix(hash, i) : hash >> 4;
+        hash = i % 16 == 0 ? codec_mix(hash, i) : hash >> 4;
         const uint32_t index = i * stratum + (uint32_t)(hash % stratum);
         if (i < rank) {
-            sift_up(heap, i, (pair){index, load_word(source + (size_t)index * element, element)}, width, element);
+            codec_sift_up(heap, i, (codec_pair){index, codec_load_word(source + (size_t)index * element, element)},
+                          width, element);
         } else {
             offer(heap, rank, source, index, width, element);
         }
     }
-    return magnitude_of(load_pair(heap, 0, width), element);
+    return codec_magnitude(codec_load_pair(heap, 0, width), element);
 }
 
 SPARSE_INLINE uint32_t select_sampled(unsigned char *pairs, uint32_t kept, uint64_t hash, const unsigned char *source,
@@ -286,7 +199,8 @@ SPARSE_INLINE bool is_all_finite(trib_dtype dtype, const unsigned char *source, 
     const uint32_t blocks = count / CODEC_SCREEN_BLOCK;
     bool all = screen(trib_codec_kernels_best(), source, 0, blocks, infinity - 1, element) == blocks;
     for (uint32_t i = blocks * CODEC_SCREEN_BLOCK; i < count; i++) {
-        all &= magnitude_of((pair){i, load_word(source + (size_t)i * element, element)}, element) < infinity;
+        all &= codec_magnitude((codec_pair){i, codec_load_word(source + (size_t)i * element, element)}, element) <
+               infinity;
     }
     return all;
 }
@@ -297,8 +211,8 @@ SPARSE_INLINE uint32_t select_pairs(unsigned char *pairs, uint32_t kept, const t
                                     uint32_t count, size_t width, size_t element)
 {
     if (params->select && is_all_finite(dtype, source, count, element)) {
-        const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(params->seed, place->tensor_key), place->rank);
-        const uint64_t hash = trib_codec_mix(trib_codec_mix(of_tensor, place->round), place->first_element);
+        const uint64_t of_tensor = codec_mix(codec_mix(params->seed, place->tensor_key), place->rank);
+        const uint64_t hash = codec_mix(codec_mix(of_tensor, place->round), place->first_element);
         return select_sampled(pairs, kept, hash, source, count, width, element);
     }
     select_largest(pairs, kept, source, count, width, element);
@@ -337,8 +251,9 @@ static uint32_t encode_randomk(const trib_codec_params *params, const trib_codec
         trib_codec_xorshift_begin(params, place, TRIB_CODEC_RANDOMK, state); /* alike on all workers */
     for (uint32_t i = 0; i < kept; i++) {
         const uint64_t index = codec_xorshift_next(&random) % count;
-        store_pair(encoded, i, width,
-                   (pair){index, load_word((const unsigned char *)source + index * element, element)});
+        codec_store_pair(
+            encoded, i, width,
+            (codec_pair){index, codec_load_word((const unsigned char *)source + index * element, element)});
     }
     trib_codec_xorshift_end(params, random, state);
     return (uint32_t)(kept * 2 * width);
@@ -360,7 +275,7 @@ static bool has_duplicates(const unsigned char *encoded, uint32_t pairs, size_t 
     for (uint64_t first = 0; first < count; first += MARKED_ELEMENTS) {
         memset(marks, 0, sizeof marks);
         for (uint32_t i = 0; i < pairs; i++) {
-            const uint64_t at = load_pair(encoded, i, width).index - first;
+            const uint64_t at = codec_load_pair(encoded, i, width).index - first;
             if (at < MARKED_ELEMENTS && !mark(marks, at)) {
                 return true;
             }
@@ -380,7 +295,7 @@ static trib_status check_pairs(const trib_codec *codec, const trib_codec_params 
         return trib_codec_refuse(codec, "a length that is not that of its pairs", error);
     }
     for (uint32_t i = 0; i < pairs; i++) {
-        if (load_pair(encoded, i, width).index >= count) {
+        if (codec_load_pair(encoded, i, width).index >= count) {
             return trib_codec_refuse(codec, "an index beyond its elements", error);
         }
     }
@@ -403,7 +318,7 @@ static trib_status decode_sparse(const trib_codec *codec, const trib_codec_param
     }
     memset(destination, 0, count * element);
     for (uint32_t i = 0; i < pairs; i++) {
-        const pair one = load_pair(encoded, i, width);
+        const codec_pair one = codec_load_pair(encoded, i, width);
         memcpy((unsigned char *)destination + one.index * element, &one.bits, element);
     }
     return TRIB_OK;
@@ -421,12 +336,20 @@ static trib_status decode_randomk(const trib_codec_params *params, trib_dtype dt
     return decode_sparse(&trib_codec_randomk, params, dtype, encoded, encoded_size, destination, count, error);
 }
 
+static trib_status inspect_topk(const trib_codec_params *params, trib_dtype dtype, const unsigned char *encoded,
+                                uint32_t encoded_size, uint32_t count, trib_error *error)
+{
+    uint32_t pairs = 0;
+    return check_pairs(&trib_codec_topk, params, dtype, encoded, encoded_size, count, &pairs, error);
+}
+
 const trib_codec trib_codec_topk = {.name = "topk",
                                     .id = TRIB_CODEC_TOPK,
                                     .check = check_topk,
                                     .bound = bound_sparse,
                                     .encode = encode_topk,
-                                    .decode = decode_topk};
+                                    .decode = decode_topk,
+                                    .inspect = inspect_topk};
 
 const trib_codec trib_codec_randomk = {.name = "randomk",
                                        .id = TRIB_CODEC_RANDOMK,

@@ -130,9 +130,9 @@ static trib_status check_desc(const trib_codec_set *set, const trib_codec_desc *
 
 static uint32_t identity_of(const trib_codec_desc *desc)
 {
-    uint64_t hash = trib_codec_mix(TRIB_CODEC_BROUGHT, desc->version);
+    uint64_t hash = codec_mix(TRIB_CODEC_BROUGHT, desc->version);
     for (const char *at = desc->name; *at != '\0'; at++) {
-        hash = trib_codec_mix(hash, (unsigned char)*at);
+        hash = codec_mix(hash, (unsigned char)*at);
     }
     return (uint32_t)hash != 0 ? (uint32_t)hash : 1;
 }

@@ -25,7 +25,7 @@
 #include "engine/codec/codec.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_DEVICE_ABI 15u
+#define TRIB_DEVICE_ABI 16u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 
@@ -52,11 +52,15 @@ typedef enum trib_device_kind {
  * (trib_codec.inspect). */
 #define TRIB_DEVICE_ENCODED_AT 16u
 typedef struct trib_device_encoding {
-    const trib_codec_config *config; /* without feedback, momentum and state */
+    const trib_codec_config *config; /* without state */
     trib_codec_place place;          /* of the first chunk; for ENCODE */
     uint32_t chunk_elements;         /* of every chunk but the last */
     uint32_t room;                   /* a multiple of 16 */
     uint64_t encoded_bytes;          /* of all chunks' rooms; the last one may be cut */
+    /* For ENCODE with feedback or momentum: the place for the address of the device's memory of the partition, with the
+     * residual and the momentum. The first job sets it, and `forget` frees it. What was returned is added first. */
+    void **kept;
+    const trib_codec_returned *returned;
 } trib_device_encoding;
 
 /* The end of an operation on the device, for which streams may wait. The engine clears all but the event before each
@@ -81,7 +85,7 @@ typedef struct trib_device_job {
     uint32_t root; /* for BROADCAST: a member */
     const trib_device_encoding *encoding; /* for ENCODE and DECODE */
     /* The device had no memory to encode or decode in. An ENCODE has copied the elements as they are then, and a DECODE
-     * was carried out by a processor. */
+     * was carried out by a processor. A device that keeps a residual has memory to encode. */
     bool was_full;
     uint64_t label; /* for collectives: the same on all members; checked by the host implementation */
     const struct trib_device_job *after;
@@ -134,6 +138,8 @@ typedef struct trib_device_ops {
     bool (*encodes)(const trib_codec_config *config, trib_dtype dtype);
     /* The same of DECODE jobs. */
     bool (*decodes)(const trib_codec_config *config, trib_dtype dtype);
+    /* Any thread, when no job uses it: frees what a partition's ENCODE jobs have kept. device: NULL if it is closed. */
+    void (*forget)(trib_device *device, void *kept);
     trib_status (*open)(const trib_device_params *params, trib_device **out, trib_error *error);
     /* Any thread: takes the job. */
     void (*submit)(trib_device *device, trib_device_job *job);

@@ -89,7 +89,8 @@ static uint64_t count_ahead_bytes(const trib_op *op)
     const trib_tensor *tensor = op->tensor;
     const bool goes_by_host = op->collective == TRIB_COLLECTIVE_ALL_REDUCE && tensor->is_sharded &&
                               !trib_engine_is_one_machine(engine) && !atomic_load(&engine->direct_logged);
-    if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1) {
+    if (!goes_by_host || trib_engine_local_size(engine) > 1 || !op->spread || trib_engine_ops_in_flight(engine) > 1 ||
+        trib_device_keeps(tensor)) { /* then each round is encoded there */
         return 0;
     }
     const uint64_t most = AHEAD_COPY_BYTES / tensor->partition_bytes * tensor->partition_bytes;

@@ -160,14 +160,25 @@ static bool lay_out_chunks(const trib_task *task, trib_device_encoding *how)
     return how->encoded_bytes <= task->size;
 }
 
+bool trib_device_keeps(const trib_tensor *tensor)
+{
+    const trib_device_ops *ops = tensor->engine->env.device;
+    return tensor->codec.codec != NULL && trib_codec_is_stateful(&tensor->codec) && ops->encodes != NULL &&
+           ops->encodes(&tensor->codec, tensor->dtype);
+}
+
 bool trib_device_encode_there(const trib_core *core, trib_task *task)
 {
     const trib_tensor *tensor = task->tensor;
     const trib_device_ops *ops = core->engine->env.device;
     trib_device_encoding *how = &task->device->encoding;
-    if (!trib_task_will_encode(task) || ops->encodes == NULL || !ops->encodes(&tensor->codec, tensor->dtype) ||
-        !lay_out_chunks(task, how)) {
+    if (!trib_task_will_encode(task) || task->device->encodes_here || ops->encodes == NULL ||
+        !ops->encodes(&tensor->codec, tensor->dtype) || !lay_out_chunks(task, how)) {
         return false;
+    }
+    if (trib_codec_is_stateful(&tensor->codec)) {
+        how->kept = &task->device->kept;
+        how->returned = task->codec->returned;
     }
     trib_task_note_encoded(task, task->device->staging, how->room, TRIB_DEVICE_ENCODED_AT);
     return true;
@@ -183,6 +194,18 @@ void trib_device_decode_there(const trib_core *core, trib_task *task)
     if (goes_back && tensor->codec.codec->inspect != NULL && ops->decodes != NULL &&
         ops->decodes(&tensor->codec, tensor->dtype) && lay_out_chunks(task, &device->encoding)) {
         (void)trib_task_hand_sums(task, device->staging, device->encoding.room, TRIB_DEVICE_ENCODED_AT);
+    }
+}
+
+void trib_device_note_encoded(trib_core *core, trib_task *task, const trib_device_job *job)
+{
+    if (job->was_full) {
+        trib_assert(task->device->kept == NULL);
+        task->device->encodes_here = trib_codec_is_stateful(&task->tensor->codec);
+        trib_device_note_full(core, task);
+        trib_task_note_plain(task);
+    } else if (job->kind == TRIB_DEVICE_ENCODE && job->status == TRIB_OK) {
+        trib_task_note_there(task);
     }
 }
 
@@ -265,6 +288,11 @@ void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
     }
     if (device->staging != NULL) {
         engine->env.memory_free(engine->env.memory, device->staging);
+    }
+    for (uint32_t i = 0; device->tasks != NULL && i < device->slice_count; i++) {
+        if (device->tasks[i].kept != NULL) {
+            engine->env.device->forget(engine->device, device->tasks[i].kept);
+        }
     }
     free(device->tasks);
     free(device);

@@ -26,6 +26,8 @@ struct trib_device_task {
     trib_device_job reduce, to_host, to_device, gather;
     unsigned char *staging;        /* host memory for the partition */
     trib_device_encoding encoding; /* of the round's contribution, then of its sum, if the device has the codec */
+    void *kept;                    /* the device's: the residual and the momentum; NULL: it has none yet */
+    bool encodes_here;             /* processors have the residual: the device had no memory for it */
     unsigned char *wanted;         /* staged: the place of the round's result on the device; NULL: none */
     /* job after which the round's bytes are in place on the device; NULL: they are in place */
     const trib_device_job *ready;
@@ -84,6 +86,10 @@ bool trib_device_route(trib_core *core, trib_task *task, bool pushes, bool pulls
 /* True if the device encodes the round's contribution on its way to `staging`. Fills in device->encoding then, and
  * tells the task where its chunks will lie. */
 bool trib_device_encode_there(const trib_core *core, trib_task *task);
+/* The ENCODE job is back. */
+void trib_device_note_encoded(trib_core *core, trib_task *task, const trib_device_job *job);
+/* True if the device keeps the residual or the momentum of the tensor. */
+bool trib_device_keeps(const trib_tensor *tensor);
 /* DECOMPRESS: lets the device decode the round's sum on its way from `staging`, if it can. */
 void trib_device_decode_there(const trib_core *core, trib_task *task);
 /* The device had no memory for a codec (trib_device_job.was_full). Says so in the log, once. */

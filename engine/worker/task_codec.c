@@ -10,13 +10,6 @@
 #include "engine/worker/pipeline.h"
 #include "engine/worker/worker.h"
 
-/* Encoded chunks of a round whose owner has not answered: one behind the other, without their descriptions. */
-typedef struct trib_codec_kept {
-    struct trib_codec_kept *next;
-    uint32_t round;
-    unsigned char bytes[];
-} trib_codec_kept;
-
 static size_t rounded(size_t size)
 {
     return (size + 63) / 64 * 64;
@@ -67,17 +60,6 @@ bool trib_task_codec_open(trib_task *task)
     return true;
 }
 
-void trib_task_codec_close(trib_task *task)
-{
-    while (task->codec != NULL && task->codec->kept != NULL) {
-        struct trib_codec_kept *next = task->codec->kept->next;
-        free(task->codec->kept);
-        task->codec->kept = next;
-    }
-    free(task->codec);
-    task->codec = NULL;
-}
-
 /* ---- Rounds ---- */
 
 static trib_encoding encoding_of(const trib_task *task)
@@ -89,19 +71,18 @@ static trib_encoding encoding_of(const trib_task *task)
                            .partition_count = task->size / task->codec->element};
 }
 
-static bool travels_encoded(const trib_op *op)
+bool trib_codec_travels(const trib_op *op)
 {
     return op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG);
 }
 
-static uint32_t chunk_elements(const trib_task *task, uint32_t chunk)
+uint32_t trib_task_chunk_elements(const trib_task *task, uint32_t chunk)
 {
     const uint32_t whole = task->tensor->chunk_bytes, left = task->size - chunk * whole;
     return (left < whole ? left : whole) / task->codec->element;
 }
 
-/* The codec's memory from a chunk on. */
-static trib_codec_memory chunk_memory(const trib_task *task, uint32_t chunk)
+trib_codec_memory trib_task_chunk_memory(const trib_task *task, uint32_t chunk)
 {
     trib_codec_memory memory = task->codec->memory;
     const size_t first = (size_t)chunk * (task->tensor->chunk_bytes / task->codec->element);
@@ -125,7 +106,6 @@ trib_codec_place trib_task_first_place(const trib_task *task)
 
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at)
 {
-    trib_assert(!trib_codec_is_stateful(&task->tensor->codec)); /* no residual would learn of it */
     task->codec->there = (trib_view){.data = data, .bytes = room * task->chunk_count, .chunk_bytes = room};
     task->codec->there_at = at;
 }
@@ -150,9 +130,9 @@ static trib_status encode_chunk(const trib_task *task, const trib_encoding *enco
 {
     const trib_tensor *tensor = task->tensor;
     trib_task_codec *self = task->codec;
-    const trib_codec_memory memory = chunk_memory(task, chunk);
+    const trib_codec_memory memory = trib_task_chunk_memory(task, chunk);
     unsigned char *at = trib_view_chunk(&self->encoded, chunk);
-    const uint32_t count = chunk_elements(task, chunk);
+    const uint32_t count = trib_task_chunk_elements(task, chunk);
     trib_codec_place place = trib_task_first_place(task);
     place.first_element += (uint64_t)chunk * (tensor->chunk_bytes / self->element);
     trib_encoding_put(encoding, at);
@@ -172,7 +152,7 @@ static trib_status encode_chunk(const trib_task *task, const trib_encoding *enco
 
 bool trib_task_will_encode(const trib_task *task)
 {
-    return task->codec != NULL && travels_encoded(task->op_core->op);
+    return task->codec != NULL && trib_codec_travels(task->op_core->op);
 }
 
 bool trib_task_encode_prepare(trib_task *task)
@@ -185,7 +165,7 @@ bool trib_task_encode_prepare(trib_task *task)
         return false;
     }
     trib_assert(!self->is_open);
-    self->is_used = travels_encoded(op);
+    self->is_used = trib_codec_travels(op);
     self->is_on_host = true;
     return self->is_used;
 }
@@ -258,7 +238,7 @@ bool trib_task_awaits_encoded(const trib_task *task, uint32_t chunk, uint32_t *r
     }
     const trib_encoding encoding = encoding_of(task);
     *room = task->codec->answers.chunk_bytes;
-    return trib_encoding_answers(&encoding, task->tensor->dtype, chunk_elements(task, chunk));
+    return trib_encoding_answers(&encoding, task->tensor->dtype, trib_task_chunk_elements(task, chunk));
 }
 
 void trib_task_note_answer(trib_task *task, uint32_t chunk, uint32_t bytes)
@@ -304,7 +284,7 @@ static trib_status hand_chunk(trib_core *core, const trib_task *task, uint32_t c
     unsigned char *to = trib_view_chunk(&self->handed, chunk);
     const uint32_t bytes = self->answer_sizes[chunk];
     const trib_status status = tensor->codec.codec->inspect(&tensor->codec.params, tensor->dtype, encoded, bytes,
-                                                            chunk_elements(task, chunk), error);
+                                                            trib_task_chunk_elements(task, chunk), error);
     if (status == TRIB_OK) {
         trib_assert(bytes <= self->handed.chunk_bytes - self->there_at);
         memcpy(to, &bytes, sizeof bytes);
@@ -321,7 +301,7 @@ static trib_status decode_here(trib_core *core, const trib_task *task, uint32_t 
     trib_charge(core->reactor, TRIB_COST_DECODE, trib_view_chunk_size(&task->io.source, chunk));
     return tensor->codec.codec->decode(&tensor->codec.params, tensor->dtype, trib_view_chunk(&self->answers, chunk),
                                        self->answer_sizes[chunk], trib_view_chunk(&task->io.destination, chunk),
-                                       chunk_elements(task, chunk), error);
+                                       trib_task_chunk_elements(task, chunk), error);
 }
 
 static trib_status decode_chunk(trib_core *core, const trib_task *task, uint32_t chunk, trib_error *error)
@@ -367,127 +347,4 @@ void trib_task_decode_begin(trib_core *core, trib_task *task)
     self->post.run = decode_next;
     trib_task_hold(task, TRIB_HOLD_ENCODE);
     trib_reactor_defer(core->reactor, &self->post);
-}
-
-/* ---- What did not count ---- */
-
-static void take_chunk_back(const trib_task *task, uint32_t chunk, const unsigned char *encoded, uint32_t size)
-{
-    const trib_codec_memory memory = chunk_memory(task, chunk);
-    trib_codec_take_back(&task->tensor->codec, &memory, task->tensor->dtype, encoded, size,
-                         chunk_elements(task, chunk));
-}
-
-static void take_back(const trib_task *task)
-{
-    const trib_task_codec *self = task->codec;
-    for (uint32_t chunk = 0; chunk < self->chunks_encoded; chunk++) {
-        if (self->sizes[chunk] > 0) { /* else a program's codec failed, and the residual has all of the chunk */
-            take_chunk_back(task, chunk, trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES,
-                            self->sizes[chunk] - TRIB_ENCODING_BYTES);
-        }
-    }
-}
-
-/* Puts what was not encoded of a round into the residual, from a chunk on. */
-static void keep_elements(const trib_task *task, const unsigned char *source, uint32_t first)
-{
-    const uint32_t chunk_bytes = task->tensor->chunk_bytes;
-    for (uint32_t chunk = first; source != NULL && chunk < task->chunk_count; chunk++) {
-        const trib_codec_memory memory = chunk_memory(task, chunk);
-        trib_codec_keep(&task->tensor->codec, &memory, task->tensor->dtype, source + (size_t)chunk * chunk_bytes,
-                        chunk_elements(task, chunk));
-    }
-}
-
-/* The bytes are lost if there is no memory for them. */
-static void keep_encoded(const trib_task *task, uint32_t round)
-{
-    trib_task_codec *self = task->codec;
-    size_t size = 0;
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
-        size += sizeof(uint32_t) + self->sizes[chunk] - TRIB_ENCODING_BYTES;
-    }
-    trib_codec_kept *kept = malloc(sizeof *kept + size);
-    if (kept == NULL) {
-        return;
-    }
-    unsigned char *at = kept->bytes;
-    for (uint32_t chunk = 0; chunk < task->chunk_count; chunk++) {
-        const uint32_t bytes = self->sizes[chunk] - TRIB_ENCODING_BYTES;
-        memcpy(at, &bytes, sizeof bytes);
-        memcpy(at + sizeof bytes, trib_view_chunk(&self->encoded, chunk) + TRIB_ENCODING_BYTES, bytes);
-        at += sizeof bytes + bytes;
-    }
-    kept->round = round;
-    kept->next = self->kept;
-    self->kept = kept;
-}
-
-/* NULL: the contribution is on a device, and has not come to the host. */
-static const unsigned char *input_of(const trib_task *task, const trib_op *op)
-{
-    if (task->device == NULL) {
-        return (const unsigned char *)op->input + task->offset;
-    }
-    return task->codec->is_on_host ? task->io.source.data : NULL;
-}
-
-static bool has_feedback(const trib_task *task)
-{
-    return task->codec != NULL && task->tensor->codec.feedback != TRIB_FEEDBACK_NONE;
-}
-
-static void give_back(trib_task *task)
-{
-    trib_task_codec *self = task->codec;
-    const bool was_encoded = self->is_open;
-    const trib_op *op = task->op_core->op;
-    if (!was_encoded) {
-        trib_task_codec_skipped(task, op);
-    } else if (task->refused || task->chunks_sent < task->chunk_count) {
-        take_back(task);
-        keep_elements(task, input_of(task, op), self->chunks_encoded);
-    } else if (trib_worker_awaits_answer(task, op->round)) {
-        keep_encoded(task, op->round);
-    }
-}
-
-void trib_task_codec_settled(trib_task *task)
-{
-    if (has_feedback(task) && task->gave_up) {
-        give_back(task);
-    }
-    if (task->codec != NULL) {
-        task->codec->is_open = task->codec->is_on_host = false;
-        task->codec->there.data = task->codec->handed.data = NULL;
-    }
-}
-
-void trib_task_codec_skipped(trib_task *task, const trib_op *op)
-{
-    if (has_feedback(task) && travels_encoded(op)) {
-        keep_elements(task, input_of(task, op), 0);
-    }
-}
-
-void trib_task_codec_answered(trib_task *task, uint32_t round, bool is_refused)
-{
-    trib_codec_kept **at = task->codec == NULL ? NULL : &task->codec->kept;
-    while (at != NULL && *at != NULL && (*at)->round != round) {
-        at = &(*at)->next;
-    }
-    if (at == NULL || *at == NULL) {
-        return;
-    }
-    trib_codec_kept *kept = *at;
-    const unsigned char *bytes = kept->bytes;
-    *at = kept->next;
-    for (uint32_t chunk = 0; is_refused && chunk < task->chunk_count; chunk++) {
-        uint32_t size;
-        memcpy(&size, bytes, sizeof size);
-        take_chunk_back(task, chunk, bytes + sizeof size, size);
-        bytes += sizeof size + size;
-    }
-    free(kept);
 }

@@ -21,10 +21,13 @@ typedef struct trib_task_codec {
     bool is_open;             /* its encoding has begun, and it has not settled */
     trib_view there;          /* the round's chunks, if a device has encoded them; no data: no device has */
     uint32_t there_at;        /* size of the number before each chunk here and there: its bytes, as uint32_t */
-    trib_view handed;        /* the round's encoded sums, laid out for a device to decode; no data: processors decode */
-    bool is_on_host;         /* the round's contribution has come to COMPRESS, and lies in host memory */
-    uint32_t chunks_encoded; /* chunks of this round that are encoded */
-    uint32_t chunk_to_decode; /* the next chunk to decode */
+    trib_view handed; /* the round's encoded sums, laid out for a device to decode; no data: processors decode */
+    bool is_there;    /* the device has encoded the round's contribution */
+    bool keeps_there; /* a device has the residual and the momentum */
+    trib_codec_returned *returned; /* oldest first: contributions that the device is to add to its residual */
+    bool is_on_host;               /* the round's contribution has come to COMPRESS, and lies in host memory */
+    uint32_t chunks_encoded;       /* chunks of this round that are encoded */
+    uint32_t chunk_to_decode;      /* the next chunk to decode */
     trib_task *task;
     trib_post post; /* encodes, or decodes, the next chunk */
     struct trib_codec_kept
@@ -52,6 +55,12 @@ uint64_t trib_codec_chunk_room(const trib_tensor *tensor);
 TRIB_CHECKED bool trib_task_codec_open(trib_task *task);
 void trib_task_codec_close(trib_task *task);
 
+/* True if contributions to the operation travel encoded, where their tensor has a codec. */
+bool trib_codec_travels(const trib_op *op);
+uint32_t trib_task_chunk_elements(const trib_task *task, uint32_t chunk);
+/* The codec's memory from a chunk on. */
+trib_codec_memory trib_task_chunk_memory(const trib_task *task, uint32_t chunk);
+
 /* True if the operation's contribution will travel encoded. */
 bool trib_task_will_encode(const trib_task *task);
 /* The place of the task's first chunk in this round. */
@@ -59,6 +68,8 @@ trib_codec_place trib_task_first_place(const trib_task *task);
 /* A device encodes this round's contribution: each chunk has `room` bytes from `data` on, its encoded ones from `at`
  * on. They are there when the task comes to COMPRESS. */
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
+/* The device has encoded the contribution, and taken back what was returned. */
+void trib_task_note_there(trib_task *task);
 /* The device could not encode, so the elements have arrived unencoded. */
 void trib_task_note_plain(trib_task *task);
 /* COMPRESS: sets the views. Returns true if this operation travels encoded. */

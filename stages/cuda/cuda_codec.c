@@ -9,17 +9,28 @@
 #include <string.h>
 
 #ifdef TRIB_CUDA_KERNELS
+#include "engine/codec/codec_share.h"
 #include "stages/cuda/cuda_kernels.h"
+
+/* A warp draws the numbers of a chunk one after the other: of large parts processors draw faster. */
+#define RANDOMK_RATIO_MOST (1.0 / 16)
+#define RANDOMK_K_MOST 4096u
 
 static bool find_kernel(const trib_codec_config *config, trib_dtype dtype, cuda_kernel_codec *which)
 {
-    static const cuda_kernel_codec kernels[] = {[TRIB_CODEC_FP16] = CUDA_KERNEL_FP16,
-                                                [TRIB_CODEC_BF16] = CUDA_KERNEL_BF16,
-                                                [TRIB_CODEC_FP8_E4M3] = CUDA_KERNEL_E4M3,
-                                                [TRIB_CODEC_FP8_E5M2] = CUDA_KERNEL_E5M2,
-                                                [TRIB_CODEC_INT8] = CUDA_KERNEL_INT8};
+    static const cuda_kernel_codec kernels[] = {
+        [TRIB_CODEC_FP16] = CUDA_KERNEL_FP16,     [TRIB_CODEC_BF16] = CUDA_KERNEL_BF16,
+        [TRIB_CODEC_FP8_E4M3] = CUDA_KERNEL_E4M3, [TRIB_CODEC_FP8_E5M2] = CUDA_KERNEL_E5M2,
+        [TRIB_CODEC_INT8] = CUDA_KERNEL_INT8,     [TRIB_CODEC_ONEBIT] = CUDA_KERNEL_ONEBIT,
+        [TRIB_CODEC_TOPK] = CUDA_KERNEL_TOPK,     [TRIB_CODEC_RANDOMK] = CUDA_KERNEL_RANDOMK};
+    const trib_codec_params *params = &config->params;
     const uint8_t id = config->codec->id;
-    const bool has_one = dtype == TRIB_FLOAT32 && id >= TRIB_CODEC_FP16 && id <= TRIB_CODEC_INT8;
+    const bool is_sampled = id == TRIB_CODEC_TOPK && params->select != 0;
+    /* With a seed of its own a partition's numbers go on from chunk to chunk and round to round, on processors. */
+    const bool is_slow = id == TRIB_CODEC_RANDOMK &&
+                         (params->seed != 0 || params->ratio > RANDOMK_RATIO_MOST || params->k > RANDOMK_K_MOST);
+    const bool has_one =
+        dtype == TRIB_FLOAT32 && id >= TRIB_CODEC_FP16 && id <= TRIB_CODEC_RANDOMK && !is_sampled && !is_slow;
     *which = has_one ? kernels[id] : CUDA_KERNEL_FP16;
     return has_one;
 }
@@ -27,8 +38,7 @@ static bool find_kernel(const trib_codec_config *config, trib_dtype dtype, cuda_
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
 {
     cuda_kernel_codec which;
-    return find_kernel(config, dtype, &which) && config->feedback == TRIB_FEEDBACK_NONE &&
-           config->momentum == TRIB_MOMENTUM_NONE;
+    return find_kernel(config, dtype, &which);
 }
 
 /* Feedback and momentum concern contributions only. */
@@ -43,6 +53,39 @@ cudaError_t cuda_codec_load(void)
     return cuda_kernels_load();
 }
 
+/* The device thread: frees what was dropped, in the order of the stream. */
+static void sweep_kept(trib_device *device, bool all)
+{
+    cuda_kept **at = &device->kept;
+    if (!all && !atomic_exchange(&device->has_dropped, false)) {
+        return;
+    }
+    while (*at != NULL) {
+        cuda_kept *kept = *at;
+        const bool is_dropped = atomic_load(&kept->is_dropped);
+        if (!all && !is_dropped) {
+            at = &kept->next;
+            continue;
+        }
+        *at = kept->next;
+        (void)cudaFreeAsync(kept->memory, device->streams[CUDA_TO_HOST]);
+        kept->memory = NULL;
+        if (is_dropped) {
+            free(kept);
+        }
+    }
+}
+
+void cuda_codec_forget(trib_device *device, void *kept)
+{
+    if (device == NULL) {
+        free(kept); /* the device has freed its memory when it was closed */
+        return;
+    }
+    atomic_store(&((cuda_kept *)kept)->is_dropped, true);
+    atomic_store(&device->has_dropped, true);
+}
+
 static void free_memory(trib_device *device, cuda_stream_id which)
 {
     cuda_encoded *mine = &device->encoded[which];
@@ -54,6 +97,7 @@ static void free_memory(trib_device *device, cuda_stream_id which)
 
 void cuda_codec_free(trib_device *device)
 {
+    sweep_kept(device, true);
     free_memory(device, CUDA_TO_HOST);
     free_memory(device, CUDA_TO_DEVICE);
 }
@@ -76,27 +120,29 @@ static cudaError_t take_memory(trib_device *device, cuda_stream_id which, size_t
     return code;
 }
 
-/* As trib_codec_mix. The module has no symbol of the library. */
-static uint64_t mixed(uint64_t hash, uint64_t number)
+static uint64_t key_of(const trib_device_encoding *how)
 {
-    hash = (hash ^ number) + UINT64_C(0x9e3779b97f4a7c15);
-    hash = (hash ^ hash >> 30) * UINT64_C(0xbf58476d1ce4e5b9);
-    hash = (hash ^ hash >> 27) * UINT64_C(0x94d049bb133111eb);
-    return hash ^ hash >> 31;
+    const trib_codec_place *place = &how->place;
+    if (how->config->codec->id == TRIB_CODEC_RANDOMK) { /* alike on all workers */
+        return codec_mix(codec_mix(TRIB_CODEC_RANDOMK, place->tensor_key), place->round);
+    }
+    const uint64_t of_tensor = codec_mix(codec_mix(how->config->params.seed, place->tensor_key), place->rank);
+    return codec_mix(of_tensor, place->round);
 }
 
 static cuda_kernel_work work_of(const trib_device_job *job, void *encoded)
 {
     const trib_device_encoding *how = job->encoding;
-    const trib_codec_place *place = &how->place;
-    cuda_kernel_work work = {
-        .encoded = encoded,
-        .count = job->bytes / sizeof(float),
-        .chunk_elements = how->chunk_elements,
-        .room = how->room,
-        .first_element = place->first_element,
-        .key = mixed(mixed(mixed(how->config->params.seed, place->tensor_key), place->rank), place->round),
-    };
+    const trib_codec_params *params = &how->config->params;
+    cuda_kernel_work work = {.encoded = encoded,
+                             .count = job->bytes / sizeof(float),
+                             .chunk_elements = how->chunk_elements,
+                             .room = how->room,
+                             .first_element = how->place.first_element,
+                             .key = key_of(how),
+                             .ratio = params->ratio,
+                             .k = params->k,
+                             .scaling = params->scaling != 0};
     (void)find_kernel(how->config, TRIB_FLOAT32, &work.codec);
     return work;
 }
@@ -109,8 +155,91 @@ static cudaError_t launch(cudaError_t (*kernel)(const cuda_kernel_work *work, cu
     return kernel(work, stream);
 }
 
+/* ---- Feedback and momentum ---- */
+
+/* Takes a partition's memory at its first job: all that it will ever need, so that no later job finds none. */
+static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cudaStream_t stream)
+{
+    const trib_device_encoding *how = job->encoding;
+    const bool has_momentum = how->config->momentum != TRIB_MOMENTUM_NONE;
+    const size_t array = (job->bytes + 15) / 16 * 16, arrays = has_momentum ? 2 * array : array;
+    sweep_kept(device, false);
+    if (*how->kept != NULL) {
+        return cudaSuccess;
+    }
+    cuda_kept *kept = calloc(1, sizeof *kept);
+    void *memory = NULL;
+    cudaError_t code =
+        kept == NULL ? cudaErrorMemoryAllocation : cudaMallocAsync(&memory, arrays + how->encoded_bytes, stream);
+    if (code != cudaSuccess) {
+        (void)cudaGetLastError();
+        free(kept);
+        return code;
+    }
+    *kept = (cuda_kept){.next = device->kept, .memory = memory, .encoded = (unsigned char *)memory + arrays};
+    kept->momentum = has_momentum ? kept->memory + array / sizeof(float) : NULL;
+    device->kept = kept;
+    *how->kept = kept;
+    return cudaMemsetAsync(memory, 0, arrays, stream);
+}
+
+static cudaError_t merge(const trib_device_job *job, const cuda_kept *kept, cuda_kernel_merge how, cudaStream_t stream)
+{
+    cuda_kernel_work work = work_of(job, kept->encoded);
+    work.target = kept->memory;
+    work.merge = how;
+    return launch(cuda_kernels_decode, &work, stream);
+}
+
+/* Adds to the residual what did not count. A copy has read the host's memory when the call returns, because that is
+ * not registered. */
+static cudaError_t take_back(const trib_device_job *job, const cuda_kept *kept, cudaStream_t stream)
+{
+    const trib_device_encoding *how = job->encoding;
+    cudaError_t code = cudaSuccess;
+    for (const trib_codec_returned *at = how->returned; code == cudaSuccess && at != NULL; at = at->next) {
+        code = cudaMemcpyAsync(kept->encoded, at->chunks, how->encoded_bytes, cudaMemcpyHostToDevice, stream);
+        code = code != cudaSuccess ? code : merge(job, kept, CUDA_KERNEL_GIVE_BACK, stream);
+    }
+    return code;
+}
+
+static cudaError_t encode_kept(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    const trib_device_encoding *how = job->encoding;
+    const bool has_feedback = how->config->feedback != TRIB_FEEDBACK_NONE;
+    cudaError_t code = take_kept(device, job, stream);
+    if (code == cudaErrorMemoryAllocation) {
+        job->was_full = true;
+        return cudaMemcpyAsync(job->target, job->source, job->bytes, cudaMemcpyDeviceToHost, stream);
+    }
+    if (code != cudaSuccess) {
+        return code;
+    }
+    const cuda_kept *kept = *how->kept;
+    const cuda_kernel_gathering gathering = {.source = job->source,
+                                             .momentum = kept->momentum,
+                                             .result = kept->memory,
+                                             .count = job->bytes / sizeof(float),
+                                             .mu = how->config->mu,
+                                             .is_nesterov = how->config->momentum == TRIB_MOMENTUM_NESTEROV,
+                                             .has_feedback = has_feedback};
+    cuda_kernel_work work = work_of(job, kept->encoded);
+    work.source = kept->memory;
+    code = take_back(job, kept, stream);
+    code = code != cudaSuccess ? code : cuda_kernels_gather(&gathering, stream);
+    code = code != cudaSuccess ? code : launch(cuda_kernels_encode, &work, stream);
+    code = code != cudaSuccess || !has_feedback ? code : merge(job, kept, CUDA_KERNEL_SUBTRACT, stream);
+    return code != cudaSuccess
+               ? code
+               : cudaMemcpyAsync(job->target, kept->encoded, how->encoded_bytes, cudaMemcpyDeviceToHost, stream);
+}
+
 cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream)
 {
+    if (job->encoding->kept != NULL) {
+        return encode_kept(device, job, stream);
+    }
     const size_t bytes = job->encoding->encoded_bytes;
     cudaError_t code = take_memory(device, CUDA_TO_HOST, bytes);
     if (code == cudaErrorMemoryAllocation) {
@@ -180,6 +309,12 @@ bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
 bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
 {
     return cuda_encodes(config, dtype);
+}
+
+void cuda_codec_forget(trib_device *device, void *kept)
+{
+    (void)device;
+    (void)kept;
 }
 
 cudaError_t cuda_codec_load(void)

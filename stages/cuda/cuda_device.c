@@ -394,6 +394,7 @@ const trib_device_ops *trib_device_cuda(void)
         .reduces = cuda_nccl_reduces,
         .encodes = cuda_encodes,
         .decodes = cuda_decodes,
+        .forget = cuda_codec_forget,
         .open = device_open,
         .submit = device_submit,
         .marker_record = device_marker_record,

@@ -151,6 +151,15 @@ typedef struct cuda_encoded {
     size_t bytes;
 } cuda_encoded;
 
+/* Device memory of a partition whose codec has feedback or momentum. */
+typedef struct cuda_kept {
+    struct cuda_kept *next;
+    float *memory; /* the result, which with feedback is the residual; the momentum; encoded bytes. NULL: closed */
+    float *momentum;
+    unsigned char *encoded;
+    atomic_bool is_dropped;
+} cuda_kept;
+
 struct trib_device {
     trib_device_params params;
     int index;
@@ -178,6 +187,7 @@ struct trib_device {
 
     atomic_bool stop_asked;
     atomic_bool hung; /* some work never ended: memory that it may use is not freed. Written by the device thread */
+    atomic_bool has_dropped;           /* some of `kept` */
     _Atomic uint64_t markers_recorded; /* recordings of markers that have begun */
 
     /* The device thread's own. */
@@ -189,6 +199,7 @@ struct trib_device {
     trib_device_job *waits, *waits_tail;     /* jobs that wait for callers' streams, oldest first */
     cuda_end_event *end_events;              /* events of all operations */
     cuda_encoded encoded[CUDA_STREAM_COUNT]; /* for the two streams of copies */
+    cuda_kept *kept;                         /* of partitions whose codec has feedback or momentum */
     cuda_slot *free_slots;
     bool stopped; /* the stop has been handled */
     int64_t stop_deadline_ns;
@@ -280,6 +291,8 @@ void cuda_ends_free(trib_device *device);
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype);
 bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype);
 /* Loads the kernels, so that no launch has to load them while NCCL's kernels run. */
+/* trib_device_ops.forget */
+void cuda_codec_forget(trib_device *device, void *kept);
 cudaError_t cuda_codec_load(void);
 /* The device thread: put the job's kernel and its copy on that stream. If no device memory is left for the encoded
  * bytes they set job->was_full, and act as the comment on was_full says. */

@@ -8,20 +8,12 @@
  */
 #include <cooperative_groups.h>
 
-#include "stages/cuda/cuda_kernels.h"
+#include "stages/cuda/cuda_chunk.cuh"
 
-#define ENCODED_AT 16u /* TRIB_DEVICE_ENCODED_AT */
 #define SCALE_BYTES 4u
-#define THREADS 256u
 #define CLUSTER 8u             /* blocks that encode a chunk with a scale together */
 #define ALONE_THREADS 1024u    /* threads of a block that works alone */
 #define KEPT_BYTES (46u << 10) /* the most of a block */
-#define PARTS 8u               /* blocks for each chunk that is cast or decoded */
-#define SIGN 0x80000000u
-#define MAGNITUDE 0x7fffffffu
-#define INFINITE 0x7f800000u
-#define LARGEST 0x7f7fffffu
-#define A_NAN 0x7fc00000u
 
 /* ---- Elements: as in engine/codec/kernels/kernel_loops.h ---- */
 
@@ -105,23 +97,11 @@ template <int codec> static __device__ __forceinline__ uint32_t decoded_of(uint3
 
 /* ---- Chunks ---- */
 
-struct piece {
-    uint32_t *size;
-    unsigned char *codes; /* behind the scale */
-    uint64_t first;       /* element */
-    uint32_t count;
-};
-
 template <int codec> static __device__ piece piece_of(const cuda_kernel_work &work, uint32_t chunk)
 {
     const bool is_cast = codec == CUDA_KERNEL_FP16 || codec == CUDA_KERNEL_BF16;
-    piece mine;
-    mine.first = (uint64_t)chunk * work.chunk_elements;
-    const uint64_t left = work.count - mine.first;
-    unsigned char *at = work.encoded + (uint64_t)chunk * work.room;
-    mine.size = (uint32_t *)at;
-    mine.codes = at + ENCODED_AT + (is_cast ? 0 : SCALE_BYTES);
-    mine.count = left < work.chunk_elements ? (uint32_t)left : work.chunk_elements;
+    piece mine = chunk_of(work, chunk);
+    mine.codes += is_cast ? 0 : SCALE_BYTES;
     return mine;
 }
 
@@ -157,12 +137,6 @@ template <int codec> static __device__ __forceinline__ void put_code(unsigned ch
     } else {
         codes[i] = (unsigned char)code;
     }
-}
-
-/* Returns how many elements, from the first on, can be taken by fours. */
-static __device__ __forceinline__ uint32_t by_fours(const void *elements, uint32_t count)
-{
-    return (uintptr_t)elements % 16 == 0 ? count / 4 * 4 : 0;
 }
 
 /* Elements that a thread has read before, in the order in which it takes them. */
@@ -254,14 +228,6 @@ static __device__ uint32_t largest_finite(const uint32_t *bits, uint32_t count, 
     return own;
 }
 
-static __device__ __host__ uint64_t mixed(uint64_t hash, uint64_t number)
-{
-    hash = (hash ^ number) + 0x9e3779b97f4a7c15u;
-    hash = (hash ^ hash >> 30) * 0xbf58476d1ce4e5b9u;
-    hash = (hash ^ hash >> 27) * 0x94d049bb133111ebu;
-    return hash ^ hash >> 31;
-}
-
 /* Returns the smallest 2^e, e >= -126, with largest <= limit * 2^e. */
 static __device__ float power_of_two_scale(uint32_t largest, float limit)
 {
@@ -280,7 +246,7 @@ template <int codec, uint32_t blocks> static __global__ void scaled_kernel(cuda_
     float scale;
     if (codec == CUDA_KERNEL_INT8) {
         const float range = fmaxf(__uint_as_float(largest), 0x1p-118f);
-        const uint64_t first = work.first_element + mine.first, key = mixed(work.key, first >> 32);
+        const uint64_t first = work.first_element + mine.first, key = codec_mix(work.key, first >> 32);
         part.factor = __fdiv_rn(127.0f, range);
         if ((double)part.factor * (double)range > 127.0) {
             part.factor = __uint_as_float(__float_as_uint(part.factor) - 1);
@@ -300,23 +266,68 @@ template <int codec, uint32_t blocks> static __global__ void scaled_kernel(cuda_
     }
 }
 
-template <int codec> static __global__ void decode_kernel(cuda_kernel_work work)
+template <int codec, int merge>
+static __device__ __forceinline__ uint32_t merged(uint32_t old, uint32_t code, shared_part part)
+{
+    const uint32_t value = decoded_of<codec>(code, part);
+    return merge == CUDA_KERNEL_STORE ? value : rest_of(old, value, merge == CUDA_KERNEL_SUBTRACT);
+}
+
+template <int codec, int merge> static __global__ void decode_kernel(cuda_kernel_work work)
 {
     const piece mine = piece_of<codec>(work, blockIdx.x);
     uint32_t *bits = (uint32_t *)work.target + mine.first;
     const uint32_t wide = by_fours(bits, mine.count), thread = blockIdx.y * THREADS + threadIdx.x;
+    const bool reads = merge != CUDA_KERNEL_STORE;
     shared_part part = shared_part();
+    if (merge == CUDA_KERNEL_GIVE_BACK && *mine.size == 0) {
+        return;
+    }
     if (codec != CUDA_KERNEL_FP16 && codec != CUDA_KERNEL_BF16) {
         part.factor = *(const float *)(mine.codes - SCALE_BYTES);
     }
     for (uint32_t i = thread * 4; i < wide; i += PARTS * THREADS * 4) {
-        const uint4 c = get_codes<codec>(mine.codes, i);
-        ((uint4 *)bits)[i / 4] = make_uint4(decoded_of<codec>(c.x, part), decoded_of<codec>(c.y, part),
-                                            decoded_of<codec>(c.z, part), decoded_of<codec>(c.w, part));
+        const uint4 c = get_codes<codec>(mine.codes, i), old = reads ? ((const uint4 *)bits)[i / 4] : uint4();
+        ((uint4 *)bits)[i / 4] =
+            make_uint4(merged<codec, merge>(old.x, c.x, part), merged<codec, merge>(old.y, c.y, part),
+                       merged<codec, merge>(old.z, c.z, part), merged<codec, merge>(old.w, c.w, part));
     }
     for (uint32_t i = wide + thread; i < mine.count; i += PARTS * THREADS) {
-        bits[i] = decoded_of<codec>(get_code<codec>(mine.codes, i), part);
+        bits[i] = merged<codec, merge>(reads ? bits[i] : 0, get_code<codec>(mine.codes, i), part);
     }
+}
+
+/* ---- Momentum and feedback: as in engine/codec/stateful.c ---- */
+
+/* Where the result is no number, the one that x86's processors give. */
+static __device__ __forceinline__ float times(float left, float right)
+{
+    return isnan(right) ? right : __fmul_rn(left, right);
+}
+
+static __device__ __forceinline__ float added(float left, float right)
+{
+    const float sum = __fadd_rn(left, right);
+    const uint32_t quiet = 0x400000u;
+    return !isnan(sum)    ? sum
+           : isnan(left)  ? __uint_as_float(__float_as_uint(left) | quiet)
+           : isnan(right) ? __uint_as_float(__float_as_uint(right) | quiet)
+                          : __uint_as_float(A_NAN | SIGN);
+}
+
+static __global__ void gather_kernel(cuda_kernel_gathering of)
+{
+    const uint64_t i = (uint64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i >= of.count) {
+        return;
+    }
+    float value = of.source[i];
+    if (of.momentum != NULL) {
+        const float momentum = added(value, times(of.mu, of.momentum[i]));
+        of.momentum[i] = momentum;
+        value = of.is_nesterov ? added(value, times(of.mu, momentum)) : momentum;
+    }
+    of.result[i] = of.has_feedback ? added(value, of.result[i]) : value;
 }
 
 /* ---- Launches ---- */
@@ -324,16 +335,22 @@ template <int codec> static __global__ void decode_kernel(cuda_kernel_work work)
 typedef void kernel(cuda_kernel_work work);
 
 struct coder {
-    kernel *encode, *decode, *encode_together; /* the last one, a cluster's, for codecs with a scale; NULL: has none */
+    kernel *encode, *encode_together; /* the last one, a cluster's, for codecs with a scale; NULL: has none */
+    kernel *decode[3];                /* by cuda_kernel_merge */
 };
 
+#define DECODE(codec)                                                                                                  \
+    {                                                                                                                  \
+        decode_kernel<codec, CUDA_KERNEL_STORE>, decode_kernel<codec, CUDA_KERNEL_SUBTRACT>,                           \
+            decode_kernel<codec, CUDA_KERNEL_GIVE_BACK>                                                                \
+    }
 #define SCALED(codec)                                                                                                  \
     {                                                                                                                  \
-        scaled_kernel<codec, 1>, decode_kernel<codec>, scaled_kernel<codec, CLUSTER>                                   \
+        scaled_kernel<codec, 1>, scaled_kernel<codec, CLUSTER>, DECODE(codec)                                          \
     }
 static const coder coders[] = {
-    {cast_kernel<CUDA_KERNEL_FP16>, decode_kernel<CUDA_KERNEL_FP16>, NULL},
-    {cast_kernel<CUDA_KERNEL_BF16>, decode_kernel<CUDA_KERNEL_BF16>, NULL},
+    {cast_kernel<CUDA_KERNEL_FP16>, NULL, DECODE(CUDA_KERNEL_FP16)},
+    {cast_kernel<CUDA_KERNEL_BF16>, NULL, DECODE(CUDA_KERNEL_BF16)},
     SCALED(CUDA_KERNEL_E4M3),
     SCALED(CUDA_KERNEL_E5M2),
     SCALED(CUDA_KERNEL_INT8),
@@ -341,19 +358,15 @@ static const coder coders[] = {
 
 cudaError_t cuda_kernels_load(void)
 {
-    cudaError_t code = cudaSuccess;
+    cudaFuncAttributes attributes;
+    cudaError_t code = cudaFuncGetAttributes(&attributes, gather_kernel);
     for (const coder &one : coders) {
-        for (kernel *each : {one.encode, one.decode, one.encode_together}) {
-            cudaFuncAttributes attributes;
+        for (kernel *each : {one.encode, one.encode_together, one.decode[0], one.decode[1], one.decode[2]}) {
             code = code != cudaSuccess || each == NULL ? code : cudaFuncGetAttributes(&attributes, each);
         }
     }
-    return code;
-}
-
-static uint32_t chunks_of(const cuda_kernel_work *work)
-{
-    return (uint32_t)((work->count + work->chunk_elements - 1) / work->chunk_elements);
+    code = code != cudaSuccess ? code : cuda_onebit_load();
+    return code != cudaSuccess ? code : cuda_sparse_load();
 }
 
 /* True if the kernel that the current device has was compiled for clusters. */
@@ -385,6 +398,9 @@ static cudaError_t encode_scaled(const coder *one, const cuda_kernel_work *work,
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
 {
+    if (work->codec >= CUDA_KERNEL_ONEBIT) {
+        return (work->codec == CUDA_KERNEL_ONEBIT ? cuda_onebit_encode : cuda_sparse_encode)(work, stream);
+    }
     const coder *one = &coders[work->codec];
     if (one->encode_together != NULL) {
         return encode_scaled(one, work, stream);
@@ -395,6 +411,15 @@ cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t strea
 
 cudaError_t cuda_kernels_decode(const cuda_kernel_work *work, cudaStream_t stream)
 {
-    coders[work->codec].decode<<<dim3(chunks_of(work), PARTS), THREADS, 0, stream>>>(*work);
+    if (work->codec >= CUDA_KERNEL_ONEBIT) {
+        return (work->codec == CUDA_KERNEL_ONEBIT ? cuda_onebit_decode : cuda_sparse_decode)(work, stream);
+    }
+    coders[work->codec].decode[work->merge]<<<dim3(chunks_of(work), PARTS), THREADS, 0, stream>>>(*work);
+    return cudaGetLastError();
+}
+
+cudaError_t cuda_kernels_gather(const cuda_kernel_gathering *gathering, cudaStream_t stream)
+{
+    gather_kernel<<<dim3((uint32_t)((gathering->count + THREADS - 1) / THREADS)), THREADS, 0, stream>>>(*gathering);
     return cudaGetLastError();
 }

@@ -25,10 +25,7 @@ static void copy_back(trib_reactor *reactor, trib_post *post)
     trib_device_job *job = trib_container_of(post, trib_device_job, post);
     trib_device_task *device = job->owner;
     trib_assert(job == &device->to_host && !device->awaits_jobs);
-    if (job->was_full) {
-        trib_device_note_full(core, device->task);
-        trib_task_note_plain(device->task);
-    }
+    trib_device_note_encoded(core, device->task, job);
     if (trib_device_job_back(core, device, job)) {
         trib_pipeline_resume(core, device->task);
     }

@@ -25,7 +25,15 @@ static struct {
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
     enum cudaMemcpyKind kind;
+    char order[16]; /* of kernels and copies: g, e, subtract, back, to the host, from it */
 } seen;
+
+static void note(char what)
+{
+    const size_t length = strlen(seen.order);
+    assert_true(length + 1 < sizeof seen.order);
+    seen.order[length] = what;
+}
 
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): names of releases */
 cudaError_t cudaGetLastError(void)
@@ -60,8 +68,16 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, enum cudaM
     assert_ptr_equal(stream, seen.stream);
     memcpy(to, from, bytes); /* all memory is the host's here */
     seen.copied_at = ++seen.calls;
+    note(kind == cudaMemcpyDeviceToHost ? 't' : 'f');
     seen.copied_bytes = bytes;
     seen.kind = kind;
+    return cudaSuccess;
+}
+
+cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t stream)
+{
+    assert_ptr_equal(stream, seen.stream);
+    memset(memory, value, bytes);
     return cudaSuccess;
 }
 
@@ -77,20 +93,30 @@ static cudaError_t launch(const cuda_kernel_work *work, cudaStream_t stream)
     assert_ptr_equal(stream, seen.stream);
     seen.work = *work;
     seen.launched_at = ++seen.calls;
-    memset(work->encoded, 7, seen.bytes);
+    memset(work->encoded, 7, work->room);
     return cudaSuccess;
 }
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
 {
     assert_non_null(work->source);
+    note('e');
     return launch(work, stream);
 }
 
 cudaError_t cuda_kernels_decode(const cuda_kernel_work *work, cudaStream_t stream)
 {
     assert_non_null(work->target);
+    note("dsb"[work->merge]);
     return launch(work, stream);
+}
+
+cudaError_t cuda_kernels_gather(const cuda_kernel_gathering *gathering, cudaStream_t stream)
+{
+    assert_ptr_equal(stream, seen.stream);
+    assert_true(gathering->source != NULL && gathering->result != NULL);
+    note('g');
+    return cudaSuccess;
 }
 
 /* ---- Tests ---- */
@@ -106,15 +132,22 @@ static void it_encodes_what_kernels_have(void **state)
     assert_true(cuda_encodes(&config, TRIB_FLOAT32));
     assert_false(cuda_encodes(&config, TRIB_FLOAT16));
     config.feedback = TRIB_FEEDBACK_VANILLA;
-    assert_false(cuda_encodes(&config, TRIB_FLOAT32));
-    assert_true(cuda_decodes(&config, TRIB_FLOAT32)); /* a sum has no feedback */
-    assert_false(cuda_decodes(&config, TRIB_FLOAT64));
-    config.feedback = TRIB_FEEDBACK_NONE;
     config.momentum = TRIB_MOMENTUM_NESTEROV;
+    assert_true(cuda_encodes(&config, TRIB_FLOAT32));
+    assert_true(cuda_decodes(&config, TRIB_FLOAT32));
+    assert_false(cuda_decodes(&config, TRIB_FLOAT64));
+    config = (trib_codec_config){.codec = &codec_topk, .params = {.ratio = 0.01}};
+    assert_true(cuda_encodes(&config, TRIB_FLOAT32));
+    config.params.select = 1; /* from a sample: processors */
     assert_false(cuda_encodes(&config, TRIB_FLOAT32));
-    config = (trib_codec_config){.codec = &codec_topk};
+    config = (trib_codec_config){.codec = &trib_codec_randomk, .params = {.ratio = 0.05}};
+    assert_true(cuda_encodes(&config, TRIB_FLOAT32));
+    config.params.ratio = 0.5; /* draws too many numbers */
     assert_false(cuda_encodes(&config, TRIB_FLOAT32));
-    assert_false(cuda_decodes(&config, TRIB_FLOAT32));
+    config.params = (trib_codec_params){.k = 100, .seed = 1}; /* the numbers go on from chunk to chunk */
+    assert_false(cuda_encodes(&config, TRIB_FLOAT32));
+    config = (trib_codec_config){.codec = &trib_codec_dithering};
+    assert_false(cuda_encodes(&config, TRIB_FLOAT32));
 }
 
 static void jobs_share_memory_that_grows(void **state)
@@ -173,8 +206,8 @@ static void a_kernel_draws_by_the_place(void **state)
     memset(&seen, 0, sizeof seen);
     seen.stream = device.streams[0];
     assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaSuccess);
-    const uint64_t of_tensor = trib_codec_mix(trib_codec_mix(3, 5), 7);
-    assert_int_equal(seen.work.key, trib_codec_mix(of_tensor, 9));
+    const uint64_t of_tensor = codec_mix(codec_mix(3, 5), 7);
+    assert_int_equal(seen.work.key, codec_mix(of_tensor, 9));
     assert_int_equal(seen.work.first_element, 11);
     assert_int_equal(seen.work.codec, CUDA_KERNEL_INT8);
     cuda_codec_free(&device);
@@ -248,6 +281,53 @@ static void a_sum_is_decoded(void **state)
     assert_memory_equal(target, elements, sizeof target);
 }
 
+static void encode_in_order(trib_device *device, trib_device_job *job, const char *order)
+{
+    memset(seen.order, 0, sizeof seen.order);
+    assert_int_equal(cuda_encode(device, job, seen.stream), cudaSuccess);
+    assert_string_equal(seen.order, order);
+}
+
+/* A partition's residual and momentum have memory of their own, which is taken once. What did not count is added before
+ * the next contribution. Memory that is forgotten is given back by the next job, or when the device is closed. */
+static void residuals_stay_on_the_device(void **state)
+{
+    (void)state;
+    static float elements[100];
+    static unsigned char host[400];
+    int stream = 0;
+    void *kept[2] = {NULL, NULL};
+    trib_device device = {.streams = {(cudaStream_t)(void *)&stream}};
+    const trib_codec_config config = {
+        .codec = &codec_int8, .feedback = TRIB_FEEDBACK_VANILLA, .momentum = TRIB_MOMENTUM_NESTEROV};
+    trib_device_encoding how = {
+        .config = &config, .chunk_elements = 40, .room = 96, .encoded_bytes = 288, .kept = &kept[0]};
+    trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
+    memset(&seen, 0, sizeof seen);
+    seen.stream = device.streams[0];
+    encode_in_order(&device, &job, "gest");
+    assert_true(seen.taken == 1 && seen.bytes == 2 * sizeof elements + 288 && kept[0] != NULL);
+    seen.refusal = cudaErrorMemoryAllocation; /* it needs no more */
+    trib_codec_returned *returned = calloc(1, sizeof *returned + 288);
+    assert_non_null(returned);
+    how.returned = returned;
+    encode_in_order(&device, &job, "fbgest");
+    free(returned);
+    assert_false(job.was_full);
+    how.returned = NULL;
+    how.kept = &kept[1];
+    encode_in_order(&device, &job, "t");
+    assert_true(job.was_full && kept[1] == NULL);
+    job.was_full = false;
+    seen.refusal = cudaSuccess;
+    cuda_codec_forget(&device, kept[0]);
+    encode_in_order(&device, &job, "gest");
+    assert_true(seen.taken == 2 && seen.given == 1);
+    cuda_codec_free(&device);
+    assert_int_equal(seen.given, 2);
+    cuda_codec_forget(NULL, kept[1]);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -256,6 +336,7 @@ int main(void)
         cmocka_unit_test(a_kernel_draws_by_the_place),
         cmocka_unit_test(a_full_device_does_not_encode),
         cmocka_unit_test(a_sum_is_decoded),
+        cmocka_unit_test(residuals_stay_on_the_device),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

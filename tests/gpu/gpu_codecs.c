@@ -12,12 +12,12 @@ enum { COUNT = 3000017, ROUNDS = 3 };
 typedef struct encoded {
     const char *codec;
     bool is_exact; /* it keeps numbers that all have one magnitude, and their sums */
-    /* Its random numbers for a sum depend on the partition. Without servers a tensor of a group has others. */
+    /* Its bits depend on the partition. Without servers a tensor of a group has others. */
     bool draws_by_partition;
 } encoded;
 
 static const encoded codecs[] = {
-    {"fp16", true, false}, /* the GPU encodes those without feedback, up to fp8, and decodes what is two_way */
+    {"fp16", true, false}, /* the GPU encodes, and decodes what is two_way */
     {"fp16,two_way", true, false},
     {"bf16,two_way", true, false},
     {"int8,seed=5", false, false},
@@ -28,7 +28,12 @@ static const encoded codecs[] = {
     {"fp8_e4m3,ef=vanilla,two_way", true, false},
     {"onebit,ef=vanilla,two_way", true, false},
     {"onebit,ef=vanilla,momentum=nesterov,mu=0.9", false, false},
+    {"onebit,two_way", true, false},
     {"topk,ratio=0.01,ef=vanilla,two_way", false, false},
+    {"topk,k=5000,ef=vanilla,momentum=heavy_ball,mu=0.9", false, true}, /* k is shared by a partition's chunks */
+    {"topk,ratio=0.01,select=sampled,ef=vanilla", false, false}, /* processors encode this, and the next but one */
+    {"randomk,ratio=0.01,ef=vanilla", false, false},
+    {"randomk,ratio=0.01,seed=3,ef=vanilla", false, false},
 };
 
 static float sign_of(uint64_t i)

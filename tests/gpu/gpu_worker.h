@@ -57,5 +57,6 @@ void scenario_speed(rank *self);
 void scenario_exchanges(rank *self);
 void scenario_codecs(rank *self);
 void scenario_kernels(rank *self);
+void scenario_bits(rank *self);
 
 #endif

@@ -102,6 +102,7 @@ CASES = [
     ('codecs', 1, 2, 0, ''),
     ('codecs', 2, 2, 1, ''),
     ('codecs', 2, 1, 1, 'full'),
+    ('bits', 1, 1, 0, ''),
     ('kernels', 1, 1, 0, ''),
     ('pytorch', 1, 1, 0, ''),
     ('pytorch', 2, 1, 0, ''),

@@ -210,8 +210,9 @@ static void run_job(trib_device *device, trib_device_job *job)
         if (job->kind == TRIB_DEVICE_MAKE_ID) {
             memset(job->target, 0, TRIB_DEVICE_ID_SIZE);
         }
-        job->was_full =
-            fault == TRIB_HOST_FAULT_FULL && (job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_DECODE);
+        const bool has_memory = job->encoding != NULL && job->encoding->kept != NULL && *job->encoding->kept != NULL;
+        job->was_full = fault == TRIB_HOST_FAULT_FULL && !has_memory &&
+                        (job->kind == TRIB_DEVICE_ENCODE || job->kind == TRIB_DEVICE_DECODE);
         trib_host_end(device, job);
     }
 }
@@ -285,18 +286,23 @@ void trib_host_stream_open(trib_host_stream *stream)
 
 /* ---- Life ---- */
 
-/* It stands in for a device that has all codecs of the library's but those with memory. */
+/* It stands in for a device that has all codecs of the library's but those with a state. */
 static bool host_encodes(const trib_codec_config *config, trib_dtype dtype)
 {
     (void)dtype;
-    return config->feedback == TRIB_FEEDBACK_NONE && config->momentum == TRIB_MOMENTUM_NONE &&
-           config->codec->state_bytes == 0 && config->codec->id != TRIB_CODEC_BROUGHT;
+    return config->codec->state_bytes == 0 && config->codec->id != TRIB_CODEC_BROUGHT;
 }
 
 static bool host_decodes(const trib_codec_config *config, trib_dtype dtype)
 {
     (void)dtype;
     return config->codec->inspect != NULL;
+}
+
+static void host_forget(trib_device *device, void *kept)
+{
+    (void)device;
+    free(kept);
 }
 
 static trib_status host_open(const trib_device_params *params, trib_device **out, trib_error *error)
@@ -395,6 +401,7 @@ const trib_device_ops trib_device_host_ops = {
     .reduces = host_reduces,
     .encodes = host_encodes,
     .decodes = host_decodes,
+    .forget = host_forget,
     .open = host_open,
     .submit = host_submit,
     .marker_record = host_marker_record,

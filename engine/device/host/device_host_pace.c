@@ -19,18 +19,60 @@ void trib_host_world_pace(trib_host_world *world, const trib_host_pace *pace)
     world->pace = *pace;
 }
 
+/* Residual and momentum of a partition, and room for a chunk: elements of up to 8 bytes. */
+static unsigned char *kept_of(const trib_device_job *job, uint64_t count)
+{
+    const trib_device_encoding *how = job->encoding;
+    if (how->kept != NULL && *how->kept == NULL) {
+        *how->kept = calloc(2 * count + how->chunk_elements, sizeof(double));
+        trib_assert(*how->kept != NULL);
+    }
+    return how->kept != NULL ? *how->kept : NULL;
+}
+
+static trib_codec_memory memory_at(unsigned char *kept, uint64_t count, uint64_t first)
+{
+    trib_codec_memory memory = {.state = NULL};
+    if (kept != NULL) {
+        memory.residual = kept + first * sizeof(double);
+        memory.momentum = kept + (count + first) * sizeof(double);
+        memory.scratch = kept + 2 * count * sizeof(double);
+    }
+    return memory;
+}
+
+static void take_back(const trib_device_job *job, unsigned char *kept, uint64_t count)
+{
+    const trib_device_encoding *how = job->encoding;
+    for (const trib_codec_returned *returned = how->returned; returned != NULL; returned = returned->next) {
+        const unsigned char *at = returned->chunks;
+        for (uint64_t first = 0; first < count; first += how->chunk_elements, at += how->room) {
+            const uint64_t left = count - first;
+            const trib_codec_memory memory = memory_at(kept, count, first);
+            uint32_t bytes;
+            memcpy(&bytes, at, sizeof bytes);
+            if (bytes > 0) {
+                trib_codec_take_back(how->config, &memory, job->dtype, at + TRIB_DEVICE_ENCODED_AT, bytes,
+                                     left < how->chunk_elements ? (uint32_t)left : how->chunk_elements);
+            }
+        }
+    }
+}
+
 static void encode_elements(const trib_device_job *job)
 {
     const trib_device_encoding *how = job->encoding;
     const uint64_t element = trib_dtype_size(job->dtype), count = job->bytes / element;
     trib_codec_place place = how->place;
-    unsigned char *target = job->target;
+    unsigned char *target = job->target, *kept = kept_of(job, count);
+    take_back(job, kept, count);
     for (uint64_t first = 0; first < count; first += how->chunk_elements, target += how->room) {
         const uint32_t length = count - first < how->chunk_elements ? (uint32_t)(count - first) : how->chunk_elements;
         const unsigned char *source = (const unsigned char *)job->source + first * element;
         place.first_element = how->place.first_element + first;
-        const uint32_t bytes = how->config->codec->encode(&how->config->params, &place, NULL, job->dtype, source,
-                                                          length, target + TRIB_DEVICE_ENCODED_AT);
+        const trib_codec_memory memory = memory_at(kept, count, first);
+        const uint32_t bytes = trib_codec_encode(how->config, &memory, &place, job->dtype, source, length,
+                                                 target + TRIB_DEVICE_ENCODED_AT);
         memcpy(target, &bytes, sizeof bytes);
     }
 }
