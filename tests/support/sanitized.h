@@ -1,6 +1,6 @@
 /*
- * sanitized.h - tells whether a sanitizer is compiled in. What shows a test's own power (planted bugs, more seeds of the
- * same storm) runs in the release build only: sanitizers find faults of a path, and the first seeds take all paths.
+ * sanitized.h - tells whether a sanitizer is compiled in. Planted bugs and further seeds of the same storm, which show
+ * a test's own power, run without sanitizers only: these find faults of a path, and the first seeds take all paths.
  */
 #ifndef TESTS_SUPPORT_SANITIZED_H
 #define TESTS_SUPPORT_SANITIZED_H
