@@ -33,7 +33,7 @@ static const encoded codecs[] = {
     {"topk,k=5000,ef=vanilla,momentum=heavy_ball,mu=0.9", false, true}, /* k is shared by a partition's chunks */
     {"topk,ratio=0.01,select=sampled,ef=vanilla", false, false}, /* processors encode this, and the next but one */
     {"randomk,ratio=0.01,ef=vanilla", false, false},
-    {"randomk,ratio=0.01,seed=3,ef=vanilla", false, false},
+    {"randomk,ratio=0.01,seed=3,ef=vanilla", false, true}, /* a state for each partition */
 };
 
 static float sign_of(uint64_t i)
