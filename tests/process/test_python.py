@@ -256,11 +256,37 @@ raise RuntimeError('the script has failed')
 '''
 
 
+ENDS_WELL = '''
+import array, sys
+import tributary
+tributary.init()
+values = array.array('d', [1.0])
+tensor = tributary.engine().declare_like('x', values)
+if tributary.rank() == 0:
+    try:
+        operation = tensor.push_pull(values, reduce=tributary.SUM)
+        open(sys.argv[1], 'w').close()
+        sys.exit(0)
+    finally:
+        tributary.shutdown()
+open(sys.argv[1]).read()  # until rank 0 is about to end
+tensor.push_pull(values, reduce=tributary.SUM).wait()
+assert values[0] == 2, values
+'''
+
+
 def a_script_that_fails_waits_for_nobody():
     """Each worker waits for an operation that the other never begins, and fails."""
     for way in 'caught', 'uncaught':
         output = python_bed.run_workers(sys.executable, 2, '-c', FAILS, way, statuses=(1,))
         assert output.count('RuntimeError: the script has failed') == 2, output
+
+
+def a_script_that_ends_well_completes_operations():
+    """Rank 0 ends by sys.exit(0) before the other worker has begun the operation that is under way there."""
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkfifo(folder + '/end')
+        python_bed.run_workers(sys.executable, 2, '-c', ENDS_WELL, folder + '/end')
 
 
 def processes_find_together_without_an_address():
@@ -289,6 +315,7 @@ def main():
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
             ('failing_script', a_script_that_fails_waits_for_nobody),
+            ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),
             ('bootstrap', processes_find_together_without_an_address),

@@ -8,7 +8,7 @@ import os
 from . import _abi, errors
 
 _NAME = 'libtributary.so.0'
-_NAME_BYTES = 220  # of the 255 that the library takes: a binding may put a kind before them and a number behind
+NAME_BYTES = 220  # of names that a binding puts a kind before, and a number behind
 
 
 def _load():
@@ -91,14 +91,14 @@ def initialised(struct, initialise):
     return struct
 
 
-def encoded(name):
-    """Returns a name as the library takes it. A long one is cut, and gets a hash of all of it."""
+def encoded(name, most=_abi.TRIB_TENSOR_NAME_MAX):
+    """Returns a name as the library takes it. One of more bytes than `most` is cut, and gets a hash of all of it."""
     if not isinstance(name, str):
         raise errors.ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
     if '\0' in name:
         raise errors.ArgumentError('%r: a name must not contain a NUL' % name)
     whole = name.encode()
-    if len(whole) <= _NAME_BYTES:
+    if len(whole) <= most:
         return whole
     return b'%s~%s' % (name[:40].encode(), hashlib.sha256(whole).hexdigest()[:32].encode())
 

@@ -23,6 +23,9 @@ _SLICE_NS = 200_000_000
 
 _PLACE = ('rank', 'worker_count')
 
+# A program in which one of these is raised goes on, or was about to end well.
+_NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
+
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
 
@@ -396,8 +399,15 @@ class Engine:
     def give_up_if_failing(self, is_exit=False):
         """Ends the operations under way if the program ends by an exception: the other workers may wait for this one,
         so it must not wait for them. They get JobLostError."""
-        kind = sys.exc_info()[0] or (getattr(sys, 'last_type', None) if is_exit else None)
-        if kind is None or issubclass(kind, (HostsUpdatedInterrupt, JobLostError)) or os.getpid() != self._process:
+        kind, problem, _ = sys.exc_info()
+        if kind is None and is_exit and not hasattr(sys, 'ps1'):  # an interactive session keeps errors of long ago
+            kind = getattr(sys, 'last_type', None)
+        is_healthy = isinstance(problem, SystemExit) and problem.code in (None, 0)
+        if kind is not None and not is_healthy and not issubclass(kind, _NO_FAILURES):
+            self._give_up()
+
+    def _give_up(self):
+        if os.getpid() != self._process:
             return
         with self._lock:
             if self._handle is not None:
@@ -405,9 +415,11 @@ class Engine:
 
     def _close_at_exit(self):
         self.give_up_if_failing(is_exit=True)
-        # A second Ctrl-C has come while the engine was destroyed, which is over when it is raised.
-        with contextlib.suppress(KeyboardInterrupt):
-            self.close()
+        while self._handle is not None and os.getpid() == self._process:
+            try:
+                self.close()
+            except KeyboardInterrupt:  # the user does not wait any more
+                self._give_up()
 
     def _entered(self):
         if os.getpid() != self._process:

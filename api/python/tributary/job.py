@@ -131,8 +131,9 @@ def shutdown() -> None:
     """Leaves the job. init() may be called again afterwards."""
     global _engine, _suspended
     _suspended = None
-    if _engine is not None:
-        _engine.give_up_if_failing()
+    engine = _engine
+    if engine is not None:
+        engine.give_up_if_failing()
     with _lock:
         for _, closing in _followers if _engine is not None else ():
             closing()
@@ -145,8 +146,9 @@ def shutdown() -> None:
 
 
 def _shutdown_at_exit():
-    if _engine is not None:
-        _engine.give_up_if_failing(is_exit=True)
+    engine = _engine
+    if engine is not None:
+        engine.give_up_if_failing(is_exit=True)
     with contextlib.suppress(KeyboardInterrupt):  # a second Ctrl-C: the engine's own function closes it
         shutdown()
 

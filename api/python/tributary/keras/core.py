@@ -9,7 +9,7 @@ from typing import Any
 import keras
 import numpy as np
 
-from .._library import encoded, lib
+from .._library import NAME_BYTES, encoded, lib
 from ..buffers import buffer_of
 from .. import codecs
 from ..errors import ArgumentError, UnsupportedError
@@ -116,8 +116,9 @@ def PartialDistributedOptimizer(
     op, process_set = reduction_of(op), resolve(process_set)
     if not hasattr(optimizer, 'get_config'):
         raise ArgumentError("optimizer: it must be one of Keras's, and is %r" % (optimizer,))
-    if not isinstance(backward_passes_per_step, int) or backward_passes_per_step < 1:
+    if not hasattr(backward_passes_per_step, '__index__') or backward_passes_per_step < 1:
         raise ArgumentError('backward_passes_per_step must be an integer of at least 1')
+    backward_passes_per_step = int(backward_passes_per_step)
     if _backend != 'jax':
         codecs.checked(compression)
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -151,7 +152,7 @@ def _scaled(array, factor):
 
 
 def _declared(kind, name, array, process_set):
-    buffer, full = buffer_of(array), 'keras.%s.%s' % (kind, encoded(name or 'value').decode())
+    buffer, full = buffer_of(array), 'keras.%s.%s' % (kind, encoded(name or 'value', NAME_BYTES).decode())
     return resolve(process_set).engine().declare(full, buffer.dtype, buffer.count, shape=array.shape)
 
 

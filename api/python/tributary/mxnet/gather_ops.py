@@ -29,7 +29,7 @@ def _like(tensor, values):
 
 def _host(tensor, name):
     """Returns a copy of an array's elements, and how many an index of the first dimension stands for."""
-    if not checked(tensor, name).shape:
+    if not checked(tensor, name, is_copied=True).shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
     return np.ascontiguousarray(tensor.asnumpy()), max(math.prod(tensor.shape[1:]), 1)
 
@@ -115,7 +115,7 @@ def grouped_allgather(
 
 def _lengths(tensor, splits, size, name):
     """Returns how many rows go to each worker."""
-    rows = tensor.shape[0] if checked(tensor, name).shape else 0
+    rows = tensor.shape[0] if checked(tensor, name, is_copied=True).shape else 0
     if splits is None:
         if rows % size:
             raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))

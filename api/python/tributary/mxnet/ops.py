@@ -13,7 +13,7 @@ import numpy as np
 from mxnet.libinfo import find_lib_path
 
 from .. import job
-from .._library import beside, encoded
+from .._library import NAME_BYTES, beside, encoded
 from ..buffers import DTYPES
 from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
@@ -42,10 +42,13 @@ job.follow(lambda: None, _closing)
 init, shutdown = job.init, job.shutdown
 
 
-def checked(array, name):
-    """Returns what is a dense array of MXNet's on a processor, and refuses all else."""
+def checked(array, name, is_copied=False):
+    """Returns what is a dense array of MXNet's on a processor, and refuses all else. is_copied: the caller reads a copy
+    in numpy, which any array has."""
     if not isinstance(array, mx.nd.NDArray):
         raise ArgumentError('%s: it must be an array of MXNet, and is %s' % (name, type(array).__name__))
+    if is_copied:
+        return array
     if array.stype != 'default':
         raise ArgumentError("%s: it is sparse (%s): pass array.tostype('default')" % (name, array.stype))
     if array.context.device_type != 'cpu':
@@ -70,7 +73,7 @@ def name_of(name, kind, process_set=global_process_set):
     """Returns an operation's name. Operations without one are counted for each set: other workers do not see them."""
     if name is None:
         name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
-    return '%s.%s' % (kind, encoded(name).decode())
+    return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode())
 
 
 def scale(array, factor):

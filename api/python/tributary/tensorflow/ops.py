@@ -13,7 +13,7 @@ from typing import Any
 import tensorflow as tf
 
 from .. import _abi, codecs, job
-from .._library import beside, encoded
+from .._library import NAME_BYTES, beside, encoded
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, by_id, follow_removal, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
@@ -60,7 +60,7 @@ def name_of(name, kind, process_set=global_process_set):
         epoch = '.%d' % _joins if _joins else ''
         counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
         name = 'noname%s.%d' % (epoch, next(counter))
-    return '%s.%s' % (kind, encoded(name).decode().replace(':', '_'))
+    return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_'))
 
 
 class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
