@@ -27,7 +27,7 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
         num_groups: int = 0,
         process_set: ProcessSet | None = None,
     ) -> None:
-        if not isinstance(optimizer, mx.optimizer.Optimizer):
+        if not hasattr(optimizer, 'update'):
             raise ArgumentError('optimizer: it must be one of mx.optimizer, and is %r' % (optimizer,))
         self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
