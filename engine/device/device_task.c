@@ -178,7 +178,7 @@ bool trib_device_encode_there(const trib_core *core, trib_task *task)
     }
     if (trib_codec_is_stateful(&tensor->codec)) {
         how->kept = &task->device->kept;
-        how->returned = task->codec->returned;
+        how->returned = trib_task_give_returned(task);
     }
     trib_task_note_encoded(task, task->device->staging, how->room, TRIB_DEVICE_ENCODED_AT);
     return true;

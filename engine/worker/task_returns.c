@@ -16,18 +16,36 @@ typedef struct trib_codec_kept {
     unsigned char bytes[];
 } trib_codec_kept;
 
-static void free_returned(trib_task_codec *self)
+static void free_returned(trib_codec_returned **list)
 {
-    while (self->returned != NULL) {
-        trib_codec_returned *next = self->returned->next;
-        free(self->returned);
-        self->returned = next;
+    while (*list != NULL) {
+        trib_codec_returned *next = (*list)->next;
+        free(*list);
+        *list = next;
     }
+}
+
+/* The place behind the last one. */
+static trib_codec_returned **end_of(trib_codec_returned **list)
+{
+    while (*list != NULL) {
+        list = &(*list)->next;
+    }
+    return list;
+}
+
+/* What a failed job has left comes first. */
+const trib_codec_returned *trib_task_give_returned(trib_task *task)
+{
+    trib_task_codec *self = task->codec;
+    *end_of(&self->given) = self->returned;
+    self->returned = NULL;
+    return self->given;
 }
 
 void trib_task_note_there(trib_task *task)
 {
-    free_returned(task->codec);
+    free_returned(&task->codec->given);
     task->codec->is_there = true;
     task->codec->keeps_there = trib_codec_is_stateful(&task->tensor->codec);
 }
@@ -40,7 +58,8 @@ void trib_task_codec_close(trib_task *task)
         task->codec->kept = next;
     }
     if (task->codec != NULL) {
-        free_returned(task->codec);
+        free_returned(&task->codec->returned);
+        free_returned(&task->codec->given);
     }
     free(task->codec);
     task->codec = NULL;
@@ -113,10 +132,7 @@ static const unsigned char *input_of(const trib_task *task, const trib_op *op)
 static trib_codec_returned *add_returned(trib_task *task)
 {
     trib_task_codec *self = task->codec;
-    trib_codec_returned **at = &self->returned;
-    while (*at != NULL) {
-        at = &(*at)->next;
-    }
+    trib_codec_returned **at = end_of(&self->returned);
     *at = calloc(1, sizeof **at + (size_t)task->chunk_count * self->there.chunk_bytes);
     return *at;
 }
