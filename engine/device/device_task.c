@@ -289,7 +289,7 @@ void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
     if (device->staging != NULL) {
         engine->env.memory_free(engine->env.memory, device->staging);
     }
-    for (uint32_t i = 0; device->tasks != NULL && i < device->slice_count; i++) {
+    for (uint32_t i = 0; device->tasks != NULL && i < device->task_count; i++) {
         if (device->tasks[i].kept != NULL) {
             engine->env.device->forget(engine->device, device->tasks[i].kept);
         }
@@ -322,7 +322,7 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
         return false;
     }
     memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
-    tensor->device->slice_count = slices;
+    tensor->device->slice_count = tensor->device->task_count = slices;
     tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
     const bool is_staged = !trib_engine_is_one_machine(tensor->engine) && tensor->bytes > 0;
     return tensor->device->tasks != NULL &&
@@ -385,6 +385,7 @@ bool trib_device_tensor_stage(trib_tensor *tensor)
     if (device == NULL || count == 0) {
         return device != NULL;
     }
+    device->task_count = count;
     device->tasks = calloc(count, sizeof *device->tasks);
     if (device->tasks == NULL || (bytes > 0 && !take_staging(tensor, bytes))) {
         return false;

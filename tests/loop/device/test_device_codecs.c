@@ -44,27 +44,50 @@ static void devices_of_a_machine_sum_first(void **state)
     every_codec(4, 0, 2);
 }
 
-/* Each of them encodes its own, though two share a machine. */
+static trib_device_ops counting;
+static atomic_uint decodes, residuals, forgotten, full_lines;
+
+static void count_and_submit(trib_device *device, trib_device_job *one)
+{
+    void **kept = one->kind == TRIB_DEVICE_ENCODE ? one->encoding->kept : NULL;
+    atomic_fetch_add(&decodes, one->kind == TRIB_DEVICE_DECODE);
+    atomic_fetch_add(&residuals, kept != NULL && *kept == NULL);
+    trib_device_host_ops.submit(device, one);
+}
+
+static void count_and_forget(trib_device *device, void *kept)
+{
+    atomic_fetch_add(&forgotten, 1);
+    trib_device_host_ops.forget(device, kept);
+}
+
+static void count_jobs(void)
+{
+    counting = trib_device_host_ops;
+    counting.submit = count_and_submit;
+    counting.forget = count_and_forget;
+    atomic_store(&decodes, 0);
+    atomic_store(&residuals, 0);
+    atomic_store(&forgotten, 0);
+    watched = &counting;
+}
+
+/* Each of them encodes its own, though two share a machine. What devices have kept is forgotten with the tensors. */
 static void devices_of_a_group(void **state)
 {
     (void)state;
     static const int32_t ranks[] = {3, 0, 2};
     party self;
+    count_jobs();
     open_job(&self.jobs, 4, 0, 2, in_pieces);
+    watched = NULL;
     party_make_group(&self, "three of four", ranks, 3);
     for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
         codec_oracle_run(&self, codec_oracle_texts[i], TRIB_TENSOR_DEVICE, 1);
     }
     close_job(&self.jobs);
-}
-
-static trib_device_ops counting;
-static atomic_uint decodes, full_lines;
-
-static void count_and_submit(trib_device *device, trib_device_job *one)
-{
-    atomic_fetch_add(&decodes, one->kind == TRIB_DEVICE_DECODE);
-    trib_device_host_ops.submit(device, one);
+    assert_true(atomic_load(&residuals) > 0);
+    assert_int_equal(atomic_load(&forgotten), atomic_load(&residuals));
 }
 
 static void count_line(trib_log_level level, const char *line, void *user)
@@ -87,10 +110,7 @@ static void a_full_device_uses_processors(void **state)
 {
     (void)state;
     party self;
-    counting = trib_device_host_ops;
-    counting.submit = count_and_submit;
-    watched = &counting;
-    atomic_store(&decodes, 0);
+    count_jobs();
     atomic_store(&full_lines, 0);
     open_job(&self.jobs, 2, 0, 1, counted);
     watched = NULL;
