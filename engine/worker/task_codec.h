@@ -104,7 +104,7 @@ unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk, bool i
 /* The task settles. With feedback, chunks that were not sent, or are in no sum, go back into the residual. If only the
  * owner's answer will say whether a chunk is in a sum (worker_held.c), its encoded bytes are kept until then. */
 void trib_task_codec_settled(trib_task *task);
-/* As trib_task_codec_settled, for a round that never began. */
+/* As trib_task_codec_settled, for a round that never began. On a device its contribution is lost. */
 void trib_task_codec_skipped(trib_task *task, const trib_op *op);
 /* The owner has answered a round that was given up here: it has summed it, or refused it. */
 void trib_task_codec_answered(trib_task *task, uint32_t round, bool is_refused);

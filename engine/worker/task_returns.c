@@ -118,7 +118,7 @@ static void keep_encoded(const trib_task *task, uint32_t round)
     self->kept = kept;
 }
 
-/* NULL: the contribution is on a device, and has not come to the host. */
+/* The running round's contribution. NULL: it is on a device, and has not come to the host. */
 static const unsigned char *input_of(const trib_task *task, const trib_op *op)
 {
     if (task->device == NULL) {
@@ -181,7 +181,7 @@ static void give_back(trib_task *task)
             return_round(task);
         }
     } else if (!was_encoded) {
-        trib_task_codec_skipped(task, op);
+        keep_elements(task, trib_codec_travels(op) ? input_of(task, op) : NULL, 0);
     } else if (task->refused || task->chunks_sent < task->chunk_count) {
         take_back(task);
         keep_elements(task, input_of(task, op), self->chunks_encoded);
@@ -201,10 +201,11 @@ void trib_task_codec_settled(trib_task *task)
     }
 }
 
+/* On a device another round may lie in the task's memory of the host. */
 void trib_task_codec_skipped(trib_task *task, const trib_op *op)
 {
-    if (has_feedback(task) && trib_codec_travels(op)) {
-        keep_elements(task, input_of(task, op), 0);
+    if (has_feedback(task) && task->device == NULL && trib_codec_travels(op)) {
+        keep_elements(task, (const unsigned char *)op->input + task->offset, 0);
     }
 }
 
