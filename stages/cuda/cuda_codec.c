@@ -53,13 +53,9 @@ cudaError_t cuda_codec_load(void)
     return cuda_kernels_load();
 }
 
-/* The device thread: frees what was dropped, in the order of the stream. */
-static void sweep_kept(trib_device *device, bool all)
+static void free_kept(trib_device *device, bool all)
 {
     cuda_kept **at = &device->kept;
-    if (!all && !atomic_exchange(&device->has_dropped, false)) {
-        return;
-    }
     while (*at != NULL) {
         cuda_kept *kept = *at;
         const bool is_dropped = atomic_load(&kept->is_dropped);
@@ -76,6 +72,14 @@ static void sweep_kept(trib_device *device, bool all)
     }
 }
 
+void cuda_codec_sweep(trib_device *device)
+{
+    if (atomic_exchange(&device->has_dropped, false)) {
+        free_kept(device, false);
+    }
+}
+
+/* The engine's mutex may be held, which comes before the device's. */
 void cuda_codec_forget(trib_device *device, void *kept)
 {
     if (device == NULL) {
@@ -84,6 +88,9 @@ void cuda_codec_forget(trib_device *device, void *kept)
     }
     atomic_store(&((cuda_kept *)kept)->is_dropped, true);
     atomic_store(&device->has_dropped, true);
+    pthread_mutex_lock(&device->mutex);
+    cuda_thread_signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
 }
 
 static void free_memory(trib_device *device, cuda_stream_id which)
@@ -97,7 +104,7 @@ static void free_memory(trib_device *device, cuda_stream_id which)
 
 void cuda_codec_free(trib_device *device)
 {
-    sweep_kept(device, true);
+    free_kept(device, true);
     free_memory(device, CUDA_TO_HOST);
     free_memory(device, CUDA_TO_DEVICE);
 }
@@ -163,7 +170,6 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     const trib_device_encoding *how = job->encoding;
     const bool has_momentum = how->config->momentum != TRIB_MOMENTUM_NONE;
     const size_t array = (job->bytes + 15) / 16 * 16, arrays = has_momentum ? 2 * array : array;
-    sweep_kept(device, false);
     if (*how->kept != NULL) {
         return cudaSuccess;
     }
@@ -315,6 +321,11 @@ void cuda_codec_forget(trib_device *device, void *kept)
 {
     (void)device;
     (void)kept;
+}
+
+void cuda_codec_sweep(trib_device *device)
+{
+    (void)device;
 }
 
 cudaError_t cuda_codec_load(void)

@@ -1,6 +1,7 @@
 /* test_cuda_codec.c - ENCODE and DECODE jobs of the CUDA module over stand-ins: what a kernel is told, that memory is
  * taken and given back in the order of the stream, and what a full device does. Kernels themselves run in tests/gpu
  * alone. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -82,6 +83,14 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
 }
 
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+
+static int signals;
+
+void cuda_thread_signal_if_asleep(trib_device *device)
+{
+    assert_int_equal(pthread_mutex_trylock(&device->mutex), EBUSY);
+    signals++;
+}
 
 cudaError_t cuda_kernels_load(void)
 {
@@ -289,7 +298,8 @@ static void encode_in_order(trib_device *device, trib_device_job *job, const cha
 }
 
 /* A partition's residual and momentum have memory of their own, which is taken once. What did not count is added before
- * the next contribution. Memory that is forgotten is given back by the next job, or when the device is closed. */
+ * the next contribution. Memory that is forgotten is given back by the device's thread, which is woken for it, or when
+ * the device is closed. */
 static void residuals_stay_on_the_device(void **state)
 {
     (void)state;
@@ -320,9 +330,13 @@ static void residuals_stay_on_the_device(void **state)
     assert_true(job.was_full && kept[1] == NULL);
     job.was_full = false;
     seen.refusal = cudaSuccess;
-    cuda_codec_forget(&device, kept[0]);
     encode_in_order(&device, &job, "gest");
-    assert_true(seen.taken == 2 && seen.given == 1);
+    cuda_codec_sweep(&device);
+    assert_true(seen.taken == 2 && seen.given == 0 && signals == 0);
+    cuda_codec_forget(&device, kept[0]);
+    assert_int_equal(signals, 1);
+    cuda_codec_sweep(&device);
+    assert_int_equal(seen.given, 1);
     cuda_codec_free(&device);
     assert_int_equal(seen.given, 2);
     cuda_codec_forget(NULL, kept[1]);
