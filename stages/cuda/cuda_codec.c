@@ -177,8 +177,13 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     void *memory = NULL;
     cudaError_t code =
         kept == NULL ? cudaErrorMemoryAllocation : cudaMallocAsync(&memory, arrays + how->encoded_bytes, stream);
+    const bool is_taken = code == cudaSuccess;
+    code = is_taken ? cudaMemsetAsync(memory, 0, arrays, stream) : code;
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
+        if (is_taken) {
+            (void)cudaFreeAsync(memory, stream);
+        }
         free(kept);
         return code;
     }
@@ -186,7 +191,7 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     kept->momentum = has_momentum ? kept->memory + array / sizeof(float) : NULL;
     device->kept = kept;
     *how->kept = kept;
-    return cudaMemsetAsync(memory, 0, arrays, stream);
+    return cudaSuccess;
 }
 
 static cudaError_t merge(const trib_device_job *job, const cuda_kept *kept, cuda_kernel_merge how, cudaStream_t stream)

@@ -21,7 +21,7 @@ static struct {
     cudaStream_t stream;
     int taken, given;
     size_t bytes; /* taken last */
-    cudaError_t refusal;
+    cudaError_t refusal, fill_refusal; /* of memory, and of filling it */
     cuda_kernel_work work;             /* launched last */
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
@@ -79,7 +79,7 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
 {
     assert_ptr_equal(stream, seen.stream);
     memset(memory, value, bytes);
-    return cudaSuccess;
+    return seen.fill_refusal;
 }
 
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
@@ -342,6 +342,36 @@ static void residuals_stay_on_the_device(void **state)
     cuda_codec_forget(NULL, kept[1]);
 }
 
+/* Memory that could not be zeroed is no residual, and the next job takes it anew. */
+static void a_residual_begins_with_zeros(void **state)
+{
+    (void)state;
+    static float elements[100];
+    static unsigned char host[400];
+    int stream = 0;
+    void *kept = NULL;
+    trib_device device = {.streams = {(cudaStream_t)(void *)&stream}};
+    const trib_codec_config config = {.codec = &codec_int8, .feedback = TRIB_FEEDBACK_VANILLA};
+    const trib_device_encoding how = {
+        .config = &config, .chunk_elements = 40, .room = 96, .encoded_bytes = 288, .kept = &kept};
+    trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
+    memset(&seen, 0, sizeof seen);
+    seen.stream = device.streams[0];
+    seen.fill_refusal = cudaErrorMemoryAllocation;
+    encode_in_order(&device, &job, "t");
+    assert_true(job.was_full && kept == NULL && seen.given == 1);
+    job.was_full = false;
+    seen.fill_refusal = cudaErrorInvalidValue;
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorInvalidValue);
+    assert_true(!job.was_full && kept == NULL && seen.given == 2);
+    seen.fill_refusal = cudaSuccess;
+    encode_in_order(&device, &job, "gest");
+    assert_non_null(kept);
+    cuda_codec_forget(&device, kept);
+    cuda_codec_free(&device);
+    assert_int_equal(seen.given, seen.taken);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -351,6 +381,7 @@ int main(void)
         cmocka_unit_test(a_full_device_does_not_encode),
         cmocka_unit_test(a_sum_is_decoded),
         cmocka_unit_test(residuals_stay_on_the_device),
+        cmocka_unit_test(a_residual_begins_with_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
