@@ -238,6 +238,7 @@ static cudaError_t encode_kept(trib_device *device, trib_device_job *job, cudaSt
     cuda_kernel_work work = work_of(job, kept->encoded);
     work.source = kept->memory;
     code = take_back(job, kept, stream);
+    (void)cudaGetLastError(); /* as in launch */
     code = code != cudaSuccess ? code : cuda_kernels_gather(&gathering, stream);
     code = code != cudaSuccess ? code : launch(cuda_kernels_encode, &work, stream);
     code = code != cudaSuccess || !has_feedback ? code : merge(job, kept, CUDA_KERNEL_SUBTRACT, stream);

@@ -21,6 +21,7 @@ static struct {
     cudaStream_t stream;
     int taken, given;
     size_t bytes; /* taken last */
+    cudaError_t older; /* error that no call has asked for */
     cudaError_t refusal, fill_refusal; /* of memory, and of filling it */
     cuda_kernel_work work;             /* launched last */
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
@@ -39,7 +40,9 @@ static void note(char what)
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): names of releases */
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t code = seen.older;
+    seen.older = cudaSuccess;
+    return code;
 }
 
 cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream)
@@ -103,7 +106,7 @@ static cudaError_t launch(const cuda_kernel_work *work, cudaStream_t stream)
     seen.work = *work;
     seen.launched_at = ++seen.calls;
     memset(work->encoded, 7, work->room);
-    return cudaSuccess;
+    return cudaGetLastError();
 }
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
@@ -125,7 +128,7 @@ cudaError_t cuda_kernels_gather(const cuda_kernel_gathering *gathering, cudaStre
     assert_ptr_equal(stream, seen.stream);
     assert_true(gathering->source != NULL && gathering->result != NULL);
     note('g');
-    return cudaSuccess;
+    return cudaGetLastError();
 }
 
 /* ---- Tests ---- */
@@ -315,6 +318,7 @@ static void residuals_stay_on_the_device(void **state)
     trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
     memset(&seen, 0, sizeof seen);
     seen.stream = device.streams[0];
+    seen.older = cudaErrorInvalidValue; /* of another call */
     encode_in_order(&device, &job, "gest");
     assert_true(seen.taken == 1 && seen.bytes == 2 * sizeof elements + 288 && kept[0] != NULL);
     seen.refusal = cudaErrorMemoryAllocation; /* it needs no more */
