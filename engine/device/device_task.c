@@ -204,7 +204,12 @@ void trib_device_note_encoded(trib_core *core, trib_task *task, const trib_devic
         task->device->encodes_here = trib_codec_is_stateful(&task->tensor->codec);
         trib_device_note_full(core, task);
         trib_task_note_plain(task);
-    } else if (job->kind == TRIB_DEVICE_ENCODE && job->status == TRIB_OK) {
+        return;
+    }
+    if (job->took_back) {
+        trib_task_note_taken_back(task); /* also by a job that failed: the next one must not do so again */
+    }
+    if (job->kind == TRIB_DEVICE_ENCODE && job->status == TRIB_OK) {
         trib_task_note_there(task);
     }
 }

@@ -71,7 +71,9 @@ trib_codec_place trib_task_first_place(const trib_task *task);
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
 /* Gives what was returned to a job of the device. It stays as it is until the job is back. */
 const trib_codec_returned *trib_task_give_returned(trib_task *task);
-/* The device has encoded the contribution, and taken back what was given to it. */
+/* The device has taken back what was given to it. */
+void trib_task_note_taken_back(trib_task *task);
+/* The device has encoded the contribution. */
 void trib_task_note_there(trib_task *task);
 /* The device could not encode, so the elements have arrived unencoded. */
 void trib_task_note_plain(trib_task *task);

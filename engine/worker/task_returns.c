@@ -43,9 +43,13 @@ const trib_codec_returned *trib_task_give_returned(trib_task *task)
     return self->given;
 }
 
-void trib_task_note_there(trib_task *task)
+void trib_task_note_taken_back(trib_task *task)
 {
     free_returned(&task->codec->given);
+}
+
+void trib_task_note_there(trib_task *task)
+{
     task->codec->is_there = true;
     task->codec->keeps_there = trib_codec_is_stateful(&task->tensor->codec);
 }

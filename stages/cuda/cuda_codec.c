@@ -204,10 +204,11 @@ static cudaError_t merge(const trib_device_job *job, const cuda_kept *kept, cuda
 
 /* Adds to the residual what did not count. A copy has read the host's memory when the call returns, because that is
  * not registered. */
-static cudaError_t take_back(const trib_device_job *job, const cuda_kept *kept, cudaStream_t stream)
+static cudaError_t take_back(trib_device_job *job, const cuda_kept *kept, cudaStream_t stream)
 {
     const trib_device_encoding *how = job->encoding;
     cudaError_t code = cudaSuccess;
+    job->took_back = how->returned != NULL;
     for (const trib_codec_returned *at = how->returned; code == cudaSuccess && at != NULL; at = at->next) {
         code = cudaMemcpyAsync(kept->encoded, at->chunks, how->encoded_bytes, cudaMemcpyHostToDevice, stream);
         code = code != cudaSuccess ? code : merge(job, kept, CUDA_KERNEL_GIVE_BACK, stream);

@@ -21,8 +21,8 @@ static struct {
     cudaStream_t stream;
     int taken, given;
     size_t bytes; /* taken last */
-    cudaError_t older; /* error that no call has asked for */
-    cudaError_t refusal, fill_refusal; /* of memory, and of filling it */
+    /* Errors: one that no call has asked for, of memory, of filling it, and of kernels. */
+    cudaError_t older, refusal, fill_refusal, launch_refusal;
     cuda_kernel_work work;             /* launched last */
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
@@ -106,7 +106,7 @@ static cudaError_t launch(const cuda_kernel_work *work, cudaStream_t stream)
     seen.work = *work;
     seen.launched_at = ++seen.calls;
     memset(work->encoded, 7, work->room);
-    return cudaGetLastError();
+    return seen.launch_refusal != cudaSuccess ? seen.launch_refusal : cudaGetLastError();
 }
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
@@ -325,9 +325,15 @@ static void residuals_stay_on_the_device(void **state)
     trib_codec_returned *returned = calloc(1, sizeof *returned + 288);
     assert_non_null(returned);
     how.returned = returned;
+    assert_false(job.took_back);
     encode_in_order(&device, &job, "fbgest");
+    assert_true(job.took_back && !job.was_full);
+    job.took_back = false;
+    seen.launch_refusal = cudaErrorInvalidValue; /* the job fails, but has begun to take it back */
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorInvalidValue);
+    assert_true(job.took_back);
+    seen.launch_refusal = cudaSuccess;
     free(returned);
-    assert_false(job.was_full);
     how.returned = NULL;
     how.kept = &kept[1];
     encode_in_order(&device, &job, "t");

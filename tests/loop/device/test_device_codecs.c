@@ -381,6 +381,42 @@ static void a_cancelled_round_leaves_the_residual_as_it_is(void **state)
     assert_int_equal(atomic_load(&forgotten), 1);
 }
 
+static void take_back_and_submit(trib_device *device, trib_device_job *one)
+{
+    one->took_back = one->kind == TRIB_DEVICE_ENCODE && one->encoding->returned != NULL;
+    trib_device_host_ops.submit(device, one);
+}
+
+/* A job fails when it has taken back what was refused, so the next one must not take it back again. The host's device
+ * fails before that, and so the residual never gets it here. */
+static void nothing_is_taken_back_twice(void **state)
+{
+    (void)state;
+    party self;
+    static float data[FEW], nothing[FEW];
+    kept model;
+    counting = trib_device_host_ops;
+    counting.submit = take_back_and_submit;
+    watched = &counting;
+    open_job(&self.jobs, 2, 0, 1, in_pieces);
+    watched = NULL;
+    party_all_workers(&self);
+    begin(&model);
+    fill(data, 0, 1);
+    (void)encode(&model, 0, 1, data);
+    trib_op *op = sum(&self, 0, data, 0);
+    party_fails_with(sum(&self, 1, nothing, 1), TRIB_MISMATCH, "at step 0", "at step 1");
+    party_fails_with(op, TRIB_MISMATCH, "at step 0", "at step 1");
+    trib_host_world_fault(world, 0, 0, TRIB_HOST_FAULT_FAIL);
+    party_fails_with(sum(&self, 0, data, 5), TRIB_SYSTEM, "COPYD2H", "the device failed");
+    trib_host_world_fault(world, 0, 0, TRIB_HOST_FAULT_NONE);
+    assert_int_not_equal(job_wait(sum(&self, 1, nothing, 5), NULL), TRIB_OK);
+    fill(data, 0, 3);
+    (void)encode(&model, 0, 3, data);
+    sums_to(&self, sum(&self, 0, data, 5), data, &model);
+    close_job(&self.jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -392,6 +428,7 @@ int main(void)
         cmocka_unit_test(a_refused_contribution_is_not_lost),
         cmocka_unit_test(a_refusal_during_a_job_is_not_lost),
         cmocka_unit_test(a_cancelled_round_leaves_the_residual_as_it_is),
+        cmocka_unit_test(nothing_is_taken_back_twice),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
