@@ -219,8 +219,7 @@ void trib_device_note_full(trib_core *core, const trib_task *task)
     trib_engine *engine = core->engine;
     if (!atomic_exchange(&engine->full_logged, true)) {
         trib_log(&engine->logger, TRIB_LOG_WARN,
-                 "tensor \"%s\": the device has no memory left to encode and decode in (%llu bytes); processors do it "
-                 "until it has some",
+                 "tensor \"%s\": the device has no memory left to encode and decode in (%llu bytes); processors do it",
                  task->tensor->name, (unsigned long long)task->device->encoding.encoded_bytes);
     }
 }

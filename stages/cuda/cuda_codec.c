@@ -41,13 +41,6 @@ bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
     return find_kernel(config, dtype, &which);
 }
 
-/* Feedback and momentum concern contributions only. */
-bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
-{
-    cuda_kernel_codec which;
-    return find_kernel(config, dtype, &which);
-}
-
 cudaError_t cuda_codec_load(void)
 {
     return cuda_kernels_load();
@@ -319,11 +312,6 @@ bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
     return false;
 }
 
-bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
-{
-    return cuda_encodes(config, dtype);
-}
-
 void cuda_codec_forget(trib_device *device, void *kept)
 {
     (void)device;
@@ -358,3 +346,8 @@ cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t 
     return cuda_encode(device, job, stream);
 }
 #endif
+
+bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    return cuda_encodes(config, dtype);
+}
