@@ -25,7 +25,7 @@
 #include "engine/codec/codec.h"
 #include "engine/reactor/reactor.h"
 
-#define TRIB_DEVICE_ABI 16u
+#define TRIB_DEVICE_ABI 17u
 #define TRIB_DEVICE_ID_SIZE 128u
 #define TRIB_DEVICE_TEXT_SIZE 160u
 
@@ -87,6 +87,7 @@ typedef struct trib_device_job {
     /* The device had no memory to encode or decode in. An ENCODE has copied the elements as they are then, and a DECODE
      * was carried out by a processor. A device that keeps a residual has memory to encode. */
     bool was_full;
+    bool took_back; /* an ENCODE that may have failed has begun to add what was returned to the residual */
     uint64_t label; /* for collectives: the same on all members; checked by the host implementation */
     const struct trib_device_job *after;
     void *marker; /* for WAIT: from marker_record, owned by the job */

@@ -178,7 +178,7 @@ bool trib_device_encode_there(const trib_core *core, trib_task *task)
     }
     if (trib_codec_is_stateful(&tensor->codec)) {
         how->kept = &task->device->kept;
-        how->returned = task->codec->returned;
+        how->returned = trib_task_give_returned(task);
     }
     trib_task_note_encoded(task, task->device->staging, how->room, TRIB_DEVICE_ENCODED_AT);
     return true;
@@ -204,7 +204,12 @@ void trib_device_note_encoded(trib_core *core, trib_task *task, const trib_devic
         task->device->encodes_here = trib_codec_is_stateful(&task->tensor->codec);
         trib_device_note_full(core, task);
         trib_task_note_plain(task);
-    } else if (job->kind == TRIB_DEVICE_ENCODE && job->status == TRIB_OK) {
+        return;
+    }
+    if (job->took_back) {
+        trib_task_note_taken_back(task); /* also by a job that failed: the next one must not do so again */
+    }
+    if (job->kind == TRIB_DEVICE_ENCODE && job->status == TRIB_OK) {
         trib_task_note_there(task);
     }
 }
@@ -214,8 +219,7 @@ void trib_device_note_full(trib_core *core, const trib_task *task)
     trib_engine *engine = core->engine;
     if (!atomic_exchange(&engine->full_logged, true)) {
         trib_log(&engine->logger, TRIB_LOG_WARN,
-                 "tensor \"%s\": the device has no memory left to encode and decode in (%llu bytes); processors do it "
-                 "until it has some",
+                 "tensor \"%s\": the device has no memory left to encode and decode in (%llu bytes); processors do it",
                  task->tensor->name, (unsigned long long)task->device->encoding.encoded_bytes);
     }
 }
@@ -289,7 +293,7 @@ void trib_device_tensor_drop(trib_engine *engine, trib_device_tensor *device)
     if (device->staging != NULL) {
         engine->env.memory_free(engine->env.memory, device->staging);
     }
-    for (uint32_t i = 0; device->tasks != NULL && i < device->slice_count; i++) {
+    for (uint32_t i = 0; device->tasks != NULL && i < device->task_count; i++) {
         if (device->tasks[i].kept != NULL) {
             engine->env.device->forget(engine->device, device->tasks[i].kept);
         }
@@ -322,7 +326,7 @@ static bool take_memory(trib_tensor *tensor, uint32_t slices)
         return false;
     }
     memset(tensor->task_index, 0xff, (size_t)tensor->partition_count * sizeof *tensor->task_index);
-    tensor->device->slice_count = slices;
+    tensor->device->slice_count = tensor->device->task_count = slices;
     tensor->device->tasks = calloc(slices, sizeof *tensor->device->tasks);
     const bool is_staged = !trib_engine_is_one_machine(tensor->engine) && tensor->bytes > 0;
     return tensor->device->tasks != NULL &&
@@ -385,6 +389,7 @@ bool trib_device_tensor_stage(trib_tensor *tensor)
     if (device == NULL || count == 0) {
         return device != NULL;
     }
+    device->task_count = count;
     device->tasks = calloc(count, sizeof *device->tasks);
     if (device->tasks == NULL || (bytes > 0 && !take_staging(tensor, bytes))) {
         return false;

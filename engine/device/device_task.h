@@ -44,9 +44,10 @@ struct trib_device_task {
 
 /* The state of a device tensor beside its trib_tensor. */
 typedef struct trib_device_tensor {
-    trib_device_task *tasks; /* by slice */
-    uint32_t slice_count;    /* 0: the tensor is staged */
-    unsigned char *staging;  /* staging memory of all tasks */
+    trib_device_task *tasks; /* by slice, if the tensor is not staged */
+    uint32_t task_count;
+    uint32_t slice_count;   /* 0: the tensor is staged */
+    unsigned char *staging; /* staging memory of all tasks */
     uint64_t staging_bytes;
 } trib_device_tensor;
 

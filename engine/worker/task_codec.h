@@ -25,6 +25,7 @@ typedef struct trib_task_codec {
     bool is_there;    /* the device has encoded the round's contribution */
     bool keeps_there; /* a device has the residual and the momentum */
     trib_codec_returned *returned; /* oldest first: contributions that the device is to add to its residual */
+    trib_codec_returned *given;    /* the same, for the device's next job or in its hands: nothing is added to these */
     bool is_on_host;               /* the round's contribution has come to COMPRESS, and lies in host memory */
     uint32_t chunks_encoded;       /* chunks of this round that are encoded */
     uint32_t chunk_to_decode;      /* the next chunk to decode */
@@ -68,7 +69,11 @@ trib_codec_place trib_task_first_place(const trib_task *task);
 /* A device encodes this round's contribution: each chunk has `room` bytes from `data` on, its encoded ones from `at`
  * on. They are there when the task comes to COMPRESS. */
 void trib_task_note_encoded(trib_task *task, unsigned char *data, uint32_t room, uint32_t at);
-/* The device has encoded the contribution, and taken back what was returned. */
+/* Gives what was returned to a job of the device. It stays as it is until the job is back. */
+const trib_codec_returned *trib_task_give_returned(trib_task *task);
+/* The device has taken back what was given to it. */
+void trib_task_note_taken_back(trib_task *task);
+/* The device has encoded the contribution. */
 void trib_task_note_there(trib_task *task);
 /* The device could not encode, so the elements have arrived unencoded. */
 void trib_task_note_plain(trib_task *task);
@@ -101,7 +106,7 @@ unsigned char *trib_task_sum_place(const trib_task *task, uint32_t chunk, bool i
 /* The task settles. With feedback, chunks that were not sent, or are in no sum, go back into the residual. If only the
  * owner's answer will say whether a chunk is in a sum (worker_held.c), its encoded bytes are kept until then. */
 void trib_task_codec_settled(trib_task *task);
-/* As trib_task_codec_settled, for a round that never began. */
+/* As trib_task_codec_settled, for a round that never began. On a device its contribution is lost. */
 void trib_task_codec_skipped(trib_task *task, const trib_op *op);
 /* The owner has answered a round that was given up here: it has summed it, or refused it. */
 void trib_task_codec_answered(trib_task *task, uint32_t round, bool is_refused);

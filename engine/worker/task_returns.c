@@ -16,18 +16,40 @@ typedef struct trib_codec_kept {
     unsigned char bytes[];
 } trib_codec_kept;
 
-static void free_returned(trib_task_codec *self)
+static void free_returned(trib_codec_returned **list)
 {
-    while (self->returned != NULL) {
-        trib_codec_returned *next = self->returned->next;
-        free(self->returned);
-        self->returned = next;
+    while (*list != NULL) {
+        trib_codec_returned *next = (*list)->next;
+        free(*list);
+        *list = next;
     }
+}
+
+/* The place behind the last one. */
+static trib_codec_returned **end_of(trib_codec_returned **list)
+{
+    while (*list != NULL) {
+        list = &(*list)->next;
+    }
+    return list;
+}
+
+/* What a failed job has left comes first. */
+const trib_codec_returned *trib_task_give_returned(trib_task *task)
+{
+    trib_task_codec *self = task->codec;
+    *end_of(&self->given) = self->returned;
+    self->returned = NULL;
+    return self->given;
+}
+
+void trib_task_note_taken_back(trib_task *task)
+{
+    free_returned(&task->codec->given);
 }
 
 void trib_task_note_there(trib_task *task)
 {
-    free_returned(task->codec);
     task->codec->is_there = true;
     task->codec->keeps_there = trib_codec_is_stateful(&task->tensor->codec);
 }
@@ -40,7 +62,8 @@ void trib_task_codec_close(trib_task *task)
         task->codec->kept = next;
     }
     if (task->codec != NULL) {
-        free_returned(task->codec);
+        free_returned(&task->codec->returned);
+        free_returned(&task->codec->given);
     }
     free(task->codec);
     task->codec = NULL;
@@ -99,7 +122,7 @@ static void keep_encoded(const trib_task *task, uint32_t round)
     self->kept = kept;
 }
 
-/* NULL: the contribution is on a device, and has not come to the host. */
+/* The running round's contribution. NULL: it is on a device, and has not come to the host. */
 static const unsigned char *input_of(const trib_task *task, const trib_op *op)
 {
     if (task->device == NULL) {
@@ -113,10 +136,7 @@ static const unsigned char *input_of(const trib_task *task, const trib_op *op)
 static trib_codec_returned *add_returned(trib_task *task)
 {
     trib_task_codec *self = task->codec;
-    trib_codec_returned **at = &self->returned;
-    while (*at != NULL) {
-        at = &(*at)->next;
-    }
+    trib_codec_returned **at = end_of(&self->returned);
     *at = calloc(1, sizeof **at + (size_t)task->chunk_count * self->there.chunk_bytes);
     return *at;
 }
@@ -165,7 +185,7 @@ static void give_back(trib_task *task)
             return_round(task);
         }
     } else if (!was_encoded) {
-        trib_task_codec_skipped(task, op);
+        keep_elements(task, trib_codec_travels(op) ? input_of(task, op) : NULL, 0);
     } else if (task->refused || task->chunks_sent < task->chunk_count) {
         take_back(task);
         keep_elements(task, input_of(task, op), self->chunks_encoded);
@@ -185,10 +205,11 @@ void trib_task_codec_settled(trib_task *task)
     }
 }
 
+/* On a device another round may lie in the task's memory of the host. */
 void trib_task_codec_skipped(trib_task *task, const trib_op *op)
 {
-    if (has_feedback(task) && trib_codec_travels(op)) {
-        keep_elements(task, input_of(task, op), 0);
+    if (has_feedback(task) && task->device == NULL && trib_codec_travels(op)) {
+        keep_elements(task, (const unsigned char *)op->input + task->offset, 0);
     }
 }
 

@@ -41,25 +41,14 @@ bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
     return find_kernel(config, dtype, &which);
 }
 
-/* Feedback and momentum concern contributions only. */
-bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
-{
-    cuda_kernel_codec which;
-    return find_kernel(config, dtype, &which);
-}
-
 cudaError_t cuda_codec_load(void)
 {
     return cuda_kernels_load();
 }
 
-/* The device thread: frees what was dropped, in the order of the stream. */
-static void sweep_kept(trib_device *device, bool all)
+static void free_kept(trib_device *device, bool all)
 {
     cuda_kept **at = &device->kept;
-    if (!all && !atomic_exchange(&device->has_dropped, false)) {
-        return;
-    }
     while (*at != NULL) {
         cuda_kept *kept = *at;
         const bool is_dropped = atomic_load(&kept->is_dropped);
@@ -76,6 +65,14 @@ static void sweep_kept(trib_device *device, bool all)
     }
 }
 
+void cuda_codec_sweep(trib_device *device)
+{
+    if (atomic_exchange(&device->has_dropped, false)) {
+        free_kept(device, false);
+    }
+}
+
+/* The engine's mutex may be held, which comes before the device's. */
 void cuda_codec_forget(trib_device *device, void *kept)
 {
     if (device == NULL) {
@@ -84,6 +81,9 @@ void cuda_codec_forget(trib_device *device, void *kept)
     }
     atomic_store(&((cuda_kept *)kept)->is_dropped, true);
     atomic_store(&device->has_dropped, true);
+    pthread_mutex_lock(&device->mutex);
+    cuda_thread_signal_if_asleep(device);
+    pthread_mutex_unlock(&device->mutex);
 }
 
 static void free_memory(trib_device *device, cuda_stream_id which)
@@ -97,7 +97,7 @@ static void free_memory(trib_device *device, cuda_stream_id which)
 
 void cuda_codec_free(trib_device *device)
 {
-    sweep_kept(device, true);
+    free_kept(device, true);
     free_memory(device, CUDA_TO_HOST);
     free_memory(device, CUDA_TO_DEVICE);
 }
@@ -163,7 +163,6 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     const trib_device_encoding *how = job->encoding;
     const bool has_momentum = how->config->momentum != TRIB_MOMENTUM_NONE;
     const size_t array = (job->bytes + 15) / 16 * 16, arrays = has_momentum ? 2 * array : array;
-    sweep_kept(device, false);
     if (*how->kept != NULL) {
         return cudaSuccess;
     }
@@ -171,8 +170,13 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     void *memory = NULL;
     cudaError_t code =
         kept == NULL ? cudaErrorMemoryAllocation : cudaMallocAsync(&memory, arrays + how->encoded_bytes, stream);
+    const bool is_taken = code == cudaSuccess;
+    code = is_taken ? cudaMemsetAsync(memory, 0, arrays, stream) : code;
     if (code != cudaSuccess) {
         (void)cudaGetLastError();
+        if (is_taken) {
+            (void)cudaFreeAsync(memory, stream);
+        }
         free(kept);
         return code;
     }
@@ -180,7 +184,7 @@ static cudaError_t take_kept(trib_device *device, const trib_device_job *job, cu
     kept->momentum = has_momentum ? kept->memory + array / sizeof(float) : NULL;
     device->kept = kept;
     *how->kept = kept;
-    return cudaMemsetAsync(memory, 0, arrays, stream);
+    return cudaSuccess;
 }
 
 static cudaError_t merge(const trib_device_job *job, const cuda_kept *kept, cuda_kernel_merge how, cudaStream_t stream)
@@ -193,10 +197,11 @@ static cudaError_t merge(const trib_device_job *job, const cuda_kept *kept, cuda
 
 /* Adds to the residual what did not count. A copy has read the host's memory when the call returns, because that is
  * not registered. */
-static cudaError_t take_back(const trib_device_job *job, const cuda_kept *kept, cudaStream_t stream)
+static cudaError_t take_back(trib_device_job *job, const cuda_kept *kept, cudaStream_t stream)
 {
     const trib_device_encoding *how = job->encoding;
     cudaError_t code = cudaSuccess;
+    job->took_back = how->returned != NULL;
     for (const trib_codec_returned *at = how->returned; code == cudaSuccess && at != NULL; at = at->next) {
         code = cudaMemcpyAsync(kept->encoded, at->chunks, how->encoded_bytes, cudaMemcpyHostToDevice, stream);
         code = code != cudaSuccess ? code : merge(job, kept, CUDA_KERNEL_GIVE_BACK, stream);
@@ -227,6 +232,7 @@ static cudaError_t encode_kept(trib_device *device, trib_device_job *job, cudaSt
     cuda_kernel_work work = work_of(job, kept->encoded);
     work.source = kept->memory;
     code = take_back(job, kept, stream);
+    (void)cudaGetLastError(); /* as in launch */
     code = code != cudaSuccess ? code : cuda_kernels_gather(&gathering, stream);
     code = code != cudaSuccess ? code : launch(cuda_kernels_encode, &work, stream);
     code = code != cudaSuccess || !has_feedback ? code : merge(job, kept, CUDA_KERNEL_SUBTRACT, stream);
@@ -306,15 +312,15 @@ bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype)
     return false;
 }
 
-bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
-{
-    return cuda_encodes(config, dtype);
-}
-
 void cuda_codec_forget(trib_device *device, void *kept)
 {
     (void)device;
     (void)kept;
+}
+
+void cuda_codec_sweep(trib_device *device)
+{
+    (void)device;
 }
 
 cudaError_t cuda_codec_load(void)
@@ -340,3 +346,8 @@ cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t 
     return cuda_encode(device, job, stream);
 }
 #endif
+
+bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype)
+{
+    return cuda_encodes(config, dtype);
+}

@@ -290,10 +290,12 @@ void cuda_ends_free(trib_device *device);
 /* trib_device_ops.encodes, .decodes */
 bool cuda_encodes(const trib_codec_config *config, trib_dtype dtype);
 bool cuda_decodes(const trib_codec_config *config, trib_dtype dtype);
-/* Loads the kernels, so that no launch has to load them while NCCL's kernels run. */
 /* trib_device_ops.forget */
 void cuda_codec_forget(trib_device *device, void *kept);
+/* Loads the kernels, so that no launch has to load them while NCCL's kernels run. */
 cudaError_t cuda_codec_load(void);
+/* The device thread: frees what was forgotten, in the order of the stream. */
+void cuda_codec_sweep(trib_device *device);
 /* The device thread: put the job's kernel and its copy on that stream. If no device memory is left for the encoded
  * bytes they set job->was_full, and act as the comment on was_full says. */
 cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream);

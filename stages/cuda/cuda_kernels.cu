@@ -302,7 +302,8 @@ template <int codec, int merge> static __global__ void decode_kernel(cuda_kernel
 /* Where the result is no number, the one that x86's processors give. */
 static __device__ __forceinline__ float times(float left, float right)
 {
-    return isnan(right) ? right : __fmul_rn(left, right);
+    const float product = __fmul_rn(left, right);
+    return isnan(right) ? right : isnan(product) ? __uint_as_float(A_NAN | SIGN) : product;
 }
 
 static __device__ __forceinline__ float added(float left, float right)

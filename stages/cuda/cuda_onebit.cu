@@ -121,6 +121,7 @@ static __device__ void add_tiles(shared_sum *shared, const float (&own)[OWN])
         __syncthreads(); /* all have read the total, and the warp before has written it */
         if (turn == warp && rough != 0) {
             double total = shared->total;
+            __syncwarp(); /* all have read it */
             if (!isfinite(total) || !isfinite(rough)) {
                 total += rough; /* infinite or a NaN in any order */
             } else if (!add_group(&total, group, power)) {

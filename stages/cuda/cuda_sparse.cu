@@ -250,7 +250,7 @@ template <int merge> static __global__ void blank_kernel(cuda_kernel_work work)
 }
 
 /* Elements that are sent as they are leave nothing of themselves. */
-template <int merge> static __global__ void scatter_kernel(cuda_kernel_work work)
+template <int merge> static __global__ void __launch_bounds__(SELECTORS) scatter_kernel(cuda_kernel_work work)
 {
     const piece mine = chunk_of(work, blockIdx.x);
     const uint2 *pairs = (const uint2 *)mine.codes;
@@ -262,7 +262,7 @@ template <int merge> static __global__ void scatter_kernel(cuda_kernel_work work
 
 /* randomk may have an element twice, with the same value. A residual is never a NaN, so the first to come leaves one
  * for the others, and puts the sum in its place when all have come. */
-static __global__ void give_back_kernel(cuda_kernel_work work)
+static __global__ void __launch_bounds__(SELECTORS) give_back_kernel(cuda_kernel_work work)
 {
     const piece mine = chunk_of(work, blockIdx.x);
     uint2 *pairs = (uint2 *)mine.codes;

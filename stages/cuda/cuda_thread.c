@@ -320,6 +320,9 @@ static void give_up_hung_jobs(trib_device *device)
 
 static void take_turn(trib_device *device, trib_device_job *jobs)
 {
+    if (!device->stopped) { /* before jobs that may need the memory */
+        cuda_codec_sweep(device);
+    }
     while (jobs != NULL) {
         trib_device_job *next = jobs->next;
         begin_job(device, jobs);
@@ -404,7 +407,8 @@ static cuda_taken take_handed_in(trib_device *device)
 /* With the mutex held. */
 static bool has_more_to_do(const trib_device *device)
 {
-    return device->new_head != NULL || device->to_wake != 0 || device->quits || (device->stopping && !device->stopped);
+    return device->new_head != NULL || device->to_wake != 0 || device->quits ||
+           (!device->stopped && (device->stopping || atomic_load(&device->has_dropped)));
 }
 
 void *cuda_thread_main(void *argument)

@@ -1,6 +1,7 @@
 /* test_cuda_codec.c - ENCODE and DECODE jobs of the CUDA module over stand-ins: what a kernel is told, that memory is
  * taken and given back in the order of the stream, and what a full device does. Kernels themselves run in tests/gpu
  * alone. */
+#include <errno.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -20,7 +21,8 @@ static struct {
     cudaStream_t stream;
     int taken, given;
     size_t bytes; /* taken last */
-    cudaError_t refusal;
+    /* Errors: one that no call has asked for, of memory, of filling it, and of kernels. */
+    cudaError_t older, refusal, fill_refusal, launch_refusal;
     cuda_kernel_work work;             /* launched last */
     int calls, launched_at, copied_at; /* of all launches and copies, the number of the last one */
     size_t copied_bytes;
@@ -38,7 +40,9 @@ static void note(char what)
 /* NOLINTBEGIN(readability-inconsistent-declaration-parameter-name): names of releases */
 cudaError_t cudaGetLastError(void)
 {
-    return cudaSuccess;
+    const cudaError_t code = seen.older;
+    seen.older = cudaSuccess;
+    return code;
 }
 
 cudaError_t cudaMallocAsync(void **memory, size_t bytes, cudaStream_t stream)
@@ -78,10 +82,18 @@ cudaError_t cudaMemsetAsync(void *memory, int value, size_t bytes, cudaStream_t 
 {
     assert_ptr_equal(stream, seen.stream);
     memset(memory, value, bytes);
-    return cudaSuccess;
+    return seen.fill_refusal;
 }
 
 /* NOLINTEND(readability-inconsistent-declaration-parameter-name) */
+
+static int signals;
+
+void cuda_thread_signal_if_asleep(trib_device *device)
+{
+    assert_int_equal(pthread_mutex_trylock(&device->mutex), EBUSY);
+    signals++;
+}
 
 cudaError_t cuda_kernels_load(void)
 {
@@ -94,7 +106,7 @@ static cudaError_t launch(const cuda_kernel_work *work, cudaStream_t stream)
     seen.work = *work;
     seen.launched_at = ++seen.calls;
     memset(work->encoded, 7, work->room);
-    return cudaSuccess;
+    return seen.launch_refusal != cudaSuccess ? seen.launch_refusal : cudaGetLastError();
 }
 
 cudaError_t cuda_kernels_encode(const cuda_kernel_work *work, cudaStream_t stream)
@@ -116,7 +128,7 @@ cudaError_t cuda_kernels_gather(const cuda_kernel_gathering *gathering, cudaStre
     assert_ptr_equal(stream, seen.stream);
     assert_true(gathering->source != NULL && gathering->result != NULL);
     note('g');
-    return cudaSuccess;
+    return cudaGetLastError();
 }
 
 /* ---- Tests ---- */
@@ -289,7 +301,8 @@ static void encode_in_order(trib_device *device, trib_device_job *job, const cha
 }
 
 /* A partition's residual and momentum have memory of their own, which is taken once. What did not count is added before
- * the next contribution. Memory that is forgotten is given back by the next job, or when the device is closed. */
+ * the next contribution. Memory that is forgotten is given back by the device's thread, which is woken for it, or when
+ * the device is closed. */
 static void residuals_stay_on_the_device(void **state)
 {
     (void)state;
@@ -305,27 +318,68 @@ static void residuals_stay_on_the_device(void **state)
     trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
     memset(&seen, 0, sizeof seen);
     seen.stream = device.streams[0];
+    seen.older = cudaErrorInvalidValue; /* of another call */
     encode_in_order(&device, &job, "gest");
     assert_true(seen.taken == 1 && seen.bytes == 2 * sizeof elements + 288 && kept[0] != NULL);
     seen.refusal = cudaErrorMemoryAllocation; /* it needs no more */
     trib_codec_returned *returned = calloc(1, sizeof *returned + 288);
     assert_non_null(returned);
     how.returned = returned;
+    assert_false(job.took_back);
     encode_in_order(&device, &job, "fbgest");
+    assert_true(job.took_back && !job.was_full);
+    job.took_back = false;
+    seen.launch_refusal = cudaErrorInvalidValue; /* the job fails, but has begun to take it back */
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorInvalidValue);
+    assert_true(job.took_back);
+    seen.launch_refusal = cudaSuccess;
     free(returned);
-    assert_false(job.was_full);
     how.returned = NULL;
     how.kept = &kept[1];
     encode_in_order(&device, &job, "t");
     assert_true(job.was_full && kept[1] == NULL);
     job.was_full = false;
     seen.refusal = cudaSuccess;
-    cuda_codec_forget(&device, kept[0]);
     encode_in_order(&device, &job, "gest");
-    assert_true(seen.taken == 2 && seen.given == 1);
+    cuda_codec_sweep(&device);
+    assert_true(seen.taken == 2 && seen.given == 0 && signals == 0);
+    cuda_codec_forget(&device, kept[0]);
+    assert_int_equal(signals, 1);
+    cuda_codec_sweep(&device);
+    assert_int_equal(seen.given, 1);
     cuda_codec_free(&device);
     assert_int_equal(seen.given, 2);
     cuda_codec_forget(NULL, kept[1]);
+}
+
+/* Memory that could not be zeroed is no residual, and the next job takes it anew. */
+static void a_residual_begins_with_zeros(void **state)
+{
+    (void)state;
+    static float elements[100];
+    static unsigned char host[400];
+    int stream = 0;
+    void *kept = NULL;
+    trib_device device = {.streams = {(cudaStream_t)(void *)&stream}};
+    const trib_codec_config config = {.codec = &codec_int8, .feedback = TRIB_FEEDBACK_VANILLA};
+    const trib_device_encoding how = {
+        .config = &config, .chunk_elements = 40, .room = 96, .encoded_bytes = 288, .kept = &kept};
+    trib_device_job job = {.source = elements, .target = host, .bytes = sizeof elements, .encoding = &how};
+    memset(&seen, 0, sizeof seen);
+    seen.stream = device.streams[0];
+    seen.fill_refusal = cudaErrorMemoryAllocation;
+    encode_in_order(&device, &job, "t");
+    assert_true(job.was_full && kept == NULL && seen.given == 1);
+    job.was_full = false;
+    seen.fill_refusal = cudaErrorInvalidValue;
+    assert_int_equal(cuda_encode(&device, &job, seen.stream), cudaErrorInvalidValue);
+    assert_true(!job.was_full && kept == NULL && seen.given == 2);
+    seen.fill_refusal = cudaSuccess;
+    encode_in_order(&device, &job, "gest");
+    assert_non_null(kept);
+    cuda_codec_forget(&device, kept);
+    cuda_codec_free(&device);
+    assert_int_equal(seen.given, seen.taken);
 }
 
 int main(void)
@@ -337,6 +391,7 @@ int main(void)
         cmocka_unit_test(a_full_device_does_not_encode),
         cmocka_unit_test(a_sum_is_decoded),
         cmocka_unit_test(residuals_stay_on_the_device),
+        cmocka_unit_test(a_residual_begins_with_zeros),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

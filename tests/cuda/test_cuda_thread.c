@@ -29,6 +29,24 @@ cudaError_t cudaMemcpyAsync(void *dst, const void *src, size_t count, enum cudaM
     return cudaSuccess;
 }
 
+cudaError_t cuda_encode(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    (void)device;
+    (void)job;
+    (void)stream;
+    return cudaErrorNotSupported;
+}
+
+cudaError_t cuda_decode(trib_device *device, trib_device_job *job, cudaStream_t stream)
+{
+    return cuda_encode(device, job, stream);
+}
+
+void cuda_codec_sweep(trib_device *device)
+{
+    atomic_store(&device->has_dropped, false);
+}
+
 static atomic_bool no_memory;
 
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t *event, unsigned flags)
@@ -355,6 +373,19 @@ static void copy(trib_device *device, trib_device_job *job)
     wait_until_it_sleeps(device);
 }
 
+/* Memory of the device that a codec has dropped is given back at once, though no job comes. */
+static void thread_frees_what_was_dropped(void **state)
+{
+    trib_device *device = *state;
+    for (int i = 0; i < 200; i++) {
+        atomic_store(&device->has_dropped, true);
+        pthread_mutex_lock(&device->mutex);
+        cuda_thread_signal_if_asleep(device);
+        pthread_mutex_unlock(&device->mutex);
+        while (atomic_load(&device->has_dropped)) {}
+    }
+}
+
 /* From the last of its jobs on streams may wait for the operation. */
 static void an_operation_ends_with_its_last_job(void **state)
 {
@@ -455,6 +486,7 @@ int main(void)
         cmocka_unit_test_setup_teardown(thread_does_every_job_handed_over, setup, teardown),
         cmocka_unit_test_setup_teardown(calling_thread_leaves_wakeups_to_callers, setup, teardown),
         cmocka_unit_test_setup_teardown(polling_thread_wakes_reactors, setup, teardown),
+        cmocka_unit_test_setup_teardown(thread_frees_what_was_dropped, setup, teardown),
         cmocka_unit_test_setup_teardown(an_operation_ends_with_its_last_job, setup, teardown),
         cmocka_unit_test_setup_teardown(failed_job_keeps_memory_until_its_copy_ends, setup, teardown),
         cmocka_unit_test_setup_teardown(no_copy_follows_a_failed_job, setup, teardown),

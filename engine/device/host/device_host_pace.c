@@ -41,9 +41,10 @@ static trib_codec_memory memory_at(unsigned char *kept, uint64_t count, uint64_t
     return memory;
 }
 
-static void take_back(const trib_device_job *job, unsigned char *kept, uint64_t count)
+static void take_back(trib_device_job *job, unsigned char *kept, uint64_t count)
 {
     const trib_device_encoding *how = job->encoding;
+    job->took_back = how->returned != NULL;
     for (const trib_codec_returned *returned = how->returned; returned != NULL; returned = returned->next) {
         const unsigned char *at = returned->chunks;
         for (uint64_t first = 0; first < count; first += how->chunk_elements, at += how->room) {
@@ -59,7 +60,7 @@ static void take_back(const trib_device_job *job, unsigned char *kept, uint64_t 
     }
 }
 
-static void encode_elements(const trib_device_job *job)
+static void encode_elements(trib_device_job *job)
 {
     const trib_device_encoding *how = job->encoding;
     const uint64_t element = trib_dtype_size(job->dtype), count = job->bytes / element;
@@ -94,7 +95,7 @@ static bool decode_elements(const trib_device_job *job)
 }
 
 /* Copies the bytes of a job that concerns its member alone. */
-static void copy_bytes(const trib_device_job *job)
+static void copy_bytes(trib_device_job *job)
 {
     const bool copies = job->kind == TRIB_DEVICE_TO_HOST || job->kind == TRIB_DEVICE_ENCODE ||
                         job->kind == TRIB_DEVICE_TO_DEVICE || job->kind == TRIB_DEVICE_ALL_REDUCE ||
