@@ -408,9 +408,7 @@ static void call_ready(trib_link *call)
 
 static trib_status call_header(trib_link *call, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
-    (void)call;
-    (void)frame;
-    (void)target;
+    (void)call, (void)frame, (void)target;
     return trib_error_set(error, TRIB_PROTOCOL, "a frame on a connection that only calls");
 }
 
@@ -434,7 +432,9 @@ static void call_closed(trib_link *call, trib_status status, const char *reason)
     if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
         return;
     }
-    if (call->has_farewell || call->redial.is_refused) {
+    /* A coordinator that is no member has never reached the member's address: a firewall may refuse it. */
+    const bool has_gone = call->redial.is_refused && link->host->engine->roster != NULL;
+    if (call->has_farewell || has_gone) {
         char text[TRIB_REASON_MAX];
         snprintf(text, sizeof text, "%s; %s", link->redial.reason,
                  call->has_farewell ? "its process is another one now" : "its process has gone");

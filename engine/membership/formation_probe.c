@@ -3,7 +3,8 @@
  *
  * All connections end with an epoch, so nobody hears of a process that dies before it has come back. The coordinator
  * tries to connect to each that it awaits. A member listens at the same address from its first epoch to its end: it is
- * lost when its address refuses.
+ * lost when its address refuses. A coordinator that is no member has never reached that address, and a firewall may
+ * refuse it there: it gives members the time in which all that live are back.
  */
 #include <stdlib.h>
 
@@ -96,10 +97,11 @@ static void probe_member(trib_coordinator *self, uint32_t place)
     const uint32_t member = trib_formation_former_id(self, place);
     const trib_roster *roster = last_roster(self);
     const int64_t now_ns = trib_now(self->core->reactor);
+    const int64_t patience_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
     if (probe->link != NULL) {
         return;
     }
-    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= TRIB_ELECTION_REFUSED_NS) {
+    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= patience_ns) {
         trib_formation_lose_absent(self, place, ": its address refuses");
         return;
     }

@@ -146,7 +146,7 @@ static bool workers_are_ready(sim_job *job, void *unused)
 }
 
 /* A worker dies, or leaves in good order, while the membership changes, when nobody has a connection to it. Its address
- * refuses, so the others do not wait for the peer timeout. */
+ * refuses, so the others do not wait for the peer timeout. A coordinator that is no member is less sure. */
 static void the_dead_are_not_awaited(uint32_t dead, bool is_apart, bool leaves)
 {
     for (int64_t i = 0; i < 20; i++) {
@@ -168,7 +168,7 @@ static void the_dead_are_not_awaited(uint32_t dead, bool is_apart, bool leaves)
         const survivor others = {
             .programs = programs, .dead = dead, .before = programs[(dead + 1) % WORKERS].boundaries};
         const int64_t died_ns = trib_sim_now(job->sim);
-        assert_true(sim_job_run(job, died_ns + SECOND, have_gone_on, (void *)(uintptr_t)&others));
+        assert_true(sim_job_run(job, died_ns + (is_apart ? 3 : 1) * SECOND, have_gone_on, (void *)(uintptr_t)&others));
         assert_true(sim_job_close(job, 60 * SECOND));
         sim_job_free(job);
     }
@@ -190,6 +190,65 @@ static void a_coordinator_apart_awaits_no_dead(void **state)
 {
     (void)state;
     the_dead_are_not_awaited(2, true, false);
+}
+
+static void is_far_apart(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    coordinates_apart(job, member, config, link);
+    link->latency_ns = 100000000;
+}
+
+static bool all_have_passed(sim_job *job, void *argument)
+{
+    const program *programs = argument;
+    bool have_passed = true;
+    (void)job;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        have_passed = have_passed && programs[i].boundaries == programs[i].most;
+    }
+    return have_passed;
+}
+
+/* Ends the coordinator's connections, for which it calls the members. */
+static void break_control_links(const sim_job *job)
+{
+    uint32_t broken = 0;
+    for (trib_link *link = job->members[WORKERS].engine->cores[0].host.links; link != NULL; link = link->next) {
+        if (link->conn != NULL && link->state == TRIB_LINK_READY) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+            broken++;
+        }
+    }
+    assert_int_equal(broken, WORKERS);
+}
+
+/* A firewall refuses connections from the coordinator to members, which take a while to come back: none is dead. */
+static void a_refusing_firewall_is_no_death(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.peer_timeout_ns = 30 * SECOND;
+    config.tweak = is_far_apart;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    trib_sim_node_reject(job->members[WORKERS].node);
+    assert_true(sim_job_run(job, 10 * SECOND, workers_are_ready, NULL));
+    break_control_links(job);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, NULL, NULL);
+    program programs[WORKERS];
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        programs[i] = (program){.job = job, .index = i, .most = 3};
+        advance(&programs[i]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, all_have_passed, programs));
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        assert_int_equal(job->members[i].engine->roster->worker_count, WORKERS);
+        assert_false(job->members[i].engine->formation.moved); /* nobody has been elected in the coordinator's place */
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
 }
 
 static void one_that_leaves_is_not_awaited(void **state)
@@ -289,6 +348,7 @@ int main(void)
                                        cmocka_unit_test(a_dead_coordinator_is_not_awaited),
                                        cmocka_unit_test(a_dead_joiner_is_not_awaited),
                                        cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
+                                       cmocka_unit_test(a_refusing_firewall_is_no_death),
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
