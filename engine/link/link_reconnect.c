@@ -415,8 +415,7 @@ static trib_status call_header(trib_link *call, const trib_frame *frame, trib_re
 static trib_status call_received(trib_link *call, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
-    (void)payload;
-    (void)in_place;
+    (void)payload, (void)in_place;
     return call_header(call, frame, NULL, error);
 }
 
@@ -432,8 +431,9 @@ static void call_closed(trib_link *call, trib_status status, const char *reason)
     if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
         return;
     }
+    link->redial.refused = call->redial.is_refused ? link->redial.refused + 1 : 0;
     /* A coordinator that is no member has never reached the member's address: a firewall may refuse it. */
-    const bool has_gone = call->redial.is_refused && link->host->engine->roster != NULL;
+    const bool has_gone = link->redial.refused >= address_count(link) && link->host->engine->roster != NULL;
     if (call->has_farewell || has_gone) {
         char text[TRIB_REASON_MAX];
         snprintf(text, sizeof text, "%s; %s", link->redial.reason,
@@ -463,9 +463,9 @@ static void call_connector(trib_link *link)
     if (roster == NULL || link->peer >= roster->member_count) {
         return; /* the peer's own address is not known */
     }
-    const trib_address *list = &roster->members[link->peer].addresses[link->peer_reactor];
+    redial->to = roster->members[link->peer].addresses[link->peer_reactor];
     trib_address to;
-    trib_address_list_copy(list->text, redial->tries++ % trib_address_list_count(list->text), to.text, sizeof to.text);
+    trib_address_list_copy(redial->to.text, redial->tries++ % address_count(link), to.text, sizeof to.text);
     trib_link *call = NULL;
     if (trib_link_connect(link->host, &to, TRIB_PURPOSE_CALL, link->peer, link->peer_reactor, &call_upcalls, NULL,
                           &call) != TRIB_OK) {
