@@ -18,13 +18,15 @@
 typedef struct trib_formation_probe {
     trib_link *link;          /* NULL: no attempt is under way */
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
+    bool is_dead;             /* its address has refused for long enough */
 } trib_formation_probe;
 
 static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
 {
     trib_formation_probe *probe = &self->probes[place];
-    const int64_t now_ns = trib_now(self->core->reactor);
-    probe->refused_since_ns = !is_refused ? 0 : probe->refused_since_ns == 0 ? now_ns : probe->refused_since_ns;
+    const int64_t patience_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
+    probe->is_dead =
+        trib_election_refuses(&probe->refused_since_ns, is_refused, trib_now(self->core->reactor), patience_ns);
 }
 
 static void probe_ready(trib_link *link)
@@ -96,12 +98,10 @@ static void probe_member(trib_coordinator *self, uint32_t place)
     trib_formation_probe *probe = &self->probes[place];
     const uint32_t member = trib_formation_former_id(self, place);
     const trib_roster *roster = last_roster(self);
-    const int64_t now_ns = trib_now(self->core->reactor);
-    const int64_t patience_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
     if (probe->link != NULL) {
         return;
     }
-    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= patience_ns) {
+    if (probe->is_dead) {
         trib_formation_lose_absent(self, place, ": its address refuses");
         return;
     }

@@ -356,10 +356,9 @@ bool trib_member_is_away_too_long(trib_member *member, const trib_link *link)
     const int64_t now_ns = trib_now(member->core->reactor);
     const bool refuses = link->redial.is_refused && trib_address_list_count(link->redial.to.text) == 1;
     member->away_since_ns = member->away_since_ns == 0 ? now_ns : member->away_since_ns;
-    member->refused_since_ns = refuses && member->refused_since_ns != 0 ? member->refused_since_ns : now_ns;
+    const bool has_ended = trib_election_refuses(&member->refused_since_ns, refuses, now_ns, TRIB_ELECTION_REFUSED_NS);
     return engine->roster != NULL && atomic_load(&engine->changing) &&
-           (now_ns - member->refused_since_ns >= TRIB_ELECTION_REFUSED_NS ||
-            now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
+           (has_ended || now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
 }
 
 bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause)
