@@ -280,7 +280,8 @@ static void finish_ending(trib_core *core)
     close_links(core, true);
 }
 
-/* The listener closes after the last link: last messages whose path failed arrive over a new connection. */
+/* At the end of the job the listener closes after the last link: last messages whose path failed arrive over a new
+ * connection. Between epochs it stays. */
 static void stop_listening(trib_core *core)
 {
     trib_listeners_close(&core->listeners);
@@ -427,7 +428,8 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
     const trib_listeners listeners = core->listeners, meeting = core->meeting;
     const trib_address meeting_at = core->meeting_at, address = core->host.address;
     trib_transport *transport = core->host.transport;
-    trib_assert(core->host.links == NULL);
+    trib_assert(core->closing && core->host.is_closed && core->host.links == NULL && transport != NULL);
+    trib_assert(reactor->index == 0 || meeting.count == 0);
     end_epoch(core);
     trib_link_host_close(&core->host);
     trib_load_report_close(core);

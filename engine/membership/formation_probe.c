@@ -79,6 +79,7 @@ void trib_formation_keep_roster(trib_coordinator *self)
     const trib_engine *engine = self->core->engine;
     trib_formation *formation = &self->core->engine->formation;
     const bool is_member = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    trib_assert(self->roster != NULL && formation->kept != self->roster);
     if (!is_member) {
         free(formation->kept);
         formation->kept = self->roster;
