@@ -303,6 +303,16 @@ static bool may_be_closed(const trib_core *core)
            transport_is_idle(core);
 }
 
+/* The core has closed, and is to be opened again, unless the job ends before that. */
+static void await_reopening(trib_reactor *reactor, trib_timer *timer)
+{
+    if (atomic_load(&((trib_core *)reactor->owner)->engine->changing)) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + CLOSING_TICK_NS);
+    } else {
+        stop_listening(reactor->owner);
+    }
+}
+
 static void tick(trib_reactor *reactor, trib_timer *timer)
 {
     trib_core *core = reactor->owner;
@@ -337,6 +347,10 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         stop_listening(core);
     }
     if (core->closing && may_be_closed(core) && (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
+        if (goes_on) {
+            timer->fired = await_reopening;
+            trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
+        }
         trib_engine_core_closed(core->engine, goes_on);
         return;
     }

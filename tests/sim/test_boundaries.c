@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "engine/tracer/tracer.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, MEMBERS = WORKERS + 1, BOUNDARIES = 60 };
@@ -257,6 +258,42 @@ static void one_that_leaves_is_not_awaited(void **state)
     the_dead_are_not_awaited(2, false, true);
 }
 
+/* ---- The job ends while the cores close ---- */
+
+static bool core_0_is_left(sim_job *job, void *argument)
+{
+    const trib_engine *engine = job->members[*(const uint32_t *)argument].engine;
+    return atomic_load(&engine->changing) && atomic_load(&engine->cores_open) == 1;
+}
+
+/* A program closes its engine when all cores but the first have closed, to be opened again. None of them listens any
+ * more in the end, nor lacks in the trace. */
+static void cores_do_not_outlive_the_job(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.reactors = 2;
+    sim_job *job = sim_bed_open(&config);
+    program programs[WORKERS];
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        programs[i] = (program){.job = job, .index = i};
+        advance(&programs[i]);
+    }
+    uint32_t leaver = 1;
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, core_0_is_left, &leaver));
+    const trib_engine *engine = job->members[leaver].engine;
+    assert_true(engine->cores[1].listeners.count > 0);
+    sim_job_leave(job, leaver);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_int_equal(atomic_load(&engine->cores_open), 0);
+    assert_int_equal(engine->cores[0].listeners.count, 0);
+    assert_int_equal(engine->cores[1].listeners.count, 0);
+    assert_int_equal(atomic_load(&engine->tracer->cores_left), 0);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 /* ---- A coordinator without a majority ---- */
 
 static void has_addresses(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
@@ -353,6 +390,7 @@ int main(void)
                                        cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
                                        cmocka_unit_test(a_refusing_firewall_is_no_death),
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
+                                       cmocka_unit_test(cores_do_not_outlive_the_job),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
 }
