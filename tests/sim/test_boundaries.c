@@ -234,7 +234,7 @@ static void a_refusing_firewall_is_no_death(void **state)
     trib_error error = {.status = TRIB_OK};
     sim_job *job = sim_job_open(&config, &error);
     assert_non_null(job);
-    trib_sim_node_reject(job->members[WORKERS].node);
+    trib_sim_node_reject(job->members[WORKERS].node, true);
     assert_true(sim_job_run(job, 10 * SECOND, workers_are_ready, NULL));
     break_control_links(job);
     (void)sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, NULL, NULL);
