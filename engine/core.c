@@ -280,7 +280,8 @@ static void finish_ending(trib_core *core)
     close_links(core, true);
 }
 
-/* The listener closes after the last link: last messages whose path failed arrive over a new connection. */
+/* At the end of the job the listener closes after the last link: last messages whose path failed arrive over a new
+ * connection. Between epochs it stays. */
 static void stop_listening(trib_core *core)
 {
     trib_listeners_close(&core->listeners);
@@ -300,6 +301,16 @@ static bool may_be_closed(const trib_core *core)
                             atomic_load(&engine->ops_held) == 0 && atomic_load(&engine->settled_ops) == NULL;
     return core->host.links == NULL && core->op_cores == NULL && (core->reactor->index != 0 || is_through) &&
            transport_is_idle(core);
+}
+
+/* The core has closed, and is to be opened again, unless the job ends before that. */
+static void await_reopening(trib_reactor *reactor, trib_timer *timer)
+{
+    if (atomic_load(&((trib_core *)reactor->owner)->engine->changing)) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + CLOSING_TICK_NS);
+    } else {
+        stop_listening(reactor->owner);
+    }
 }
 
 static void tick(trib_reactor *reactor, trib_timer *timer)
@@ -336,6 +347,10 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         stop_listening(core);
     }
     if (core->closing && may_be_closed(core) && (goes_on || reactor->index != 0 || !trib_carry_abandon(core))) {
+        if (goes_on) {
+            timer->fired = await_reopening;
+            trib_timer_arm(reactor, timer, now_ns + CLOSING_TICK_NS);
+        }
         trib_engine_core_closed(core->engine, goes_on);
         return;
     }
@@ -427,7 +442,8 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
     const trib_listeners listeners = core->listeners, meeting = core->meeting;
     const trib_address meeting_at = core->meeting_at, address = core->host.address;
     trib_transport *transport = core->host.transport;
-    trib_assert(core->host.links == NULL);
+    trib_assert(core->closing && core->host.is_closed && core->host.links == NULL && transport != NULL);
+    trib_assert(reactor->index == 0 || meeting.count == 0);
     end_epoch(core);
     trib_link_host_close(&core->host);
     trib_load_report_close(core);

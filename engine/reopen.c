@@ -100,6 +100,7 @@ static void reset_job(trib_engine *engine)
     }
     atomic_store(&engine->cores_joining, engine->core_count);
     atomic_store(&engine->cores_open, engine->core_count);
+    atomic_store(&engine->formation.cores_kept, 0);
     atomic_store(&engine->formation.cores_left, engine->core_count);
 }
 

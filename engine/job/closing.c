@@ -45,10 +45,22 @@ static void post_closed(trib_engine *engine)
     }
 }
 
+/* The core does not come back. If it is the last one, nor do those that have closed to be opened again: the job has
+ * ended meanwhile. */
+static void tell_closed(trib_engine *engine)
+{
+    const unsigned kept = atomic_load(&engine->cores_open) == 1 ? atomic_load(&engine->formation.cores_kept) : 0;
+    for (unsigned i = 0; i <= kept; i++) {
+        engine->hooks->core_closed(engine);
+    }
+}
+
 void trib_engine_core_closed(trib_engine *engine, bool goes_on)
 {
-    if (!goes_on) {
-        engine->hooks->core_closed(engine);
+    if (goes_on) {
+        atomic_fetch_add(&engine->formation.cores_kept, 1);
+    } else {
+        tell_closed(engine);
     }
     pthread_mutex_lock(&engine->mutex);
     const unsigned open = atomic_fetch_sub(&engine->cores_open, 1);

@@ -59,6 +59,7 @@ typedef struct trib_formation {
     trib_status told;                     /* status for advanced_cb */
     bool advanced_queued, changed_queued; /* these posts wait for their turn */
     trib_post advanced_post, changed_post, advance_post, reopen_post;
+    atomic_uint cores_kept; /* cores that have closed, and are to be opened again */
     atomic_uint cores_left; /* cores that are yet to be opened again */
 } trib_formation;
 

@@ -11,6 +11,7 @@
 #include "engine/link/link_reconnect.h"
 #include "engine/link/link_self.h"
 #include "engine/link/link_trace.h"
+#include "engine/wire/address_list.h"
 
 /* ---- This side ends the link ---- */
 
@@ -217,7 +218,9 @@ void trib_link_transport_closed(trib_conn *conn, trib_status status, const char 
         return;
     }
     conn->user = NULL;
-    link->redial.is_refused = conn->refused;
+    /* The attempts before have told of the other addresses. */
+    link->redial.is_refused =
+        conn->refused && link->redial.refused + 1 >= trib_address_list_count(link->redial.to.text);
     if (link->state != TRIB_LINK_CLOSING && (!link->is_ended || link->leaving) &&
         trib_redial_connection_lost(link, conn, status, reason)) {
         trib_link_arrivals_abandon(link);

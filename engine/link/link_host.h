@@ -46,10 +46,9 @@ struct trib_link_host {
     bool is_probed;       /* a health probe has come, and was logged */
 };
 
-/* Call before the transport is opened, on the reactor's thread or before it runs. The credits are the engine's
- * settings. */
+/* Call before the first link, on the reactor's thread or before it runs. The credits are the engine's settings. */
 void trib_link_host_open(trib_link_host *host);
-/* Call after the last link has gone and the transport is closed. */
+/* Call after the last link has gone. The transport may stay, for links of a host that is opened again. */
 void trib_link_host_close(trib_link_host *host);
 /* Allocates zeroed memory, counted in stats.allocations. NULL: out of memory. The caller frees it with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);

@@ -408,17 +408,14 @@ static void call_ready(trib_link *call)
 
 static trib_status call_header(trib_link *call, const trib_frame *frame, trib_recv_target *target, trib_error *error)
 {
-    (void)call;
-    (void)frame;
-    (void)target;
+    (void)call, (void)frame, (void)target;
     return trib_error_set(error, TRIB_PROTOCOL, "a frame on a connection that only calls");
 }
 
 static trib_status call_received(trib_link *call, const trib_frame *frame, const void *payload, bool in_place,
                                  trib_error *error)
 {
-    (void)payload;
-    (void)in_place;
+    (void)payload, (void)in_place;
     return call_header(call, frame, NULL, error);
 }
 
@@ -434,7 +431,10 @@ static void call_closed(trib_link *call, trib_status status, const char *reason)
     if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
         return;
     }
-    if (call->has_farewell || call->redial.is_refused) {
+    link->redial.refused = call->redial.is_refused ? link->redial.refused + 1 : 0;
+    /* A coordinator that is no member has never reached the member's address: a firewall may refuse it. */
+    const bool has_gone = link->redial.refused >= address_count(link) && link->host->engine->roster != NULL;
+    if (call->has_farewell || has_gone) {
         char text[TRIB_REASON_MAX];
         snprintf(text, sizeof text, "%s; %s", link->redial.reason,
                  call->has_farewell ? "its process is another one now" : "its process has gone");
@@ -463,9 +463,9 @@ static void call_connector(trib_link *link)
     if (roster == NULL || link->peer >= roster->member_count) {
         return; /* the peer's own address is not known */
     }
-    const trib_address *list = &roster->members[link->peer].addresses[link->peer_reactor];
+    redial->to = roster->members[link->peer].addresses[link->peer_reactor];
     trib_address to;
-    trib_address_list_copy(list->text, redial->tries++ % trib_address_list_count(list->text), to.text, sizeof to.text);
+    trib_address_list_copy(redial->to.text, redial->tries++ % address_count(link), to.text, sizeof to.text);
     trib_link *call = NULL;
     if (trib_link_connect(link->host, &to, TRIB_PURPOSE_CALL, link->peer, link->peer_reactor, &call_upcalls, NULL,
                           &call) != TRIB_OK) {

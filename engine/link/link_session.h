@@ -50,7 +50,7 @@ typedef struct trib_link_redial {
     uint32_t attempts;           /* connections whose handshake was begun */
     uint32_t tries;              /* attempts since the last break */
     uint32_t refused;            /* number of the last attempts that found nobody listening */
-    bool is_refused;             /* nobody listened at the address of the last connection */
+    bool is_refused;             /* nobody listened at any of the addresses in the last attempts */
     bool is_late;                /* this attempt took too long */
     bool needs_offer;            /* only an address with an offer (RDMA) will do, because payloads need a device */
     bool survives;               /* a broken connection is made again */

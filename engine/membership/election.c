@@ -283,7 +283,8 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     }
     self->link = NULL;
     self->has_failed = !link->session.is_established;
-    self->is_refused = link->redial.is_refused;
+    self->is_refused = trib_election_refuses(&self->refused_since_ns, link->redial.is_refused,
+                                             trib_now(link->core->reactor), TRIB_ELECTION_REFUSED_NS);
     trib_vote_clear(&self->decided);
 }
 
@@ -312,6 +313,7 @@ static void next_candidate(trib_election *self)
     } while (self->candidate < self->roster->worker_count && !trib_election_counts(self, self->candidate));
     self->turn_began_ns = trib_now(self->core->reactor);
     self->has_failed = self->is_refused = false;
+    self->refused_since_ns = 0;
     trib_log(self->core->reactor->logger, TRIB_LOG_DEBUG, "the candidate is rank %u", self->candidate);
 }
 
@@ -322,10 +324,8 @@ static void follow(trib_election *self)
     const bool is_up = self->link != NULL && trib_link_is_up(self->link);
     const int64_t timeout_ns = self->roster->peer_timeout_ns;
     const bool is_silent = is_up && now_ns - self->link->last_received_ns >= timeout_ns;
-    const int64_t patience_ns = self->is_refused   ? TRIB_ELECTION_REFUSED_NS
-                                : self->has_failed ? TRIB_ELECTION_REOPEN_NS
-                                                   : timeout_ns;
-    if (is_silent || (!is_up && passed_ns >= patience_ns)) {
+    const int64_t patience_ns = self->has_failed ? TRIB_ELECTION_REOPEN_NS : timeout_ns;
+    if (is_silent || (!is_up && (self->is_refused || passed_ns >= patience_ns))) {
         next_candidate(self);
     } else if (is_up) {
         self->turn_began_ns = now_ns;

@@ -27,6 +27,14 @@
 /* A process listens at its address in all epochs. One whose address refuses for so long, in two attempts or more, has
  * ended. */
 #define TRIB_ELECTION_REFUSED_NS (100 * INT64_C(1000000))
+/* Notes the end of an attempt to connect. *since_ns_io is when the first of the refused ones has ended; 0: the last one
+ * was not refused. Returns true if the address has refused for that long. */
+static inline bool trib_election_refuses(int64_t *since_ns_io, bool is_refused, int64_t now_ns, int64_t for_ns)
+{
+    *since_ns_io = !is_refused ? 0 : *since_ns_io != 0 ? *since_ns_io : now_ns;
+    return is_refused && now_ns - *since_ns_io >= for_ns;
+}
+
 /* Members close their links and come again in that time, also on a busy machine. */
 #define TRIB_ELECTION_REOPEN_NS (2 * INT64_C(1000000000))
 

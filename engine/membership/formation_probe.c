@@ -3,7 +3,8 @@
  *
  * All connections end with an epoch, so nobody hears of a process that dies before it has come back. The coordinator
  * tries to connect to each that it awaits. A member listens at the same address from its first epoch to its end: it is
- * lost when its address refuses.
+ * lost when its address refuses. A coordinator that is no member has never reached that address, and a firewall may
+ * refuse it there: it gives members the time in which all that live are back.
  */
 #include <stdlib.h>
 
@@ -17,13 +18,15 @@
 typedef struct trib_formation_probe {
     trib_link *link;          /* NULL: no attempt is under way */
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
+    bool is_dead;             /* its address has refused for long enough */
 } trib_formation_probe;
 
 static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
 {
     trib_formation_probe *probe = &self->probes[place];
-    const int64_t now_ns = trib_now(self->core->reactor);
-    probe->refused_since_ns = !is_refused ? 0 : probe->refused_since_ns == 0 ? now_ns : probe->refused_since_ns;
+    const int64_t patience_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
+    probe->is_dead =
+        trib_election_refuses(&probe->refused_since_ns, is_refused, trib_now(self->core->reactor), patience_ns);
 }
 
 static void probe_ready(trib_link *link)
@@ -76,6 +79,7 @@ void trib_formation_keep_roster(trib_coordinator *self)
     const trib_engine *engine = self->core->engine;
     trib_formation *formation = &self->core->engine->formation;
     const bool is_member = (engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) != 0;
+    trib_assert(self->roster != NULL && formation->kept != self->roster);
     if (!is_member) {
         free(formation->kept);
         formation->kept = self->roster;
@@ -95,11 +99,10 @@ static void probe_member(trib_coordinator *self, uint32_t place)
     trib_formation_probe *probe = &self->probes[place];
     const uint32_t member = trib_formation_former_id(self, place);
     const trib_roster *roster = last_roster(self);
-    const int64_t now_ns = trib_now(self->core->reactor);
     if (probe->link != NULL) {
         return;
     }
-    if (probe->refused_since_ns != 0 && now_ns - probe->refused_since_ns >= TRIB_ELECTION_REFUSED_NS) {
+    if (probe->is_dead) {
         trib_formation_lose_absent(self, place, ": its address refuses");
         return;
     }

@@ -206,8 +206,7 @@ static trib_status member_header(trib_link *link, const trib_frame *frame, trib_
     return TRIB_OK;
 }
 
-static trib_status take_ended(const trib_member *member, const trib_frame *frame, const void *payload,
-                              trib_error *error)
+static trib_status take_ended(trib_member *member, const trib_frame *frame, const void *payload, trib_error *error)
 {
     trib_engine *engine = member->core->engine;
     trib_cause cause;

@@ -53,8 +53,8 @@ void trib_member_note_waits(trib_member *member, bool waits);
 /* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
 bool trib_member_is_away_too_long(trib_member *member, const trib_link *link);
 /* The coordinator at which this process waited to join has ended for that cause. Another one may be found at other
- * addresses: then true is returned, and they are tried until the join timeout. */
-bool trib_member_looks_elsewhere(const trib_member *member, const trib_cause *cause);
+ * addresses: then true is returned, and they are tried until the join timeout has passed since then. */
+bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause);
 /* The control link is up: sends JOIN. */
 void trib_member_link_ready(trib_link *link);
 TRIB_CHECKED trib_status trib_member_take_roster(trib_member *member, const trib_frame *frame, const void *payload,

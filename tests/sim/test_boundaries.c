@@ -4,6 +4,7 @@
  */
 #include <stdio.h>
 
+#include "engine/tracer/tracer.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, MEMBERS = WORKERS + 1, BOUNDARIES = 60 };
@@ -146,7 +147,7 @@ static bool workers_are_ready(sim_job *job, void *unused)
 }
 
 /* A worker dies, or leaves in good order, while the membership changes, when nobody has a connection to it. Its address
- * refuses, so the others do not wait for the peer timeout. */
+ * refuses, so the others do not wait for the peer timeout. A coordinator that is no member is less sure. */
 static void the_dead_are_not_awaited(uint32_t dead, bool is_apart, bool leaves)
 {
     for (int64_t i = 0; i < 20; i++) {
@@ -168,7 +169,7 @@ static void the_dead_are_not_awaited(uint32_t dead, bool is_apart, bool leaves)
         const survivor others = {
             .programs = programs, .dead = dead, .before = programs[(dead + 1) % WORKERS].boundaries};
         const int64_t died_ns = trib_sim_now(job->sim);
-        assert_true(sim_job_run(job, died_ns + SECOND, have_gone_on, (void *)(uintptr_t)&others));
+        assert_true(sim_job_run(job, died_ns + (is_apart ? 3 : 1) * SECOND, have_gone_on, (void *)(uintptr_t)&others));
         assert_true(sim_job_close(job, 60 * SECOND));
         sim_job_free(job);
     }
@@ -192,10 +193,105 @@ static void a_coordinator_apart_awaits_no_dead(void **state)
     the_dead_are_not_awaited(2, true, false);
 }
 
+static void is_far_apart(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    coordinates_apart(job, member, config, link);
+    link->latency_ns = 100000000;
+}
+
+static bool all_have_passed(sim_job *job, void *argument)
+{
+    const program *programs = argument;
+    bool have_passed = true;
+    (void)job;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        have_passed = have_passed && programs[i].boundaries == programs[i].most;
+    }
+    return have_passed;
+}
+
+/* Ends the coordinator's connections, for which it calls the members. */
+static void break_control_links(const sim_job *job)
+{
+    uint32_t broken = 0;
+    for (trib_link *link = job->members[WORKERS].engine->cores[0].host.links; link != NULL; link = link->next) {
+        if (link->conn != NULL && link->state == TRIB_LINK_READY) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+            broken++;
+        }
+    }
+    assert_int_equal(broken, WORKERS);
+}
+
+/* A firewall refuses connections from the coordinator to members, which take a while to come back: none is dead. */
+static void a_refusing_firewall_is_no_death(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 1);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.peer_timeout_ns = 30 * SECOND;
+    config.tweak = is_far_apart;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    trib_sim_node_reject(job->members[WORKERS].node, true);
+    assert_true(sim_job_run(job, 10 * SECOND, workers_are_ready, NULL));
+    break_control_links(job);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, NULL, NULL);
+    program programs[WORKERS];
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        programs[i] = (program){.job = job, .index = i, .most = 3};
+        advance(&programs[i]);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, all_have_passed, programs));
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        assert_int_equal(job->members[i].engine->roster->worker_count, WORKERS);
+        assert_false(job->members[i].engine->formation.moved); /* nobody has been elected in the coordinator's place */
+    }
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 static void one_that_leaves_is_not_awaited(void **state)
 {
     (void)state;
     the_dead_are_not_awaited(2, false, true);
+}
+
+/* ---- The job ends while the cores close ---- */
+
+static bool core_0_is_left(sim_job *job, void *argument)
+{
+    const trib_engine *engine = job->members[*(const uint32_t *)argument].engine;
+    return atomic_load(&engine->changing) && atomic_load(&engine->cores_open) == 1;
+}
+
+/* A program closes its engine when all cores but the first have closed, to be opened again. None of them listens any
+ * more in the end, nor lacks in the trace. */
+static void cores_do_not_outlive_the_job(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.reactors = 2;
+    sim_job *job = sim_bed_open(&config);
+    program programs[WORKERS];
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        programs[i] = (program){.job = job, .index = i};
+        advance(&programs[i]);
+    }
+    uint32_t leaver = 1;
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, core_0_is_left, &leaver));
+    const trib_engine *engine = job->members[leaver].engine;
+    assert_true(engine->cores[1].listeners.count > 0);
+    sim_job_leave(job, leaver);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_int_equal(atomic_load(&engine->cores_open), 0);
+    assert_int_equal(engine->cores[0].listeners.count, 0);
+    assert_int_equal(engine->cores[1].listeners.count, 0);
+    assert_int_equal(atomic_load(&engine->tracer->cores_left), 0);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
 }
 
 /* ---- A coordinator without a majority ---- */
@@ -213,7 +309,7 @@ static bool has_joined(sim_job *job, void *unused)
 }
 
 /* Rank 0 is cut off from the other workers, and a worker that waits to join is first on its side. It goes to the
- * others' coordinator when rank 0 has ended. */
+ * others' coordinator when rank 0 has ended, and has all of the join timeout to find it. */
 static void a_joiner_leaves_a_minority(void **state)
 {
     (void)state;
@@ -221,6 +317,7 @@ static void a_joiner_leaves_a_minority(void **state)
     sim_job_config config = sim_job_config_default(MEMBERS, 0);
     config.engine.survive = TRIB_SURVIVE_WORKERS;
     config.engine.peer_timeout_ns = 2 * SECOND;
+    config.engine.join_timeout_ns = 13 * SECOND / 2;
     config.tweak = has_addresses;
     config.user = (void *)(uintptr_t)&latency_ns;
     trib_error error = {.status = TRIB_OK};
@@ -237,7 +334,7 @@ static void a_joiner_leaves_a_minority(void **state)
     trib_sim_process_freeze(job->members[MEMBERS - 1].process, false);
     advance(&programs[0]);
     const int64_t cut_ns = trib_sim_now(job->sim);
-    /* Rank 0 gathers for its next epoch, the joiner comes, and nobody else does. */
+    /* Rank 0 gathers for its next epoch, the joiner comes, and nobody else does. That is over after 6 s. */
     (void)sim_job_run(job, cut_ns + 8 * SECOND, NULL, NULL);
     assert_false(job->members[MEMBERS - 1].ready_told);
     assert_int_equal(programs[0].boundaries, 0);
@@ -245,7 +342,9 @@ static void a_joiner_leaves_a_minority(void **state)
     advance(&programs[1]);
     advance(&programs[2]);
     assert_true(sim_job_run(job, cut_ns + 60 * SECOND, has_joined, NULL));
-    assert_int_equal(job->members[MEMBERS - 1].ready.status, TRIB_OK);
+    if (job->members[MEMBERS - 1].ready.status != TRIB_OK) {
+        fail_msg("%s", job->members[MEMBERS - 1].ready.text);
+    }
     trib_sim_node_regroup(job->members[0].node, 0);
     assert_true(sim_job_close(job, 60 * SECOND));
     sim_job_free(job);
@@ -289,7 +388,9 @@ int main(void)
                                        cmocka_unit_test(a_dead_coordinator_is_not_awaited),
                                        cmocka_unit_test(a_dead_joiner_is_not_awaited),
                                        cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
+                                       cmocka_unit_test(a_refusing_firewall_is_no_death),
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
+                                       cmocka_unit_test(cores_do_not_outlive_the_job),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/membership/election_internal.h"
 #include "engine/membership/formation.h"
 #include "engine/membership/member_internal.h"
 #include "engine/worker/op_commit.h"
@@ -259,9 +260,41 @@ static void servers_keep_their_ids(void **state)
     worker_loss_close(self);
 }
 
+/* ---- One refusal ---- */
+
+static bool was_refused(sim_job *job, void *argument)
+{
+    const trib_election *election = job->members[*(const uint32_t *)argument].engine->election;
+    return election != NULL && election->refused_since_ns != 0;
+}
+
+/* A voter does not reach the candidate for a while, then is refused once. The candidate keeps its turn. */
+static void one_refusal_is_no_death(void **state)
+{
+    (void)state;
+    const setting what = {.workers = 3, .servers = 0, .colocated = true, .reactors = 1};
+    bed *self = worker_loss_open(&what, 1);
+    uint32_t voter = 2;
+    trib_sim_node *node = self->job->members[voter].node;
+    run_for(self, SECOND / 1000);
+    trib_sim_node_block(node, true, false);
+    sim_job_kill(self->job, 0);
+    run_for(self, SECOND / 5);
+    trib_sim_node_reject(node, true);
+    trib_sim_node_block(node, false, false);
+    assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 3 * SECOND, was_refused, &voter));
+    trib_sim_node_reject(node, false);
+    run_for(self, 60 * SECOND);
+    if (!others_are_over(self, 1)) {
+        fail_msg("the others have not gone on: %s", self->text);
+    }
+    worker_loss_close(self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind), cmocka_unit_test(two_elections),
-                                       cmocka_unit_test(servers_keep_their_ids)};
+                                       cmocka_unit_test(servers_keep_their_ids),
+                                       cmocka_unit_test(one_refusal_is_no_death)};
     return cmocka_run_group_tests_name("election", tests, NULL, NULL);
 }

@@ -142,12 +142,80 @@ static void narrow_links_do_not_break(void **state)
     sim_job_free(job);
 }
 
+static void try_ready(trib_link *link)
+{
+    trib_link_close(link, false, TRIB_CLOSED, "nobody should be there");
+}
+
+static trib_status try_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
+{
+    (void)link, (void)frame, (void)target;
+    return trib_error_set(error, TRIB_PROTOCOL, "nobody should be there");
+}
+
+static trib_status try_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
+                                trib_error *error)
+{
+    (void)payload, (void)in_place;
+    return try_header(link, frame, NULL, error);
+}
+
+typedef struct attempt {
+    bool has_ended, is_refused;
+} attempt;
+
+static void try_closed(trib_link *link, trib_status status, const char *reason)
+{
+    (void)status, (void)reason;
+    attempt *self = link->user;
+    *self = (attempt){.has_ended = true, .is_refused = link->redial.is_refused};
+}
+
+static bool attempt_has_ended(sim_job *job, void *argument)
+{
+    const attempt *self = argument;
+    (void)job;
+    return self->has_ended;
+}
+
+/* Returns true if the first worker takes it that nobody listens at these addresses. */
+static bool is_refused_at(sim_job *job, const char *list)
+{
+    static const trib_link_upcalls upcalls = {
+        .ready = try_ready, .header = try_header, .received = try_received, .closed = try_closed};
+    trib_address to;
+    snprintf(to.text, sizeof to.text, "%s", list);
+    attempt self = {.has_ended = false};
+    trib_link *link = NULL;
+    assert_int_equal(trib_link_connect(&job->members[0].engine->cores[0].host, &to, TRIB_PURPOSE_CONTROL,
+                                       TRIB_NO_MEMBER, 0, &upcalls, &self, &link),
+                     TRIB_OK);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + TIMEOUT_NS / 2, attempt_has_ended, &self));
+    return self.is_refused;
+}
+
+/* A process may be there as long as one of its addresses does not refuse. */
+static void all_addresses_have_to_refuse(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    assert_true(is_refused_at(job, "n1:9001"));
+    assert_true(is_refused_at(job, "n1:9001,n1:9002"));
+    trib_sim_node_regroup(job->members[WORKERS].node, 1);
+    assert_false(is_refused_at(job, "n2:9001,n1:9001"));
+    trib_sim_node_regroup(job->members[WORKERS].node, 0);
+    sum(job, COUNT);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(late_answers_are_awaited),
         cmocka_unit_test(a_link_has_time_while_its_peer_lives),
         cmocka_unit_test(narrow_links_do_not_break),
+        cmocka_unit_test(all_addresses_have_to_refuse),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

@@ -238,6 +238,7 @@ static trib_status connect_over_tcp(auto_conn *conn)
     auto_rdma *self = conn->self;
     trib_transport *tcp = atomic_load(&self->tcp);
     trib_status status = TRIB_OK;
+    conn->base.refused = false; /* it was RDMA's port that refused */
     if (tcp == NULL) {
         status = trib_tcp_ops.open(self->base.reactor, &self->config, &inner_upcalls, &tcp);
         if (status != TRIB_OK) {

@@ -135,7 +135,8 @@ static void connect_arrived(trib_sim *sim, trib_sim_event *event)
         pair->retry_ns *= 2;
         return;
     }
-    bool welcome = !pair->ends[0].node->dead && trib_sim_listener_offer(pair->ends[1].node, pair);
+    const trib_sim_node *from = pair->ends[0].node;
+    bool welcome = !from->dead && !from->is_rejected && trib_sim_listener_offer(pair->ends[1].node, pair);
     end->answer = welcome ? TRIB_OK : TRIB_PEER_LOST;
     event->fired = connect_answered;
     trib_sim_set(sim, event, trib_sim_now(sim) + trib_sim_latency(pair));

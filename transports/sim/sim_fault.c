@@ -109,6 +109,11 @@ void trib_sim_node_block(trib_sim_node *node, bool out, bool in)
     look_around(node);
 }
 
+void trib_sim_node_reject(trib_sim_node *node, bool begins)
+{
+    node->is_rejected = begins;
+}
+
 /* ---- Ends of connections ---- */
 
 /* Drops what both kernels have; both ends see the reset. */

@@ -37,6 +37,7 @@ struct trib_sim_node {
     int64_t ingress_free_ns;
     uint32_t group;
     bool blocks_out, blocks_in; /* nothing leaves it, or reaches it */
+    bool is_rejected;           /* its own connections are refused everywhere */
     bool dead;
     uint32_t last_port;
     sim_listener *listeners;
