@@ -20,8 +20,8 @@ static uint32_t joins_since(const trib_link *link, const trib_frame *frame)
 static bool is_read_elsewhere(const trib_link *link, const trib_frame *frame)
 {
     const trib_core *core = link->core;
-    bool is = core->engine->roster->worker_count > 1 && link->is_self &&
-              !trib_collective_is_sum(frame->collective) && frame->payload_size >= READ_ELSEWHERE_MIN;
+    bool is = core->engine->roster->worker_count > 1 && link->is_self && !trib_collective_is_sum(frame->collective) &&
+              frame->payload_size >= READ_ELSEWHERE_MIN;
     for (uint32_t i = 0; is && i < core->engine->roster->worker_count; i++) {
         const trib_link *other = core->worker_links[i];
         is = other == NULL || other->is_self ||
