@@ -167,10 +167,9 @@ trib_status trib_engine_create_in(trib_env *env, const trib_config *config, trib
 static trib_status create_here(trib_config *config, const char *coordinator, trib_engine **engine_out,
                                trib_error *error)
 {
-    trib_descriptor_guard guard;
     trib_env env;
     trib_codec_desc *codecs = NULL;
-    trib_descriptor_guard_begin(&guard);
+    trib_descriptor_guard_begin();
     trib_status status = trib_codecs_load(config, &codecs, error);
     if (status == TRIB_OK) {
         status = trib_env_host_init(&env, config, error);
@@ -183,7 +182,7 @@ static trib_status create_here(trib_config *config, const char *coordinator, tri
         status = trib_engine_create_in(&env, config, engine_out, error);
     }
     free(codecs);
-    trib_descriptor_guard_end(&guard);
+    trib_descriptor_guard_end();
     return status;
 }
 

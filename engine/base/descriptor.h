@@ -19,13 +19,9 @@ int trib_descriptor_keep(int fd);
 /* As fopen(path, "re"). */
 FILE *trib_descriptor_open_text(const char *path);
 
-/* Holds the free numbers below TRIB_DESCRIPTOR_FIRST while another library opens descriptors of its own. */
-typedef struct trib_descriptor_guard {
-    int held[TRIB_DESCRIPTOR_FIRST];
-    int count;
-} trib_descriptor_guard;
-
-void trib_descriptor_guard_begin(trib_descriptor_guard *guard);
-void trib_descriptor_guard_end(trib_descriptor_guard *guard); /* leaves errno as it is */
+/* Holds the free numbers below TRIB_DESCRIPTOR_FIRST while another library opens descriptors of its own, and those that
+ * other threads of the library give back meanwhile. Several threads may have a guard. Any thread. */
+void trib_descriptor_guard_begin(void);
+void trib_descriptor_guard_end(void); /* leaves errno as it is */
 
 #endif

@@ -118,10 +118,9 @@ trib_status trib_rdma_nic_of(verbs_transport *transport, struct ibv_context *ver
     }
     verbs_nic *nic = &transport->nics[device - transport->domain->devices];
     if (nic->device == NULL) {
-        trib_descriptor_guard guard;
-        trib_descriptor_guard_begin(&guard);
+        trib_descriptor_guard_begin();
         nic->channel = ibv_create_comp_channel(verbs);
-        trib_descriptor_guard_end(&guard);
+        trib_descriptor_guard_end();
         if (nic->channel == NULL || !set_nonblocking(nic->channel->fd)) {
             trib_error_set(error, TRIB_SYSTEM, "cannot create a completion channel of %s: %m",
                            ibv_get_device_name(verbs->device));

@@ -137,13 +137,19 @@ static void low_ones_move(void **state)
         const int low = eventfd(0, 0), kept = trib_descriptor_keep(low);
         const bool moved = low == 1 && kept >= TRIB_DESCRIPTOR_FIRST && fcntl(1, F_GETFD) < 0 &&
                            (fcntl(kept, F_GETFD) & FD_CLOEXEC) != 0;
-        trib_descriptor_guard guard;
-        trib_descriptor_guard_begin(&guard);
+        trib_descriptor_guard_begin();
         const int above = eventfd(0, 0);
-        trib_descriptor_guard_end(&guard);
+        trib_descriptor_guard_end();
         const bool guarded = above >= TRIB_DESCRIPTOR_FIRST && fcntl(1, F_GETFD) < 0;
+        /* A number that another thread gives back is held, too. */
+        const int other = eventfd(0, 0);
+        trib_descriptor_guard_begin();
+        const int moved_meanwhile = trib_descriptor_keep(other), after = eventfd(0, 0);
+        trib_descriptor_guard_end();
+        const bool taken_over = other == 1 && moved_meanwhile >= TRIB_DESCRIPTOR_FIRST &&
+                                after >= TRIB_DESCRIPTOR_FIRST && fcntl(1, F_GETFD) < 0;
         const bool stays = trib_descriptor_keep(above) == above && trib_descriptor_keep(-1) == -1;
-        _exit(moved && guarded && stays ? 0 : FAILED);
+        _exit(moved && guarded && taken_over && stays ? 0 : FAILED);
     }
     int ended = 0;
     assert_int_equal(waitpid(child, &ended, 0), child);
