@@ -390,7 +390,7 @@ void trib_core_ended(trib_reactor *reactor, trib_post *post)
 
 /* ---- Life ---- */
 
-/* What each epoch has anew. */
+/* Sets the fields that each epoch has anew. */
 static void prepare(trib_core *core, trib_engine *engine, trib_reactor *reactor)
 {
     trib_core_init(core, engine, reactor, &incoming_upcalls);

@@ -34,7 +34,7 @@ static trib_codec_returned **end_of(trib_codec_returned **list)
     return list;
 }
 
-/* What a failed job has left comes first. */
+/* Contributions that a failed job has left come first. */
 const trib_codec_returned *trib_task_give_returned(trib_task *task)
 {
     trib_task_codec *self = task->codec;

@@ -40,7 +40,7 @@ typedef struct cuda_kernel_work {
     bool scaling; /* onebit: the same */
 } cuda_kernel_work;
 
-/* What is around a codec: all are arrays of `count` elements, and float32 arithmetic rounds each operation. */
+/* Arithmetic around a codec: all are arrays of `count` elements, and float32 rounds each operation. */
 typedef struct cuda_kernel_gathering {
     const float *source;
     float *momentum; /* NULL: none */

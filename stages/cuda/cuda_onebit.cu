@@ -91,7 +91,7 @@ template <int first> static __device__ void add_eight(double *total, const float
     add_one_by_one<first + 7>(total, own);
 }
 
-/* What the warps of a block share. */
+/* The memory that the warps of a block share. */
 struct shared_sum {
     double total, rough[WARPS];
 };

@@ -236,7 +236,7 @@ static __global__ void randomk_kernel(cuda_kernel_work work)
 
 /* ---- Decoding ---- */
 
-/* What pairs do not name becomes 0, or loses 0. */
+/* Elements that no pair names become 0, or lose 0. */
 template <int merge> static __global__ void blank_kernel(cuda_kernel_work work)
 {
     const piece mine = chunk_of(work, blockIdx.x);

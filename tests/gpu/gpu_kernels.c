@@ -63,13 +63,14 @@ static double moved(cuda_kernel_codec codec)
                                          : 4.08;
 }
 
-static void measure(const bench *self, cuda_kernel_codec codec, const char *name, bool decodes)
+/* Returns the seconds that a run takes over that many elements. */
+static double time_runs(const bench *self, cuda_kernel_codec codec, uint64_t count, bool decodes)
 {
     const cuda_kernel_work work = {.codec = codec,
                                    .source = self->elements,
                                    .target = self->elements,
                                    .encoded = self->encoded,
-                                   .count = ELEMENTS,
+                                   .count = count,
                                    .chunk_elements = CHUNK,
                                    .room = encoded_room(codec),
                                    .ratio = 0.01,
@@ -80,7 +81,12 @@ static void measure(const bench *self, cuda_kernel_codec codec, const char *name
         }
         check_cuda((decodes ? cuda_kernels_decode : cuda_kernels_encode)(&work, self->stream), "a kernel");
     }
-    const double speed = (double)ELEMENTS * moved(codec) / seconds_each(self);
+    return seconds_each(self);
+}
+
+static void measure(const bench *self, cuda_kernel_codec codec, const char *name, bool decodes)
+{
+    const double speed = (double)ELEMENTS * moved(codec) / time_runs(self, codec, ELEMENTS, decodes);
     printf("kernels: %s %s: %.0f GB/s, %.2f of a copy\n", decodes ? "decode" : "encode", name, speed / 1e9,
            speed / self->copied);
 }
@@ -88,21 +94,7 @@ static void measure(const bench *self, cuda_kernel_codec codec, const char *name
 /* Time of a job of one partition. */
 static void measure_partition(const bench *self, cuda_kernel_codec codec, const char *name)
 {
-    const cuda_kernel_work work = {.codec = codec,
-                                   .source = self->elements,
-                                   .encoded = self->encoded,
-                                   .count = PARTITION,
-                                   .chunk_elements = CHUNK,
-                                   .room = encoded_room(codec),
-                                   .ratio = 0.01,
-                                   .scaling = true};
-    for (int run = -2; run < RUNS; run++) {
-        if (run == 0) {
-            check_cuda(cudaEventRecord(self->began, self->stream), "cudaEventRecord");
-        }
-        check_cuda(cuda_kernels_encode(&work, self->stream), "a kernel");
-    }
-    printf("kernels: encode %s: 1 MiB in %.1f us\n", name, seconds_each(self) * 1e6);
+    printf("kernels: encode %s: 1 MiB in %.1f us\n", name, time_runs(self, codec, PARTITION, false) * 1e6);
 }
 
 /* Numbers of many sizes, both signs. */
