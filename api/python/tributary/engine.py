@@ -584,5 +584,7 @@ class Engine:
                 call(lib.trib_trace_write, self._handle, os.fsencode(path))
         except JobLostError as problem:
             if problem.status == _abi.TRIB_SYSTEM:  # the file alone is lost
-                raise TributaryError(str(problem), problem.status) from None
+                lost = TributaryError(str(problem), problem.status)
+                lost.status_name = problem.status_name
+                raise lost from None
             raise
