@@ -20,6 +20,7 @@
 
 #include "tests/cuda/module_job.h"
 #include "tests/loop/job.h"
+#include "tests/support/sanitized.h"
 
 #define SECOND INT64_C(1000000000)
 
@@ -52,7 +53,7 @@ static void streams_wait_with_few_queues_and_with_many(void **state)
 {
     static const unsigned queues[] = {1, 5, 8, 32};
     (void)state;
-    for (unsigned i = 0; i < sizeof queues / sizeof queues[0]; i++) {
+    for (unsigned i = 0; i < sizeof queues / sizeof queues[0]; i += TSAN_STRIDE) {
         for (unsigned streams = 1; streams <= 7; streams += 3) {
             const module_job plan =
                 MODULE_JOB(.name = "stream waits", .machines = 2, .gpus = queues[i] == 8 ? 2 : 1, .rounds = 4,
@@ -191,7 +192,7 @@ static void calls_of_jobs_between_machines_fail(void **state)
 static void steps_after_a_failed_call_are_skipped(void **state)
 {
     (void)state;
-    for (unsigned n = 20; n < 80; n += 3) {
+    for (unsigned n = 20; n < 80; n += 3 * TSAN_STRIDE) {
         fail_in(FAKE_COPY, "a copy fails", 2, 2, n);
         fail_in(FAKE_ORDER, "a stream cannot wait for an event", 2, 2, n);
     }

@@ -13,10 +13,11 @@
 
 #include "engine/codec/encoding.h"
 #include "engine/worker/op.h"
+#include "tests/support/sanitized.h"
 
 enum { COUNT = 50000, ROUNDS = 4 };
 
-const char *const codec_oracle_texts[] = {
+static const char *const texts[] = {
     "fp16",
     "bf16,two_way",
     "fp8_e4m3,two_way",
@@ -36,7 +37,6 @@ const char *const codec_oracle_texts[] = {
     "dithering,k=4,seed=5",
     "dithering,k=8,partition=natural,normalize=l2,ef=vanilla,momentum=nesterov,mu=0.9",
     "onebit,ef=vanilla,momentum=heavy_ball,mu=0.5",
-    NULL,
 };
 
 float codec_oracle_value(uint32_t rank, uint32_t round, uint64_t i)
@@ -213,4 +213,12 @@ void codec_oracle_run(const party *self, const char *text, uint32_t flags, uint3
         free(expected.states[i]);
     }
     free(expected.sum);
+}
+
+void codec_oracle_run_all(const party *self, uint32_t flags, uint32_t shared)
+{
+    static size_t calls;
+    for (size_t i = calls++ % TSAN_STRIDE; i < sizeof texts / sizeof texts[0]; i += TSAN_STRIDE) {
+        codec_oracle_run(self, texts[i], flags, shared);
+    }
 }

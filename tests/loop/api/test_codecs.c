@@ -19,9 +19,7 @@ static void every_codec(job_tweak tweak, int servers)
 {
     party self = {.count = WORKERS, .ranks = {0, 1, 2}};
     job_open(&self.jobs, WORKERS, servers, tweak);
-    for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
-        codec_oracle_run(&self, codec_oracle_texts[i], 0, 1);
-    }
+    codec_oracle_run_all(&self, 0, 1);
     job_close(&self.jobs);
 }
 
@@ -45,9 +43,7 @@ static void groups_sum_in_every_codec(void **state)
     party self;
     job_open(&self.jobs, 4, 0, party_small_pieces);
     party_make_group(&self, "three of four", ranks, WORKERS);
-    for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
-        codec_oracle_run(&self, codec_oracle_texts[i], 0, 1);
-    }
+    codec_oracle_run_all(&self, 0, 1);
     job_close(&self.jobs);
 }
 

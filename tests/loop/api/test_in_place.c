@@ -22,6 +22,7 @@
 
 #include "tests/loop/api/in_place_wrap.h"
 #include "tests/loop/job.h"
+#include "tests/support/sanitized.h"
 
 #define KERNEL_BYTES 65536u /* reads that look for memory stay below this, far below any tensor's size */
 #define STEPS_MAX 2000      /* enough steps until a member is killed */
@@ -121,7 +122,7 @@ static void test_sums_are_exact(void **unused)
         {.workers = 4, .servers = 0, .steps = 3, .is_mixed = true, .chunk_bytes = 262144, .reactors = 1},
     };
     (void)unused;
-    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i++) {
+    for (size_t i = 0; i < sizeof jobs / sizeof *jobs; i += TSAN_STRIDE) {
         in_place_table with = jobs[i];
         with.seed = i;
         snprintf(with.transport, sizeof with.transport, "%s", i % 2 == 0 ? "auto" : "shm");
@@ -147,7 +148,7 @@ static void test_late_ones_recall_leases(void **unused)
 static void test_who_gives_up_takes_its_memory_back(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < 3; i++) {
+    for (unsigned i = 0; i < 3; i += TSAN_STRIDE) {
         const in_place_table with = {.scene = GIVES_UP,
                                      .workers = 2 + i,
                                      .servers = i % 2,
@@ -170,7 +171,7 @@ static void test_who_is_killed_ends_the_job(void **unused)
     if (are_copied) {
         skip(); /* no member leases anything */
     }
-    for (int i = 0; i < 6; i++) {
+    for (unsigned i = 0; i < 6; i += TSAN_STRIDE) {
         int how[IN_PLACE_MEMBERS_MAX];
         const in_place_table with = {.scene = KILLED,
                                      .workers = 3,
@@ -204,7 +205,7 @@ static void test_who_is_killed_ends_the_job(void **unused)
 static void test_who_closes_takes_its_memory_back(void **unused)
 {
     (void)unused;
-    for (int i = 0; i < 4; i++) {
+    for (unsigned i = 0; i < 4; i += TSAN_STRIDE) {
         int how[IN_PLACE_MEMBERS_MAX];
         const in_place_table with = {.scene = CLOSED,
                                      .workers = 3,

@@ -25,9 +25,7 @@ static void every_codec(int workers, int servers, int on_one)
     party self;
     open_job(&self.jobs, workers, servers, on_one, servers > 0 ? in_pieces_served : in_pieces);
     party_all_workers(&self);
-    for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
-        codec_oracle_run(&self, codec_oracle_texts[i], TRIB_TENSOR_DEVICE, (uint32_t)on_one);
-    }
+    codec_oracle_run_all(&self, TRIB_TENSOR_DEVICE, (uint32_t)on_one);
     close_job(&self.jobs);
 }
 
@@ -82,9 +80,7 @@ static void devices_of_a_group(void **state)
     open_job(&self.jobs, 4, 0, 2, in_pieces);
     watched = NULL;
     party_make_group(&self, "three of four", ranks, 3);
-    for (size_t i = 0; codec_oracle_texts[i] != NULL; i++) {
-        codec_oracle_run(&self, codec_oracle_texts[i], TRIB_TENSOR_DEVICE, 1);
-    }
+    codec_oracle_run_all(&self, TRIB_TENSOR_DEVICE, 1);
     close_job(&self.jobs);
     assert_true(atomic_load(&residuals) > 0);
     assert_int_equal(atomic_load(&forgotten), atomic_load(&residuals));
