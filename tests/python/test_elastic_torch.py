@@ -96,7 +96,7 @@ def hosts_change(python):
 
 def digits_with_chaos(python):
     """The example learns as much as without kills."""
-    example = python_bed.SOURCE + '/examples/elastic_digits.py'
+    example = python_bed.SOURCE + '/examples/python/elastic_digits.py'
 
     def accuracy(*arguments):
         job = Job(

@@ -31,6 +31,7 @@ def main():
             ('alone', lambda: all_cases(python, 1)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+            ('example', lambda: python_bed.example_learns(python, 'train_mxnet.py')),
         ]
     )
 

@@ -45,6 +45,8 @@ def main():
         ('strategy_of_one_device', lambda: strategy(python, 1)),
         ('strategy_of_two_devices', lambda: strategy(python, 2)),
         ('keras', lambda: keras(python, 'tensorflow', 2)),
+        ('example', lambda: python_bed.example_learns(python, 'train_tensorflow.py')),
+        ('keras_example', lambda: python_bed.example_learns(python, 'train_keras.py')),
     ]
     for backend in 'jax', 'torch':
         other, reason = python_bed.interpreter(backend)

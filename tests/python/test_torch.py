@@ -113,11 +113,6 @@ def function_in_workers(python):
     assert 'told: run: a worker ended with status 1' in output, output[-1500:]
 
 
-def digits_example(python):
-    output = python_bed.run_workers(python, 2, python_bed.SOURCE + '/examples/torch_digits.py', '--epochs', '3')
-    assert 'accuracy' in output, output[-800:]
-
-
 def main():
     python, reason = python_bed.interpreter('torch')
     if python is None:
@@ -132,7 +127,7 @@ def main():
             ('alias', lambda: horovod_and_byteps_names(python)),
             ('places_of_names', lambda: places_of_names(python)),
             ('function_in_workers', lambda: function_in_workers(python)),
-            ('digits', lambda: digits_example(python)),
+            ('example', lambda: python_bed.example_learns(python, 'train_torch.py')),
         ]
     )
 

@@ -123,6 +123,7 @@ def fill(build, root, version):
         'docs/**/*.md',
         'examples/*.c',
         'examples/*.py',
+        'examples/python/*.py',
         'examples/digits/*.[chm]*',
         'examples/own_codec/*.[ch]',
     )

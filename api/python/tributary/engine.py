@@ -73,6 +73,8 @@ class Operation:
             error = _abi.trib_error()
             status = lib.trib_op_wait(self._handle, part, ctypes.byref(error))
             if lib.trib_op_status(self._handle) != _abi.TRIB_PENDING:
+                if status == _abi.TRIB_TIMEOUT:  # the wait's own, if the operation has completed just after it
+                    status = lib.trib_op_wait(self._handle, 0, ctypes.byref(error))
                 self._complete(status, error.text)
             elif left is not None:
                 left -= part

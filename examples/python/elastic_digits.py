@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""elastic_digits.py - trains on while workers are lost and come back: the digits of examples/digits/digits.csv.
+"""elastic_digits.py - trains on while workers are lost and come back. It reads handwritten digits.
 
     tributary run --elastic 1:4 -- python3 elastic_digits.py [--epochs N] [--chaos KILLS --pause 0.1]
 
@@ -12,8 +12,8 @@ import random
 import signal
 import time
 
+import data
 import torch
-from torch_digits import load
 
 import tributary.torch as hvd  # was: import horovod.torch as hvd
 
@@ -25,20 +25,15 @@ def main():
     parser.add_argument(
         '--pause', type=float, default=0, metavar='SECONDS', help='after each step, as a larger model has'
     )
-    parser.add_argument(
-        '--data', default=os.path.join(os.path.dirname(os.path.abspath(__file__)), 'digits', 'digits.csv')
-    )
     arguments = parser.parse_args()
 
     hvd.init()
     torch.manual_seed(1)
-    images, digits = load(arguments.data)
-    order = torch.randperm(len(images))
-    training, held_out = order[:1500], order[1500:]
-    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    (images, digits), held_out = (tuple(map(torch.from_numpy, part)) for part in data.digits())
+    model = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     optimizer = hvd.DistributedOptimizer(optimizer, named_parameters=model.named_parameters())
-    sampler = hvd.elastic.ElasticSampler(training)
+    sampler = hvd.elastic.ElasticSampler(images)
     state = hvd.elastic.TorchState(model=model, optimizer=optimizer, sampler=sampler, epoch=0, kills=0)
 
     def die_now_and_then():
@@ -54,10 +49,9 @@ def main():
     @hvd.elastic.run
     def train(state):
         while state.epoch < arguments.epochs:
-            for batch in torch.utils.data.DataLoader(range(len(training)), batch_size=25, sampler=sampler):
+            for batch in torch.utils.data.DataLoader(range(len(images)), batch_size=25, sampler=sampler):
                 optimizer.zero_grad()
-                chosen = training[batch]
-                loss = torch.nn.functional.cross_entropy(model(images[chosen]), digits[chosen])
+                loss = torch.nn.functional.cross_entropy(model(images[batch]), digits[batch])
                 loss.backward()
                 optimizer.step()
                 sampler.record_indices(batch.tolist())
@@ -66,7 +60,7 @@ def main():
                 die_now_and_then()
             state.epoch += 1
             sampler.set_epoch(state.epoch)
-        right = (model(images[held_out]).argmax(1) == digits[held_out]).float().mean()
+        right = (model(held_out[0]).argmax(1) == held_out[1]).float().mean()
         return hvd.allreduce(right, name='accuracy').item()
 
     accuracy = train(state)
