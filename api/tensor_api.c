@@ -1,4 +1,7 @@
 /* tensor_api.c - the entry points about tensors: check the arguments and the state, then forward. Nothing else. */
+#include <errno.h>
+
+#include "api/blocking.h"
 #include "api/check.h"
 
 static trib_status check_shape(const trib_tensor_desc *desc, trib_error *error)
@@ -54,6 +57,28 @@ static trib_status check_desc(const trib_tensor_desc *desc, trib_error *error)
     return check_shape(desc, error);
 }
 
+/* A program that declares and releases faster than the coordinator answers is held up until that has caught up, so that
+ * memory does not grow. */
+static trib_status wait_for_ending_tensors(trib_engine *engine, const trib_tensor_desc *desc, trib_error *error)
+{
+    const bool may_wait = trib_api_check_may_block(engine, NULL) == TRIB_OK;
+    const struct timespec deadline = trib_api_deadline_in(engine->config.peer_timeout_ns);
+    int code = may_wait ? 0 : ETIMEDOUT;
+    pthread_mutex_lock(&engine->mutex);
+    while (engine->tensors_ending >= TRIB_TENSORS_ENDING_MAX && code != ETIMEDOUT &&
+           trib_engine_check_open_locked(engine, NULL) == TRIB_OK) {
+        code = pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
+    }
+    const uint32_t ending = engine->tensors_ending;
+    pthread_mutex_unlock(&engine->mutex);
+    return ending < TRIB_TENSORS_ENDING_MAX || code != ETIMEDOUT
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_BUSY,
+                                "tensor \"%s\": the coordinator has not answered for %u tensors that this worker has "
+                                "released: try again%s",
+                                desc->name, ending, may_wait ? "" : " when the engine has run, or on another thread");
+}
+
 /* The group is held meanwhile, so that no other thread releases it. */
 static trib_status declare_in_group(trib_engine *engine, const trib_tensor_desc *desc, uintptr_t *handle_out,
                                     trib_error *error)
@@ -100,7 +125,8 @@ trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *des
                               desc->name);
     }
     uintptr_t handle = 0;
-    status = declare_in_group(engine, desc, &handle, error);
+    status = wait_for_ending_tensors(engine, desc, error);
+    status = status == TRIB_OK ? declare_in_group(engine, desc, &handle, error) : status;
     if (status == TRIB_OK) {
         *tensor_out = trib_api_tensor_handle(handle);
     }

@@ -556,7 +556,9 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 typedef struct trib_group_desc {
     uint32_t struct_size; /* set by trib_group_desc_init */
     uint32_t flags;       /* none defined: 0 */
-    const char *name;     /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all members; the rules of tensor names apply */
+    /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all members, and on others if these have no common rank; the rules of
+     * tensor names apply */
+    const char *name;
     const int32_t *ranks; /* its members, each once, in the order in which the group counts them from 0; copied */
     uint32_t rank_count;
     uint32_t reserved_32;
@@ -570,12 +572,13 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
  * names decide which calls belong together. Servers are shared, and tensors of one name in two groups are two tensors.
  * Returns at once, and tensors may be declared in the group at once. The same name with the same ranks gives the same
  * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
- * TRIB_MISMATCH, on every member, and a text that says who gave which ranks. TRIB_INVALID (a rank that does not fit or
- * comes twice; this worker is none of them), TRIB_STATE (no worker), TRIB_BUSY (this worker has as many groups as a job
- * can have, 1023, with those that have not ended everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group
- * lives until trib_group_release or the engine's end. With TRIB_SURVIVE=workers a group and its tensors end with the
- * epoch: calls that use them then fail with TRIB_EPOCH_CHANGED, and the name may be used for other ranks
- * (TRIB_EPOCH_CHANGED between two epochs). TRIB_ANY_THREAD. */
+ * TRIB_MISMATCH, on every member, and a text that says who gave which ranks; if all workers together have more groups
+ * than a job can have, those in the last ones with TRIB_BUSY. TRIB_INVALID (a rank that does not fit or comes twice;
+ * this worker is none of them), TRIB_STATE (no worker), TRIB_BUSY (this worker has as many groups as a job can have,
+ * 1023, with those that have not ended everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group lives
+ * until trib_group_release or the engine's end. With TRIB_SURVIVE=workers a group and its tensors end with the epoch:
+ * calls that use them then fail with TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED
+ * between two epochs). TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
 /* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and the group's
@@ -722,17 +725,19 @@ TRIB_API void trib_tensor_desc_init(trib_tensor_desc *desc, size_t struct_size);
 /* Declares a tensor once; workers may do so at any time and in any order: names decide which belong together. Declaring
  * a name again with the same type, count, shape and flags gives the same handle, and sets the default priority of the
  * operations that this worker submits from then on; with other values it returns TRIB_MISMATCH. Shapes are compared
- * only if both are given. Returns at once; but for a tensor on devices of several machines, of 16 MiB or more for each
- * rank, it takes and registers host memory: part of a second for each GiB. Workers compare their declarations later; if
- * these differ, all operations on the tensor that are not over complete with TRIB_MISMATCH, on every worker, and a text
- * that says who declared what (a broadcast may be over before all have declared). TRIB_STATE (no worker), TRIB_INVALID,
+ * only if both are given. Returns at once, but for two cases: of a tensor on devices of several machines, of 16 MiB or
+ * more for each rank, it takes and registers host memory, part of a second for each GiB; and where this worker has
+ * released thousands of tensors for which the coordinator has not answered, it waits for that, at most peer_timeout_ns,
+ * or, where the caller may not block, fails with TRIB_BUSY. Workers compare their declarations later; if these differ,
+ * all operations on the tensor that are not over complete with TRIB_MISMATCH, on every worker, and a text that says who
+ * declared what (a broadcast may be over before all have declared). TRIB_STATE (no worker), TRIB_INVALID,
  * TRIB_UNSUPPORTED (a device tensor in an engine without a device), TRIB_NO_MEMORY, TRIB_CLOSED, or the status that
  * ended the job. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_declare(trib_engine *engine, const trib_tensor_desc *desc,
                                                       trib_tensor **tensor_out, trib_error *error);
 
-/* Finds the handle of a tensor by its name. TRIB_INVALID: this worker has not declared the tensor, or has released it.
- * TRIB_ANY_THREAD. */
+/* Finds the handle of a tensor of all workers by its name; of a group's, trib_tensor_declare gives it again.
+ * TRIB_INVALID: this worker has not declared the tensor, or has released it. TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_tensor_find(trib_engine *engine, const char *name, trib_tensor **tensor_out,
                                                    trib_error *error);
 

@@ -45,6 +45,8 @@ _Static_assert(TRIB_ADDRESS_MAX >= 3 * 48, "several IPv6 addresses with brackets
 #define TRIB_TENSOR_BYTES_MAX (UINT64_C(1) << 44) /* bytes of a tensor, even if another member declares it */
 /* tensors of a job, which are numbered below this; each core has a table of them */
 #define TRIB_TENSORS_MAX (1u << 20)
+/* Tensors that a worker has released and the coordinator has not answered for: the next declaration waits. */
+#define TRIB_TENSORS_ENDING_MAX 4096u
 /* Rounds of a tensor. Numbers never restart: a later round has a higher number everywhere. A number that is compared
  * may be a few rounds beyond. */
 #define TRIB_ROUNDS_MAX (UINT32_MAX - 1024u)

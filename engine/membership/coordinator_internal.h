@@ -55,6 +55,7 @@ typedef struct trib_group_entry {
     trib_rank_set *ranks;
     uint32_t first_rank;
     bool is_known, bad; /* is_known: all members of the job know its ranks */
+    trib_status bad_status;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     uint32_t *tags;          /* by rank, or a TRIB_TAG_* */
     uint32_t released_count; /* number of ranks that have released the group */
@@ -64,10 +65,18 @@ typedef struct trib_group_entry {
     struct trib_group_entry *next;
 } trib_group_entry;
 
+/* The tensors of one name, in the order in which workers declare them. */
+typedef struct trib_registry_name {
+    char key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
+    struct trib_registry_entry *first, *last;
+    UT_hash_handle hh;
+    struct trib_registry_entry *undeclared[]; /* by rank: the oldest tensor that it has not declared, or NULL */
+} trib_registry_name;
+
 /* A tensor as the first worker declared it. */
 typedef struct trib_registry_entry {
     char name[TRIB_TENSOR_NAME_MAX + 1];
-    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
+    trib_registry_name *named; /* the tensors of its name */
     trib_dtype dtype;
     trib_group_entry *group; /* NULL: all workers share it */
     trib_layout layout;
@@ -92,11 +101,11 @@ typedef struct trib_registry_entry {
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
     uint32_t declared_count, released_count;
-    uint32_t join_round;               /* last round at the time when all had joined last (uneven_inputs.h) */
-    uint32_t join_round_next;          /* last round of the workers that have joined since */
-    uint32_t rounds;                   /* largest number of operations of a worker that has released it */
-    struct trib_registry_entry *later; /* the next tensor of the same name, which some worker has declared already */
-    struct trib_registry_entry *newer, *older; /* all tensors, in the order of their declaration */
+    uint32_t join_round;                         /* last round at the time when all had joined last (uneven_inputs.h) */
+    uint32_t join_round_next;                    /* last round of the workers that have joined since */
+    uint32_t rounds;                             /* largest number of operations of a worker that has released it */
+    struct trib_registry_entry *later, *earlier; /* the next one and the one before of the same name */
+    struct trib_registry_entry *newer, *older;   /* all tensors, in the order of their declaration */
     uint64_t serve;    /* SERVEs sent to each member up to and including this tensor's own; 0: none */
     char lacking[192]; /* names of members that do not have the codec */
     bool is_known;     /* all members that know partitions have answered */
@@ -106,7 +115,6 @@ typedef struct trib_registry_entry {
     unsigned char *answered; /* by rank; NULL: the new placement has not been proposed yet */
     uint32_t answer_count, first_round;
     bool not_now;
-    UT_hash_handle hh;
 } trib_registry_entry;
 
 struct trib_rebalance_state;
@@ -135,7 +143,7 @@ struct trib_coordinator {
     uint32_t settings_told; /* a bit for each job-wide setting that was found to differ and is logged */
     trib_roster *roster;    /* owned by the coordinator */
     trib_dealer *dealer;
-    struct trib_registry_entry *registry;                     /* by name: the oldest tensor of each */
+    struct trib_registry_name *registry;                      /* by name */
     struct trib_registry_entry *tensors_first, *tensors_last; /* all tensors (newer, older) */
     uint32_t tensors_alive;
     trib_tensor_number *numbers;

@@ -18,12 +18,24 @@
 #include "engine/membership/commits.h"
 #include "engine/membership/coordinator_internal.h"
 
-/* Returns the oldest group of the name that the rank has not asked for, or NULL. */
-static trib_group_entry *find_unasked(const trib_coordinator *self, const char *name, uint32_t rank)
+static bool have_common_rank(const trib_rank_set *one, const trib_rank_set *other)
+{
+    bool have = false;
+    for (uint32_t i = 0; i < one->count && !have; i++) {
+        have = trib_rank_set_index(other, one->ranks[i]) != TRIB_RANK_ABSENT;
+    }
+    return have;
+}
+
+/* Returns the oldest group of the name that the rank has not asked for, or NULL. Groups without a common rank are two,
+ * although they have one name. */
+static trib_group_entry *find_unasked(const trib_coordinator *self, const char *name, const trib_rank_set *ranks,
+                                      uint32_t rank)
 {
     trib_group_entry *oldest = NULL;
     for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
-        if (!entry->is_ending && entry->tags[rank] == TRIB_TAG_NONE && strcmp(entry->name, name) == 0) {
+        if (!entry->is_ending && entry->tags[rank] == TRIB_TAG_NONE && strcmp(entry->name, name) == 0 &&
+            have_common_rank(ranks, entry->ranks)) {
             oldest = entry;
         }
     }
@@ -60,7 +72,7 @@ static void answer_create(trib_coordinator *self, const trib_group_entry *entry,
         return;
     }
     if (entry->bad) {
-        const trib_cause cause = trib_cause_note(TRIB_MISMATCH, TRIB_NO_MEMBER, entry->bad_text);
+        const trib_cause cause = trib_cause_note(entry->bad_status, TRIB_NO_MEMBER, entry->bad_text);
         trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_GROUP_BAD, .tensor = entry->tags[rank]}, &cause);
     } else if (entry->is_known) {
         trib_assert(trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT); /* else they disagree */
@@ -232,9 +244,20 @@ static void reject_differing(trib_coordinator *self, trib_group_entry *entry, co
     describe_ranks(entry->ranks, mine, sizeof mine);
     describe_ranks(other, theirs, sizeof theirs);
     entry->bad = true;
+    entry->bad_status = TRIB_MISMATCH;
     snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s",
              entry->name, trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank),
              theirs);
+    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
+}
+
+static void reject_for_number(trib_coordinator *self, trib_group_entry *entry)
+{
+    entry->bad = true;
+    entry->bad_status = TRIB_BUSY;
+    snprintf(entry->bad_text, sizeof entry->bad_text,
+             "group \"%.64s\": the job has %u groups, as many as it can have: release some first", entry->name,
+             self->groups_numbered);
     trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
 }
 
@@ -242,12 +265,9 @@ static void reject_differing(trib_coordinator *self, trib_group_entry *entry, co
 static trib_status add_group(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank,
                              uint32_t tag, trib_error *error)
 {
-    trib_group_entry *entry = find_unasked(self, name, rank);
+    trib_group_entry *entry = find_unasked(self, name, ranks, rank);
     const bool is_new = entry == NULL;
-    if (is_new && !may_wait(self)) {
-        trib_rank_set_unref(ranks);
-        return trib_error_set(error, TRIB_NO_MEMORY, "the job has as many groups as it can have");
-    }
+    const bool gets_number = !is_new || may_wait(self);
     if (is_new) {
         entry = new_entry(self, name, ranks, rank);
         if (entry == NULL) {
@@ -259,6 +279,9 @@ static trib_status add_group(trib_coordinator *self, const char *name, trib_rank
     }
     trib_assert(entry->tags[rank] == TRIB_TAG_NONE);
     entry->tags[rank] = tag;
+    if (!gets_number) {
+        reject_for_number(self, entry);
+    }
     if (!is_new && !entry->bad && !are_equal(entry->ranks, ranks)) {
         reject_differing(self, entry, ranks, rank);
         answer_all(self, entry);
@@ -314,10 +337,12 @@ static void free_ended(trib_coordinator *self, trib_group_entry *entry)
     *at = entry->next;
     trib_commits_group_ended(self, entry->ranks);
     trib_numbers_group_ended(self, entry->ranks);
-    trib_assert(self->groups_numbered > 0 && find_id(self, entry->ranks->id) == entry);
-    self->groups_by_id[entry->ranks->id] = NULL;
-    self->groups_numbered--;
-    self->uneven.bytes[entry->ranks->id] = 0;
+    if (entry->ranks->id > 0) {
+        trib_assert(self->groups_numbered > 0 && find_id(self, entry->ranks->id) == entry);
+        self->groups_by_id[entry->ranks->id] = NULL;
+        self->groups_numbered--;
+        self->uneven.bytes[entry->ranks->id] = 0;
+    }
     entry_free(entry);
 }
 
@@ -336,10 +361,11 @@ static void number_waiting(trib_coordinator *self)
     } while (oldest != NULL && oldest->ranks->id > 0);
 }
 
-/* All workers that have a part in the group have released it, or left, and not all have left. */
+/* All workers that have a part in the group have released it, or left, and not all have left. A good one that waits for
+ * its number is made first, because its workers wait for it. */
 static bool is_over(const trib_coordinator *self, const trib_group_entry *entry)
 {
-    bool is_over = entry->released_count > 0 && !entry->is_ending && entry->ranks->id > 0;
+    bool is_over = entry->released_count > 0 && !entry->is_ending && (entry->ranks->id > 0 || entry->bad);
     for (uint32_t i = 0; i < self->worker_count && is_over; i++) {
         const bool has_part =
             entry->tags[i] != TRIB_TAG_NONE || trib_rank_set_index(entry->ranks, i) != TRIB_RANK_ABSENT;
@@ -351,6 +377,10 @@ static bool is_over(const trib_coordinator *self, const trib_group_entry *entry)
 static void check_over(trib_coordinator *self, trib_group_entry *entry)
 {
     if (is_over(self, entry)) {
+        if (entry->ranks->id == 0) { /* no member has heard of it */
+            free_ended(self, entry);
+            return;
+        }
         entry->is_ending = true;
         memset(entry->knows, 0, trib_coordinator_slots(self));
         tell_members(self, &(trib_frame){.type = TRIB_FRAME_GROUP_FORGET, .group = entry->ranks->id}, NULL, 0);

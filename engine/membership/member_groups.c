@@ -109,7 +109,7 @@ static void release_waiting(trib_engine *engine, trib_group *group)
         tensor->group_next = NULL;
         tensor->waits_for_group = false;
         if (group->state == TRIB_GROUP_BAD) {
-            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+            trib_tensor_bad(tensor, group->bad_status, group->bad_text);
         } else {
             trib_member_send_declare(engine, tensor);
         }
@@ -167,6 +167,7 @@ trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *fr
         return status;
     }
     trib_job_render(engine, &cause, group->bad_text);
+    group->bad_status = cause.status;
     group->state = TRIB_GROUP_BAD;
     release_waiting(engine, group);
     for (uint32_t tag = 0;; tag++) {
@@ -177,7 +178,7 @@ trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *fr
             break;
         }
         if (tensor->group == group) {
-            trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+            trib_tensor_bad(tensor, group->bad_status, group->bad_text);
         }
     }
     end_if_released(engine, group);
@@ -209,7 +210,7 @@ void trib_member_declare_in_group(const trib_engine *engine, trib_tensor *tensor
     if (group == NULL || group->state == TRIB_GROUP_MADE) {
         trib_member_send_declare(engine, tensor);
     } else if (group->state == TRIB_GROUP_BAD) {
-        trib_tensor_bad(tensor, TRIB_MISMATCH, group->bad_text);
+        trib_tensor_bad(tensor, group->bad_status, group->bad_text);
     } else {
         trib_assert(!tensor->waits_for_group && tensor->group_next == NULL);
         trib_tensor **at = &group->waiting;

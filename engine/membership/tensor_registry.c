@@ -53,39 +53,95 @@ static void free_entry(trib_registry_entry *entry)
     free(entry);
 }
 
-/* Adds the entry behind those of its name. Returns false if there is no memory. */
-static bool link_entry(trib_coordinator *self, trib_registry_entry *entry)
+/* ---- The tensors of a name ---- */
+
+static trib_registry_name *find_name(const trib_coordinator *self, const char *key)
 {
-    trib_registry_entry *first = NULL;
-    HASH_FIND_STR(self->registry, entry->table_key, first);
-    if (first == NULL) {
-        HASH_ADD_STR(self->registry, table_key, entry);
-        if (entry->hh.tbl == NULL) {
-            return false;
+    trib_registry_name *name = NULL;
+    HASH_FIND_STR(self->registry, key, name);
+    return name;
+}
+
+/* Finds the name, or adds it. Returns NULL if there is no memory. */
+static trib_registry_name *find_or_add_name(trib_coordinator *self, const char *key)
+{
+    trib_registry_name *name = find_name(self, key);
+    if (name != NULL) {
+        return name;
+    }
+    name = calloc(1, sizeof *name + self->worker_count * sizeof(trib_registry_entry *));
+    if (name != NULL) {
+        snprintf(name->key, sizeof name->key, "%s", key);
+        HASH_ADD_STR(self->registry, key, name);
+        if (name->hh.tbl == NULL) {
+            free(name);
+            name = NULL;
         }
     }
-    for (; first != NULL; first = first->later) {
-        if (first->later == NULL) {
-            first->later = entry;
-            break;
-        }
+    return name;
+}
+
+static void forget_name_without_tensors(trib_coordinator *self, trib_registry_name *name)
+{
+    trib_assert((name->first == NULL) == (name->last == NULL));
+    if (name->first == NULL) {
+        HASH_DEL(self->registry, name);
+        free(name);
+    }
+}
+
+/* Each rank declares the tensors of a name in turn, so behind the oldest that it has not declared all others are
+ * undeclared, too. */
+static void move_on(const trib_coordinator *self, const trib_registry_entry *entry, uint32_t rank)
+{
+    trib_assert(rank < self->worker_count);
+    if (entry->named->undeclared[rank] == entry) {
+        entry->named->undeclared[rank] = entry->later;
+    }
+}
+
+/* Adds the entry behind those of its name. */
+static void link_entry(trib_coordinator *self, trib_registry_entry *entry)
+{
+    trib_registry_name *name = entry->named;
+    entry->earlier = name->last;
+    *(name->last == NULL ? &name->first : &name->last->later) = entry;
+    name->last = entry;
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        name->undeclared[i] = name->undeclared[i] == NULL ? entry : name->undeclared[i];
     }
     trib_assert((self->tensors_first == NULL) == (self->tensors_last == NULL));
     entry->older = self->tensors_last;
     *(self->tensors_last == NULL ? &self->tensors_first : &self->tensors_last->newer) = entry;
     self->tensors_last = entry;
     self->tensors_alive++;
-    return true;
 }
 
-static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declaration *what, uint32_t rank)
+static void unlink_entry(trib_coordinator *self, trib_registry_entry *entry)
+{
+    trib_registry_name *name = entry->named;
+    for (uint32_t i = 0; i < self->worker_count; i++) {
+        move_on(self, entry, i);
+    }
+    trib_assert(entry->earlier == NULL ? name->first == entry : entry->earlier->later == entry);
+    *(entry->earlier == NULL ? &name->first : &entry->earlier->later) = entry->later;
+    *(entry->later == NULL ? &name->last : &entry->later->earlier) = entry->earlier;
+    forget_name_without_tensors(self, name);
+    trib_assert(self->tensors_alive > 0);
+    trib_assert(entry->older == NULL ? self->tensors_first == entry : entry->older->newer == entry);
+    *(entry->older == NULL ? &self->tensors_first : &entry->older->newer) = entry->newer;
+    *(entry->newer == NULL ? &self->tensors_last : &entry->newer->older) = entry->older;
+    self->tensors_alive--;
+}
+
+static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declaration *what, const char *key,
+                                      uint32_t rank)
 {
     trib_registry_entry *entry = calloc(1, sizeof *entry);
     if (entry == NULL) {
         return NULL;
     }
     snprintf(entry->name, sizeof entry->name, "%s", what->name);
-    trib_declaration_key(what, entry->table_key, sizeof entry->table_key);
     entry->dtype = what->dtype;
     entry->count = what->count;
     entry->local_size = what->local_size;
@@ -99,7 +155,12 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     entry->tags = malloc(self->worker_count * sizeof *entry->tags);
     entry->counts =
         calloc(trib_partitioning_slice_count(what->layout, trib_registry_sharers(self, entry)), sizeof *entry->counts);
-    if (entry->tags == NULL || entry->counts == NULL || !trib_number_take(self, &entry->id)) {
+    const bool has_memory = entry->tags != NULL && entry->counts != NULL;
+    entry->named = has_memory ? find_or_add_name(self, key) : NULL;
+    if (entry->named == NULL || !trib_number_take(self, &entry->id)) {
+        if (entry->named != NULL) {
+            forget_name_without_tensors(self, entry->named);
+        }
         free_entry(entry);
         return NULL;
     }
@@ -107,11 +168,7 @@ static trib_registry_entry *new_entry(trib_coordinator *self, const trib_declara
     if (entry->id < self->number_count) {
         self->numbers[entry->id].ranks = entry->group == NULL ? NULL : entry->group->ranks;
     }
-    if (!link_entry(self, entry)) {
-        trib_number_give(self, entry->id);
-        free_entry(entry);
-        return NULL;
-    }
+    link_entry(self, entry);
     return entry;
 }
 
@@ -220,20 +277,10 @@ static trib_status note_tag(trib_coordinator *self, trib_registry_entry *entry, 
     trib_assert(entry->tags[rank] == TRIB_TAG_NONE);
     slot->tensors[tag] = entry;
     entry->tags[rank] = tag;
+    move_on(self, entry, rank);
     entry->declared_count++;
     trib_assert(entry->declared_count <= trib_registry_sharers(self, entry));
     return TRIB_OK;
-}
-
-/* Returns the oldest tensor of the name that the rank has not declared, or NULL. */
-static trib_registry_entry *find_undeclared(const trib_coordinator *self, const char *key, uint32_t rank)
-{
-    trib_registry_entry *entry = NULL;
-    HASH_FIND_STR(self->registry, key, entry);
-    while (entry != NULL && entry->tags[rank] != TRIB_TAG_NONE) {
-        entry = entry->later;
-    }
-    return entry;
 }
 
 trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
@@ -247,9 +294,10 @@ trib_status trib_registry_take_declare(trib_coordinator *self, uint32_t rank, co
     }
     char key[TRIB_TENSOR_NAME_MAX + 12];
     trib_declaration_key(&what, key, sizeof key);
-    trib_registry_entry *entry = find_undeclared(self, key, rank);
+    const trib_registry_name *name = find_name(self, key);
+    trib_registry_entry *entry = name == NULL ? NULL : name->undeclared[rank];
     if (entry == NULL) {
-        entry = new_entry(self, &what, rank);
+        entry = new_entry(self, &what, key, rank);
         if (entry != NULL && entry->id >= TRIB_TENSORS_MAX) {
             trib_registry_mark_bad(self, entry, TRIB_MISMATCH, "the job has as many tensors as it can have");
         }
@@ -316,26 +364,7 @@ static bool is_over(const trib_coordinator *self, const trib_registry_entry *ent
 
 static void end_entry(trib_coordinator *self, trib_registry_entry *entry)
 {
-    trib_registry_entry *first = NULL;
-    HASH_FIND_STR(self->registry, entry->table_key, first);
-    /* Workers declare and release the tensors of a name in turn, so the oldest one mostly ends first. */
-    if (first == entry) {
-        HASH_DEL(self->registry, entry);
-        if (entry->later != NULL) {
-            HASH_ADD_STR(self->registry, table_key, entry->later);
-        }
-    } else {
-        while (first != NULL && first->later != entry) {
-            first = first->later;
-        }
-        trib_assert(first != NULL);
-        first->later = entry->later;
-    }
-    trib_assert(self->tensors_alive > 0);
-    trib_assert(entry->older == NULL ? self->tensors_first == entry : entry->older->newer == entry);
-    *(entry->older == NULL ? &self->tensors_first : &entry->older->newer) = entry->newer;
-    *(entry->newer == NULL ? &self->tensors_last : &entry->newer->older) = entry->older;
-    self->tensors_alive--;
+    unlink_entry(self, entry);
     for (uint32_t i = 0; i < self->worker_count; i++) { /* of those that left without releasing it */
         if (entry->tags[i] < TRIB_TAG_RELEASED) {
             trib_assert(self->slots[i].tensors[entry->tags[i]] == entry);
@@ -427,15 +456,12 @@ void trib_registry_member_left(trib_coordinator *self)
 
 void trib_registry_clear(trib_coordinator *self)
 {
-    HASH_CLEAR(hh, self->registry);
     while (self->tensors_first != NULL) {
         trib_registry_entry *entry = self->tensors_first;
-        self->tensors_first = entry->newer;
-        self->tensors_alive--;
+        unlink_entry(self, entry);
         free_entry(entry);
     }
-    trib_assert(self->tensors_alive == 0);
-    self->tensors_last = NULL;
+    trib_assert(self->tensors_alive == 0 && self->tensors_last == NULL && self->registry == NULL);
     self->serve_first = self->serve_last = NULL;
     free(self->numbers);
     self->numbers = NULL;

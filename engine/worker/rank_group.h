@@ -14,7 +14,7 @@
 typedef enum trib_group_state {
     TRIB_GROUP_ASKED, /* the coordinator has not answered yet */
     TRIB_GROUP_MADE,  /* all members of the job know its ranks */
-    TRIB_GROUP_BAD,   /* its members disagree */
+    TRIB_GROUP_BAD,   /* its members disagree, or the job has too many groups */
 } trib_group_state;
 
 /*
@@ -42,6 +42,7 @@ struct trib_group {
     bool is_asked; /* the coordinator has been told */
     bool ends;     /* the coordinator learns of the end when it has answered */
     uint32_t id;   /* number of the group; set when the coordinator has made it */
+    trib_status bad_status;
     char bad_text[TRIB_ERROR_TEXT_SIZE];
     struct trib_tensor *waiting; /* tensors to be declared when it is made */
 };

@@ -112,6 +112,7 @@ void trib_tensor_release_once(trib_tensor *tensor)
 {
     HASH_DEL(tensor->engine->tensors_by_name, tensor);
     trib_tensor_set_state(tensor, TRIB_TENSOR_RELEASED);
+    tensor->engine->tensors_ending++;
     trib_tensor_unref(tensor);
 }
 
@@ -159,6 +160,10 @@ void trib_tensor_forgotten_locked(trib_tensor *tensor)
     engine->free_tensors = tensor;
     if (group != NULL) {
         trib_rank_group_unref_locked(group);
+    }
+    trib_assert(engine->tensors_ending > 0);
+    if (--engine->tensors_ending == TRIB_TENSORS_ENDING_MAX / 2) {
+        pthread_cond_broadcast(&engine->changed); /* declarations that wait go on */
     }
 }
 

@@ -288,12 +288,62 @@ static void without_a_declaration(void **state)
     job_close(&jobs);
 }
 
+/* Three workers use one name: two for a group of theirs, the third for one of its own. */
+static void of_one_name_without_common_ranks(void **state)
+{
+    (void)state;
+    static const int32_t pair[] = {2, 0}, alone[] = {1};
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    trib_group *first = create(&jobs, 2, "row", pair, 2);
+    for (int turn = 0; turn < 10; turn++) {
+        live_once(&jobs, "row", alone, 1, turn);
+    }
+    assert_int_equal(trib_group_release(first, NULL), TRIB_OK);
+    first = create(&jobs, 0, "row", pair, 2);
+    assert_int_equal(trib_group_release(first, NULL), TRIB_OK);
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
+/* Two workers together make more groups than a job can have, each fewer than a worker may. The last ones are refused,
+ * the others work, and when some are released there is room again. */
+static void too_many_of_two_workers(void **state)
+{
+    (void)state;
+    enum { EACH = TRIB_GROUPS_MAX * 5 / 8 };
+    static trib_group *groups[2][EACH];
+    static const int32_t alone[][1] = {{0}, {1}};
+    char name[16];
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    for (int i = 0; i < EACH; i++) {
+        snprintf(name, sizeof name, "%d", i);
+        for (int rank = 0; rank < 2; rank++) {
+            groups[rank][i] = create(&jobs, rank, name, alone[rank], 1);
+        }
+    }
+    trib_error error = {.text = ""};
+    assert_int_equal(job_wait(meet(&jobs, 0, groups[0][0]), NULL), TRIB_OK);
+    assert_int_equal(job_wait(begin(&jobs, 1, declare(&jobs, 1, groups[1][EACH - 1], TRIB_WHOLE)), &error), TRIB_BUSY);
+    assert_non_null(strstr(error.text, "as many as it can have"));
+    for (int i = 0; i < EACH; i++) {
+        for (int rank = 0; rank < 2; rank++) {
+            assert_int_equal(trib_group_release(groups[rank][i], NULL), TRIB_OK);
+        }
+    }
+    expect_nothing(&jobs);
+    live_once(&jobs, "again", alone[1], 1, 1);
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_stays),         cmocka_unit_test(without_use),
-        cmocka_unit_test(what_is_refused),       cmocka_unit_test(of_members_that_disagree),
-        cmocka_unit_test(without_a_declaration),
+        cmocka_unit_test(nothing_stays),           cmocka_unit_test(without_use),
+        cmocka_unit_test(what_is_refused),         cmocka_unit_test(of_members_that_disagree),
+        cmocka_unit_test(without_a_declaration),   cmocka_unit_test(of_one_name_without_common_ranks),
+        cmocka_unit_test(too_many_of_two_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

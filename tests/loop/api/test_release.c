@@ -136,6 +136,25 @@ static void nothing_stays(void **state)
     job_close(&jobs);
 }
 
+/* A worker declares and releases without an operation, faster than the coordinator answers, and long before the others:
+ * it is held up, so that its memory does not grow. */
+static void one_worker_is_far_ahead(void **state)
+{
+    (void)state;
+    enum { AHEAD = 5 * TRIB_TENSORS_ENDING_MAX };
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    for (int rank = 0; rank < WORKERS; rank++) {
+        for (int i = 0; i < AHEAD; i++) {
+            assert_int_equal(trib_tensor_release(declare(&jobs, rank, "ahead", TRIB_FLOAT32, 10), NULL), TRIB_OK);
+        }
+        assert_in_range(jobs.engines[rank]->tensor_count, 1, TRIB_TENSORS_ENDING_MAX + 1);
+    }
+    live_once(&jobs, "ahead", 10, 1);
+    expect_alive(&jobs, (alive){.tensors = WORKERS, .entries = 1, .numbers = 1});
+    job_close(&jobs);
+}
+
 static void an_operation_in_flight_keeps_it(void **state)
 {
     (void)state;
@@ -464,6 +483,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(nothing_stays),
+        cmocka_unit_test(one_worker_is_far_ahead),
         cmocka_unit_test(an_operation_in_flight_keeps_it),
         cmocka_unit_test(workers_release_in_their_own_time),
         cmocka_unit_test(a_mismatch_ends_with_the_tensor),
