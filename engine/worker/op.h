@@ -407,8 +407,9 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 #define TRIB_BYTES_NAME "__bytes." /* followed by a number; shape[1]: 0 if all give, else the root plus one */
 
 /* ---- op.c: cancelling and completing ---- */
-/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
-TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
+/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. The caller is about
+ * to give back `replaced` operations that count. */
+TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, uint32_t replaced, trib_op **op_out, trib_error *error);
 void trib_op_put_back(trib_op *op);
 /* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
  * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
@@ -438,6 +439,8 @@ void trib_op_complete(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
 void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
+/* Any thread: takes a reference, unless the slot is free. It may be that of another operation by now. */
+TRIB_CHECKED bool trib_op_try_ref(trib_op *op);
 /* The caller has returned its handle, which is closed. */
 void trib_op_give_back(trib_op *op);
 /* The result of an operation that is complete. Its strings live as long as the slot is in use. */
