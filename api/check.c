@@ -56,6 +56,29 @@ trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepa
     return status;
 }
 
+trib_status trib_api_hold_op(const trib_op *handle, trib_op **op_out, trib_error *error)
+{
+    trib_op *op = NULL, *again = NULL;
+    trib_status status = trib_api_find_op(handle, &op, NULL, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    const bool is_held = op != NULL && trib_op_try_ref(op);
+    /* The slot may have got another operation before it was held. */
+    status = is_held ? trib_api_find_op(handle, &again, NULL, error) : TRIB_OK;
+    if (is_held && status == TRIB_OK && again == op) {
+        *op_out = op;
+        return TRIB_OK;
+    }
+    if (is_held) {
+        trib_op_unref(op);
+    }
+    return status != TRIB_OK ? status
+                             : trib_error_set(error, TRIB_STATE,
+                                              "the operation has not succeeded: it was not started, "
+                                              "or another thread is starting it or giving it back");
+}
+
 trib_status trib_api_find_tensor(const trib_tensor *handle, trib_tensor **tensor_out, trib_error *error)
 {
     trib_error_clear(error);

@@ -13,6 +13,9 @@ TRIB_CHECKED trib_status trib_api_check_engine(const trib_engine *engine, trib_e
  * NULL for a prepared operation that has never been started; prepared_out may be NULL. */
 TRIB_CHECKED trib_status trib_api_find_op(const trib_op *handle, trib_op **op_out, trib_prepared **prepared_out,
                                           trib_error *error);
+/* As trib_api_find_op, and takes a reference, which trib_op_unref gives back: until then the slot stays the
+ * operation's. TRIB_STATE: it is prepared and was never started, or is just being started or given back. */
+TRIB_CHECKED trib_status trib_api_hold_op(const trib_op *handle, trib_op **op_out, trib_error *error);
 /* Finds the tensor that a handle stands for; otherwise as trib_api_find_op. */
 TRIB_CHECKED trib_status trib_api_find_tensor(const trib_tensor *handle, trib_tensor **tensor_out, trib_error *error);
 

@@ -43,6 +43,11 @@ trib_status trib_all_to_all(trib_engine *engine, const trib_op_params *params, t
 
 /* ---- Results ---- */
 
+static trib_status fail_unsuccessful(trib_error *error)
+{
+    return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
+}
+
 static trib_status find_succeeded(const trib_op *handle, trib_op **op_out, trib_error *error)
 {
     trib_op *op = NULL;
@@ -51,7 +56,7 @@ static trib_status find_succeeded(const trib_op *handle, trib_op **op_out, trib_
         return status;
     }
     if (op == NULL || atomic_load(&op->status) != TRIB_OK) {
-        return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
+        return fail_unsuccessful(error);
     }
     *op_out = op;
     return TRIB_OK;
@@ -77,8 +82,15 @@ trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capac
                            trib_error *error)
 {
     trib_op *op = NULL;
-    const trib_status status = find_succeeded(handle, &op, error);
-    return status != TRIB_OK ? status : trib_api_write_counts(op->tensor, op->cut, counts, capacity, count_out, error);
+    trib_status status = trib_api_hold_op(handle, &op, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    status = atomic_load(&op->status) == TRIB_OK
+                 ? trib_api_write_counts(op->tensor, op->cut, counts, capacity, count_out, error)
+                 : fail_unsuccessful(error);
+    trib_op_unref(op);
+    return status;
 }
 
 /* The rank of the op's contributor at that place among those that share the tensor. */
@@ -146,8 +158,15 @@ static trib_status submit_bytes(trib_engine *engine, const trib_op_params *param
                                    .group = group};
     trib_request request = {
         .params = params, .collective = TRIB_COLLECTIVE_BROADCAST, .names_root = has_root, .handle_out = op_out};
-    status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
-    status = status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
+    status = trib_ops_reserve(engine, &request, 1, error);
+    if (status == TRIB_OK) {
+        status = trib_tensor_find_or_add(engine, &desc, &request.tensor, NULL, error);
+        if (status == TRIB_OK) {
+            status = trib_ops_submit(engine, &request, 1, error);
+        } else {
+            trib_ops_put_back(engine, &request, 1);
+        }
+    }
     if (status == TRIB_OK) {
         ++*calls;
         pthread_mutex_lock(&engine->mutex);

@@ -17,7 +17,7 @@ typedef struct target {
     const char *name;
     trib_dtype dtype;
     trib_layout layout;
-    bool on_device, is_sharded;
+    bool on_device, is_sharded, is_once;
     uint64_t bytes;
     uint32_t roots, own; /* roots are below the first number, and this worker is the second one */
 } target;
@@ -81,15 +81,20 @@ static trib_status find_once(const trib_engine *engine, const trib_op_params *pa
         return trib_error_set(error, TRIB_INVALID,
                               "TRIB_OP_ONCE: params->tensor is not NULL: leave out the flag for an operation on it");
     }
+    if (params->group != NULL) {
+        return trib_error_set(error, TRIB_UNSUPPORTED,
+                              "TRIB_OP_ONCE is for all workers: declare a tensor in the group, and release it");
+    }
     if (element == 0 || params->bytes % element != 0 || params->bytes > TRIB_TENSOR_BYTES_MAX) {
         return trib_error_set(error, TRIB_INVALID,
                               "TRIB_OP_ONCE: dtype (%d) must be a type, and bytes (%llu) those of whole elements, 2^44 "
                               "at most",
                               (int)params->dtype, (unsigned long long)params->bytes);
     }
-    *out = (target){.name = "__once",
+    *out = (target){.name = "TRIB_OP_ONCE",
                     .dtype = params->dtype,
                     .bytes = params->bytes,
+                    .is_once = true,
                     .roots = trib_rank_group_roots(engine, NULL),
                     .own = trib_rank_group_own(engine, NULL)};
     return TRIB_OK;
@@ -112,6 +117,11 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
     if (params->bytes != 0 && params->bytes != tensor->bytes) {
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": params->bytes is %llu, but it has %llu bytes",
                               tensor->name, (unsigned long long)params->bytes, (unsigned long long)tensor->bytes);
+    }
+    if (params->group != NULL && trib_handle_find((uintptr_t)params->group, TRIB_HANDLE_GROUP) != tensor->group) {
+        return trib_error_set(error, TRIB_INVALID,
+                              "tensor \"%s\": params->group is not the group that it was declared in: leave it NULL",
+                              tensor->name);
     }
     *tensor_out = tensor;
     *out = (target){.name = tensor->name,
@@ -285,8 +295,12 @@ static trib_status check_scatter(const trib_engine *engine, const target *what, 
 static trib_status check_layout(const target *what, trib_layout layout, trib_error *error)
 {
     static const char *const names[] = {"TRIB_WHOLE", "TRIB_SLICES", "TRIB_PAIRS"};
-    return what->layout == layout
-               ? TRIB_OK
+    if (what->layout == layout) {
+        return TRIB_OK;
+    }
+    return what->is_once
+               ? trib_error_set(error, TRIB_UNSUPPORTED, "TRIB_OP_ONCE is for whole tensors: declare one that is %s",
+                                names[layout])
                : trib_error_set(error, TRIB_INVALID, "tensor \"%s\" was declared %s, and the operation needs %s",
                                 what->name, names[what->layout], names[layout]);
 }
@@ -332,6 +346,14 @@ trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *par
     return status == TRIB_OK ? check_struct(params, error) : status;
 }
 
+/* The caller wants no handle. */
+static trib_status check_handle(const trib_op_params *params, trib_error *error)
+{
+    return (params->flags & TRIB_OP_ALLOCATE_OUTPUT) == 0
+               ? TRIB_OK
+               : trib_error_set(error, TRIB_INVALID, "op_out is NULL: only the handle tells where the output is");
+}
+
 trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind, trib_op **op_out,
                             trib_error *error)
 {
@@ -346,11 +368,9 @@ trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, t
     if (status != TRIB_OK) {
         return status;
     }
-    if (op_out == NULL && (params->flags & TRIB_OP_ALLOCATE_OUTPUT) != 0) {
-        return trib_error_set(error, TRIB_INVALID, "op_out is NULL: only the handle tells where the output is");
-    }
     request.handle_out = op_out;
-    return trib_ops_submit(engine, &request, 1, error);
+    status = op_out == NULL ? check_handle(params, error) : TRIB_OK;
+    return status == TRIB_OK ? trib_ops_submit(engine, &request, 1, error) : status;
 }
 
 /* ---- Many operations ---- */
@@ -388,6 +408,9 @@ trib_status trib_submit_batch(trib_engine *engine, const trib_op_params *params,
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
         trib_error why = {.status = TRIB_OK};
         status = read_params(engine, &params[i], params[i].kind, &requests[i], &why);
+        if (status == TRIB_OK && ops_out == NULL) {
+            status = check_handle(&params[i], &why);
+        }
         requests[i].handle_out = ops_out != NULL ? &ops_out[i] : NULL;
         if (status != TRIB_OK) {
             status = fail_at(i, status, &why, error);
@@ -421,7 +444,8 @@ trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, t
     return status == TRIB_OK ? trib_op_prepare_request(engine, &request, op_out, error) : status;
 }
 
-static trib_status find_prepared(const trib_op *handle, trib_engine **engine, uint32_t step, trib_request *request,
+/* The handle of another thread's may be given back meanwhile: whoever starts it looks it up again. */
+static trib_status find_prepared(const trib_op *handle, const trib_engine *engine, uint32_t step, trib_request *request,
                                  trib_error *error)
 {
     trib_op *op = NULL;
@@ -430,19 +454,17 @@ static trib_status find_prepared(const trib_op *handle, trib_engine **engine, ui
     if (status != TRIB_OK) {
         return status;
     }
-    if (prepared == NULL || (*engine != NULL && *engine != prepared->engine)) {
+    if (prepared == NULL || engine != prepared->engine) {
         return trib_error_set(error, TRIB_INVALID, "op is %s",
                               prepared == NULL ? "not one that trib_op_prepare has made" : "one of another engine");
     }
-    *engine = prepared->engine;
-    *request = trib_prepared_request(prepared, step);
+    *request = trib_prepared_request(prepared, (uintptr_t)handle, step);
     return TRIB_OK;
 }
 
 trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib_error *error)
 {
     trib_request *requests = NULL, one;
-    trib_engine *engine = NULL;
     trib_status status = TRIB_OK;
     trib_error_clear(error);
     if (ops == NULL && count > 0) {
@@ -453,12 +475,20 @@ trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib
     } else {
         status = take_requests(count, &requests, error);
     }
+    trib_prepared *first = count > 0 ? trib_handle_find((uintptr_t)ops[0], TRIB_HANDLE_PREPARED) : NULL;
+    trib_engine *engine = first == NULL ? NULL : first->engine;
+    if (engine != NULL) {
+        pthread_mutex_lock(&engine->mutex);
+    }
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
         trib_error why = {.status = TRIB_OK};
-        status = find_prepared(ops[i], &engine, step, &requests[i], &why);
+        status = find_prepared(ops[i], engine, step, &requests[i], &why);
         if (status != TRIB_OK) {
             status = fail_at(i, status, &why, error);
         }
+    }
+    if (engine != NULL) {
+        pthread_mutex_unlock(&engine->mutex);
     }
     if (status == TRIB_OK && count > 0) {
         status = trib_ops_submit(engine, requests, count, error);
@@ -467,29 +497,4 @@ trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib
         free(requests);
     }
     return status;
-}
-
-/* ---- Giving up and giving back ---- */
-
-void trib_op_cancel(trib_op *handle)
-{
-    trib_op *op = NULL;
-    if (trib_api_find_op(handle, &op, NULL, NULL) == TRIB_OK && op != NULL) {
-        atomic_store(&op->is_cancelled, true);
-        trib_op_give_up(op);
-    }
-}
-
-void trib_op_release(trib_op *handle)
-{
-    trib_op *op = NULL;
-    trib_prepared *prepared = NULL;
-    /* Of several calls with one handle, one closes it. */
-    if (trib_api_find_op(handle, &op, &prepared, NULL) == TRIB_OK && trib_handle_close((uintptr_t)handle)) {
-        if (prepared != NULL) {
-            trib_prepared_give_back(prepared);
-        } else {
-            trib_op_give_back(op);
-        }
-    }
 }

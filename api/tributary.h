@@ -785,8 +785,8 @@ typedef enum trib_op_kind {
 } trib_op_kind;
 
 /* trib_op_params.flags. ONCE: the engine names a tensor for this operation, of `bytes` bytes of type `dtype` in host
- * memory; tensor is NULL. The n-th such operation of a worker is matched with the n-th of every other worker. It takes
- * one more round trip to the coordinator than an operation on a declared tensor. */
+ * memory; tensor and group are NULL. The n-th such operation of a worker is matched with the n-th of every other one.
+ * It takes one more round trip to the coordinator than an operation on a declared tensor. Whole tensors only. */
 #define TRIB_OP_ONCE 1u
 
 /* An operation. prescale and postscale: result = (sum of the inputs) * prescale * postscale, and AVG divides that by
@@ -819,7 +819,7 @@ typedef struct trib_op_params {
     trib_op_kind kind;     /* trib_submit_batch, trib_op_prepare */
     uint64_t input_bytes;  /* bytes at input, which must be as many as the operation reads; 0: not checked */
     uint64_t output_bytes; /* room at output; all_gather, all_to_all: needed; else 0: not checked */
-    trib_group *group;     /* barrier, broadcast_bytes, all_gather_bytes; elsewhere the tensor's counts. NULL: all */
+    trib_group *group;     /* barrier, *_bytes: NULL: all; elsewhere NULL, or the tensor's (else TRIB_INVALID) */
     trib_dtype dtype;      /* TRIB_OP_ONCE */
     uint32_t reserved_32;
     double prescale, postscale; /* SUM and AVG: factors of the inputs and of the result, as above; 0: 1 */

@@ -1,5 +1,5 @@
 /*
- * wait_api.c - the entry points that ask or wait for operations' ends.
+ * wait_api.c - the entry points that ask or wait for the ends of operations, cancel them, and give handles back.
  *
  * A thread that waits marks an operation as awaited, and its end wakes the thread. One that waits for all of a list
  * marks the last one that is not complete: when that is, most of the others are, too. In TRIB_MODE_QUEUE a thread that
@@ -9,6 +9,7 @@
 
 #include "api/blocking.h"
 #include "api/check.h"
+#include "engine/base/handle.h"
 
 trib_status trib_op_status(const trib_op *handle)
 {
@@ -221,4 +222,30 @@ trib_status trib_op_wait_some(trib_op *const *ops, size_t count, size_t least, i
     return is_there
                ? status
                : trib_error_set(error, TRIB_TIMEOUT, "fewer than %zu of %zu operations are complete", least, count);
+}
+
+/* ---- Giving up and giving back ---- */
+
+void trib_op_cancel(trib_op *handle)
+{
+    trib_op *op = NULL;
+    if (trib_api_hold_op(handle, &op, NULL) == TRIB_OK) {
+        atomic_store(&op->is_cancelled, true);
+        trib_op_give_up(op);
+        trib_op_unref(op);
+    }
+}
+
+void trib_op_release(trib_op *handle)
+{
+    trib_op *op = NULL;
+    trib_prepared *prepared = NULL;
+    /* Of several calls with one handle, one closes it. */
+    if (trib_api_find_op(handle, &op, &prepared, NULL) == TRIB_OK && trib_handle_close((uintptr_t)handle)) {
+        if (prepared != NULL) {
+            trib_prepared_give_back(prepared);
+        } else {
+            trib_op_give_back(op);
+        }
+    }
 }

@@ -281,7 +281,7 @@ static bool differs_from_frame(const trib_frame *frame, const struct trib_served
 {
     const uint32_t most = tensor->chunk_bytes;
     const uint32_t bytes = trib_partitioning_size(tensor->cut, frame->partition);
-    const uint32_t chunks = bytes == 0 ? 1 : (uint32_t)(((uint64_t)bytes + most - 1) / most);
+    const uint32_t chunks = bytes <= most ? 1 : (uint32_t)(((uint64_t)bytes + most - 1) / most);
     if (frame->dtype != (uint8_t)tensor->dtype || !is_layout(frame, tensor)) {
         snprintf(text, size, "another type or layout than declared");
         return true;
@@ -298,12 +298,12 @@ static bool differs_from_frame(const trib_frame *frame, const struct trib_served
 trib_status trib_server_check_tensor(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const struct trib_served_tensor *tensor = find_tensor(link->core, frame->tensor);
-    const char *type = trib_frame_name(frame->type);
-    const char *peer = trib_roster_name(link->core->engine->roster, link->peer);
-    char why[128] = "";
+    char why[128];
     if (may_be_late(link, frame, tensor)) {
         return TRIB_OK;
     }
+    const char *type = trib_frame_name(frame->type);
+    const char *peer = trib_roster_name(link->core->engine->roster, link->peer);
     if (tensor == NULL) {
         return trib_error_set(error, TRIB_PROTOCOL, "%s from %s for tensor %u, which nobody has declared", type, peer,
                               frame->tensor);

@@ -34,10 +34,10 @@ static uint64_t slots_max(const trib_engine *engine)
 }
 
 /* The caller holds the mutex. */
-static trib_status take_slot(trib_engine *engine, trib_op **op_out, trib_error *error)
+static trib_status take_slot(trib_engine *engine, uint32_t replaced, trib_op **op_out, trib_error *error)
 {
     const uint32_t counted = (uint32_t)(trib_counter_get(&engine->ops_submitted) - atomic_load(&engine->ops_uncounted));
-    if (counted >= engine->config.ops_max) {
+    if (counted >= replaced + (uint64_t)engine->config.ops_max) {
         return trib_error_set(error, TRIB_BUSY,
                               "%u operations are in flight, or over and not given back by trib_op_release "
                               "(trib_config.ops_max)",
@@ -73,9 +73,9 @@ static trib_status take_slot(trib_engine *engine, trib_op **op_out, trib_error *
     return TRIB_OK;
 }
 
-trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error)
+trib_status trib_op_take(trib_engine *engine, uint32_t replaced, trib_op **op_out, trib_error *error)
 {
-    const trib_status status = take_slot(engine, op_out, error);
+    const trib_status status = take_slot(engine, replaced, op_out, error);
     if (status == TRIB_OK) {
         trib_counter_add(&engine->ops_submitted, 1); /* the operation counts for ops_max from here */
     }
@@ -184,10 +184,10 @@ void trib_op_fit(trib_op *op)
                (op->output_bytes != 0 || op->collective != TRIB_COLLECTIVE_REDUCE)) {
         fail_to_fit(op, "output", op->output_bytes, needs.out);
     }
-    if (op->input == NULL && needs.in > 0) {
-        fail_to_fit(op, "input", 0, needs.in);
-    } else if (op->output == NULL && needs.out > 0) {
-        fail_to_fit(op, "output", 0, needs.out);
+    if ((op->input == NULL && needs.in > 0) || (op->output == NULL && needs.out > 0)) {
+        const bool is_input = op->input == NULL && needs.in > 0;
+        trib_op_fail(op, TRIB_INVALID, "%s is NULL, and the operation %s %llu bytes", is_input ? "input" : "output",
+                     is_input ? "reads" : "writes", (unsigned long long)(is_input ? needs.in : needs.out));
     }
     if (needs.in > 0 && needs.out > 0 && !may_overlap(op, &needs) &&
         overlaps(op->input, needs.in, op->output, needs.out)) {
@@ -217,9 +217,18 @@ static void free_output(trib_op *op)
     }
 }
 
+bool trib_op_try_ref(trib_op *op)
+{
+    uint32_t references = atomic_load(&op->references);
+    while (references > 0 && !atomic_compare_exchange_weak(&op->references, &references, references + 1)) {}
+    return references > 0;
+}
+
 void trib_op_unref(trib_op *op)
 {
-    if (!take_last(&op->references, 1)) {
+    const uint32_t references = atomic_fetch_sub(&op->references, 1); /* trib_op_try_ref may add one at any time */
+    trib_assert(references > 0);
+    if (references > 1) {
         return;
     }
     trib_engine *engine = op->engine;

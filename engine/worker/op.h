@@ -57,29 +57,24 @@ typedef enum trib_tensor_state {
     TRIB_TENSOR_STATES
 } trib_tensor_state;
 
+/* The fields that every operation needs come first, and share few cache lines. */
 typedef struct trib_tensor {
     trib_engine *engine;
-    char name[TRIB_TENSOR_NAME_MAX + 1];
-    trib_dtype dtype;
-    int32_t priority;
-    uint64_t count,
-        bytes; /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
-    trib_layout layout;
-    uint64_t row;
-    uint64_t *splits;                          /* TRIB_PAIRS: as declared here */
-    trib_group *group;                         /* NULL: all workers */
-    uint32_t group_place;                      /* place of this worker among the workers that share the tensor */
-    uint32_t members;                          /* number of workers that share the tensor */
-    struct trib_tensor *group_next;            /* core 0: next tensor in the group's list of tensors that wait for it */
-    bool waits_for_group;                      /* core 0: it is in that list */
-    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
-    uint64_t key;                              /* hash of the name */
-    uint32_t tag;                              /* this member's own number for the tensor */
-    UT_hash_handle hh;
-    uint32_t place;   /* of its handles (engine/base/handle.h) */
     uintptr_t handle; /* handle that the caller has; 0: the tensor is the engine's own, or was released */
-    uint8_t dims;     /* number of dimensions; 0: no shape was given */
-    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    uint64_t count,
+        bytes;    /* size as declared here: TRIB_SLICES: of this worker's slice; TRIB_PAIRS: of its slices for all */
+    uint64_t key; /* hash of the name */
+    trib_group *group; /* NULL: all workers */
+    trib_dtype dtype;
+    trib_layout layout;
+    int32_t priority;
+    uint32_t members;     /* number of workers that share the tensor */
+    uint32_t group_place; /* place of this worker among the workers that share the tensor */
+    uint32_t tag;         /* this member's own number for the tensor */
+    bool on_device;       /* TRIB_TENSOR_DEVICE */
+    bool is_sharded;      /* on a device, and local ranks exchange a shard each; another one on a device is staged */
+    bool is_covered;      /* the loss of a server that sums a part of it costs nothing */
+    uint32_t place;       /* of its handles (engine/base/handle.h) */
 
     /* Guarded by the engine's mutex. */
     _Atomic trib_tensor_state state;   /* set by trib_tensor_set_state alone */
@@ -92,42 +87,25 @@ typedef struct trib_tensor {
     atomic_uint in_flight;  /* operations on it that are not complete */
 
     /* Written on core 0, then published by state. */
-    atomic_bool placed;     /* true once the tensor has partitions and owners */
-    atomic_bool bad;        /* it cannot be used: its operations fail with bad_status and bad_text */
-    trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
-    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    atomic_bool placed;        /* true once the tensor has partitions and owners */
+    atomic_bool bad;           /* it cannot be used: its operations fail with bad_status and bad_text */
+    atomic_bool waits_for_use; /* of an earlier epoch; its first operation in this epoch declares the tensor again */
     uint32_t id;
     uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
     uint32_t partition_bytes, chunk_bytes, partition_count;
+    uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
+    trib_tensor_core *cores;
+    uint32_t *task_index;         /* by partition: the index of its task on its core */
     trib_partitioning *cut;       /* written at placement */
     const struct trib_plan *plan; /* stages of its collectives */
     trib_place_owner *owners;     /* written by core 0; each task has its own copy */
-    uint32_t *task_index;         /* by partition: the index of its task on its core */
-    trib_tensor_core *cores;
-    uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
+    unsigned char *copies; /* memory for copies of its sums (worker_orphan.h); NULL: no copies, or it has no bytes */
     uint64_t *received_bits;
-    trib_codec_config codec; /* codec of its sums; none from the placement on if the tensor cannot have it */
-    bool names_codec;        /* the declaration names the codec; else the job's setting does */
-    uint32_t quorum;         /* 0: all workers contribute to its sums (server/quorum.h) */
+    uint32_t quorum; /* 0: all workers contribute to its sums (server/quorum.h) */
     int64_t quorum_timeout_ns;
-    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
-    struct trib_kept_input *kept_spare;    /* memory for copies of inputs (op_carry.h); guarded by the mutex */
-    /* memory for copies of its sums (worker_orphan.h); NULL: no copies, or the tensor has no bytes */
-    unsigned char *copies;
-    bool is_covered; /* the loss of a server that sums a part of it costs nothing */
-    bool on_device;  /* TRIB_TENSOR_DEVICE */
-    bool is_sharded; /* on a device, and local ranks exchange a shard each; another one on a device is staged */
-    struct trib_device_tensor *device; /* made at placement; a large one, before the tensor is declared */
-    atomic_uint ahead_round;           /* round whose input is being copied ahead; later rounds wait. 0: none */
-    trib_post declare_post;
-    bool is_declared; /* core 0: DECLARE was sent */
-    /* a tensor of an earlier epoch, which its first operation in this epoch declares again */
-    atomic_bool waits_for_use;
-    trib_post use_post;
-    atomic_bool use_posted;
-    bool is_stale; /* only the coordinator of an earlier epoch knew the tensor, so its end is not sent */
-    trib_post end_post;
-    atomic_uint end_cores_left;
+    struct trib_device_tensor *device;  /* made at placement; a large one, before the tensor is declared */
+    struct trib_kept_input *kept_spare; /* memory for copies of inputs (op_carry.h); guarded by the mutex */
+    atomic_uint ahead_round;            /* round whose input is being copied ahead; later rounds wait. 0: none */
     /* A move to other owners (tensor_move.c): the proposed owners, the number of the proposal, and the first round
      * that waits for the coordinator's decision. */
     trib_place_owner *owners_next;
@@ -135,6 +113,29 @@ typedef struct trib_tensor {
     uint32_t moved_from;
     atomic_bool left_unacknowledged; /* a former owner may not have received the withdraw of a given-up round yet */
     trib_op_core *waiting_head, *waiting_tail; /* core 0: operations submitted before the placement */
+
+    trib_codec_config codec; /* codec of its sums; none from the placement on if the tensor cannot have it */
+    bool names_codec;        /* the declaration names the codec; else the job's setting does */
+    char codec_text[TRIB_CODEC_TEXT_SIZE]; /* as declared, "auto" too, in its one form; workers must agree */
+    trib_status bad_status; /* TRIB_MISMATCH: the workers disagree. TRIB_PEER_LEFT: one left without declaring it */
+    char bad_text[TRIB_ERROR_TEXT_SIZE];
+    trib_post declare_post;
+    bool is_declared; /* core 0: DECLARE was sent */
+    trib_post use_post;
+    atomic_bool use_posted;
+    bool is_stale; /* only the coordinator of an earlier epoch knew the tensor, so its end is not sent */
+    trib_post end_post;
+    atomic_uint end_cores_left;
+    struct trib_tensor *group_next; /* core 0: next tensor in the group's list of tensors that wait for it */
+    bool waits_for_group;           /* core 0: it is in that list */
+
+    uint64_t row;
+    uint64_t *splits; /* TRIB_PAIRS: as declared here */
+    uint8_t dims;     /* number of dimensions; 0: no shape was given */
+    uint64_t shape[TRIB_TENSOR_DIMS_MAX];
+    UT_hash_handle hh;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    char table_key[TRIB_TENSOR_NAME_MAX + 12]; /* the name, after the number of its group */
 } trib_tensor;
 
 struct trib_op_core {
@@ -406,8 +407,9 @@ bool trib_tensor_move_apply(trib_tensor *tensor, trib_tensor_core *mine);
 #define TRIB_BYTES_NAME "__bytes." /* followed by a number; shape[1]: 0 if all give, else the root plus one */
 
 /* ---- op.c: cancelling and completing ---- */
-/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. */
-TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, trib_op **op_out, trib_error *error);
+/* The caller holds the mutex: takes a slot, which counts for ops_max. trib_op_put_back undoes that. The caller is about
+ * to give back `replaced` operations that count. */
+TRIB_CHECKED trib_status trib_op_take(trib_engine *engine, uint32_t replaced, trib_op **op_out, trib_error *error);
 void trib_op_put_back(trib_op *op);
 /* Makes the operation's output fit the placed tensor: takes memory for it, or fails an operation whose buffers are too
  * small. Called before any core sees both the operation and the placement, with the engine's mutex held. */
@@ -437,6 +439,8 @@ void trib_op_complete(trib_op *op, trib_core *core);
 /* `count` of the operation's cores have unlinked their op_core. */
 void trib_op_unbook_cores(trib_op *op, uint32_t count);
 void trib_op_unref(trib_op *op);
+/* Any thread: takes a reference, unless the slot is free. It may be that of another operation by now. */
+TRIB_CHECKED bool trib_op_try_ref(trib_op *op);
 /* The caller has returned its handle, which is closed. */
 void trib_op_give_back(trib_op *op);
 /* The result of an operation that is complete. Its strings live as long as the slot is in use. */

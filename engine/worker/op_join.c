@@ -241,7 +241,7 @@ trib_status trib_op_join(trib_engine *engine, trib_request *request, trib_error 
     status = status == TRIB_OK ? check_kind(engine, error) : status;
     status = status == TRIB_OK ? trib_op_join_check(engine, error) : status;
     if (status == TRIB_OK) {
-        status = trib_op_take(engine, &request->op, error);
+        status = trib_op_take(engine, 0, &request->op, error);
     }
     if (status == TRIB_OK) {
         trib_op_begin_alone(request);

@@ -1,6 +1,5 @@
 /*
- * op_submit.c - submitting operations, one or many at a time, and operations that are prepared once and started again
- * and again.
+ * op_submit.c - submitting operations, one or many at a time.
  *
  * All operations of one call are taken or none. Slots are taken first, which may fail. Then everything is checked once
  * more, as another thread may have released a tensor or closed the engine meanwhile. From there on nothing can fail,
@@ -118,15 +117,58 @@ static void drop_markers(trib_engine *engine, trib_request *requests, size_t cou
     }
 }
 
+/* The caller holds the mutex. A prepared operation gives its last, complete run back for the new one. */
+static trib_status take_slots(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
+{
+    trib_status status = TRIB_OK;
+    uint32_t replaced = 0;
+    for (size_t i = 0; i < count && status == TRIB_OK; i++) {
+        const trib_op *before = requests[i].prepared == NULL ? NULL : trib_prepared_current(requests[i].prepared);
+        replaced += before != NULL && atomic_load(&before->is_over);
+        if (requests[i].op == NULL) {
+            status = trib_op_take(engine, replaced, &requests[i].op, error);
+        }
+    }
+    return status;
+}
+
+/* The caller holds the mutex. */
+static void put_slots_back(trib_request *requests, size_t count)
+{
+    for (size_t i = count; i > 0; i--) {
+        trib_request *request = &requests[i - 1];
+        if (request->op != NULL) {
+            trib_carry_give_back(request->op, request->tensor);
+            trib_op_put_back(request->op);
+            request->op = NULL;
+        }
+    }
+}
+
+trib_status trib_ops_reserve(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
+{
+    pthread_mutex_lock(&engine->mutex);
+    const trib_status status = take_slots(engine, requests, count, error);
+    if (status != TRIB_OK) {
+        put_slots_back(requests, count);
+    }
+    pthread_mutex_unlock(&engine->mutex);
+    return status;
+}
+
+void trib_ops_put_back(trib_engine *engine, trib_request *requests, size_t count)
+{
+    pthread_mutex_lock(&engine->mutex);
+    put_slots_back(requests, count);
+    pthread_mutex_unlock(&engine->mutex);
+}
+
 /* The caller holds the mutex. It is released while a device prepares the slot, as the driver may be slow the first
  * times. */
-static trib_status take_slot(trib_engine *engine, trib_request *request, trib_error *error)
+static trib_status prepare_slot(trib_engine *engine, trib_request *request, trib_error *error)
 {
-    trib_status status = trib_op_take(engine, &request->op, error);
     const trib_device_hooks *device = hooks_of(request);
-    if (status == TRIB_OK) {
-        status = trib_carry_reserve(request->op, request->params, request->collective, request->tensor, error);
-    }
+    trib_status status = trib_carry_reserve(request->op, request->params, request->collective, request->tensor, error);
     if (status == TRIB_OK && device != NULL) {
         pthread_mutex_unlock(&engine->mutex);
         status = device->prepare(request->op, error);
@@ -135,7 +177,7 @@ static trib_status take_slot(trib_engine *engine, trib_request *request, trib_er
     return status;
 }
 
-static trib_status check_tensor(const trib_request *request, trib_error *error)
+trib_status trib_op_check_tensor(const trib_request *request, trib_error *error)
 {
     const trib_tensor *tensor = request->tensor;
     if (request->tensor_handle != 0 && trib_handle_find(request->tensor_handle, TRIB_HANDLE_TENSOR) != tensor) {
@@ -161,12 +203,6 @@ static trib_status book_round(const trib_request *request, trib_error *error)
     return TRIB_OK;
 }
 
-static trib_op *current_of(const trib_prepared *prepared)
-{
-    const uintptr_t handle = atomic_load(&prepared->current);
-    return handle == 0 ? NULL : trib_handle_find(handle, TRIB_HANDLE_OP);
-}
-
 /* Keeps a prepared operation from being started twice at a time. */
 static trib_status claim_tensor(trib_request *request, trib_error *error)
 {
@@ -174,7 +210,11 @@ static trib_status claim_tensor(trib_request *request, trib_error *error)
     if (prepared == NULL) {
         return TRIB_OK;
     }
-    trib_op *before = current_of(prepared);
+    if (trib_handle_find(request->prepared_handle, TRIB_HANDLE_PREPARED) != prepared) {
+        return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": the prepared operation has just been given back",
+                              request->tensor->name);
+    }
+    trib_op *before = trib_prepared_current(prepared);
     if (prepared->is_claimed || (before != NULL && !atomic_load(&before->is_over))) {
         return trib_error_set(error, TRIB_STATE, "tensor \"%s\": the operation %s", request->tensor->name,
                               prepared->is_claimed ? "is in the list twice, or another thread starts it"
@@ -192,7 +232,7 @@ static trib_status check_all(trib_engine *engine, trib_request *requests, size_t
     status = status == TRIB_OK ? trib_op_join_check(engine, error) : status;
     size_t booked = 0, claimed = 0;
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
-        status = check_tensor(&requests[i], error);
+        status = trib_op_check_tensor(&requests[i], error);
         if (status == TRIB_OK) {
             status = claim_tensor(&requests[i], error);
             claimed += status == TRIB_OK;
@@ -295,12 +335,11 @@ static void post_all(trib_engine *engine, const trib_request *requests, size_t c
 
 static trib_status submit_all(trib_engine *engine, trib_request *requests, size_t count, trib_error *error)
 {
-    size_t taken = 0;
     trib_status status = record_markers(engine, requests, count, error);
     pthread_mutex_lock(&engine->mutex);
+    status = status == TRIB_OK ? take_slots(engine, requests, count, error) : status;
     for (size_t i = 0; i < count && status == TRIB_OK; i++) {
-        status = take_slot(engine, &requests[i], error);
-        taken += requests[i].op != NULL;
+        status = prepare_slot(engine, &requests[i], error);
     }
     if (status == TRIB_OK) {
         status = check_all(engine, requests, count, error);
@@ -316,10 +355,8 @@ static trib_status submit_all(trib_engine *engine, trib_request *requests, size_
     if (status == TRIB_OK && requests[0].is_boundary) {
         trib_boundary_posted(engine);
     }
-    while (status != TRIB_OK && taken > 0) {
-        const trib_request *last = &requests[--taken];
-        trib_carry_give_back(last->op, last->tensor);
-        trib_op_put_back(last->op);
+    if (status != TRIB_OK) {
+        put_slots_back(requests, count);
     }
     pthread_mutex_unlock(&engine->mutex);
     if (status != TRIB_OK) {
@@ -384,91 +421,19 @@ trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t 
     trib_status status = trib_op_join_check(engine, error); /* an answer to a join raises the numbers */
     pthread_mutex_unlock(&engine->mutex);
     if (status == TRIB_OK) {
-        status = declare_once(engine, requests, count, error);
+        status = trib_ops_reserve(engine, requests, count, error);
     }
     if (status == TRIB_OK) {
-        status = submit_all(engine, requests, count, error);
+        status = declare_once(engine, requests, count, error);
+        if (status == TRIB_OK) {
+            status = submit_all(engine, requests, count, error);
+        } else {
+            trib_ops_put_back(engine, requests, count);
+        }
     }
     if (status == TRIB_OK) {
         release_once(engine, requests, count);
     }
     pthread_mutex_unlock(&engine->once_mutex);
     return status;
-}
-
-/* ---- Prepared operations ---- */
-
-trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
-                                    trib_error *error)
-{
-    trib_status status = TRIB_OK;
-    pthread_mutex_lock(&engine->mutex);
-    trib_prepared *prepared = engine->free_prepared;
-    if (prepared != NULL) {
-        engine->free_prepared = prepared->next;
-    } else {
-        prepared = calloc(1, sizeof *prepared);
-        const uint32_t place = prepared == NULL ? TRIB_NO_PLACE : trib_handle_take_place(prepared);
-        if (place == TRIB_NO_PLACE) {
-            free(prepared);
-            pthread_mutex_unlock(&engine->mutex);
-            return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for an operation");
-        }
-        prepared->place = place;
-        prepared->engine = engine;
-        prepared->made_next = engine->all_prepared;
-        engine->all_prepared = prepared;
-    }
-    status = check_tensor(request, error);
-    if (status == TRIB_OK) {
-        prepared->tensor = request->tensor;
-        prepared->tensor_handle = request->tensor_handle;
-        prepared->collective = request->collective;
-        prepared->params = *request->params;
-        prepared->is_claimed = false;
-        atomic_store(&prepared->current, 0);
-        prepared->tensor->prepared++;
-        /* NOLINTNEXTLINE(performance-no-int-to-ptr): a handle (handle.h) */
-        *handle_out = (trib_op *)trib_handle_open(prepared->place, TRIB_HANDLE_PREPARED);
-    } else {
-        prepared->next = engine->free_prepared;
-        engine->free_prepared = prepared;
-    }
-    pthread_mutex_unlock(&engine->mutex);
-    return status;
-}
-
-trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step)
-{
-    return (trib_request){.params = &prepared->params,
-                          .collective = prepared->collective,
-                          .step = step,
-                          .tensor = prepared->tensor,
-                          .tensor_handle = prepared->tensor_handle,
-                          .prepared = prepared};
-}
-
-void trib_prepared_give_back(trib_prepared *prepared)
-{
-    trib_engine *engine = prepared->engine;
-    pthread_mutex_lock(&engine->mutex);
-    trib_op *last = current_of(prepared);
-    trib_assert(prepared->tensor->prepared > 0);
-    prepared->tensor->prepared--;
-    prepared->next = engine->free_prepared;
-    engine->free_prepared = prepared;
-    pthread_mutex_unlock(&engine->mutex);
-    if (last != NULL && trib_handle_close(last->handle)) {
-        trib_op_give_back(last);
-    }
-}
-
-void trib_prepared_free_all(trib_engine *engine)
-{
-    while (engine->all_prepared != NULL) {
-        trib_prepared *prepared = engine->all_prepared;
-        engine->all_prepared = prepared->made_next;
-        trib_handle_give_place(prepared->place);
-        free(prepared);
-    }
 }

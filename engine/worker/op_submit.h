@@ -25,7 +25,8 @@ typedef struct trib_request {
     trib_tensor *tensor;     /* tensor of the operation; NULL: the engine makes one for this operation (TRIB_OP_ONCE) */
     uintptr_t tensor_handle; /* handle that the caller gave; 0: the tensor is the engine's own */
     trib_prepared *prepared; /* NULL: this is no start of a prepared operation */
-    trib_op **handle_out;    /* gets a handle; NULL: the caller wants none */
+    uintptr_t prepared_handle;
+    trib_op **handle_out; /* gets a handle; NULL: the caller wants none */
 
     bool names_root;  /* the root's rank in `params` gives the bytes */
     bool is_boundary; /* the all-reduce of a checkpoint (boundary.h) */
@@ -38,13 +39,23 @@ typedef struct trib_request {
 
 /* Takes all of the operations, in this order, or none. The cores get many at a time, at the cost of one post. */
 TRIB_CHECKED trib_status trib_ops_submit(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
+/* Takes the slots of requests before their tensors are declared, so that want of slots leaves no declaration behind.
+ * trib_ops_submit uses them, or gives them back; else trib_ops_put_back does. */
+TRIB_CHECKED trib_status trib_ops_reserve(trib_engine *engine, trib_request *requests, size_t count, trib_error *error);
+void trib_ops_put_back(trib_engine *engine, trib_request *requests, size_t count);
 /* The caller holds the mutex: begins an operation that has a slot, takes no round, and completes on core 0 alone. It
  * cannot be cancelled. */
 void trib_op_begin_alone(trib_request *request);
+/* The caller holds the mutex: the tensor of a request may still be used. */
+TRIB_CHECKED trib_status trib_op_check_tensor(const trib_request *request, trib_error *error);
+
+/* ---- op_prepared.c ---- */
 TRIB_CHECKED trib_status trib_op_prepare_request(trib_engine *engine, const trib_request *request, trib_op **handle_out,
                                                  trib_error *error);
-/* The request that starts a prepared operation. */
-trib_request trib_prepared_request(trib_prepared *prepared, uint32_t step);
+/* The caller holds the mutex: the request that starts a prepared operation. */
+trib_request trib_prepared_request(trib_prepared *prepared, uintptr_t handle, uint32_t step);
+/* The operation that was started last, or NULL. */
+trib_op *trib_prepared_current(const trib_prepared *prepared);
 /* The caller gives back the handle of a prepared operation. */
 void trib_prepared_give_back(trib_prepared *prepared);
 void trib_prepared_free_all(trib_engine *engine);
