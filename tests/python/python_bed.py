@@ -83,7 +83,6 @@ def wrong_arguments(trib, value):
         (lambda: trib.allreduce(value, op=['Sum']), 'is not one of Average'),
         (lambda: trib.allreduce(value, name='a\0b'), 'NUL'),
         (lambda: trib.allreduce(value, name=5), 'name: it must be a str, and is int'),
-        (lambda: trib.push_pull(value, name=5), 'name: it must be a str, and is int'),
     ]
 
 

@@ -345,7 +345,7 @@ def wrong_use_is_told():
         raises(ValueError, lambda: function(torch.ones(3), compression='fp16'), 'fp16')
     for function in trib.grouped_allreduce, trib.grouped_allgather, trib.grouped_reducescatter:
         raises(ValueError, lambda: function([torch.ones(3)], name=5), 'name: it must be a str, and is int')
-    for function in trib.byteps_push_pull, trib.push_pull_async:
+    for function in trib.byteps_push_pull, trib.push_pull, trib.push_pull_async:
         raises(ValueError, lambda: function(torch.ones(3), name=5), 'name: it must be a str, and is int')
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
