@@ -48,6 +48,7 @@ def collectives(rank, size):
     dist.gather(values[rank], listed, 0)
     assert listed is None or all(torch.equal(a, b) for a, b in zip(listed, values))
     received = torch.empty(size)
+    dist.all_to_all_single(torch.empty(size, 0), torch.empty(size, 0))
     dist.all_to_all_single(received, torch.arange(float(size)) + 10 * rank)
     assert received.tolist() == [rank + 10.0 * r for r in range(size)]
     objects = [None] * size
@@ -130,7 +131,12 @@ def futures(rank, size):
 
 
 def refusals(rank, size):
+    wide, rows = torch.zeros(2 * size, dtype=torch.float64), torch.ones(size + 1)
     for call in (
+        lambda: dist.all_to_all_single(torch.empty(9), torch.ones(size), [3] * size, [3] * size),
+        lambda: dist.all_to_all_single(torch.empty(size + 1), rows),
+        lambda: dist.all_gather_into_tensor(wide, torch.ones(2)),
+        lambda: dist.reduce_scatter_tensor(torch.zeros(1), rows),
         lambda: dist.send(torch.ones(1), (rank + 1) % size),
         lambda: dist.all_reduce(torch.ones(1), dist.ReduceOp.BAND),
     ):

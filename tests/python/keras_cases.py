@@ -57,6 +57,40 @@ def accumulates_and_leaves_local(rank, size):
     assert np.array_equal(part, np.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size * mean)
 
 
+class OfKeras2:
+    """An optimizer with the interface that those of Keras 2 have."""
+
+    def get_config(self):
+        return {}
+
+    @classmethod
+    def from_config(cls, config):
+        return cls(**config)
+
+    def apply_gradients(self, grads_and_vars, name=None):
+        return [(keras.ops.convert_to_numpy(grad), name) for grad, _ in grads_and_vars]
+
+
+def other_optimizers_and_rates(rank, size):
+    optimizer = trib.DistributedOptimizer(OfKeras2())
+    gradient = keras.ops.convert_to_tensor(np.full(2, rank + 1, 'float32'))
+    if keras.backend.backend() != 'jax':  # which sums in compiled functions only
+        [(value, name)] = optimizer.apply_gradients([(gradient, keras.Variable(np.zeros(2)))], name='step')
+        assert np.allclose(value, (size + 1) / 2) and name == 'step'
+    python_bed.refused(
+        NotImplementedError,
+        (lambda: trib.DistributedOptimizer(OfKeras2(), backward_passes_per_step=2), 'Keras 3'),
+    )
+    model = model_of(0, trib.DistributedOptimizer)
+    if keras.backend.backend() == 'tensorflow':
+        model.compile(model.optimizer, 'mse', jit_compile=True)  # is switched off
+    warm_up = trib.callbacks.LearningRateWarmupCallback(warmup_epochs=2)
+    rates = model.fit(
+        np.ones((8, 16)), np.ones((8, 4)), batch_size=2, epochs=3, verbose=0, callbacks=[warm_up]
+    ).history['lr']
+    assert np.allclose(rates, [0.05 * (1 + 1 / size) / 2, 0.05, 0.05]), rates
+
+
 def wrong_use_is_told(rank, size):
     sgd = keras.optimizers.SGD(1.0)
     python_bed.refused(
@@ -100,7 +134,9 @@ def main():
     model.save('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
+    assert int(loaded.optimizer.iterations) == 2 * steps and loaded.optimizer.built
     accumulates_and_leaves_local(rank, size)
+    other_optimizers_and_rates(rank, size)
     wrong_use_is_told(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped

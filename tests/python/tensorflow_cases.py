@@ -75,6 +75,31 @@ def independent_in_any_order(rank, size):
     assert ops.calls() == before[0] + 8
 
 
+def names_in_functions(rank, size):
+    """Gradients of two tapes do not meet, and a worker that traces a function once more uses the same names."""
+    first, second = ([tf.Variable(tf.fill([8], value)) for _ in range(6)] for value in (1.0, 100.0))
+
+    @tf.function
+    def both():
+        with tf.GradientTape() as one:
+            a = tf.add_n([tf.reduce_sum(variable * variable) / 2 for variable in first])
+        with tf.GradientTape() as other:
+            b = tf.add_n([tf.reduce_sum(variable * variable) / 2 for variable in second])
+        one, other = trib.DistributedGradientTape(one), trib.DistributedGradientTape(other)
+        return one.gradient(a, first), other.gradient(b, second)
+
+    for _ in range(10):
+        for gradients, variables in zip(both(), (first, second)):
+            assert all(np.array_equal(one, variable) for one, variable in zip(gradients, variables))
+
+    @tf.function
+    def without_a_name(x):
+        return trib.allreduce(tf.reduce_mean(x))
+
+    for rows in 4, 2 if rank == 0 else 4, 4:
+        assert without_a_name(tf.ones([rows])) == 1
+
+
 def trains(rank, size):
     def batch(step, of_rank):
         return tf.constant(np.random.default_rng(1000 * step + of_rank).normal(size=(8, 16)), tf.float32)
@@ -368,6 +393,7 @@ if __name__ == '__main__':
         reductions,
         scaling,
         independent_in_any_order,
+        names_in_functions,
         trains,
         gradients_flow,
         codecs,

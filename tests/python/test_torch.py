@@ -27,6 +27,8 @@ CASES = (
     'closures',
     'accumulation_and_unused',
     'wrong_use_is_told',
+    'nothing_is_kept',
+    'scheduler_of_the_inner_optimizer',
     'batch_norm_over_all',
     'parallel_module',
     'sets',

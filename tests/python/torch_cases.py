@@ -5,6 +5,8 @@ import os
 import shutil
 import sys
 import tempfile
+import warnings
+import weakref
 
 import python_bed
 import torch
@@ -339,7 +341,12 @@ def wrong_use_is_told():
         raises(ValueError, lambda: function(torch.eye(3).to_sparse()), 'it is sparse')
     raises(ValueError, lambda: trib.synchronize(None), 'handle')
     python_bed.refused(tributary.ArgumentError, *python_bed.wrong_arguments(trib, torch.ones(3)))
-    raises(ValueError, lambda: trib.allreduce(torch.ones(3), compression='fp16'), 'fp16')
+    for function in trib.allreduce, trib.allreduce_async:
+        raises(ValueError, lambda: function(torch.ones(3), compression='fp16'), 'fp16')
+    for function in trib.grouped_allreduce, trib.grouped_allgather, trib.grouped_reducescatter:
+        raises(ValueError, lambda: function([torch.ones(3)], name=5), 'name: it must be a str, and is int')
+    for function in trib.byteps_push_pull, trib.push_pull, trib.push_pull_async:
+        raises(ValueError, lambda: function(torch.ones(3), name=5), 'name: it must be a str, and is int')
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
@@ -349,6 +356,44 @@ def wrong_use_is_told():
     assert torch.equal(
         trib.allreduce(torch.ones(3), op=trib.Sum), torch.full((3,), float(trib.size()))
     )  # the job goes on
+
+
+def nothing_is_kept():
+    """Results and gradients live as long as the caller's, and a tensor of an operation without a name as long as it."""
+
+    def operations():
+        leaf = torch.ones(5, requires_grad=True)
+        trib.allreduce(leaf).sum().backward()
+        trib.grouped_allreduce([leaf, leaf])
+        trib.broadcast_object('an object')
+        trib.allgather_object('an object')
+        results = [trib.allreduce(leaf), trib.allreduce(leaf, name='named'), trib.push_pull(leaf), leaf.grad]
+        results += [trib.broadcast(leaf, 0), trib.allgather(leaf), trib.allgather(leaf, name='named')]
+        return [weakref.ref(result) for result in results]
+
+    operations()
+    engine = tributary.engine()
+    before = len(engine._tensors)
+    assert not [result() for result in operations() if result() is not None]
+    assert len(engine._tensors) == before, sorted(engine._tensors)
+
+
+def scheduler_of_the_inner_optimizer():
+    """It gives the optimizer that it was made for a step() of its own, which must not take the wrapper's place."""
+    model = digits_model()
+    trib.broadcast_parameters(model.state_dict(), root_rank=0)
+    inner = torch.optim.SGD(model.parameters(), lr=0.5)
+    scheduler = torch.optim.lr_scheduler.StepLR(inner, 1, gamma=0.5)
+    optimizer = trib.DistributedOptimizer(inner, model.named_parameters())
+    with warnings.catch_warnings():
+        warnings.simplefilter('error')
+        for expected in 0.25, 0.125:
+            optimizer.zero_grad()
+            loss_of(model, torch.full((2, 16), float(trib.rank()))).backward()
+            optimizer.step()
+            scheduler.step()
+            assert optimizer.param_groups[0]['lr'] == expected, optimizer.param_groups
+    assert all(same_on_all(parameter) for parameter in model.parameters())
 
 
 def batch_norm_over_all():
@@ -531,6 +576,8 @@ CASES = [
     closures,
     accumulation_and_unused,
     wrong_use_is_told,
+    nothing_is_kept,
+    scheduler_of_the_inner_optimizer,
     batch_norm_over_all,
     parallel_module,
     sets,

@@ -51,6 +51,17 @@ def beside(name):
     )
 
 
+# These run for each operation. They get references and pointers alone, which need no conversion: it would cost as much
+# as the rest of the call.
+_SUBMITTING = (
+    'trib_push_pull',
+    'trib_broadcast',
+    'trib_all_gather',
+    'trib_reduce_scatter',
+    'trib_all_to_all',
+    'trib_reduce_to',
+)
+
 for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
     try:
         _entry = getattr(lib, _function)
@@ -58,7 +69,7 @@ for _function, (_result, *_arguments) in _abi.FUNCTIONS.items():
         raise ImportError(
             'tributary: %s has no %s: the library and this package are of different versions' % (lib._name, _function)
         ) from None
-    _entry.restype, _entry.argtypes = _result, _arguments
+    _entry.restype, _entry.argtypes = _result, None if _function in _SUBMITTING else _arguments
 
 _CLASSES = {
     _abi.TRIB_INVALID: errors.ArgumentError,

@@ -4,6 +4,7 @@ import atexit
 import collections
 import contextlib
 import ctypes
+import functools
 import os
 import sys
 import threading
@@ -25,6 +26,16 @@ _PLACE = ('rank', 'worker_count')
 
 # A program in which one of these is raised goes on, or was about to end well.
 _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
+
+_process = os.getpid()  # kept up to date, as asking the system would cost each operation a call
+
+
+def _enter_child():
+    global _process
+    _process = os.getpid()
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 Info = collections.namedtuple('Info', 'rank size server_count summing_count reactors epoch partition_bytes chunk_bytes')
 
@@ -126,7 +137,10 @@ class Operation:
 class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
-    __slots__ = ('engine', 'name', 'dtype', 'count', 'handle', 'is_device', '_params', '_fields', '_reference', '_lock')
+    __slots__ = (
+        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device'),
+        *('_params', '_fields', '_made', '_error', '_passed'),
+    )
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
@@ -136,10 +150,14 @@ class Tensor:
         self._fields = None
         self._params = initialised(_abi.trib_op_params(), lib.trib_op_params_init)
         self._params.tensor = handle
-        self._reference = ctypes.byref(self._params)
-        self._lock = threading.Lock()
+        self._made, self._error = ctypes.c_void_p(), _abi.trib_error()
+        self._passed = tuple(ctypes.byref(kept) for kept in (self._params, self._made, self._error))
 
-    def submit(
+    def submit(self, *arguments, **keywords):
+        """Submits an operation on bare addresses, with the arguments of prepare()."""
+        return self.prepare(*arguments, **keywords)()
+
+    def prepare(
         self,
         function,
         source,
@@ -157,45 +175,58 @@ class Tensor:
         prescale=1.0,
         postscale=1.0,
     ):
-        """Submits an operation on bare addresses. `owner` keeps their memory alive. `value` is what wait() returns, or
-        a function that makes it of the operation's handle. is_once: the tensor is released when the operation is
-        over."""
-        engine, params, handle = self.engine, self._params, ctypes.c_void_p()
+        """Returns a function that submits an operation on bare addresses each time that it is called, and returns it.
+        `owner` keeps their memory alive. `value` is what wait() returns, or a function that makes it of the
+        operation's handle. is_once: the tensor is released when the operation is over."""
         if root >> 31 not in (0, -1):  # ctypes would cut it off
             raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
         fields = source, target, reduce, root, stream, priority, output_bytes, input_bytes, flags, prescale, postscale
-        with self._lock:
-            if fields != self._fields:
-                self._fields = None  # until all are written: a signal's handler may raise in between
-                params.input, params.output, params.reduce, params.root, params.stream = fields[:5]
-                params.has_priority = priority is not None
-                params.priority = priority or 0
-                params.output_bytes, params.input_bytes, params.flags = output_bytes, input_bytes, flags
-                params.prescale, params.postscale = prescale, postscale
-                self._fields = fields
-            engine._submit(function, self._reference, handle)
-        operation = Operation(engine, handle, owner, value, self if is_once else None)
+        return functools.partial(self._start, function, fields, owner, value, self if is_once else None)
+
+    def _start(self, function, fields, owner, value, once):
+        engine = self.engine
+        with engine._entered():
+            if fields is not self._fields and fields != self._fields:
+                self._write(*fields)
+            status = function(engine._passed, *self._passed)
+            if status < 0:
+                raise error_of(status, self._error.text)
+            handle = self._made.value
+        operation = Operation(engine, handle, owner, value, once)
         engine._live.add(operation)
         return operation
+
+    def _write(self, *fields):
+        params, self._fields = self._params, None  # until all are written: a signal's handler may raise in between
+        params.input, params.output, params.reduce, params.root, params.stream, priority = fields[:6]
+        params.has_priority, params.priority = priority is not None, priority or 0
+        params.output_bytes, params.input_bytes, params.flags, params.prescale, params.postscale = fields[6:]
+        self._fields = fields
 
     def push_pull(self, array, output=None, reduce=AVG, prescale=1.0, postscale=1.0):
         """Returns the operation that reduces the array over all workers, in place unless there is an output. The
         factors are those of trib_op_params: of floats the sum is multiplied by both and rounded once. 0 is refused, as
         it stands for 1 there."""
+        return self.prepare_push_pull(array, output, reduce, prescale, postscale)()
+
+    def prepare_push_pull(self, array, output=None, reduce=AVG, prescale=1.0, postscale=1.0):
+        """Returns a function that submits this push_pull() each time that it is called, and returns the operation. It
+        costs a fraction of push_pull(), as the arrays are looked at once; they must stay where they are."""
         if prescale == 0 or postscale == 0:
             raise ArgumentError('%s: with a factor of 0 all results are 0, and no exchange is needed' % self.name)
-        return self._on_arrays(lib.trib_push_pull, array, output, reduce=reduce, prescale=prescale, postscale=postscale)
+        function, factors = lib.trib_push_pull, dict(prescale=prescale, postscale=postscale)
+        return self._on_arrays(function, array, output, reduce=reduce, **factors)
 
     def broadcast(self, array, root=0):
         """Returns the operation that gives the root's array to all workers, in place."""
-        return self._on_arrays(lib.trib_broadcast, array, None, root=root)
+        return self._on_arrays(lib.trib_broadcast, array, None, root=root)()
 
     def _on_arrays(self, function, array, output, **fields):
         source = self._checked(buffer_of(array))
         target = source if output is None else self._checked(buffer_of(output))
         if not target.writable:
             raise ArgumentError('%s: the output is read-only' % self.name)
-        return self.submit(
+        return self.prepare(
             function,
             source.address,
             target.address,
@@ -227,7 +258,7 @@ class Group:
         self._engine, self._group = engine, handle.value
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.has_device = engine.has_device
-        self.turns = {}
+        self.turns, self.known = {}, {}
 
     def declare(self, name, dtype, count, priority=0, is_device=False, codec=None, shape=()):
         """As Engine.declare, without a quorum; the name is the group's."""
@@ -286,12 +317,14 @@ class Engine:
         self._process = os.getpid()
         self._tensors, self._live = {}, set()
         self.turns = {}  # how often a binding has used each kind of operation without a name
+        self.known = {}  # tensors by what a binding declares them by
         self._completions = Completions()
         self._advances = False  # a call of advance() has not ended yet
         try:
             call(lib.trib_engine_create, ctypes.byref(config), ctypes.byref(self._handle))
         except RuntimeError as problem:
             raise problem from (exchange.problem if exchange is not None else None)
+        self._passed = ctypes.c_void_p.from_param(self._handle.value)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
         atexit.register(self._close_at_exit)
@@ -365,8 +398,8 @@ class Engine:
             for tensor in shapes.values():
                 with self._entered():
                     call(lib.trib_tensor_release, tensor.handle)
-        self._tensors.clear()
-        self.turns.clear()
+        for kept in (self._tensors, self.known, self.turns):
+            kept.clear()
 
     def has_changed(self):
         """True if a worker was lost in a job that goes on: operations fail until advance() is called."""
@@ -424,7 +457,7 @@ class Engine:
                 self._give_up()
 
     def _entered(self):
-        if os.getpid() != self._process:
+        if self._process != _process:
             raise NotInitializedError('the engine belongs to the process that this one was forked from')
         if self._handle is None:
             raise NotInitializedError('the engine has been closed')

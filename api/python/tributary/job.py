@@ -50,10 +50,14 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
             atexit.register(_shutdown_at_exit)
         for opened, _ in _followers:
             opened()
-    for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
-        from .process_sets import add_process_set
+    try:
+        for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
+            from .process_sets import add_process_set
 
-        add_process_set(process_set)
+            add_process_set(process_set)
+    except ValueError:
+        shutdown()  # all workers are refused alike, and a second init() shall add the right sets
+        raise
 
 
 _followers = []

@@ -5,6 +5,7 @@ import numpy as np
 
 from .. import job
 from ..engine import AVG
+from ..errors import ArgumentError
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -46,12 +47,13 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Multiplies the initial learning rate by `multiplier`, a number or a function of the epoch, from start_epoch to
-    end_epoch. staircase: once an epoch, else with every batch, which needs steps_per_epoch."""
+    end_epoch. initial_lr: None, as BytePS's scripts have it, is the optimizer's rate when training begins. staircase:
+    once an epoch, else with every batch, which needs steps_per_epoch where Keras does not know it."""
 
     def __init__(
         self,
-        initial_lr,
-        multiplier,
+        initial_lr=None,
+        multiplier=None,
         start_epoch=0,
         end_epoch=None,
         staircase=True,
@@ -59,6 +61,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps_per_epoch=None,
     ):
         super().__init__()
+        if multiplier is None:
+            raise ArgumentError('multiplier: it must be a number, or a function of the epoch')
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
         self.staircase, self.steps_per_epoch, self._epoch = (
@@ -66,6 +70,16 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
             steps_per_epoch,
             0,
         )
+
+    def on_train_begin(self, logs=None):
+        if self.initial_lr is None:
+            self.initial_lr = self._rate()
+        self.steps_per_epoch = self.steps_per_epoch or self.params.get('steps')
+        if not self.staircase and not self.steps_per_epoch:
+            raise ArgumentError('%s: Keras does not know steps_per_epoch: give it' % type(self).__name__)
+
+    def _rate(self):
+        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
 
     def _adjust(self, epoch):
         if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
@@ -76,20 +90,20 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self._adjust(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        steps = self.steps_per_epoch or self.params.get('steps')
-        if not self.staircase and steps:
-            self._adjust(self._epoch + batch / steps)
+        if not self.staircase:
+            self._adjust(self._epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
-            logs['lr'] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            logs['lr'] = self._rate()
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
     """Raises the learning rate from initial_lr / size to initial_lr during the first epochs (Goyal et al., 2017)."""
 
-    def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
+    def __init__(self, initial_lr=None, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
         def multiplier(epoch):
+            epoch += 1 / self.steps_per_epoch  # the last batch has the whole rate, which stays
             return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -100,7 +114,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and job.rank() == 0:
-            print('Epoch %d: finished gradual learning rate warmup to %g.' % (epoch + 1, self.initial_lr))
+            print('Epoch %d: finished gradual learning rate warmup to %g.' % (epoch + 1, self._rate()))
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):

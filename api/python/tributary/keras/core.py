@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
+import warnings
 from collections.abc import Iterable
 from typing import Any
 
@@ -138,6 +140,23 @@ def PartialDistributedOptimizer(
     )
 
 
+def _without_xla(make_function):
+    """Returns Model.make_train_function() that compiles nothing with XLA where the optimizer is a distributed one."""
+
+    @functools.wraps(make_function)
+    def make_train_function(self, *arguments, **keywords):
+        if hasattr(type(getattr(self, 'optimizer', None)), '_reduces_gradients') and self.jit_compile:
+            warnings.warn('jit_compile is switched off: XLA does not know the sums over workers', stacklevel=2)
+            self.jit_compile = False
+        return make_function(self, *arguments, **keywords)
+
+    return make_train_function
+
+
+if _backend == 'tensorflow' and hasattr(keras.Model, 'jit_compile'):
+    keras.Model.make_train_function = _without_xla(keras.Model.make_train_function)
+
+
 def _array(value):
     is_known = keras.ops.is_tensor(value) or isinstance(value, keras.Variable)
     return np.array(keras.ops.convert_to_numpy(value) if is_known else value, order='C')
@@ -238,6 +257,11 @@ def load_model(
     objects = {kind.__name__: kind for kind in custom_optimizers or ()}
     objects.update(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects or None, **keywords)
-    if getattr(model, 'optimizer', None) is not None:
-        model.optimizer = DistributedOptimizer(model.optimizer, compression=compression)
+    saved = getattr(model, 'optimizer', None)
+    if saved is not None:
+        model.optimizer = DistributedOptimizer(saved, compression=compression)
+        if saved.built and not model.optimizer.built:
+            model.optimizer.build(model.trainable_variables)
+            for variable, value in zip(model.optimizer.variables, saved.variables):
+                variable.assign(value)
     return model

@@ -12,7 +12,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import Average, Sum, reduction_of
 from .compression import Compression
-from .ops import allreduce
+from .ops import allreduce, place_in_graph
 
 
 def reduce_gradients(
@@ -25,7 +25,9 @@ def reduce_gradients(
     process_set: ProcessSet | None = global_process_set,
 ) -> list[Any]:
     """Returns the reductions of gradients; None stays None. First layers go first."""
-    process_set = resolve(process_set)
+    process_set, place = resolve(process_set), place_in_graph(prefix)
+    if place:  # kernels of one graph run in any order, so gradients of two tapes need names of their own
+        prefix = '%s.%s' % (prefix, place)
     before, after, wire = (1.0, 1.0, op) if predivide == 1.0 else (1.0 / predivide, predivide / process_set.size(), Sum)
 
     def reduced(index, gradient):

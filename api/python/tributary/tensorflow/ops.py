@@ -53,13 +53,28 @@ follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  
 init, shutdown = job.init, job.shutdown
 
 
+def place_in_graph(kind):
+    """Returns a text that tells one of a kind from the others in a tf.function that is being traced: the same in each
+    trace and on each worker, as they need not trace equally often. '' where none is traced."""
+    graph, outermost = tf.compat.v1.get_default_graph(), None
+    while hasattr(graph, 'outer_graph'):
+        outermost, graph = graph, graph.outer_graph
+    if outermost is None:
+        return ''
+    if not hasattr(outermost, '_tributary_counts'):
+        outermost._tributary_counts = {}
+    counts = outermost._tributary_counts
+    counts[kind] = counts.get(kind, -1) + 1
+    return '%s.%d' % (outermost.name, counts[kind])
+
+
 def name_of(name, kind, process_set=global_process_set):
     """Returns an operation's name. Those without one are counted for each set, as other workers do not see them, and
-    anew after each join(), as workers that joined have counted less."""
+    anew after each join(), as workers that joined have counted less; in a tf.function they are counted in it."""
     if name is None:
-        epoch = '.%d' % _joins if _joins else ''
-        counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
-        name = 'noname%s.%d' % (epoch, next(counter))
+        key, epoch = (kind, process_set.process_set_id), '.%d' % _joins if _joins else ''
+        place = place_in_graph(key) or next(_counters.setdefault(key, itertools.count()))
+        name = 'noname%s.%s' % (epoch, place)
     return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_'))
 
 

@@ -10,28 +10,30 @@ from ..errors import ArgumentError
 from ..job import get_pushpull_speed, resume, suspend  # noqa: F401 (names of this module)
 from .compression import Compression
 from ..reductions import Average, Sum
+from .elements import checked
+from .exchange import prefixed
 from .handles import Handle
-from .ops import allreduce, counted_name, submit_allreduce
+from .ops import allreduce, name_or_counted, submit_allreduce
 
 
 def _name(name):
-    return 'byteps.' + (name or counted_name('push_pull'))
+    return prefixed('byteps', name_or_counted('push_pull', name))
 
 
 def push_pull_async(
     tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
 ) -> Handle:
     """Begins a sum or mean into a new tensor and returns its handle."""
-    return submit_allreduce(
-        tensor, tensor.detach().clone(), _name(name), Average if average else Sum, priority=priority
-    )
+    output = checked(tensor, 'push_pull').detach().clone()
+    return submit_allreduce(tensor, output, _name(name), Average if average else Sum, priority=priority)
 
 
 def push_pull_async_inplace(
     tensor: torch.Tensor, average: bool = True, name: str | None = None, version: int = 0, priority: int = 0
 ) -> Handle:
     """Begins a sum or mean in place and returns its handle."""
-    return submit_allreduce(tensor, tensor.detach(), _name(name), Average if average else Sum, priority=priority)
+    output = checked(tensor, 'push_pull').detach()
+    return submit_allreduce(output, output, _name(name), Average if average else Sum, priority=priority)
 
 
 byteps_push_pull = push_pull_async_inplace

@@ -14,7 +14,7 @@ import torch.distributed as dist
 from .. import _abi, job
 from ..bootstrap import unique_id
 from ..engine import Engine
-from ..errors import TributaryError, UnsupportedError
+from ..errors import ArgumentError, TributaryError, UnsupportedError
 from . import device, exchange
 from .elements import contiguous
 
@@ -28,6 +28,15 @@ _REDUCTIONS = [
     (dist.ReduceOp.BOR, _abi.TRIB_BIT_OR),
     (dist.ReduceOp.BXOR, _abi.TRIB_BIT_XOR),
 ]
+
+
+def _check_fit(output, source, has_room=True):
+    """Raises ArgumentError for an output that cannot hold what is made of the source."""
+    if output.dtype != source.dtype or not has_room:
+        raise ArgumentError(
+            'an output of %d elements of %s does not fit an input of %d of %s'
+            % (output.numel(), output.dtype, source.numel(), source.dtype)
+        )
 
 
 def _reduction(opts):
@@ -195,6 +204,7 @@ class ProcessGroup(dist.ProcessGroup):
         return self.allgather(list(map(list, zip(*outputs))), inputs, opts)
 
     def all_gather_single(self, output, source, opts=None):
+        _check_fit(output, source, output.numel() == source.numel() * self._size)
         if not output.is_contiguous():
             return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
         return Work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
@@ -231,6 +241,7 @@ class ProcessGroup(dist.ProcessGroup):
         )
 
     def _scatter_sum(self, output, source, opts):
+        _check_fit(output, source)
         landing = (
             output.detach()
             if output.is_contiguous()
@@ -251,6 +262,7 @@ class ProcessGroup(dist.ProcessGroup):
         return Work(exchange.merged(handles, lambda: None), outputs)
 
     def reduce_scatter_single(self, output, source, opts=None):
+        _check_fit(output, source, output.numel() * self._size == source.numel())
         return Work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
 
     _reduce_scatter_base = reduce_scatter_single
@@ -275,11 +287,26 @@ class ProcessGroup(dist.ProcessGroup):
     def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None):
         source = contiguous(source, 'input')
         row = torch.Size(source.shape[1:]).numel()
-        lengths = list(input_splits) if input_splits else [source.shape[0] // self._size] * self._size
+        lengths = self._rows_for_each(source, input_splits, 'input')
+        self._rows_for_each(output, output_splits, 'output')
+        _check_fit(output, source)
+        if row == 0:  # nothing is sent
+            lengths, row = [0] * self._size, 1
         handle = exchange.all_to_all(self._engine, source, lengths, row)
         return Work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
         )
+
+    def _rows_for_each(self, tensor, splits, what):
+        """Returns how many rows of a tensor belong to each worker."""
+        rows = tensor.shape[0] if tensor.dim() else 1
+        lengths = list(splits) if splits else [rows // self._size] * self._size
+        if len(lengths) != self._size or min(lengths) < 0 or sum(lengths) != rows:
+            raise ArgumentError(
+                'all_to_all_single: %s of %d rows: %s for %d workers'
+                % (what, rows, 'splits %s' % lengths if splits else 'they cannot be dealt evenly', self._size)
+            )
+        return lengths
 
     alltoall_base = all_to_all_single
 

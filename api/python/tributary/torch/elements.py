@@ -52,6 +52,8 @@ def bits_of(tensor):
 
 def checked(tensor, what='tensor'):
     """Returns what is a tensor with memory of its own, and refuses all else."""
+    if isinstance(tensor, torch.Tensor) and tensor.is_cpu and tensor.layout is torch.strided:
+        return tensor
     if not isinstance(tensor, torch.Tensor):
         raise ArgumentError('%s: it must be a torch.Tensor, and is %s' % (what, type(tensor).__name__))
     if tensor.layout != torch.strided:
@@ -67,7 +69,8 @@ def checked(tensor, what='tensor'):
 
 def contiguous(tensor, what='tensor'):
     """Returns the tensor, or a copy with its elements in the order of its shape. Strides may differ between workers."""
-    return checked(tensor, what).detach().contiguous()
+    checked(tensor, what)
+    return (tensor.detach() if tensor.requires_grad else tensor).contiguous()
 
 
 def stream_of(tensor):

@@ -18,15 +18,40 @@ from .handles import Handle
 _SLOTS = 16
 
 
-def _tensor(engine, kind, name, source, priority=0, count=None, codec=None, shape=()):
+class OnceName(str):
+    """The name of one operation, which none has again: its tensor is released when the operation is over."""
+
+
+def prefixed(prefix, name):
+    """Returns a name with a prefix."""
+    return type(name)('%s.%s' % (prefix, name))
+
+
+def part_of(name, part):
+    """Returns the name of a part of what has that name."""
+    return type(name)('%s.%s' % (name, part))
+
+
+def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
     """shape: compared with the other workers', if the name was given and the shape is that of the elements as sent."""
-    dtype, count = dtype_of(source, name or kind), source.numel() if count is None else count
+    is_cuda = source.is_cuda
+    if isinstance(name, OnceName):
+        declared = shape if math.prod(shape) == source.numel() else ()
+        options = dict(priority=priority, is_device=is_cuda, codec=codec, shape=declared)
+        return engine.declare_once(name, dtype_of(source, name), source.numel(), **options)
+    key = name, source.dtype, source.numel(), shape, is_cuda, codec
+    known = engine.known.get(key) if name is not None else None  # to look it up so is cheaper than to describe it
+    if known is not None:
+        return known
+    dtype, count = dtype_of(source, name or kind), source.numel()
     if name is None:
-        key, shape = (kind, dtype, count, source.is_cuda, codec), ()
+        key, shape = (kind, dtype, count, is_cuda, codec), ()
         turn = engine.turns[key] = engine.turns.get(key, -1) + 1
         name = '%s.%d.%d.%d' % (kind, dtype, count, turn % _SLOTS)
-    shape = shape if math.prod(shape) == count else ()
-    return engine.declare(name, dtype, count, priority, source.is_cuda, codec=codec, shape=shape)
+        return engine.declare(name, dtype, count, priority, is_cuda, codec=codec)
+    declared = shape if math.prod(shape) == count else ()
+    tensor = engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
+    return tensor
 
 
 def _shape_of(tensor, count):
@@ -54,7 +79,8 @@ def all_reduce(
     engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    tensor = _tensor(engine, 'all_reduce.%d' % reduce, name, source, priority, codec=codec, shape=source.shape)
+    kind = 'all_reduce.%d' % reduce if name is None else None
+    tensor = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -63,6 +89,7 @@ def all_reduce(
         reduce=reduce,
         stream=stream_of(source),
         priority=priority,
+        is_once=isinstance(name, OnceName),
         prescale=prescale,
         postscale=postscale,
     )
@@ -74,7 +101,13 @@ def broadcast(engine, tensor, root, name=None, value=None):
     flat = bits_of(tensor)
     declared = _tensor(engine, 'broadcast', name, flat, shape=tensor.shape)
     operation = declared.submit(
-        lib.trib_broadcast, flat.data_ptr(), flat.data_ptr(), (tensor, flat), root=root, stream=stream_of(tensor)
+        lib.trib_broadcast,
+        flat.data_ptr(),
+        flat.data_ptr(),
+        (tensor, flat),
+        root=root,
+        stream=stream_of(tensor),
+        is_once=isinstance(name, OnceName),
     )
     return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
 

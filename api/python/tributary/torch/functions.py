@@ -12,7 +12,8 @@ import torch
 from .. import job
 from ..errors import ArgumentError
 from ..process_sets import ProcessSet, global_process_set
-from .ops import broadcast_, broadcast_async_, counted_name
+from . import exchange
+from .ops import broadcast_, broadcast_async_, name_or_counted
 
 
 def broadcast_parameters(params: Any, root_rank: int, prefix: str = '') -> None:
@@ -34,7 +35,7 @@ def broadcast_object(
     obj: Any, root_rank: int = 0, name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> Any:
     """Returns the root's object on every worker. It must be one that pickle can take."""
-    name = name or counted_name('broadcast_object')
+    name = exchange.OnceName(name_or_counted('broadcast_object', name))  # sizes differ each time
     if job.rank() == root_rank:
         buffer = io.BytesIO()
         _dump(obj, buffer)
@@ -42,10 +43,10 @@ def broadcast_object(
         length = torch.tensor([data.numel()], dtype=torch.int64, device='cpu')
     else:
         length = torch.zeros(1, dtype=torch.int64, device='cpu')
-    broadcast_(length, root_rank, name + '.length', process_set)
+    broadcast_(length, root_rank, exchange.part_of(name, 'length'), process_set)
     if job.rank() != root_rank:
         data = torch.empty(int(length), dtype=torch.uint8, device='cpu')
-    broadcast_(data, root_rank, name + '.data', process_set)
+    broadcast_(data, root_rank, exchange.part_of(name, 'data'), process_set)
     return obj if job.rank() == root_rank else pickle.loads(data.numpy().tobytes())
 
 
@@ -128,9 +129,9 @@ def allgather_object(obj: Any, name: str | None = None, process_set: ProcessSet 
     buffer = io.BytesIO()
     _dump(obj, buffer)
     data = torch.frombuffer(bytearray(buffer.getvalue()), dtype=torch.uint8)
-    name = name or counted_name('allgather_object')
+    name = name_or_counted('allgather_object', name)
     lengths = allgather(
-        torch.tensor([data.numel()], dtype=torch.int64, device='cpu'), name + '.lengths', process_set
+        torch.tensor([data.numel()], dtype=torch.int64, device='cpu'), exchange.part_of(name, 'lengths'), process_set
     ).tolist()
-    gathered = allgather(data, name + '.data', process_set).split(lengths)
+    gathered = allgather(data, exchange.part_of(name, 'data'), process_set).split(lengths)
     return [pickle.loads(part.numpy().tobytes()) for part in gathered]

@@ -15,7 +15,7 @@ from . import exchange
 from .compression import Compression
 from .elements import checked, contiguous
 from .handles import Handle
-from .ops import allreduce, claim_name, counted_name, keep, scaled
+from .ops import allreduce, claim_name, keep, name_or_counted, scaled
 
 
 def _rows(tensor):
@@ -75,8 +75,8 @@ def allgather(
 
 
 def _grouped(begin, tensors, name, kind, **arguments):
-    base = name or counted_name(kind)
-    handles = [begin(tensor, name='%s.%d' % (base, index), **arguments) for index, tensor in enumerate(tensors)]
+    base = name_or_counted(kind, name)
+    handles = [begin(tensor, name=exchange.part_of(base, index), **arguments) for index, tensor in enumerate(tensors)]
     return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
 
 
@@ -91,8 +91,8 @@ def grouped_allgather(
     tensors: Sequence[torch.Tensor], name: str | None = None, process_set: ProcessSet = global_process_set
 ) -> list[torch.Tensor]:
     """Returns the gathered tensors of a list; differentiable."""
-    base = name or counted_name('grouped_allgather')
-    return [allgather(tensor, '%s.%d' % (base, index), process_set) for index, tensor in enumerate(tensors)]
+    base = name_or_counted('grouped_allgather', name)
+    return [allgather(tensor, exchange.part_of(base, index), process_set) for index, tensor in enumerate(tensors)]
 
 
 def _lengths(tensor, splits, size, name):
@@ -255,8 +255,10 @@ def grouped_reducescatter(
     postscale_factor: float = 1.0,
 ) -> list[torch.Tensor]:
     """Returns this worker's parts of the reductions of several tensors; differentiable."""
-    base = name or counted_name('grouped_reducescatter')
+    base = name_or_counted('grouped_reducescatter', name)
     return [
-        reducescatter(tensor, '%s.%d' % (base, index), compression, op, process_set, prescale_factor, postscale_factor)
+        reducescatter(
+            tensor, exchange.part_of(base, index), compression, op, process_set, prescale_factor, postscale_factor
+        )
         for index, tensor in enumerate(tensors)
     ]

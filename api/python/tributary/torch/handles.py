@@ -9,6 +9,9 @@ import torch
 
 from ..errors import ArgumentError
 
+# Handles that nobody has waited for yet, by the name that the caller gave.
+in_flight = {}
+
 # Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
 _unseen = []
 
@@ -17,16 +20,16 @@ class Handle:
     """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
     is the first operation's."""
 
-    __slots__ = ('operations', '_finish', '_result', '_is_finished', '_lock')
+    __slots__ = ('operations', 'name', '_finish', '_result', '_is_finished', '_lock')
 
     def __init__(self, operations, finish=None):
-        self.operations, self._finish = operations, finish
+        self.operations, self.name, self._finish = operations, None, finish
         self._result, self._is_finished = None, False
         self._lock = threading.RLock()  # a future's callback may wait while the caller does
 
     def done(self):
         """True if the operations are complete."""
-        return all(operation.done() for operation, _ in self.operations)
+        return self._is_finished or all(operation.done() for operation, _ in self.operations)
 
     def wait(self):
         """Waits and returns the result: tensors on GPUs are waited for by the current stream, others by this thread."""
@@ -42,6 +45,8 @@ class Handle:
                 self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
                 self._is_finished = True
                 self.operations, self._finish = (), None
+                if in_flight.get(self.name) is self:
+                    del in_flight[self.name]  # its result is the caller's to keep
             return self._result
 
 

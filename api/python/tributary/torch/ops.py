@@ -18,7 +18,7 @@ from ..reductions import REDUCTIONS, Average, reduction_of
 from . import exchange
 from .compression import Compression, codec_for
 from .elements import checked, contiguous
-from .handles import Handle
+from .handles import Handle, in_flight
 
 _counters = {}
 _counters_generation = 0
@@ -38,21 +38,26 @@ def counted_name(kind):
     as workers that have joined have counted less."""
     _begin_generation()
     epoch = '.%d' % _joins if _joins else ''
-    return '%s.noname%s.%d' % (kind, epoch, next(_counters.setdefault(kind, itertools.count())))
+    return exchange.OnceName('%s.noname%s.%d' % (kind, epoch, next(_counters.setdefault(kind, itertools.count()))))
 
 
-_in_flight = {}  # handles by name, of operations that may be under way
+def name_or_counted(kind, name):
+    """Returns the caller's name, or one that is counted where there is none."""
+    if name is None or name == '':
+        return counted_name(kind)
+    if not isinstance(name, str):
+        raise ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
+    return name
 
 
 def claim_name(kind, name):
     """Returns the full name of an operation. Raises ArgumentError if the caller's name is that of one that is under
     way."""
-    if name is None:
-        return '%s.%s' % (kind, counted_name(kind))
-    if not isinstance(name, str):
-        raise ArgumentError('name: it must be a str, and is %s' % type(name).__name__)
-    full = '%s.%s' % (kind, name)
-    earlier = _in_flight.get(full)
+    name = name_or_counted(kind, name)
+    full = exchange.prefixed(kind, name)
+    if isinstance(name, exchange.OnceName):
+        return full
+    earlier = in_flight.get(full)
     if earlier is not None and not earlier.done():
         raise ArgumentError(
             'duplicate name %s: an operation of that name is under way: wait for it, or choose another name' % full
@@ -61,8 +66,10 @@ def claim_name(kind, name):
 
 
 def keep(name, handle):
-    """Remembers the handle of an operation that is under way, by its name, and returns it."""
-    _in_flight[name] = handle
+    """Remembers the handle of an operation by its name until it has been waited for, and returns it."""
+    if not isinstance(name, exchange.OnceName):
+        handle.name = name
+        in_flight[name] = handle
     return handle
 
 
@@ -86,10 +93,11 @@ def submit_allreduce(
 ):
     """Submits the reduction of a tensor. `output` gets it, and is what the handle's wait() returns."""
     source, factors = contiguous(tensor, name), {}
-    if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
-        factors = {'prescale': _factor(prescale, source), 'postscale': _factor(postscale, source)}
-        prescale = postscale = 1.0
-    source = scaled(source, prescale)
+    if prescale != 1.0 or postscale != 1.0:
+        if exchange.can_scale(source, REDUCTIONS[op], prescale, postscale):
+            factors = {'prescale': _factor(prescale, source), 'postscale': _factor(postscale, source)}
+            prescale = postscale = 1.0
+        source = scaled(source, prescale)
     landing = output if output.is_contiguous() else torch.empty_like(source)
     handle = exchange.all_reduce(
         process_set.engine(), source, landing, REDUCTIONS[op], name, priority, codec=codec, **factors
@@ -118,7 +126,7 @@ def allreduce_async(
         prescale_factor,
         postscale_factor,
         process_set=process_set,
-        codec=codec_for(compression, tensor),
+        codec=codec_for(codecs.checked(compression), tensor),
     )
 
 
@@ -132,9 +140,10 @@ def allreduce_async_(
     process_set: ProcessSet = global_process_set,
 ) -> Handle:
     """Begins a reduction in place and returns its handle."""
+    output = checked(tensor, 'allreduce').detach()
     return submit_allreduce(
-        tensor,
-        checked(tensor, 'allreduce').detach(),
+        output,
+        output,
         claim_name('allreduce', name),
         reduction_of(op, average),
         prescale_factor,
@@ -192,8 +201,8 @@ def allreduce_(
 
 
 def _grouped(begin, tensors, name, kind, arguments):
-    base = name or counted_name(kind)
-    handles = [begin(tensor, name='%s.%d' % (base, index), **arguments) for index, tensor in enumerate(tensors)]
+    base = name_or_counted(kind, name)
+    handles = [begin(tensor, name=exchange.part_of(base, index), **arguments) for index, tensor in enumerate(tensors)]
     return exchange.merged(handles, lambda: [handle.wait() for handle in handles])
 
 

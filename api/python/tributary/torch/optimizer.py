@@ -155,9 +155,10 @@ class _Exchange:
             self.sparse_dims[parameter] = gradient.sparse_dim()
             gradient = parameter.grad = gradient.to_dense()
         compressed, context = self.compression.compress(gradient)
+        output = compressed.detach()
         handle = submit_allreduce(
-            compressed,
-            compressed.detach(),
+            output,
+            output,
             self.names[parameter],
             self.wire_op,
             self.prescale,
@@ -333,7 +334,8 @@ def DistributedOptimizer(
     grouped = _checked_groups(named, num_groups, groups)
     kind = type(optimizer.__class__.__name__, (optimizer.__class__,), dict(_DistributedOptimizer.__dict__))
     made = kind.__new__(kind)
-    made.__dict__.update(optimizer.__dict__)
+    made.__dict__.update((name, value) for name, value in optimizer.__dict__.items() if name not in kind.__dict__)
+    optimizer._opt_called = True  # a scheduler that was made for it counts its steps, and it makes none any more
     made._exchange = _Exchange(
         named,
         compression,

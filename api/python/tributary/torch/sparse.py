@@ -9,7 +9,7 @@ from ..process_sets import ProcessSet, global_process_set
 from ..reductions import Average, Sum, reduction_of
 from . import exchange
 from .gather_ops import allgather_async
-from .ops import counted_name
+from .ops import name_or_counted
 
 
 def sparse_allreduce_async(
@@ -21,10 +21,10 @@ def sparse_allreduce_async(
         raise ArgumentError('a sparse tensor can be reduced with Average and Sum only')
     if tensor.layout != torch.sparse_coo:
         raise ArgumentError('a sparse tensor must be of layout torch.sparse_coo, not %s' % tensor.layout)
-    name = name or counted_name('sparse_allreduce')
+    name = name_or_counted('sparse_allreduce', name)
     tensor = tensor.detach().coalesce()
-    indices = allgather_async(tensor.indices().t().contiguous(), name + '.indices', process_set)
-    values = allgather_async(tensor.values(), name + '.values', process_set)
+    indices = allgather_async(tensor.indices().t().contiguous(), exchange.part_of(name, 'indices'), process_set)
+    values = allgather_async(tensor.values(), exchange.part_of(name, 'values'), process_set)
 
     def finish():
         gathered = values.wait()
