@@ -442,6 +442,7 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
     const trib_listeners listeners = core->listeners, meeting = core->meeting;
     const trib_address meeting_at = core->meeting_at, address = core->host.address;
     trib_transport *transport = core->host.transport;
+    const uint32_t incarnation = trib_epoch_incarnation(core->host.epoch);
     trib_assert(core->closing && core->host.is_closed && core->host.links == NULL && transport != NULL);
     trib_assert(reactor->index == 0 || meeting.count == 0);
     end_epoch(core);
@@ -457,5 +458,8 @@ trib_status trib_core_reopen(trib_core *core, trib_error *error)
     core->meeting_at = meeting_at;
     core->host.transport = transport;
     core->host.address = address;
+    if (reactor->index == 0) { /* it joins no other start of the job */
+        core->host.epoch = trib_epoch_make(incarnation, 0);
+    }
     return begin_epoch(core, error);
 }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/link/link_call.h"
 #include "engine/link/link_cause.h"
 #include "engine/link/link_handshake.h"
 #include "engine/link/link_host.h"
@@ -23,15 +24,14 @@ static const unsigned char attempt_shares[] = {2, 3, 6};
 #define EXTENSIONS 8 /* quarters of the peer timeout that a link may take longer because its peer lives */
 #define CALL_NS (20 * INT64_C(1000000)) /* pause before a call, because the connector mostly comes first */
 
-static void call_connector(trib_link *link);
 static void adopt(trib_link *link);
 
-static uint32_t address_count(const trib_link *link)
+uint32_t trib_redial_addresses(const trib_link *link)
 {
     return (uint32_t)trib_address_list_count(link->redial.to.text);
 }
 
-static void arm(trib_link *link, int64_t after_ns)
+void trib_redial_arm(trib_link *link, int64_t after_ns)
 {
     trib_timer_arm(link->host->reactor, &link->redial.timer, trib_now(link->host->reactor) + after_ns);
 }
@@ -43,15 +43,15 @@ static int64_t attempt_ns(const trib_link *link)
     if (redial->extensions > 0) {
         return timeout_ns / PATIENT_SHARE;
     }
-    const uint32_t kinds = sizeof attempt_shares, addresses = address_count(link);
+    const uint32_t kinds = sizeof attempt_shares, addresses = trib_redial_addresses(link);
     const uint32_t turn = redial->tries + (addresses % kinds == 0 ? redial->tries / addresses : 0);
     return timeout_ns / ATTEMPT_SHARE * attempt_shares[turn % kinds];
 }
 
-static int64_t wait_before_next(const trib_link *link)
+int64_t trib_redial_wait(const trib_link *link)
 {
     const int64_t most_ns = trib_session_peer_timeout(link->host) / WAIT_SHARE;
-    const uint32_t rounds = link->redial.tries / (link->outgoing ? address_count(link) : 1);
+    const uint32_t rounds = link->redial.tries / (link->outgoing ? trib_redial_addresses(link) : 1);
     const int64_t wait_ns = WAIT_FIRST_NS << (rounds < 10 ? rounds : 10);
     return wait_ns < most_ns ? wait_ns : most_ns;
 }
@@ -73,7 +73,7 @@ static bool is_repeated(const trib_link *link)
     if (!link->outgoing || link->purpose == TRIB_PURPOSE_CALL || link->purpose == TRIB_PURPOSE_PRIORITY) {
         return false;
     }
-    return link->purpose != TRIB_PURPOSE_CONTROL || link->redial.tries < address_count(link);
+    return link->purpose != TRIB_PURPOSE_CONTROL || link->redial.tries < trib_redial_addresses(link);
 }
 
 static trib_status try_address(trib_link *link)
@@ -83,7 +83,7 @@ static trib_status try_address(trib_link *link)
     trib_address to;
     trib_address_list_copy(redial->to.text, redial->address, to.text, sizeof to.text);
     /* A service that an address offers may not answer in time. Each second round does without it. */
-    if (redial->tries / address_count(link) % 2 == 1 && !redial->needs_offer) {
+    if (redial->tries / trib_redial_addresses(link) % 2 == 1 && !redial->needs_offer) {
         to.text[strcspn(to.text, "+")] = '\0';
     }
     redial->tries++;
@@ -93,7 +93,7 @@ static trib_status try_address(trib_link *link)
         link->conn->urgent = link->purpose == TRIB_PURPOSE_PRIORITY;
         link->busy_seen_ns = 0;
         if (is_repeated(link)) {
-            arm(link, attempt_ns(link));
+            trib_redial_arm(link, attempt_ns(link));
         }
     }
     return status;
@@ -118,7 +118,7 @@ uint32_t trib_redial_attempt(trib_link *link)
 void trib_redial_connected(trib_link *link)
 {
     if (is_repeated(link)) {
-        arm(link, trib_session_peer_timeout(link->host) / HANDSHAKE_SHARE);
+        trib_redial_arm(link, trib_session_peer_timeout(link->host) / HANDSHAKE_SHARE);
     }
 }
 
@@ -143,7 +143,7 @@ static void connect_next(trib_link *link)
     if (status != TRIB_OK) {
         char why[TRIB_REASON_MAX];
         snprintf(link->redial.reason, sizeof link->redial.reason, "%s", trib_log_status_reason(status, errno, why));
-        arm(link, wait_before_next(link));
+        trib_redial_arm(link, trib_redial_wait(link));
     }
 }
 
@@ -159,7 +159,7 @@ static void timer_fired(trib_reactor *reactor, trib_timer *timer)
     } else if (link->outgoing) {
         connect_next(link);
     } else {
-        call_connector(link);
+        trib_call_connector(link);
     }
 }
 
@@ -227,9 +227,9 @@ static bool note_attempt(trib_link *link, bool refused, const char *reason)
 {
     trib_link_redial *redial = &link->redial;
     redial->refused = refused ? redial->refused + 1 : 0;
-    redial->address = (redial->address + 1) % address_count(link);
+    redial->address = (redial->address + 1) % trib_redial_addresses(link);
     note_reason(link, redial->is_late ? "no answer" : reason);
-    return redial->refused < address_count(link);
+    return redial->refused < trib_redial_addresses(link);
 }
 
 static void note_break(trib_link *link, const trib_conn *conn, const char *reason)
@@ -264,26 +264,16 @@ bool trib_redial_connection_lost(trib_link *link, const trib_conn *conn, trib_st
         note_break(link, conn, reason);
     }
     if (link->redial.successor != NULL) {
-        arm(link, 0);
+        trib_redial_arm(link, 0);
     } else if (!link->outgoing) {
-        arm(link, CALL_NS);
+        trib_redial_arm(link, CALL_NS);
     } else {
-        arm(link, was_ready ? 0 : wait_before_next(link));
+        trib_redial_arm(link, was_ready ? 0 : trib_redial_wait(link));
     }
     return true;
 }
 
 /* ---- Another connection is there ---- */
-
-static void stop_call(trib_link *link)
-{
-    trib_link *call = link->redial.call;
-    if (call != NULL) {
-        trib_assert(call->redial.caller == link);
-        link->redial.call = call->redial.caller = NULL;
-        trib_link_close(call, false, TRIB_OK, "no longer needed");
-    }
-}
 
 /* The link carries frames over its new connection. A call that is still on its way would break that one. */
 static void go_on(trib_link *link, uint64_t received)
@@ -292,7 +282,7 @@ static void go_on(trib_link *link, uint64_t received)
     trib_link_host *host = link->host;
     trib_timer_stop(host->reactor, &link->deadline);
     trib_timer_stop(host->reactor, &link->redial.timer);
-    stop_call(link);
+    trib_call_stop(link);
     trib_log(host->reactor->logger, TRIB_LOG_INFO, "the connection %s %s is made again", link->outgoing ? "to" : "from",
              link->conn->remote.text);
     trib_counter_add(&host->stats->reconnections, 1);
@@ -337,7 +327,9 @@ static void adopt(trib_link *link)
     trib_link_free(successor);
     link->last_received_ns = trib_now(link->host->reactor);
     trib_link_handshake_welcome(link);
-    go_on(link, received);
+    if (link->state != TRIB_LINK_CLOSING) { /* else memory has run out */
+        go_on(link, received);
+    }
 }
 
 static trib_link *find_session(const trib_link *candidate, bool outgoing)
@@ -363,7 +355,7 @@ static trib_resume_answer take_call(const trib_link *candidate)
     if (is_broken && link->conn != NULL) {
         link->conn->transport->ops->conn_close(link->conn, false);
     } else if (link->state == TRIB_LINK_RECONNECTING && link->conn == NULL) {
-        arm(link, 0);
+        trib_redial_arm(link, 0);
     }
     return TRIB_RESUME_CALLED;
 }
@@ -394,88 +386,9 @@ trib_resume_answer trib_redial_take(trib_link *candidate)
     if (link->conn != NULL) {
         link->conn->transport->ops->conn_close(link->conn, false); /* its end comes, and then the successor's turn */
     } else {
-        arm(link, 0);
+        trib_redial_arm(link, 0);
     }
     return TRIB_RESUME_TAKEN;
-}
-
-/* ---- Calls ---- */
-
-static void call_ready(trib_link *call)
-{
-    trib_link_close(call, false, TRIB_OK, "the peer is there");
-}
-
-static trib_status call_header(trib_link *call, const trib_frame *frame, trib_recv_target *target, trib_error *error)
-{
-    (void)call, (void)frame, (void)target;
-    return trib_error_set(error, TRIB_PROTOCOL, "a frame on a connection that only calls");
-}
-
-static trib_status call_received(trib_link *call, const trib_frame *frame, const void *payload, bool in_place,
-                                 trib_error *error)
-{
-    (void)payload, (void)in_place;
-    return call_header(call, frame, NULL, error);
-}
-
-static void call_closed(trib_link *call, trib_status status, const char *reason)
-{
-    (void)status, (void)reason;
-    trib_link *link = call->redial.caller;
-    if (link == NULL) {
-        return;
-    }
-    trib_assert(link->redial.call == call && call->purpose == TRIB_PURPOSE_CALL);
-    link->redial.call = call->redial.caller = NULL;
-    if (link->state != TRIB_LINK_RECONNECTING || link->redial.successor != NULL) {
-        return;
-    }
-    link->redial.refused = call->redial.is_refused ? link->redial.refused + 1 : 0;
-    /* A coordinator that is no member has never reached the member's address: a firewall may refuse it. */
-    const bool has_gone = link->redial.refused >= address_count(link) && link->host->engine->roster != NULL;
-    if (call->has_farewell || has_gone) {
-        char text[TRIB_REASON_MAX];
-        snprintf(text, sizeof text, "%s; %s", link->redial.reason,
-                 call->has_farewell ? "its process is another one now" : "its process has gone");
-        trib_link_close(link, false, TRIB_PEER_LOST, text);
-        return;
-    }
-    arm(link, wait_before_next(link));
-}
-
-static const trib_link_upcalls call_upcalls = {
-    .ready = call_ready,
-    .header = call_header,
-    .received = call_received,
-    .closed = call_closed,
-};
-
-static void call_connector(trib_link *link)
-{
-    trib_link_redial *redial = &link->redial;
-    const trib_engine *engine = link->host->engine;
-    const trib_roster *roster = engine->roster != NULL ? engine->roster : engine->formation.kept;
-    if (redial->call != NULL) { /* it takes too long */
-        trib_link_close(redial->call, false, TRIB_TIMEOUT, "no answer");
-        return;
-    }
-    if (roster == NULL || link->peer >= roster->member_count) {
-        return; /* the peer's own address is not known */
-    }
-    redial->to = roster->members[link->peer].addresses[link->peer_reactor];
-    trib_address to;
-    trib_address_list_copy(redial->to.text, redial->tries++ % address_count(link), to.text, sizeof to.text);
-    trib_link *call = NULL;
-    if (trib_link_connect(link->host, &to, TRIB_PURPOSE_CALL, link->peer, link->peer_reactor, &call_upcalls, NULL,
-                          &call) != TRIB_OK) {
-        arm(link, wait_before_next(link));
-        return;
-    }
-    call->session.id = link->session.id;
-    call->redial.caller = link;
-    redial->call = call;
-    arm(link, trib_session_peer_timeout(link->host) / ATTEMPT_SHARE * 2);
 }
 
 /* ---- Life ---- */
@@ -490,7 +403,7 @@ void trib_redial_close(trib_link *link)
 {
     trib_link_redial *redial = &link->redial;
     trib_timer_stop(link->host->reactor, &redial->timer);
-    stop_call(link);
+    trib_call_stop(link);
     if (redial->resumes != NULL) {
         (void)take_successor(redial->resumes);
     }

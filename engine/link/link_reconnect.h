@@ -4,8 +4,7 @@
  * - The connector of a link connects again, to the addresses of its peer in turns, after waits that grow. It proves the
  *   token as on the first connection and names the session (link_session.h). Both sides tell how much they have
  *   received, and send the rest again.
- * - The acceptor waits for that. Meanwhile it calls: it connects to the connector's own address, so that the two sides
- *   soon agree that the connection broke, although only one of them may have seen it.
+ * - The acceptor waits for that. Meanwhile it calls (link_call.h).
  * - A link is lost at once if every address of the peer refuses, because the process has gone then, or if a process
  *   answers that does not know the session. It is lost when the peer timeout has passed since the break. While this
  *   process hears the coordinator, which would tell of a loss, it has three times as long: the way to the peer may be
@@ -33,6 +32,12 @@ void trib_redial_set_addresses(trib_link *link, const trib_address *to);
 /* Returns the attempt number that a connector's handshake claims. A call claims the number of the connection that
  * broke. */
 uint32_t trib_redial_attempt(trib_link *link);
+/* The number of the peer's addresses. */
+uint32_t trib_redial_addresses(const trib_link *link);
+/* Looks for the peer again after that time: by a new connection, or by a call. */
+void trib_redial_arm(trib_link *link, int64_t after_ns);
+/* Returns the pause before the next attempt. */
+int64_t trib_redial_wait(const trib_link *link);
 /* The link's new connection is there, and the handshake begins. */
 void trib_redial_connected(trib_link *link);
 /* The connection of the link has ended, and nobody ended the link. Returns true if the link goes on without it. */

@@ -107,7 +107,6 @@ static void free_place(trib_coordinator *self, uint32_t member, const char *why)
     at->joined = false;
     self->joined--;
     trib_member_note_awaited(self->core->engine);
-    trib_formation_member_gone(self, member, at->gone);
 }
 
 static void member_left(trib_coordinator *self, uint32_t member, uint32_t carried_out)
@@ -116,6 +115,7 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     if (!self->running && !self->over) {
         trib_link *link = at->link;
         free_place(self, member, "it has left");
+        trib_formation_member_gone(self, member, at->gone);
         trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_LEFT, .aux = member}, NULL, 0);
         return;
     }
@@ -149,6 +149,8 @@ static void member_left(trib_coordinator *self, uint32_t member, uint32_t carrie
     trib_drain_check(self);
     if (self->workers_left == self->worker_count) {
         end_with_workers(self);
+    } else {
+        trib_formation_check_boundary(self); /* the others may have asked for one already */
     }
 }
 
@@ -304,6 +306,10 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     trib_coordinator_slot *at = &self->slots[link->peer];
     if (!self->running && !self->over) {
         free_place(self, link->peer, reason);
+        if (trib_formation_gathers(self)) { /* only its connection may have ended */
+            trib_formation_await_absent(self);
+            trib_formation_check(self);
+        }
         return;
     }
     at->link = NULL;

@@ -161,8 +161,14 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator_end_job(self, &cause);
 }
 
+/* Between two epochs a process without a roster is not the one that had that rank. */
+static bool is_impostor(const trib_coordinator *self, uint32_t claimed, uint32_t epoch)
+{
+    return trib_formation_gathers(self) && claimed != TRIB_NO_MEMBER && epoch == 0;
+}
+
 /* epoch: the number of the member's last roster, or 0. A server without the last one is a stranger, and must not take
- * the place of one that may be cut off, and its vote. */
+ * the place of one that may be cut off, and its vote. The same holds for a worker that was started again. */
 static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_member_info *info, uint32_t claimed,
                                         uint32_t epoch)
 {
@@ -174,6 +180,9 @@ static trib_coordinator_slot *find_slot(trib_coordinator *self, const trib_membe
     }
     /* A server that comes back has the id of its vote and its roster, and no other's. */
     const uint32_t at = is_server ? self->worker_count + claimed : claimed;
+    if (!is_server && is_impostor(self, claimed, epoch)) {
+        return NULL;
+    }
     if (!is_server || gathers_again) {
         const uint32_t count = is_server ? self->server_count : self->worker_count;
         const bool has_place = claimed < count && (!gathers_again || trib_formation_expects(self, at));
@@ -324,6 +333,10 @@ trib_status trib_coordinator_take_join(trib_coordinator *self, trib_link *link, 
         snprintf(text, sizeof text,
                  "%s%s expects %u workers and %u servers, the coordinator %u and %u: start all with the same counts",
                  kind, info.name, workers, servers, self->worker_count, self->server_count);
+    } else if (at == NULL && is_worker && is_impostor(self, claimed, frame->tensor)) {
+        snprintf(text, sizeof text,
+                 "%s was not in the job's last epoch: a worker that is started again joins with TRIB_RANK=-1",
+                 info.name);
     } else if (at == NULL) {
         snprintf(text, sizeof text, "no place for %s%s: the job has %u workers and %u servers", kind, info.name,
                  self->worker_count, self->server_count);

@@ -15,7 +15,6 @@
 #include "engine/membership/verdict.h"
 
 #define JOINERS_MORE 8u /* further places of each kind, for processes that come while the membership changes */
-#define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
 
 static trib_formation *formation_of(const trib_coordinator *self)
 {
@@ -114,8 +113,8 @@ void trib_formation_end_epoch(trib_coordinator *self, const trib_cause *cause)
         char text[TRIB_ERROR_TEXT_SIZE];
         trib_job_render_for_others(self->core->engine, cause, text);
         note_lost(self, cause->subject, text);
-        snprintf(formation_of(self)->lost_text, sizeof formation_of(self)->lost_text, "%s",
-                 text); /* it may have left */
+        /* it may have left */
+        snprintf(formation_of(self)->lost_text, sizeof formation_of(self)->lost_text, "%s", text);
         self->slots[cause->subject].left = true;
         trib_commits_worker_left(self); /* what the others are through with has succeeded */
     }
@@ -241,6 +240,7 @@ static void watch(trib_reactor *reactor, trib_timer *timer)
             continue;
         }
         if (judges && now_ns - link->last_received_ns >= timeout_ns) {
+            note_lost(self, i, "it has become silent while the membership changes");
             trib_link_close(link, false, TRIB_PEER_LOST, "it has become silent while the membership changes");
         } else {
             trib_link_send_copy(link, (trib_frame){.type = TRIB_FRAME_PING}, NULL, 0);
@@ -263,12 +263,11 @@ bool trib_formation_begin(trib_coordinator *self)
     self->core->host.epoch = trib_epoch_make(trib_epoch_incarnation(formation->epoch), 0);
     self->worker_count = formation->worker_count;
     self->server_count = formation->server_count;
-    const int64_t now_ns = trib_now(self->core->reactor);
-    trib_timer_arm(self->core->reactor, &self->join_deadline, now_ns + engine->config.peer_timeout_ns + BACK_MORE_NS);
+    trib_formation_await_absent(self);
     self->heartbeat.fired = watch;
     self->heartbeat.user = self;
     trib_timer_arm(self->core->reactor, &self->heartbeat,
-                   now_ns + trib_heartbeat_period_ns(engine->config.peer_timeout_ns));
+                   trib_now(self->core->reactor) + trib_heartbeat_period_ns(engine->config.peer_timeout_ns));
     return true;
 }
 
@@ -423,10 +422,10 @@ void trib_formation_check(trib_coordinator *self)
             return;
         }
     }
-    bool any = false;
     if (count_joined(self, 0, trib_coordinator_slots(self), true) < formation_of(self)->joiners) {
         return;
     }
+    bool any = false;
     for (uint32_t i = 0; i < self->worker_count; i++) {
         any = any || self->slots[i].joined;
     }

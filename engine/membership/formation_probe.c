@@ -12,6 +12,7 @@
 #include "engine/membership/election.h"
 #include "engine/membership/formation.h"
 
+#define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
 #define PROBE_NS (100 * INT64_C(1000000))
 #define PROBES_MAX 16u /* at a time */
 
@@ -20,6 +21,12 @@ typedef struct trib_formation_probe {
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
     bool is_dead;             /* its address has refused for long enough */
 } trib_formation_probe;
+
+void trib_formation_await_absent(trib_coordinator *self)
+{
+    trib_timer_arm(self->core->reactor, &self->join_deadline,
+                   trib_now(self->core->reactor) + self->core->engine->config.peer_timeout_ns + BACK_MORE_NS);
+}
 
 static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
 {

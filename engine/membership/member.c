@@ -390,6 +390,9 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
     }
     char why[TRIB_ERROR_TEXT_SIZE];
     trib_cause cause;
+    /* Another process has taken the coordinator's address. */
+    const bool is_replaced =
+        status == TRIB_PROTOCOL && core->engine->roster != NULL && atomic_load(&core->engine->changing);
     trib_job_render(core->engine, &link->end, why);
     if (member->joined) {
         trib_link_control_cause(link, TRIB_SUBJECT_COORDINATOR, 0, &cause);
@@ -397,7 +400,7 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
             cause.origin = core->engine->member_id;
         }
         coordinator_lost(member, &cause);
-    } else if (trib_member_is_away_too_long(member, link)) {
+    } else if (is_replaced || trib_member_is_away_too_long(member, link)) {
         cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_MEMBER_LOST, TRIB_SUBJECT_COORDINATOR, 0,
                                  core->engine->member_id, why);
         coordinator_lost(member, &cause);
@@ -411,6 +414,9 @@ static void member_closed(trib_link *link, trib_status status, const char *reaso
         snprintf(member->last_problem, sizeof member->last_problem, "%.380s", why);
         trib_member_note_awaited(core->engine);
         trib_timer_arm(core->reactor, &member->retry, trib_now(core->reactor) + TRIB_MEMBER_RETRY_NS);
+        if (member->waits && link->session.is_established) {
+            trib_member_search_anew(member); /* the others elect another coordinator */
+        }
     }
 }
 

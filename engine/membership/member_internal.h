@@ -52,6 +52,8 @@ void trib_member_resolve_coordinator(trib_member *member);
 void trib_member_note_waits(trib_member *member, bool waits);
 /* Between two epochs the coordinator closes its links itself, and is back soon. Returns true if it is not. */
 bool trib_member_is_away_too_long(trib_member *member, const trib_link *link);
+/* A member that waits to join has all of the join timeout again to find a coordinator. */
+void trib_member_search_anew(trib_member *member);
 /* The coordinator at which this process waited to join has ended for that cause. Another one may be found at other
  * addresses: then true is returned, and they are tried until the join timeout has passed since then. */
 bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause);

@@ -361,11 +361,17 @@ bool trib_member_is_away_too_long(trib_member *member, const trib_link *link)
            (has_ended || now_ns - member->away_since_ns >= engine->roster->peer_timeout_ns);
 }
 
+void trib_member_search_anew(trib_member *member)
+{
+    trib_reactor *reactor = member->core->reactor;
+    member->noticed = member->join_extended = false;
+    trib_timer_arm(reactor, &member->join_deadline,
+                   trib_now(reactor) + trib_join_first_ns(member->core->engine->config.join_timeout_ns));
+}
+
 bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause)
 {
     const trib_engine *engine = member->core->engine;
-    const int64_t join_timeout_ns = engine->config.join_timeout_ns;
-    trib_reactor *reactor = member->core->reactor;
     const bool has_choice = trib_address_list_count(member->coordinator.text) > 1 || engine->env.resolve != NULL ||
                             trib_tenure_is_used(engine);
     const bool looks = has_choice && engine->roster == NULL && trib_member_is_joiner(engine) && member->link != NULL &&
@@ -373,11 +379,10 @@ bool trib_member_looks_elsewhere(trib_member *member, const trib_cause *cause)
     if (looks) {
         char why[TRIB_ERROR_TEXT_SIZE];
         trib_job_render(engine, cause, why);
-        trib_log(reactor->logger, TRIB_LOG_WARN,
+        trib_log(member->core->reactor->logger, TRIB_LOG_WARN,
                  "the coordinator that this process waited for does not go on (%.200s): others are looked for", why);
         trib_link_close(member->link, false, TRIB_CLOSED, why);
-        member->noticed = member->join_extended = false;
-        trib_timer_arm(reactor, &member->join_deadline, trib_now(reactor) + trib_join_first_ns(join_timeout_ns));
+        trib_member_search_anew(member);
     }
     return looks;
 }

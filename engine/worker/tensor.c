@@ -338,6 +338,7 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     if (!(tensor->is_sharded ? tensor->engine->device_hooks->place(tensor) : trib_tensor_make_tasks(tensor))) {
         /* The other workers would wait for pushes that this worker will never send. */
         snprintf(text, sizeof text, "out of memory for the partitions of tensor \"%s\"", tensor->name);
+        tensor->round_base = 0; /* its rounds are not counted from there */
         trib_job_fail(tensor->engine, TRIB_NO_MEMORY, text);
         return;
     }

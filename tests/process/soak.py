@@ -14,6 +14,7 @@ its majority says so. Ends with status 1 at the first fault, with the lines of a
 
 import argparse
 import collections
+import concurrent.futures
 import json
 import os
 import random
@@ -308,9 +309,10 @@ def show(counts):
         )
 
 
-def run_jobs(arguments, hosts, counts):
-    deadline, seed = time.monotonic() + 60 * arguments.minutes, arguments.seed
-    while seed == arguments.seed or time.monotonic() < deadline:
+def run_jobs(arguments, first, hosts, counts):
+    """Runs jobs from the first seed on; others have the seeds between. Returns the seed that failed, or None."""
+    deadline, seed = time.monotonic() + 60 * arguments.minutes, first
+    while seed == first or time.monotonic() < deadline:
         draw = random.Random(seed)
         policies = arguments.policy or ('servers', 'workers', 'continue')
         plan = draw_plan(draw, policies[seed % len(policies)], hosts is not None, arguments.timeout)
@@ -324,8 +326,32 @@ def run_jobs(arguments, hosts, counts):
             return seed
         if not arguments.json:
             print('seed %d, %s: %.1f s' % (seed, plan, time.monotonic() - began), flush=True)
-        seed += 1
+        seed += arguments.at_once
     return None
+
+
+def soak(arguments, first):
+    """One job after the other. Returns the counts, and the seed that failed or None."""
+    counts = collections.defaultdict(int)
+    counts.update(faults=collections.Counter(), started=collections.Counter(), jobs=collections.Counter())
+    counts['recoveries'] = []
+    if arguments.loopback:
+        return counts, run_jobs(arguments, first, None, counts)
+    with soak_job.lab.Cluster('tribsoak%d' % os.getpid()) as hosts:
+        hosts.up(HOSTS)
+        return counts, run_jobs(arguments, first, hosts, counts)
+
+
+def soak_at_once(arguments):
+    """Runs as many soaks as asked for, each in a process of its own. Returns all counts, and the seeds that failed."""
+    with concurrent.futures.ProcessPoolExecutor(arguments.at_once) as pool:
+        soaks = [pool.submit(soak, arguments, arguments.seed + i) for i in range(arguments.at_once)]
+        done = [each.result() for each in soaks]
+    counts = done[0][0]
+    for others, _ in done[1:]:
+        for name, value in others.items():
+            counts[name] += value
+    return counts, [seed for _, seed in done if seed is not None]
 
 
 def main():
@@ -338,30 +364,26 @@ def main():
     parser.add_argument('--faults', default=','.join(FAULTS), help='default: %(default)s')
     parser.add_argument('--calm', action='store_true', help='one fault at a time, for the times of recovery')
     parser.add_argument('--loopback', action='store_true', help='no hosts of their own, so that no link is cut')
+    parser.add_argument('--at-once', type=int, default=1, help='so many soaks, each with the seeds of its own')
     parser.add_argument('--json', action='store_true', help='prints one object at the end')
     arguments = parser.parse_args()
     arguments.faults = arguments.faults.split(',')
     for each in arguments.faults:
         if each not in FAULTS:
             parser.error('no fault is called "%s": there are %s' % (each, ', '.join(FAULTS)))
-    counts = collections.defaultdict(int)
-    counts.update(faults=collections.Counter(), started=collections.Counter(), jobs=collections.Counter())
-    counts['recoveries'] = []
     why = 'not asked for' if arguments.loopback else soak_job.lab.why_not()
     if why:
         print('links are not cut: %s' % why, file=sys.stderr)
-        failed = run_jobs(arguments, None, counts)
+        arguments.loopback = True
     else:
         soak_job.lab.remove_stale('tribsoak')
-        with soak_job.lab.Cluster('tribsoak%d' % os.getpid()) as hosts:
-            hosts.up(HOSTS)
-            failed = run_jobs(arguments, hosts, counts)
+    counts, failed = soak_at_once(arguments)
     if arguments.json:
-        known = dict(counts, recoveries=recoveries_of(counts), failed_seed=failed)
+        known = dict(counts, recoveries=recoveries_of(counts), failed_seeds=failed)
         print(json.dumps(known))
     else:
         show(counts)
-    return 0 if failed is None else 1
+    return 1 if failed else 0
 
 
 if __name__ == '__main__':

@@ -258,6 +258,76 @@ static void one_that_leaves_is_not_awaited(void **state)
     the_dead_are_not_awaited(2, false, true);
 }
 
+static bool others_have_passed(sim_job *job, void *argument)
+{
+    const program *programs = argument;
+    (void)job;
+    return programs[0].boundaries > 0 && programs[1].boundaries > 0;
+}
+
+/* Two workers wait for the boundary, and the third one, whose program is through, leaves instead. */
+static void one_that_leaves_does_not_hold_it_up(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    sim_job *job = sim_bed_open(&config);
+    program programs[WORKERS];
+    for (uint32_t i = 0; i < WORKERS - 1; i++) {
+        programs[i] = (program){.job = job, .index = i, .most = 1};
+        advance(&programs[i]);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_int_equal(programs[0].boundaries, 0);
+    sim_job_leave(job, WORKERS - 1);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, others_have_passed, programs));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
+/* ---- Between two epochs ---- */
+
+static void break_link_of(const sim_job *job, uint32_t place)
+{
+    bool is_broken = false;
+    for (trib_link *link = job->members[0].engine->cores[0].host.links; link != NULL; link = link->next) {
+        if (link->conn != NULL && link->state == TRIB_LINK_READY && link->purpose == TRIB_PURPOSE_CONTROL &&
+            !link->outgoing && link->peer == place) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+            is_broken = true;
+        }
+    }
+    assert_true(is_broken);
+}
+
+/* A worker has died, and the last one's program does not go on yet. Meanwhile the connection of one that waits for it
+ * breaks, which does not mean that it has died. */
+static void a_connection_that_breaks_is_no_death(void **state)
+{
+    (void)state;
+    for (int64_t i = 0; i < 10; i++) {
+        sim_job_config config = sim_job_config_default(WORKERS + 1, 0);
+        config.engine.survive = TRIB_SURVIVE_WORKERS;
+        sim_job *job = sim_bed_open(&config);
+        program programs[WORKERS];
+        sim_job_kill(job, WORKERS);
+        for (uint32_t k = 0; k < WORKERS; k++) {
+            programs[k] = (program){.job = job, .index = k, .most = 1};
+        }
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+        advance(&programs[0]);
+        advance(&programs[1]);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND + i * 20000000, NULL, NULL);
+        break_link_of(job, 1);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+        advance(&programs[2]);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + 5 * SECOND, all_have_passed, programs));
+        assert_int_equal(job->members[0].engine->roster->worker_count, WORKERS);
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 /* ---- The job ends while the cores close ---- */
 
 static bool core_0_is_left(sim_job *job, void *argument)
@@ -390,6 +460,8 @@ int main(void)
                                        cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
                                        cmocka_unit_test(a_refusing_firewall_is_no_death),
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
+                                       cmocka_unit_test(one_that_leaves_does_not_hold_it_up),
+                                       cmocka_unit_test(a_connection_that_breaks_is_no_death),
                                        cmocka_unit_test(cores_do_not_outlive_the_job),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);

@@ -1,5 +1,6 @@
 /* test_gathering.c - a member that joins and dies while the job gathers is logged at once, and is named when the join
- * deadline passes without it; one that stands still for longer than a handshake may take joins all the same. */
+ * deadline passes without it; one that stands still for longer than a handshake may take joins all the same. Between
+ * two epochs a process that is started again gets no place of another one. */
 #include <stdio.h>
 #include <string.h>
 
@@ -98,11 +99,71 @@ static void time_that_a_member_missed_ends_no_handshake(void **state)
     }
 }
 
+/* The last process has the rank of the third worker, as if a service manager had started that one again. */
+static void is_started_again(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->worker_count = WORKERS;
+    config->rank = member == WORKERS ? WORKERS - 1 : config->rank;
+}
+
+static void on_advanced(trib_engine *engine, const trib_membership *now, void *user)
+{
+    (void)engine;
+    *(uint32_t *)user += now->status == TRIB_OK;
+}
+
+static bool workers_are_ready(sim_job *job, void *unused)
+{
+    bool are_ready = true;
+    (void)unused;
+    for (uint32_t i = 0; i < WORKERS; i++) {
+        are_ready = are_ready && job->members[i].ready_told && job->members[i].ready.status == TRIB_OK;
+    }
+    return are_ready;
+}
+
+static bool both_are_told(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[WORKERS].ready_told && atomic_load(&job->members[0].engine->phase) == TRIB_PHASE_ENDED;
+}
+
+/* One worker dies, and another one is cut off, so that its place is kept for it. A new process with its rank gets
+ * neither that place nor its vote: rank 0 is alone, and must end. */
+static void no_place_of_another_is_taken(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS + 1, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.tweak = is_started_again;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    trib_sim_process_freeze(job->members[WORKERS].process, true);
+    assert_true(sim_job_run(job, 5 * SECOND, workers_are_ready, NULL));
+    trib_sim_node_regroup(job->members[WORKERS - 1].node, 1);
+    sim_job_kill(job, 1);
+    uint32_t passed = 0;
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_int_equal(trib_membership_advance(job->members[0].engine, on_advanced, &passed, &error), TRIB_OK);
+    trib_sim_process_freeze(job->members[WORKERS].process, false);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, both_are_told, NULL));
+    assert_int_equal(job->members[WORKERS].ready.status, TRIB_JOIN_FAILED);
+    assert_non_null(strstr(job->members[WORKERS].ready.text, "TRIB_RANK=-1"));
+    assert_int_equal(passed, 0);
+    assert_non_null(strstr(job->members[0].engine->fate.text, "no majority"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_member_that_dies_is_named),
         cmocka_unit_test(time_that_a_member_missed_ends_no_handshake),
+        cmocka_unit_test(no_place_of_another_is_taken),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }
