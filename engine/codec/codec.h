@@ -115,7 +115,8 @@ typedef struct trib_codec_config {
     trib_codec_feedback feedback;
     trib_codec_momentum momentum;
     float mu;
-    bool two_way; /* sums come back encoded by the same codec, without feedback and momentum */
+    uint32_t warmup; /* rounds that travel as they are before the first encoded one; momentum begins with that one */
+    bool two_way;    /* sums come back encoded by the same codec, without feedback and momentum */
     char choices
         [TRIB_CODEC_TEXT_SIZE]; /* "": chosen; else "auto:..." in its one form, and no codec yet (codec_auto.h) */
 } trib_codec_config;

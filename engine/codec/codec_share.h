@@ -101,13 +101,22 @@ CODEC_SHARED uint64_t codec_load_word(const unsigned char *at, size_t width)
 CODEC_SHARED codec_pair codec_load_pair(const unsigned char *pairs, uint32_t at, size_t width)
 {
     const unsigned char *from = pairs + (size_t)at * 2 * width;
+#ifdef __CUDA_ARCH__ /* words of 4 bytes alone, and pairs lie on 8: otherwise a GPU would take byte after byte */
+    return codec_pair_of(((const uint2 *)from)->x, ((const uint2 *)from)->y);
+#else
     return codec_pair_of(codec_load_word(from, width), codec_load_word(from + width, width));
+#endif
 }
 
 CODEC_SHARED void codec_store_pair(unsigned char *pairs, uint32_t at, size_t width, codec_pair stored)
 {
-    memcpy(pairs + (size_t)at * 2 * width, &stored.index, width);
-    memcpy(pairs + (size_t)at * 2 * width + width, &stored.bits, width);
+    unsigned char *to = pairs + (size_t)at * 2 * width;
+#ifdef __CUDA_ARCH__
+    *(uint2 *)to = make_uint2((uint32_t)stored.index, (uint32_t)stored.bits);
+#else
+    memcpy(to, &stored.index, width);
+    memcpy(to + width, &stored.bits, width);
+#endif
 }
 
 CODEC_SHARED uint64_t codec_magnitude(codec_pair of, size_t element)

@@ -176,6 +176,17 @@ static trib_status set_mu(codec_parser *parser, const char *value)
     return TRIB_OK;
 }
 
+static trib_status set_warmup(codec_parser *parser, const char *value)
+{
+    char *end = NULL;
+    const unsigned long rounds = strtoul(value, &end, 10);
+    parser->config.warmup = (uint32_t)rounds;
+    if (*value < '0' || *value > '9' || *end != '\0' || rounds > UINT32_MAX) {
+        return bad_value(parser, "warmup", value, "a number of rounds");
+    }
+    return TRIB_OK;
+}
+
 static trib_status set_version(codec_parser *parser, const char *value)
 {
     char *end = NULL;
@@ -198,13 +209,14 @@ enum {
     FEEDBACK,
     MOMENTUM,
     MU,
+    WARMUP,
     TWO_WAY,
     SELECT,
     VERSION,
     PARAMETERS
 };
 #define BIT(parameter) (1u << (parameter))
-#define WRAPPERS (BIT(CODEC) | BIT(FEEDBACK) | BIT(MOMENTUM) | BIT(MU))
+#define WRAPPERS (BIT(CODEC) | BIT(FEEDBACK) | BIT(MOMENTUM) | BIT(MU) | BIT(WARMUP))
 
 static const struct {
     const char *name;
@@ -220,6 +232,7 @@ static const struct {
     [FEEDBACK] = {"ef", set_feedback},
     [MOMENTUM] = {"momentum", set_momentum},
     [MU] = {"mu", set_mu},
+    [WARMUP] = {"warmup", set_warmup},
     [TWO_WAY] = {"two_way", set_two_way},
     [SELECT] = {"select", set_select},
     [VERSION] = {"version", set_version},
@@ -425,6 +438,9 @@ const char *trib_codec_format(const trib_codec_config *config, char text[TRIB_CO
     if (config->momentum != TRIB_MOMENTUM_NONE) {
         ADD(",momentum=%s,mu=%.9g", config->momentum == TRIB_MOMENTUM_NESTEROV ? "nesterov" : "heavy_ball",
             (double)config->mu);
+    }
+    if (config->warmup != 0) {
+        ADD(",warmup=%u", config->warmup);
     }
     if (config->two_way) {
         ADD(",two_way");

@@ -2,28 +2,24 @@
  * cuda_onebit.cu - onebit on a GPU: the signs of elements, and their mean magnitude.
  *
  * The processors' mean is a sum in float64, element after element, and this one has the same bits. While the sum stays
- * between two powers of two its unit u is the same, and adding an element adds the element's nearest multiple of u,
- * which does not depend on the sum, unless the element lies right between two. Multiples of u add up exactly, in any
- * order. So threads round a group of elements to that unit and add them up; only where the sum would pass the next
- * power of two, or an element lies in the middle, smaller groups are tried, and single elements last.
+ * between two powers of two it is n times the same unit, and adding an element adds a whole number of units: the
+ * nearest, and right between two the one that makes n even. So a run of elements adds one of two numbers, by whether n
+ * is even before it. Each thread finds both for a run of its own, and threads compose these in order, as a scan. Only a
+ * run in which the sum may pass a power of two waits for the sum before it, and adds its elements to that.
  */
 #include "stages/cuda/cuda_chunk.cuh"
 
-#define WARPS 16u
-#define OWN 32           /* elements of a thread, and words of a warp */
-#define TILE (32u * OWN) /* elements of a warp */
-#define GROUP 8
+#define WARPS 8u
+#define RUN 32 /* elements of a thread, and of a word */
+#define FOURS (RUN / 4)
+#define TILE (32u * RUN) /* elements of a warp */
 #define HIGH_BITS 0x7ff0000000000000ll
-#define LEAST 0x1p-900 /* smaller sums, which no float32 makes but 0, are not looked at */
+#define ROUGHLY 0x1p-30 /* more than sums in different orders differ by */
 
-static __device__ __forceinline__ double over_warp(double sum)
-{
-#pragma unroll
-    for (int apart = 16; apart > 0; apart /= 2) {
-        sum = __dadd_rn(sum, __shfl_xor_sync(EVERYBODY, sum, apart));
-    }
-    return sum;
-}
+/* Units that a run adds to an even and to an odd number of them, times the unit. */
+struct added {
+    double to_even, to_odd;
+};
 
 /* Returns the largest power of two that is not larger. */
 static __device__ __forceinline__ double power_below(double sum)
@@ -31,136 +27,173 @@ static __device__ __forceinline__ double power_below(double sum)
     return __longlong_as_double(__double_as_longlong(sum) & HIGH_BITS);
 }
 
-/* The magnitudes of a group, rounded to the unit of sums from `power` on. */
-struct rounded_group {
-    double sum;
-    bool has_middle;
-};
-
-template <int first, int count>
-static __device__ __forceinline__ rounded_group round_group(const float (&own)[OWN], double power)
+static __device__ __forceinline__ bool is_odd(double sum)
 {
-    const double middle = power * 0x1p-53;
-    rounded_group group = {0, false};
+    return (__double_as_longlong(sum) & 1) != 0;
+}
+
+static __device__ __forceinline__ double add_run(double sum, const uint32_t (&own)[RUN])
+{
 #pragma unroll
-    for (int j = first; j < first + count; j++) {
-        const double value = (double)fabsf(own[j]);
-        const double rounded = __dsub_rn(__dadd_rn(power, value), power);
-        group.has_middle |= fabs(__dsub_rn(value, rounded)) == middle;
-        group.sum = __dadd_rn(group.sum, rounded);
+    for (int j = 0; j < RUN; j++) {
+        sum = __dadd_rn(sum, (double)__uint_as_float(own[j] & MAGNITUDE));
     }
-    group.sum = over_warp(group.sum);
-    group.has_middle = __any_sync(EVERYBODY, group.has_middle);
-    return group;
+    return sum;
 }
 
-/* Returns whether the group's sum may be added at once, and adds it. A group of zeros always may. */
-static __device__ __forceinline__ bool add_group(double *total, const rounded_group &group, double power)
+/* A run that stays between the power and twice that. */
+static __device__ __forceinline__ added added_by_run(double power, const uint32_t (&own)[RUN])
 {
-    const double sum = __dadd_rn(*total, group.sum);
-    const bool may = power_below(*total) == power && power >= LEAST && !group.has_middle && sum < 2 * power;
-    *total = may ? sum : *total;
-    return may;
+    const double odd = __dadd_rn(power, __dmul_rn(power, 0x1p-52));
+    double to_even = power, to_odd = odd;
+#pragma unroll
+    for (int j = 0; j < RUN; j++) {
+        const double value = (double)__uint_as_float(own[j] & MAGNITUDE);
+        to_even = __dadd_rn(to_even, value);
+        to_odd = __dadd_rn(to_odd, value);
+    }
+    return added{__dsub_rn(to_even, power), __dsub_rn(to_odd, odd)};
 }
 
-/* Adds elements whose order is that of j, then of the threads. */
-template <int j> static __device__ __forceinline__ void add_one_by_one(double *total, const float (&own)[OWN])
+/* Adds exactly: both are multiples of the sum's unit. */
+static __device__ __forceinline__ double sum_after(double sum, const added &run)
 {
-    const double power = power_below(*total);
-    if (!__any_sync(EVERYBODY, own[j] != 0) || add_group(total, round_group<j, 1>(own, power), power)) {
-        return;
-    }
-    for (int from = 0; from < 32; from++) {
-        *total = __dadd_rn(*total, (double)fabsf(__shfl_sync(EVERYBODY, own[j], from)));
-    }
+    return __dadd_rn(sum, is_odd(sum) ? run.to_odd : run.to_even);
 }
 
-template <int first> static __device__ void add_eight(double *total, const float (&own)[OWN])
+static __device__ __forceinline__ added both_of(const added &first, const added &second, double power)
 {
-    const double power = power_below(*total);
-    if (add_group(total, round_group<first, GROUP>(own, power), power)) {
-        return;
-    }
-    add_one_by_one<first>(total, own);
-    add_one_by_one<first + 1>(total, own);
-    add_one_by_one<first + 2>(total, own);
-    add_one_by_one<first + 3>(total, own);
-    add_one_by_one<first + 4>(total, own);
-    add_one_by_one<first + 5>(total, own);
-    add_one_by_one<first + 6>(total, own);
-    add_one_by_one<first + 7>(total, own);
+    const bool stays_even = !is_odd(__dadd_rn(power, first.to_even));
+    const bool stays_odd = !is_odd(__dadd_rn(power, first.to_odd));
+    return added{__dadd_rn(first.to_even, stays_even ? second.to_even : second.to_odd),
+                 __dadd_rn(first.to_odd, stays_odd ? second.to_odd : second.to_even)};
 }
 
 /* The memory that the warps of a block share. */
 struct shared_sum {
     double total, rough[WARPS];
+    uint4 staged[WARPS][TILE / 4];
 };
 
-/* Adds the tiles of a block to the total, one warp after the other. The power of two below the sum before each is
- * guessed from rough sums; where the guess is wrong smaller groups are tried. */
-static __device__ void add_tiles(shared_sum *shared, const float (&own)[OWN])
+/* Returns about what the elements before this thread's have as a sum, and leaves about that of each warp's. */
+static __device__ double rough_before(shared_sum *shared, double rough)
 {
-    const uint32_t warp = threadIdx.x / 32;
-    double rough = 0;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    double sum = rough;
 #pragma unroll
-    for (int j = 0; j < OWN; j++) {
-        rough += (double)fabsf(own[j]);
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        const double other = __shfl_up_sync(EVERYBODY, sum, apart);
+        sum += lane >= apart ? other : 0;
     }
-    rough = over_warp(rough);
-    if (threadIdx.x % 32 == 0) {
-        shared->rough[warp] = rough;
+    if (lane == 31) {
+        shared->rough[warp] = sum;
     }
     __syncthreads();
     double before = shared->total;
     for (uint32_t i = 0; i < warp; i++) {
         before += shared->rough[i];
     }
-    const double power = power_below(before);
-    const rounded_group group = round_group<0, OWN>(own, power);
+    sum = __shfl_up_sync(EVERYBODY, sum, 1);
+    return before + (lane > 0 ? sum : 0);
+}
+
+/* Returns what the runs add from the last that waits, or the warp's first, to this thread's. */
+static __device__ __forceinline__ added since_last_wait(added run, double power, uint32_t waiting)
+{
+    const uint32_t lane = threadIdx.x % 32, here = waiting & ((2u << lane) - 1);
+    const uint32_t first = here != 0 ? 31 - __clz((int)here) : 0;
+#pragma unroll
+    for (uint32_t apart = 1; apart < 32; apart *= 2) {
+        const added before = {__shfl_up_sync(EVERYBODY, run.to_even, apart),
+                              __shfl_up_sync(EVERYBODY, run.to_odd, apart)};
+        if (lane >= first + apart) {
+            run = both_of(before, run, power);
+        }
+    }
+    return run;
+}
+
+static __device__ __forceinline__ added from_lane(const added &run, uint32_t lane)
+{
+    return added{__shfl_sync(EVERYBODY, run.to_even, (int)lane), __shfl_sync(EVERYBODY, run.to_odd, (int)lane)};
+}
+
+/* Adds the tiles of a block to the total, one warp after the other. */
+static __device__ void add_tiles(shared_sum *shared, const uint32_t (&own)[RUN])
+{
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+    const double rough = add_run(0, own), before = rough_before(shared, rough);
+    const double least = power_below(before * (1 - ROUGHLY)), most = power_below((before + rough) * (1 + ROUGHLY));
+    const double power = rough == 0 ? least : most, last_power = __shfl_up_sync(EVERYBODY, power, 1);
+    const bool waits = (rough != 0 && least != most) || (lane > 0 && power != last_power);
+    const uint32_t waiting = __ballot_sync(EVERYBODY, waits);
+    const added none = {0, 0}, run = waits ? none : added_by_run(power, own);
+    const added since = since_last_wait(run, power, waiting);
     for (uint32_t turn = 0; turn < WARPS; turn++) {
         __syncthreads(); /* all have read the total, and the warp before has written it */
-        if (turn == warp && rough != 0) {
-            double total = shared->total;
-            __syncwarp(); /* all have read it */
-            if (!isfinite(total) || !isfinite(rough)) {
-                total += rough; /* infinite or a NaN in any order */
-            } else if (!add_group(&total, group, power)) {
-                add_eight<0>(&total, own);
-                add_eight<GROUP>(&total, own);
-                add_eight<2 * GROUP>(&total, own);
-                add_eight<3 * GROUP>(&total, own);
+        if (turn == warp) {
+            const double before_warp = shared->total, of_warp = shared->rough[warp];
+            double total = before_warp;
+            for (uint32_t left = waiting; left != 0; left &= left - 1) {
+                const uint32_t from = __ffs((int)left) - 1;
+                total = from > 0 ? sum_after(total, from_lane(since, from - 1)) : total;
+                total = __shfl_sync(EVERYBODY, add_run(total, own), (int)from);
             }
-            shared->total = total; /* the same for all threads of the warp */
+            total = sum_after(total, from_lane(since, 31));
+            __syncwarp(); /* all have read it */
+            /* A sum that is infinite or a NaN is that in any order. */
+            shared->total = isfinite(before_warp) && isfinite(of_warp) ? total : before_warp + of_warp;
         }
     }
     __syncthreads();
 }
 
-static __global__ void __launch_bounds__(WARPS * 32) onebit_kernel(cuda_kernel_work work)
+/* Reads a warp's tile as it lies, and gives each thread a run of it. Elements behind the last are 0. */
+static __device__ __forceinline__ void load_runs(uint4 *staged, const uint32_t *bits, uint64_t tile, uint32_t count,
+                                                 uint32_t (&own)[RUN])
+{
+    const uint32_t lane = threadIdx.x % 32;
+    const bool is_wide = (uintptr_t)bits % 16 == 0;
+#pragma unroll
+    for (uint32_t i = 0; i < FOURS; i++) {
+        const uint32_t four = i * 32 + lane;
+        const uint64_t at = tile + four * 4;
+        staged[four ^ (four / FOURS % FOURS)] = /* so that threads of both loops meet different banks */
+            is_wide && at + 4 <= count
+                ? *(const uint4 *)(bits + at)
+                : make_uint4(at < count ? bits[at] : 0, at + 1 < count ? bits[at + 1] : 0,
+                             at + 2 < count ? bits[at + 2] : 0, at + 3 < count ? bits[at + 3] : 0);
+    }
+    __syncwarp();
+#pragma unroll
+    for (uint32_t i = 0; i < FOURS; i++) {
+        const uint4 four = staged[(lane * FOURS + i) ^ lane % FOURS];
+        own[4 * i] = four.x;
+        own[4 * i + 1] = four.y;
+        own[4 * i + 2] = four.z;
+        own[4 * i + 3] = four.w;
+    }
+    __syncwarp();
+}
+
+static __global__ void __launch_bounds__(WARPS * 32, 3) onebit_kernel(cuda_kernel_work work)
 {
     __shared__ shared_sum shared;
     const piece mine = chunk_of(work, blockIdx.x);
     const uint32_t *bits = (const uint32_t *)work.source + mine.first;
-    const uint32_t lane = threadIdx.x % 32, words = (mine.count + 31) / 32;
+    const uint32_t lane = threadIdx.x % 32, warp = threadIdx.x / 32, words = (mine.count + 31) / 32;
     uint32_t *packed = (uint32_t *)mine.codes;
     if (threadIdx.x == 0) {
         shared.total = 0;
     }
     __syncthreads();
-    for (uint32_t tile = threadIdx.x / 32 * TILE; tile / TILE / WARPS * TILE * WARPS < mine.count;
-         tile += WARPS * TILE) {
-        float own[OWN];
+    for (uint64_t tiles = 0; tiles < mine.count; tiles += WARPS * TILE) {
+        const uint64_t tile = tiles + warp * TILE;
+        uint32_t own[RUN], word = 0;
+        load_runs(shared.staged[warp], bits, tile, mine.count, own);
 #pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            const uint64_t i = (uint64_t)tile + j * 32 + lane;
-            own[j] = __uint_as_float(i < mine.count ? bits[i] : 0);
-        }
-        uint32_t word = 0;
-#pragma unroll
-        for (int j = 0; j < OWN; j++) {
-            const uint32_t element = __float_as_uint(own[j]);
-            const uint32_t below = __ballot_sync(EVERYBODY, element > SIGN && element <= (SIGN | INFINITE));
-            word = lane == j ? __brev(below) : word;
+        for (int j = 0; j < RUN; j++) {
+            word = word << 1 | (own[j] - SIGN - 1 < INFINITE ? 1 : 0); /* below 0, and no NaN */
         }
         if (tile / 32 + lane < words) {
             packed[tile / 32 + lane] = word;

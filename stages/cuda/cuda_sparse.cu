@@ -3,18 +3,21 @@
  *
  * topk finds the k-th largest magnitude by its bits, from the highest on: a histogram of 11 bits, then of 10, then of
  * 10 among the elements that share those before (radix selection, as in Alabi et al., "Fast k-selection algorithms for
- * graphics processing units", ACM JEA 17, 2012). A second walk writes the pairs in the order of their indices, where
- * processors leave them in a heap's order; the elements are the same. If more elements have that magnitude than places
- * are left, the heap decides which are kept. Then one thread does as processors do, and the order is theirs, too.
+ * graphics processing units", ACM JEA 17, 2012). It looks among candidates alone where it can: a sample gives a
+ * magnitude that a few more than k elements have, and those are collected first. Pairs are written in the order of their
+ * indices, where processors leave them in a heap's order; the elements are the same. If more elements have the k-th
+ * magnitude than places are left, the heap decides which are kept. Then one thread does as processors do, and the order
+ * is theirs, too.
  */
 #include "stages/cuda/cuda_chunk.cuh"
 
 #define SELECTORS 1024u /* threads that select from a chunk */
 #define WARPS (SELECTORS / 32)
 #define BINS 2048u
-#define HEAP_PAIRS 4800u /* of a heap in shared memory: 37.5 KiB of the 48 that a block has */
-#define AHEAD 8u         /* elements that a thread reads at once for the heap */
-#define ALREADY SIGN     /* in an index: the pair has fetched its element */
+#define PAIRS 4800u /* in shared memory, candidates or a heap: 37.5 KiB of the 48 that a block has */
+#define SAMPLES 2048u
+#define AHEAD 8u     /* elements that a thread reads at once for the heap */
+#define ALREADY SIGN /* in an index: the pair has fetched its element */
 
 static __device__ uint32_t kept_of(const cuda_kernel_work &work, const piece &mine)
 {
@@ -29,6 +32,33 @@ static __device__ uint32_t kept_of(const cuda_kernel_work &work, const piece &mi
 
 /* ---- topk: the k-th largest ---- */
 
+extern __shared__ uint2 shared_pairs[];
+
+/* Elements to select from: all of a chunk, or candidates. */
+struct all_elements {
+    const uint32_t *bits;
+    __device__ __forceinline__ uint2 operator[](uint32_t i) const
+    {
+        return make_uint2(i, bits[i]);
+    }
+};
+
+struct candidates {
+    __device__ __forceinline__ uint2 operator[](uint32_t i) const
+    {
+        return shared_pairs[i];
+    }
+};
+
+struct samples {
+    const uint32_t *bits;
+    uint32_t stride;
+    __device__ __forceinline__ uint2 operator[](uint32_t i) const
+    {
+        return make_uint2(i, bits[(uint64_t)i * stride]);
+    }
+};
+
 struct selecting {
     uint32_t bins[BINS];
     uint32_t above[WARPS]; /* elements that warps have found */
@@ -36,8 +66,9 @@ struct selecting {
 };
 
 /* Counts the digits of elements that share the bits above with `prefix`. Nobody asks how many have the digit 0. */
-static __device__ void count_digits(selecting *shared, const uint32_t *bits, uint32_t count, uint32_t prefix,
-                                    uint32_t shift, uint32_t width)
+template <class source>
+static __device__ void count_digits(selecting *shared, source elements, uint32_t count, uint32_t prefix, uint32_t shift,
+                                    uint32_t width)
 {
     for (uint32_t i = threadIdx.x; i < BINS; i += SELECTORS) {
         shared->bins[i] = 0;
@@ -45,7 +76,7 @@ static __device__ void count_digits(selecting *shared, const uint32_t *bits, uin
     __syncthreads();
 #pragma unroll 4
     for (uint32_t i = threadIdx.x; i < count; i += SELECTORS) {
-        const uint32_t magnitude = bits[i] & MAGNITUDE, digit = magnitude >> shift & ((1u << width) - 1);
+        const uint32_t magnitude = elements[i].y & MAGNITUDE, digit = magnitude >> shift & ((1u << width) - 1);
         if (magnitude >> (shift + width) == prefix && digit > 0) {
             atomicAdd(&shared->bins[digit], 1);
         }
@@ -100,12 +131,13 @@ static __device__ void find_digit(selecting *shared, uint32_t matching, uint32_t
 }
 
 /* Returns the bits of the `kept`-th largest magnitude. */
-static __device__ uint32_t find_least(selecting *shared, const uint32_t *bits, uint32_t count, uint32_t kept)
+template <class source>
+static __device__ uint32_t find_least(selecting *shared, source elements, uint32_t count, uint32_t kept)
 {
     uint32_t prefix = 0, left = kept, matching = count;
     for (uint32_t pass = 0; pass < 3; pass++) {
         const uint32_t shift = 20 - 10 * pass, width = pass == 0 ? 11 : 10;
-        count_digits(shared, bits, count, prefix, shift, width);
+        count_digits(shared, elements, count, prefix, shift, width);
         find_digit(shared, matching, left);
         prefix = prefix << width | shared->digit;
         left = shared->left;
@@ -117,16 +149,19 @@ static __device__ uint32_t find_least(selecting *shared, const uint32_t *bits, u
 
 /* ---- topk: the pairs ---- */
 
-/* Each warp has a stretch of the chunk, and writes behind the warps before. */
-static __device__ void collect(selecting *shared, const uint32_t *bits, uint32_t count, uint32_t least, uint2 *pairs)
+/* Writes those that are as large as the least, if there is room, and returns how many these are. Each warp has a stretch
+ * of the elements, and writes behind the warps before. */
+template <class source>
+static __device__ uint32_t collect(selecting *shared, source elements, uint32_t count, uint32_t least, uint2 *pairs,
+                                   uint32_t room)
 {
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t stretch = (count + SELECTORS - 1) / SELECTORS * 32;
     const uint64_t end = min((uint64_t)count, (uint64_t)(warp + 1) * stretch);
     uint32_t found = 0;
-#pragma unroll 4
+#pragma unroll 8
     for (uint64_t i = (uint64_t)warp * stretch + lane; i < end; i += 32) {
-        found += (bits[i] & MAGNITUDE) >= least;
+        found += (elements[i].y & MAGNITUDE) >= least;
     }
 #pragma unroll
     for (int apart = 16; apart > 0; apart /= 2) {
@@ -136,20 +171,38 @@ static __device__ void collect(selecting *shared, const uint32_t *bits, uint32_t
         shared->above[warp] = found;
     }
     __syncthreads();
-    uint32_t at = 0;
-    for (uint32_t i = 0; i < warp; i++) {
-        at += shared->above[i];
+    uint32_t at = 0, all = 0;
+    for (uint32_t i = 0; i < WARPS; i++) {
+        at += i < warp ? shared->above[i] : 0;
+        all += shared->above[i];
     }
-    for (uint64_t first = (uint64_t)warp * stretch; first < end; first += 32) {
+#pragma unroll 4
+    for (uint64_t first = (uint64_t)warp * stretch; all <= room && first < end; first += 32) {
         const uint64_t i = first + lane;
-        const uint32_t element = i < end ? bits[i] : 0;
-        const bool is_taken = i < end && (element & MAGNITUDE) >= least;
+        const uint2 element = i < end ? elements[i] : make_uint2(0, 0);
+        const bool is_taken = i < end && (element.y & MAGNITUDE) >= least;
         const uint32_t taken = __ballot_sync(EVERYBODY, is_taken);
         if (is_taken) {
-            pairs[at + __popc(taken & ((1u << lane) - 1))] = make_uint2((uint32_t)i, element);
+            pairs[at + __popc(taken & ((1u << lane) - 1))] = element;
         }
         at += __popc(taken);
     }
+    __syncthreads();
+    return all;
+}
+
+/* Collects candidates, and returns how many there are; 0: not all that are kept are among them. */
+static __device__ uint32_t find_candidates(selecting *shared, const uint32_t *bits, uint32_t count, uint32_t kept)
+{
+    const float wanted = (float)kept * SAMPLES / (float)count; /* of the samples */
+    const uint32_t rank = (uint32_t)(wanted + 5 * sqrtf(wanted)) + 4;
+    if (count < 2 * SAMPLES || (float)rank * (float)count > (float)PAIRS * SAMPLES) {
+        return 0;
+    }
+    const samples some = {bits, count / SAMPLES};
+    const uint32_t least = max(find_least(shared, some, SAMPLES, rank), 1);
+    const uint32_t found = collect(shared, all_elements{bits}, count, least, shared_pairs, PAIRS);
+    return found >= kept && found <= PAIRS ? found : 0;
 }
 
 /* The first warp looks for elements that may enter the heap, and its first thread enters them. */
@@ -183,26 +236,47 @@ static __device__ void select_by_heap(unsigned char *heap, uint32_t kept, const 
     }
 }
 
-extern __shared__ uint2 heap_pairs[];
+/* Selects, and returns true if nothing is left to choose: all that have the least magnitude are kept. */
+template <class source>
+static __device__ bool select_from(selecting *shared, source elements, uint32_t count, uint32_t kept, uint2 *pairs)
+{
+    const uint32_t least = find_least(shared, elements, count, kept);
+    const bool is_clear = shared->left == shared->equal;
+    if (is_clear) {
+        (void)collect(shared, elements, count, least, pairs, kept);
+    }
+    return is_clear;
+}
 
-static __global__ void __launch_bounds__(SELECTORS) topk_kernel(cuda_kernel_work work)
+static __device__ void select_as_processors(uint2 *pairs, uint32_t kept, const uint32_t *bits, uint32_t count)
+{
+    if (kept > PAIRS) {
+        if (threadIdx.x < 32) {
+            select_by_heap((unsigned char *)pairs, kept, bits, count);
+        }
+        return;
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+        select_by_heap((unsigned char *)shared_pairs, kept, bits, count);
+    }
+    __syncthreads();
+    for (uint32_t i = threadIdx.x; i < kept; i += SELECTORS) {
+        pairs[i] = shared_pairs[i];
+    }
+}
+
+static __global__ void __launch_bounds__(SELECTORS, 2) topk_kernel(cuda_kernel_work work)
 {
     __shared__ selecting shared;
     const piece mine = chunk_of(work, blockIdx.x);
     const uint32_t *bits = (const uint32_t *)work.source + mine.first;
-    const uint32_t kept = kept_of(work, mine);
-    const uint32_t least = find_least(&shared, bits, mine.count, kept);
-    if (shared.left == shared.equal) { /* nothing is left to choose */
-        collect(&shared, bits, mine.count, least, (uint2 *)mine.codes);
-    } else {
-        const bool fits = kept <= HEAP_PAIRS;
-        if (threadIdx.x < 32) {
-            select_by_heap(fits ? (unsigned char *)heap_pairs : mine.codes, kept, bits, mine.count);
-        }
-        __syncthreads();
-        for (uint32_t i = threadIdx.x; fits && i < kept; i += SELECTORS) {
-            ((uint2 *)mine.codes)[i] = heap_pairs[i];
-        }
+    uint2 *pairs = (uint2 *)mine.codes;
+    const uint32_t kept = kept_of(work, mine), found = find_candidates(&shared, bits, mine.count, kept);
+    const bool is_done = found > 0 ? select_from(&shared, candidates(), found, kept, pairs)
+                                   : select_from(&shared, all_elements{bits}, mine.count, kept, pairs);
+    if (!is_done) {
+        select_as_processors(pairs, kept, bits, mine.count);
     }
     if (threadIdx.x == 0) {
         *mine.size = kept * 8;
@@ -308,7 +382,7 @@ cudaError_t cuda_sparse_encode(const cuda_kernel_work *work, cudaStream_t stream
     if (work->codec == CUDA_KERNEL_RANDOMK) {
         randomk_kernel<<<dim3(chunks_of(work)), 32, 0, stream>>>(*work);
     } else {
-        topk_kernel<<<dim3(chunks_of(work)), SELECTORS, HEAP_PAIRS * sizeof(uint2), stream>>>(*work);
+        topk_kernel<<<dim3(chunks_of(work)), SELECTORS, PAIRS * sizeof(uint2), stream>>>(*work);
     }
     return cudaGetLastError();
 }

@@ -1,5 +1,6 @@
 /* gpu_kernels.c - the speed of the kernels that encode and decode, beside a copy within the GPU's memory. The bytes of
  * both are those read and written; what a kernel reads twice counts once. */
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 
@@ -97,15 +98,16 @@ static void measure_partition(const bench *self, cuda_kernel_codec codec, const 
     printf("kernels: encode %s: 1 MiB in %.1f us\n", name, time_runs(self, codec, PARTITION, false) * 1e6);
 }
 
-/* Numbers of many sizes, both signs. */
-static void fill(const bench *self)
+/* Numbers of many sizes, both signs; or distinct ones, no two of a chunk with the same magnitude. */
+static void fill(const bench *self, bool are_distinct)
 {
     float *numbers = malloc(sizeof(float) * ELEMENTS);
     uint32_t drawn = 1;
     for (size_t i = 0; numbers != NULL && i < ELEMENTS; i++) {
         drawn = drawn * 1664525u + 1013904223u;
         const float part = (float)((int32_t)drawn >> 8) * 0x1p-23F;
-        numbers[i] = part * part * part;
+        const uint32_t magnitude = ((uint32_t)i * 2654435761u & 0xffffff) + 1;
+        numbers[i] = are_distinct ? copysignf((float)magnitude, part) : part * part * part;
     }
     if (numbers == NULL) {
         fail("no memory");
@@ -125,11 +127,14 @@ void scenario_kernels(rank *self)
     check_cuda(cuda_kernels_load(), "cuda_kernels_load");
     copy_beside(&bed);
     for (int codec = CUDA_KERNEL_FP16; codec <= CUDA_KERNEL_RANDOMK; codec++) {
-        fill(&bed);
+        fill(&bed, false);
         measure_partition(&bed, (cuda_kernel_codec)codec, names[codec]);
         measure(&bed, (cuda_kernel_codec)codec, names[codec], false);
         measure(&bed, (cuda_kernel_codec)codec, names[codec], true);
     }
+    fill(&bed, true);
+    measure_partition(&bed, CUDA_KERNEL_TOPK, "topk of distinct numbers");
+    measure(&bed, CUDA_KERNEL_TOPK, "topk of distinct numbers", false);
     check_cuda(cudaFree(bed.elements), "cudaFree");
     check_cuda(cudaFree(bed.encoded), "cudaFree");
 }

@@ -37,6 +37,7 @@ static const char *const texts[] = {
     "dithering,k=4,seed=5",
     "dithering,k=8,partition=natural,normalize=l2,ef=vanilla,momentum=nesterov,mu=0.9",
     "onebit,ef=vanilla,momentum=heavy_ball,mu=0.5",
+    "onebit,ef=vanilla,momentum=nesterov,mu=0.9,warmup=2,two_way",
 };
 
 float codec_oracle_value(uint32_t rank, uint32_t round, uint64_t i)
@@ -74,6 +75,23 @@ static const trib_tensor *find(const trib_engine *engine, const char *name)
     return NULL;
 }
 
+static void fill_contribution(const oracle *self, uint32_t who, uint32_t round, uint32_t first, uint32_t count,
+                              float *elements)
+{
+    for (uint32_t i = 0; i < count; i++) {
+        elements[i] = 0;
+        for (uint32_t k = 0; k < self->shared; k++) {
+            elements[i] += codec_oracle_value(who * self->shared + k, round, first + i);
+        }
+    }
+}
+
+/* The first rounds travel as they are. */
+static bool is_warm(const oracle *self, uint32_t round)
+{
+    return round <= self->config.warmup;
+}
+
 static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t first, uint32_t count)
 {
     const trib_tensor *tensor = self->tensor;
@@ -83,12 +101,7 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
     unsigned char *encoded = zeros(codec->bound(&self->config.params, TRIB_FLOAT32, count));
     float *elements = zeros(count * 4u), *scratch = zeros(count * 4u), *decoded[PARTY_MAX];
     for (uint32_t who = 0; who < self->contributors; who++) {
-        for (uint32_t i = 0; i < count; i++) {
-            elements[i] = 0;
-            for (uint32_t k = 0; k < self->shared; k++) {
-                elements[i] += codec_oracle_value(who * self->shared + k, round, first + i);
-            }
-        }
+        fill_contribution(self, who, round, first, count, elements);
         const trib_codec_place place = {
             .tensor_key = tensor->key,
             .round = tensor->round_base + round,
@@ -101,9 +114,13 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
                                           .residual = self->residual[who] + first,
                                           .momentum = self->momentum[who] + first,
                                           .scratch = scratch};
+        decoded[who] = zeros(count * 4u);
+        if (is_warm(self, round)) {
+            memcpy(decoded[who], elements, count * 4u);
+            continue;
+        }
         const uint32_t bytes =
             trib_codec_encode(&self->config, &memory, &place, TRIB_FLOAT32, elements, count, encoded);
-        decoded[who] = zeros(count * 4u);
         assert_int_equal(codec->decode(&self->config.params, TRIB_FLOAT32, encoded, bytes, decoded[who], count, NULL),
                          TRIB_OK);
     }
@@ -116,7 +133,7 @@ static void sum_chunk(oracle *self, uint32_t round, uint32_t partition, uint32_t
                                     .params = self->config.params,
                                     .two_way = self->config.two_way,
                                     .partition_count = partition_count};
-    if (trib_encoding_answers(&encoding, TRIB_FLOAT32, count)) {
+    if (!is_warm(self, round) && trib_encoding_answers(&encoding, TRIB_FLOAT32, count)) {
         const trib_codec_place place =
             trib_encoding_sum_place(partition, partition_count, tensor->round_base + round, first - begin);
         memcpy(elements, self->sum + first, count * 4u);
