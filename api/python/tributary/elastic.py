@@ -70,6 +70,7 @@ class State:
         if launcher is None:
             return
         change = self._bcast_object(launcher.change() if self._rank() == 0 else None)
+        launcher.tell_worked()
         if change is not None:
             self.before_change()
             raise HostsUpdatedInterrupt(skip_sync=not change['added'])
