@@ -258,6 +258,35 @@ static void one_that_leaves_is_not_awaited(void **state)
     the_dead_are_not_awaited(2, false, true);
 }
 
+/* Rank 0 leaves in good order, and the steps of the others are longer than it waits for them. They go on without it. */
+static void the_coordinator_may_leave(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 4; kind++) {
+        sim_job_config config = sim_job_config_default(WORKERS, kind / 2);
+        config.engine.survive = kind % 2 == 0 ? TRIB_SURVIVE_WORKERS : TRIB_SURVIVE_CONTINUE;
+        sim_job *job = sim_bed_open(&config);
+        sim_job_leave(job, 0);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * config.engine.close_timeout_ns, NULL, NULL);
+        program programs[WORKERS] = {{.job = job}};
+        for (uint32_t i = 1; i < WORKERS; i++) {
+            programs[i] = (program){.job = job, .index = i};
+            advance(&programs[i]);
+        }
+        survivor others = {.programs = programs, .dead = 0, .before = 0};
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, have_gone_on, &others));
+        const char *address = job->members[1].engine->coordinator_address;
+        others.before = programs[1].boundaries;
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, have_gone_on, &others));
+        /* other threads may still read the text */
+        assert_ptr_equal(address, job->members[1].engine->coordinator_address);
+        assert_int_equal(job->members[1].engine->roster->worker_count, WORKERS - 1);
+        assert_int_equal(job->members[1].engine->roster->lost, 0);
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 /* ---- The job ends while the cores close ---- */
 
 static bool core_0_is_left(sim_job *job, void *argument)
@@ -390,6 +419,7 @@ int main(void)
                                        cmocka_unit_test(a_coordinator_apart_awaits_no_dead),
                                        cmocka_unit_test(a_refusing_firewall_is_no_death),
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
+                                       cmocka_unit_test(the_coordinator_may_leave),
                                        cmocka_unit_test(cores_do_not_outlive_the_job),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);
