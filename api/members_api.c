@@ -102,6 +102,8 @@ trib_status trib_engine_get_settings(const trib_engine *engine, trib_setting_val
     if (status != TRIB_OK || count_out == NULL || (capacity > 0 && settings == NULL)) {
         return status != TRIB_OK ? status : TRIB_INVALID;
     }
+    pthread_mutex_t *mutex = (pthread_mutex_t *)(uintptr_t)&engine->mutex;
+    pthread_mutex_lock(mutex); /* a change of the membership frees the coordinator's address */
     const trib_config config = effective_config(engine);
     size_t count = 0;
     for (size_t i = 0; i < trib_settings_count; i++) {
@@ -115,6 +117,7 @@ trib_status trib_engine_get_settings(const trib_engine *engine, trib_setting_val
         }
         count++;
     }
+    pthread_mutex_unlock(mutex);
     *count_out = count;
     return TRIB_OK;
 }

@@ -516,7 +516,8 @@ TRIB_API TRIB_CHECKED trib_status trib_membership_advance(trib_engine *engine, t
                                                           void *user, trib_error *error);
 /* Blocks until the call of trib_membership_advance that is under way has ended, at most timeout_ns (below 0: as long as
  * it takes; other workers may not have noticed the loss yet). *membership (may be NULL) is filled in. TRIB_TIMEOUT: the
- * call is still under way; else the status that ended the job. Not in TRIB_MODE_ATTACHED (TRIB_STATE) or from a
+ * call is still under way. TRIB_EPOCH_CHANGED: it has ended, and another member was lost since: call
+ * trib_membership_advance again. Else the status that ended the job. Not in TRIB_MODE_ATTACHED (TRIB_STATE) or from a
  * callback (TRIB_WRONG_THREAD). */
 TRIB_API TRIB_CHECKED trib_status trib_membership_wait(trib_engine *engine, int64_t timeout_ns,
                                                        trib_membership *membership, trib_error *error);

@@ -30,15 +30,9 @@ trib_status trib_engine_open_membership(trib_engine *engine, trib_error *error)
             return status;
         }
         /* A job of one process may ask for port 0; the real port is known now. */
-        char *address = strdup(bound.text);
-        if (address == NULL) {
+        if (!trib_member_note_coordinator(engine, bound.text)) {
             return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the coordinator's address");
         }
-        pthread_mutex_lock(&engine->mutex);
-        free(engine->coordinator_address);
-        engine->coordinator_address = address;
-        engine->config.coordinator = address;
-        pthread_mutex_unlock(&engine->mutex);
     }
     return config->roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER) ? trib_member_open(core, error) : TRIB_OK;
 }

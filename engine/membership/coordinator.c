@@ -404,12 +404,31 @@ bool trib_coordinator_is_alone(const trib_coordinator *self)
     return self->over || !self->running || self->workers_left + (stays ? 1 : 0) >= self->worker_count;
 }
 
+/* The worker of this process has left in good order, and the others go on: they elect another coordinator when this
+ * address refuses. Returns false if the job ends with this process. */
+static bool leave_to_others(trib_coordinator *self)
+{
+    const trib_engine *engine = self->core->engine;
+    const uint32_t me = engine->member_id;
+    if (!self->running || self->over || !self->roster->shrinks || (engine->config.roles & TRIB_ROLE_WORKER) == 0 ||
+        !self->slots[me].left) {
+        return false;
+    }
+    const trib_cause cause =
+        trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, me, TRIB_NO_MEMBER, "has left the job");
+    trib_formation_end_epoch(self, &cause);
+    return true;
+}
+
 void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)
 {
     trib_cause told = *cause;
     const bool is_orderly = trib_status_is_orderly(cause->status);
     if (is_orderly && self->running && trib_coordinator_is_alone(self)) {
         end_with_workers(self);
+        return;
+    }
+    if (is_orderly && leave_to_others(self)) {
         return;
     }
     if (is_orderly) {

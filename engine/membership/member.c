@@ -40,21 +40,32 @@ static void coordinator_lost(trib_member *member, const trib_cause *cause)
     }
 }
 
-void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins)
+bool trib_member_note_coordinator(trib_engine *engine, const char *address)
 {
-    trib_member *member = engine->member;
-    trib_address at = *coordinator;
-    trib_address_list_strip_offers(at.text);
-    char *text = strdup(at.text);
+    if (strcmp(engine->coordinator_address, address) == 0) {
+        return true; /* the text stays, as in most epochs: other cores may be reading it */
+    }
+    char *text = strdup(address);
     if (text == NULL) {
-        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the coordinator's address");
-        return;
+        return false;
     }
     pthread_mutex_lock(&engine->mutex);
     free(engine->coordinator_address);
     engine->coordinator_address = text;
     engine->config.coordinator = text;
     pthread_mutex_unlock(&engine->mutex);
+    return true;
+}
+
+void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins)
+{
+    trib_member *member = engine->member;
+    trib_address at = *coordinator;
+    trib_address_list_strip_offers(at.text);
+    if (!trib_member_note_coordinator(engine, at.text)) {
+        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the coordinator's address");
+        return;
+    }
     member->coordinator = at;
     if (joins && member->link == NULL && !member->leaving) {
         const int64_t now_ns = trib_now(member->core->reactor);

@@ -48,6 +48,8 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor);
 void trib_member_send(const trib_member *member, const trib_frame *frame, const void *payload, size_t size);
 /* As trib_member_send, for any layer. */
 void trib_member_tell(trib_engine *engine, const trib_frame *frame, const void *payload, size_t size);
+/* The coordinator is at that address now. Returns false if memory runs out. */
+TRIB_CHECKED bool trib_member_note_coordinator(trib_engine *engine, const char *address);
 /* The membership is kept at that address from now on. With `joins` the member goes there at once. */
 void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, bool joins);
 /* Core 0, by its post: the program waits for the next epoch. */

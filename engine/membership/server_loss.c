@@ -192,6 +192,12 @@ bool trib_server_loss_decide(trib_coordinator *self, const trib_cause *cause)
         return slot->lost;
     }
     if (!go_on_without(self, cause)) {
+        if (!self->roster->shrinks) {
+            trib_log(self->core->reactor->logger, TRIB_LOG_WARN,
+                     "nobody else can sum the share of %s (docs/failure.md says when): with TRIB_SURVIVE=workers or "
+                     "continue on all members the workers would go on without it",
+                     trib_roster_name(self->roster, cause->subject));
+        }
         return false;
     }
     expel(slot, cause);

@@ -118,6 +118,20 @@ def failure_ends_all_hosts():
     assert 'b rank 2 ended with status 7' in output, output
 
 
+def survived_loss_ends_no_host():
+    """With TRIB_SURVIVE the others go on, and their statuses count."""
+    shrink = python_bed.BUILD + '/examples/shrink'
+    job = Job('-H', 'a:1,b:2', '-s', '1', *AWAY, '--', shrink, '20000', TRIB_SURVIVE='workers')
+    assert comes_true(lambda: 'epoch 1, rank 0 of 3' in job.text()), job.text()
+    (pid,) = (pid for pid in alive(job.mark) if b'TRIB_RANK=1\0' in open('/proc/%s/environ' % pid, 'rb').read())
+    job.kill(int(pid))
+    output = job.end()
+    assert 'b rank 1 was ended by signal 9 (Killed): the others may go on (TRIB_SURVIVE=workers)' in output, output
+    assert '[b rank 2] rank 1 of 2: y = 3.0' in output and 'ending what is still there' not in output, output
+    output = Job('-H', 'a:1,b:1', *AWAY, '--', 'sh', '-c', 'exit 7', TRIB_SURVIVE='workers').end(status=7)
+    assert output.count('the others may go on') == 1, output
+
+
 def interrupt_and_kill_leave_nothing():
     """The program starts a process of its own, which must end, too."""
     program = ('sh', '-c', 'sleep 100 & echo here; wait')
@@ -166,9 +180,10 @@ def hosts_in_network_namespaces():
 
 
 def lost_worker_comes_back():
+    """It has worked, so its end is not its host's fault."""
     gate = os.path.join(FOLDER.name, 'gate-of-worker')
-    job = Job('--elastic', '2:3', '--', PYTHON, WORKER, '1', '0.05', gate)
-    job.has_size(3)
+    job = Job('--elastic', '2:3', '--host-failures', '1', '--', PYTHON, WORKER, '1', '0.05', gate)
+    job.comes_to(lambda steps: sum(each[0] > 1 and each[2] == 3 for each in steps.values()) == 3, 'a commit of three')
     victim = next(pid for pid, (_, rank, *_) in job.steps().items() if rank == 0)
     job.kill(victim)
     job.comes_to(
@@ -199,7 +214,7 @@ def too_few_end_the_job():
     output = Job(
         '--elastic', '2:2', '--host-failures', '3', '--', PYTHON, '-c', 'import tributary; tributary.init(); 1 / 0'
     ).end(status=1)
-    assert 'localhost is not used any more' in output and '--elastic asks for at least 2' in output, output[-2000:]
+    assert 'localhost is not used for now' in output and '--elastic asks for at least 2' in output, output[-2000:]
 
 
 def goes_on_without_a_bad_host():
@@ -220,7 +235,7 @@ def goes_on_without_a_bad_host():
         '--',
         script,
     ).end()
-    assert 'host bad is not used any more' in output and output.count('with total 78') == 2, output[-2000:]
+    assert 'host bad is not used for now' in output and output.count('with total 78') == 2, output[-2000:]
 
 
 def discovery_adds_and_removes():
@@ -268,6 +283,7 @@ def main():
                 lines_are_whole_and_signals_work,
                 ends_with_a_program_that_never_joins,
                 failure_ends_all_hosts,
+                survived_loss_ends_no_host,
                 interrupt_and_kill_leave_nothing,
                 way_to_a_host_ends,
                 hosts_in_network_namespaces,

@@ -14,7 +14,7 @@ import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
-from cases import comes_true  # noqa: E402
+from cases import PIPES, alive, comes_true, read_until  # noqa: E402
 from ports import free_port  # noqa: E402
 from launch_bed import HELLO, N, TOOL, BUILD, clean_env, run_cases_or_skip  # noqa: E402
 
@@ -331,6 +331,46 @@ def run_keeps_the_membership():
     assert status == 0, (status, output[-600:])
 
 
+def survives(options, program, policy, arguments, lost, until):
+    """Kills the member of that name after rank 0's first line of an epoch, and returns the output of a job that ends
+    well."""
+    child = subprocess.Popen(
+        [TOOL, 'run', *options.split(), '--', os.path.abspath(BUILD + '/examples/' + program), *arguments],
+        env=clean_env(TRIB_SURVIVE=policy),
+        **PIPES,
+    )
+    said, number = [], 'TRIB_RANK=' + lost.split()[1]
+    try:
+        read_until(child, r'^(step .*: )?epoch +\d', said)
+        job, is_server = 'TRIB_JOB=run-%d' % child.pid, lost.startswith('server')
+        (pid,) = (
+            pid
+            for pid in alive(job)
+            if pid in alive(number) and (os.readlink('/proc/%s/exe' % pid) == os.path.realpath(TOOL)) == is_server
+        )
+        os.kill(int(pid), signal.SIGKILL)
+        read_until(child, until, said)
+        said.append(child.communicate(timeout=60)[0])
+    finally:
+        child.kill()
+        child.wait()
+    output = ''.join(said)
+    assert child.returncode == 0 and 'still there' not in output, (child.returncode, output[-2000:])
+    line = 'tributary run: %s was ended by signal 9 (Killed): the others may go on (TRIB_SURVIVE=%s)' % (lost, policy)
+    assert line in output, output[-2000:]
+
+
+def run_survives_losses():
+    """A loss that the job survives is told, and is no failure."""
+    survives('-n 3', 'shrink', 'workers', ['20000'], 'rank 1', 'epoch 2, rank 0 of 2')
+    survives('-n 2 -s 2', 'digits', 'servers', ['--epochs', '20'], 'server 0', 'was ended by signal 9')
+    # Nobody is left who could go on: the last one's status counts, and so does a worker's that only servers survive.
+    status, output = run('-n 2', 'sh', '-c', 'exit 5', TRIB_SURVIVE='workers')
+    assert status == 5 and output.count('the others may go on') == 1, (status, output)
+    status, output = run('-n 2', 'sh', '-c', 'exit $((TRIB_RANK * 7))', TRIB_SURVIVE='servers')
+    assert status == 7 and 'go on' not in output, (status, output)
+
+
 def run_without_proc():
     """run starts its own program as the servers, found through /proc. The error names /proc where it is missing."""
     done = subprocess.run(
@@ -376,6 +416,7 @@ CASES = [
     ('run_numbers_servers', run_numbers_servers),
     ('run_tells_early', run_tells_early),
     ('run_keeps_the_membership', run_keeps_the_membership),
+    ('run_survives_losses', run_survives_losses),
     ('run_without_proc', run_without_proc),
 ]
 

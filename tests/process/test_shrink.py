@@ -10,6 +10,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
@@ -284,6 +285,114 @@ def elastic_from_python():
         read_until(job.workers[0], 'rank 0 of 3')
 
 
+COMES_AND_GOES = '''
+import array, os, sys, time
+import tributary.elastic
+folder, leaves = sys.argv[1], sys.argv[2] == "leaves"
+tributary.init()
+state = tributary.elastic.ObjectState(step=0)
+
+@tributary.elastic.run
+def train(state):
+    while True:
+        data = array.array("i", [1])
+        tributary.engine().declare("x", tributary._abi.TRIB_INT32, 1).push_pull(data, reduce=tributary.SUM).wait()
+        state.step += 1
+        print("step %d of %d" % (state.step, data[0]), flush=True)
+        state.commit()
+        if tributary.elastic.broadcast_object(os.path.exists(folder + "/go")) and not os.path.exists(folder + "/gone"):
+            if leaves:
+                return
+            while not os.path.exists(folder + "/gone"):
+                time.sleep(0.01)
+            state.admit()
+
+train(state)
+tributary.shutdown()
+open(folder + "/gone", "x").close()
+'''
+
+
+def one_comes_as_another_goes():
+    """At a boundary where a worker leaves in good order another one joins: it gets the state of the others."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(3, 0, 'tcp', TRIB_LOG='info') as job, tempfile.TemporaryDirectory() as folder:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        for rank in (0, 1, 2, -1):
+            command = [sys.executable, '-c', COMES_AND_GOES, folder, 'leaves' if rank == 2 else 'stays']
+            job.workers.append(subprocess.Popen(command, env=dict(job.env, TRIB_RANK=str(rank)), **PIPES))
+            if rank == 2:
+                read_until(job.workers[0], 'step 3 of 3')
+        read_until(job.workers[0], 'waits to join')
+        with open(folder + '/go', 'x', encoding='ascii'):
+            pass
+        line = read_until(job.workers[3], r'step \d+ of 3', seconds=60)
+        assert int(line.split()[1]) > 3, line
+
+
+LOST_BEHIND = '''
+import array, ctypes, time
+import tributary
+from tributary._library import lib
+engine = tributary.Engine()
+engine.wait_ready()
+tensor = engine.declare("x", tributary._abi.TRIB_INT32, 1)
+
+def epoch():
+    now = tributary._abi.trib_membership(struct_size=ctypes.sizeof(tributary._abi.trib_membership))
+    assert lib.trib_membership_get(engine._handle, ctypes.byref(now)) == 0
+    return now.epoch
+
+def total():
+    data = array.array("i", [1])
+    tensor.push_pull(data, reduce=tributary.SUM).wait()
+    return data[0]
+
+if engine.rank == 1:
+    try:
+        engine.advance(timeout=0)
+    except tributary.TributaryError as late:
+        assert late.status == tributary._abi.TRIB_TIMEOUT, late
+    print("asked", flush=True)
+    while epoch() == 1 or engine.has_changed():
+        time.sleep(0.01)
+    print("advanced", flush=True)
+    while not engine.has_changed():
+        time.sleep(0.01)
+else:
+    input()
+    engine.advance()
+    print("advanced", flush=True)
+    try:
+        total()
+    except tributary.MembershipChangedError:
+        pass
+engine.advance()
+print("sum", total(), flush=True)
+engine.close()
+'''
+
+
+def lost_behind_the_boundary():
+    """A worker is lost before another one has noticed that its boundary is over: advance() goes on to the next."""
+    source = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+    with Job(3, 0, 'tcp') as job:
+        job.env.update(PYTHONPATH=source + '/api/python', TRIBUTARY_LIBRARY=BUILD + '/libtributary.so.0')
+        for rank in range(3):
+            env = dict(job.env, TRIB_RANK=str(rank))
+            pipes = dict(PIPES, stdin=subprocess.PIPE)
+            job.workers.append(subprocess.Popen([sys.executable, '-c', LOST_BEHIND], env=env, **pipes))
+        read_until(job.workers[1], 'asked')
+        for worker in job.workers[0], job.workers[2]:
+            worker.stdin.write('go on\n')
+            worker.stdin.flush()
+        for worker in job.workers[1:]:
+            read_until(worker, 'advanced')
+        job.workers[2].send_signal(signal.SIGKILL)
+        for status, output in ends_of(job.workers[:2]):
+            assert status == 0 and 'sum 2' in output, (status, output[-600:])
+
+
 SERVER_BACK = '''
 import array
 import tributary
@@ -398,7 +507,7 @@ CASES += [
     ('continued_with_%d_servers_%s' % (servers, transport), lambda t=transport, s=servers: continued(t, s))
     for transport, servers in (('tcp', 0), ('shm', 0), ('tcp', 1))
 ]
-CASES += [('elastic_from_python', elastic_from_python)]
+CASES += [(case.__name__, case) for case in (elastic_from_python, one_comes_as_another_goes, lost_behind_the_boundary)]
 CASES += [
     ('server_comes_back_%s' % transport, lambda t=transport, n=number: server_comes_back(t, n))
     for transport, number in (('tcp', '0'), ('shm', '-1'))
@@ -412,4 +521,4 @@ CASES += [('joined_%s' % transport, lambda t=transport: joined(t)) for transport
 
 
 if __name__ == '__main__':
-    sys.exit(run_cases(CASES))
+    sys.exit(run_cases([case for case in CASES if len(sys.argv) < 2 or case[0] in sys.argv[1:]]))

@@ -96,8 +96,9 @@ def last_one_drained():
 
 
 def last_one_killed():
-    """Nobody else sums, so the job ends, and says why."""
-    results, _ = train(1, 1, TRIB_COLOCATE='off', TRIB_LOG='error')
+    """Nobody else sums, so the job ends, and says why, and how it would go on."""
+    results, _ = train(1, 1, TRIB_COLOCATE='off', TRIB_LOG='warn')
+    assert re.search('nobody else can sum .* server 0 .*TRIB_SURVIVE=workers', results[0][1]), results[0][1][-600:]
     for status, output in results:
         assert status != 0 and 'the job is over: lost ' in output and 'server 0' in output, '%d: %s' % (
             status,

@@ -3,8 +3,9 @@
  *
  * All processes get the same fresh token, job name and coordinator address. The output of every rank but 0 gets a
  * prefix. After the first failure, run prints which process failed and how, gives the engines time to end the others
- * with their own errors, and then ends the rest itself. Servers end with their job: after the last worker they have a
- * moment to do so. Processes that the workers started and left behind are treated the same way (run_process_tree.h).
+ * with their own errors, and then ends the rest itself. A loss that TRIB_SURVIVE covers is no failure (run_end.h).
+ * Servers end with their job: after the last worker they have a moment to do so. Processes that the workers started and
+ * left behind are treated the same way (run_process_tree.h).
  *
  * A signal is sent to the workers first, because a worker that finishes its step still needs the servers. The servers
  * therefore form a process group of their own, which a terminal's Ctrl-C does not reach. A second signal goes to all
@@ -26,6 +27,7 @@
 #include "api/tributary.h"
 #include "tools/cli/commands.h"
 #include "tools/cli/plural.h"
+#include "tools/cli/run_end.h"
 #include "tools/cli/run_environment.h"
 #include "tools/cli/run_hosts.h"
 #include "tools/cli/run_process_tree.h"
@@ -172,21 +174,10 @@ static void set_stage(launch *self, int stage)
     self->ending_ms = now_ms();
 }
 
-static void print_exit(const process *one, int status)
-{
-    if (WIFSIGNALED(status)) {
-        fprintf(stderr, "tributary run: %s was ended by signal %d (%s)\n", one->name, WTERMSIG(status),
-                strsignal(WTERMSIG(status)));
-    } else {
-        fprintf(stderr, "tributary run: %s ended with status %d\n", one->name, WEXITSTATUS(status));
-    }
-}
-
 /* A server whose workers disappear without a goodbye ends with status 1. The end of the server may be seen before
  * that of the worker, because the kernel closes a process's connections first. */
 static void note_worker(launch *self, process *one, int code)
 {
-    self->alive_workers--;
     if (code == 0) {
         one->ended_ms = now_ms();
         if (self->server_status == 1 && one->ended_ms - self->server_ms < SERVERS_MS) {
@@ -207,7 +198,7 @@ static void note_server(launch *self, const process *one, int status, int code)
         self->server_status = code;
         self->server_ms = now_ms();
         if (self->stage >= 2) {
-            print_exit(one, status); /* the process crashed while it was ending */
+            run_end_print(one->name, status, NULL); /* the process crashed while it was ending */
         }
     }
 }
@@ -219,10 +210,15 @@ static void note_exit(launch *self, int index, int status)
     const bool server = index < self->servers;
     one->pid = 0;
     self->alive--;
+    self->alive_workers -= !server;
+    const char *survives = code != 0 && self->stage == 0 ? run_end_survivable(server, self->alive_workers) : NULL;
     /* The signal was meant to end the workers, and servers end when they lose them. */
     const bool is_asked = self->signal != 0 && code == (server ? 1 : 128 + self->signal);
     if (code != 0 && self->stage < 2 && !is_asked) {
-        print_exit(one, status);
+        run_end_print(one->name, status, survives);
+    }
+    if (survives != NULL) {
+        return; /* the workers that are left decide how the job ends */
     }
     if (server) {
         note_server(self, one, status, code);

@@ -13,6 +13,8 @@
 static const char notes_format[] =
     "After a failure the other workers have %d s to end by themselves, and servers %d s after the last worker; then\n"
     "they get SIGTERM, and %d s later SIGKILL (servers of workers that all ended with 0: %d s later).\n"
+    "While a worker is left, the end of a server is no failure with TRIB_SURVIVE=servers, and that of any process is\n"
+    "none with TRIB_SURVIVE=workers or continue.\n"
     "SIGINT, SIGTERM, SIGHUP, SIGQUIT, and SIGPIPE when nobody reads the output any more, go to the workers, which\n"
     "have the same time to end; a second signal (but SIGPIPE) ends all processes.\n"
     "The exit status is that of the first worker that failed; if none did, that of a server that crashed, or that\n"
@@ -78,10 +80,10 @@ int run_options_parse(run_options *self, int argc, char **argv)
         {OPTION_TEXT("--discover", &self->discover, "SCRIPT",
                      "with --elastic: a program that prints the hosts that there are now, as in a host file")},
         {OPTION_COUNT("--host-failures", &self->host_failures, 0, 4096,
-                      "with --elastic: a host is not used any more when so many workers have failed on it within a "
-                      "minute; default 5; 0: never")},
+                      "with --elastic: a host is not used while so many workers have failed on it within the last "
+                      "minute, before their first commit; default 5; 0: no matter how many")},
     };
-    char notes[1024];
+    char notes[1280];
     snprintf(notes, sizeof notes, notes_format, RUN_GRACE_S, RUN_SERVERS_S, RUN_KILL_S, RUN_GRACE_S);
     const option_table table = {
         .command = "run",

@@ -32,7 +32,7 @@ HorovodInternalError = JobLostError
 
 def _begin_anew():
     """Leaves the job as it was and joins it as it is now, or goes on in it: the one place where a change of membership
-    takes place. Returns True if others have come in that lack the state."""
+    takes place. Returns True if others may have come in that lack the state."""
     if job.goes_on():
         job.advance()
     else:
@@ -70,6 +70,7 @@ class State:
         if launcher is None:
             return
         change = self._bcast_object(launcher.change() if self._rank() == 0 else None)
+        launcher.tell_worked()
         if change is not None:
             self.before_change()
             raise HostsUpdatedInterrupt(skip_sync=not change['added'])
@@ -77,10 +78,11 @@ class State:
     def admit(self):
         """Takes in workers that wait to join, in a job with TRIB_SURVIVE=workers: raises HostsUpdatedInterrupt on all
         workers, which must call it at the same place, such as the end of an epoch. Nobody can tell whether some wait,
-        so a change takes place in any case. Does nothing where a launcher says when workers come."""
+        so a change takes place in any case, and all take rank 0's state. Does nothing where a launcher says when
+        workers come."""
         if job.goes_on():
             self.before_change()
-            raise HostsUpdatedInterrupt(skip_sync=True)
+            raise HostsUpdatedInterrupt(skip_sync=False)
 
     def before_change(self):
         """What a kind of state has to do while the workers of before are still there."""
@@ -131,9 +133,11 @@ def run_fn(func, reset):
 
     @functools.wraps(func)
     def elastic(state, *arguments, **keywords):
-        must_sync = True
+        must_sync, is_changed = True, False
         while True:
             try:
+                if is_changed:
+                    state.on_reset()
                 if must_sync:
                     state.sync()
                 return func(state, *arguments, **keywords)
@@ -149,6 +153,6 @@ def run_fn(func, reset):
                 state.restore()
                 must_sync = True
             must_sync = bool(reset()) or must_sync
-            state.on_reset()
+            is_changed = True
 
     return elastic

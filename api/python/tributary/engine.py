@@ -371,11 +371,11 @@ class Engine:
         with TRIB_TIMEOUT, and the next call waits on. rank and size may be others from then on; tensors stay."""
         deadline = None if timeout is None else time.monotonic() + timeout
         membership = _abi.trib_membership()
-        if not self._advances:
-            with self._entered():
-                call(lib.trib_membership_advance, self._handle, None, None)
-            self._advances = True
         while True:
+            if not self._advances:
+                with self._entered():
+                    call(lib.trib_membership_advance, self._handle, None, None)
+                self._advances = True
             error = _abi.trib_error()
             with self._entered():
                 status = lib.trib_membership_wait(
@@ -385,7 +385,9 @@ class Engine:
             if status == _abi.TRIB_OK:
                 self.rank, self.size = membership.rank, membership.worker_count
                 return membership
-            if not self._advances or (deadline is not None and time.monotonic() >= deadline):
+            # Another member may have been lost behind the change, before this thread woke up: the next change follows.
+            may_go_on = self._advances or status == _abi.TRIB_EPOCH_CHANGED
+            if not may_go_on or (deadline is not None and time.monotonic() >= deadline):
                 raise error_of(status, error.text)
 
     def forget_tensors(self):

@@ -183,11 +183,10 @@ def advance():
                 closing()
         finally:
             _advances = False
-        before = _engine.size
         process_sets.close_all()
         _engine.forget_tensors()
-        membership = _engine.advance()
-        _has_newcomers = membership.worker_count > before - membership.lost_count
+        _engine.advance()
+        _has_newcomers = True  # counts cannot tell: another worker may have left in good order
         _generation += 1
         for opened, _ in _followers:
             opened()
@@ -219,7 +218,7 @@ def engine() -> Engine:
 
 
 def has_newcomers():
-    """True if workers have come in with the last init() that were not in the job before."""
+    """True if workers may have come in with the last change that were not in the job before."""
     return _has_newcomers
 
 

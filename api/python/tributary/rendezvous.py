@@ -21,7 +21,7 @@ class Rendezvous:
         host, _, port = address.rpartition(':')
         self._socket = socket.create_connection((host, int(port)), _CONNECT_SECONDS)
         self._rest, self._attempt, self._void, self._change = b'', 0, 0, None
-        self._process = os.getpid()
+        self._process, self._has_worked = os.getpid(), False
         number = secrets.token_hex(16)
         theirs = self._receive()['number']
         self._send(worker=worker, number=number, proof=_proof(token, 'worker', theirs, number))
@@ -49,6 +49,12 @@ class Rendezvous:
     def tell_ready(self):
         """Tells the launcher that the attempt's engine has formed."""
         self._send(ready=self._attempt)
+
+    def tell_worked(self):
+        """Tells the launcher once that this worker has come to a commit: a later loss is not its host's fault."""
+        if not self._has_worked:
+            self._has_worked = True
+            self._send(worked=True)
 
     def change(self):
         """Returns None, or what the launcher said of changes since the attempt began: {'added': bool, 'removed':

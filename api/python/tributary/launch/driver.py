@@ -49,6 +49,7 @@ class Worker:
         self.number, self.link, self.slot = number, link, slot
         self.rank = None  # in the present attempt
         self.is_server = False
+        self.has_worked = False  # it has come to a commit
         self.is_unwanted = False  # its end is no failure
         self.is_pressed = False  # it was ended because it was late
         self.unfinished = {}  # by stream, the line whose end has not come
@@ -197,10 +198,10 @@ class Driver:
         """True if that end is what a signal to the launcher asked for."""
         return self.signal != 0 and status in (-self.signal, 128 + self.signal)
 
-    def report(self, worker, status):
+    def report(self, worker, status, more=''):
         """Says how a worker failed."""
         how = 'was ended by signal %d (%s)' % (-status, signal.strsignal(-status)) if status < 0 else None
-        say('%s %s' % (worker, how or 'ended with status %d' % status))
+        say('%s %s' % (worker, (how or 'ended with status %d' % status) + more))
 
     def _take_event(self, link, event):
         kind, worker = event['event'], self.workers.get(event.get('worker'))

@@ -266,6 +266,8 @@ class Elastic(Driver):
         elif message.get('ready') == self._attempt:
             self._ready.add(number)
             self._record(self.workers[number].link.name).note_joined()
+        elif 'worked' in message:
+            self.workers[number].has_worked = True
         self._wake.set()
 
     def note_end(self, worker, status):
@@ -287,8 +289,8 @@ class Elastic(Driver):
         self._last_code = code
         record = self._record(worker.link.name)
         was_bad = record.is_bad()
-        record.note_failure(worker.number in self._ready)
+        record.note_failure(worker.number in self._ready, worker.has_worked)
         if record.is_bad() and not was_bad:
-            say('host %s is not used any more: too many workers have failed on it' % worker.link.name)
+            say('host %s is not used for now: too many workers have failed on it' % worker.link.name)
         if self._is_finishing:
             self.status = self.status or code

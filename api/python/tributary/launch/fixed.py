@@ -1,6 +1,7 @@
-"""A job with so many workers and servers, which ends with the first failure."""
+"""A job with so many workers and servers, which ends with the first failure that TRIB_SURVIVE does not cover."""
 
 import asyncio
+import os
 
 from driver import SERVERS_SECONDS, Driver, Fatal
 from link import HostLost
@@ -47,6 +48,11 @@ class Fixed(Driver):
         has_workers = any(not other.is_server for other in self.workers.values())
         if code == 0 or (worker.is_server and not has_workers):
             return
+        survive = os.environ.get('TRIB_SURVIVE', '').lower()
+        covers = survive in ('workers', 'continue') or (survive == 'servers' and worker.is_server)
+        if covers and has_workers and self.deadline is None:
+            self.report(worker, status, ': the others may go on (TRIB_SURVIVE=%s)' % survive)
+            return  # the workers that are left decide how the job ends
         if not self.is_asked(status) and self.deadline is None:
             self.report(worker, status)
         self.status = self.status or code

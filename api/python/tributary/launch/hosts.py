@@ -56,21 +56,24 @@ def is_this_machine(name):
 
 
 class Record:
-    """How often workers of one host have failed lately."""
+    """How often workers of one host have failed lately. One that had trained up to a commit shows that host and program
+    work: its end does not count."""
 
     def __init__(self, most):
-        self._most, self._times, self._early = most, collections.deque(), 0
+        self._most, self._times, self._early, self._last = most, collections.deque(), 0, None
 
     def note_joined(self):
         """A worker of the host has joined the job: what starts there can work."""
         self._early = 0
 
-    def note_failure(self, had_joined=False):
+    def note_failure(self, had_joined=False, had_worked=False):
         self._early += not had_joined
-        self._times.append(time.monotonic())
+        self._last = time.monotonic()
+        if not had_worked:
+            self._times.append(self._last)
 
     def is_bad(self):
-        """True once so many workers have failed within a minute that the host is not used any more. 0: never."""
+        """True while so many workers have failed within the last minute that none is started there. 0: never."""
         while self._times and self._times[0] < time.monotonic() - _WINDOW_SECONDS:
             self._times.popleft()
         return 0 < self._most <= len(self._times)
@@ -78,4 +81,4 @@ class Record:
     def may_start(self):
         """True if the delay after the last failure is over."""
         delay = min(_FIRST_DELAY_SECONDS * 2**self._early, _LONGEST_DELAY_SECONDS)
-        return not self._times or time.monotonic() >= self._times[-1] + delay
+        return self._last is None or time.monotonic() >= self._last + delay
