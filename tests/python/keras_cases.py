@@ -9,6 +9,7 @@ import numpy as np  # noqa: E402
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.keras as trib  # noqa: E402
+import tributary.keras.byteps as bps  # noqa: E402
 
 
 def model_of(seed, wrap):
@@ -57,6 +58,52 @@ def accumulates_and_leaves_local(rank, size):
     assert np.array_equal(part, np.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size * mean)
 
 
+def rates_of(callback, epochs=3):
+    """Returns the learning rates of each batch of a model that begins with a rate of 1; an epoch has 2 batches."""
+    rates = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: rates.append(
+            float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+        )
+    )
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1.0), 'mse', jit_compile=False)
+    ones = np.ones((2, 1), 'float32')
+    model.fit(ones, ones, batch_size=1, epochs=epochs, verbose=0, callbacks=[callback, note])
+    return rates
+
+
+def rates(rank, size):
+    step = (1 - 1 / size) / 4
+    expected = [1 / size + step * (batch + 1) for batch in range(4)] + [1, 1]
+    assert np.allclose(rates_of(trib.callbacks.LearningRateWarmupCallback(1.0, 2)), expected)
+    assert np.allclose(rates_of(bps.callbacks.LearningRateWarmupCallback(2, verbose=1)), expected)
+    decayed = trib.callbacks.LearningRateScheduleCallback(1.0, 0.5, start_epoch=1)
+    assert np.allclose(rates_of(decayed), [1, 1, 1, 1, 0.5, 0.5])
+    constant = bps.callbacks.LearningRateScheduleCallback(0.5, 1)
+    assert np.allclose(rates_of(constant), [1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+class Unused(keras.layers.Layer):
+    """A layer with a variable that its output does not depend on."""
+
+    def build(self, shape):
+        self.used, self.unused = self.add_weight(shape=(1, 1)), self.add_weight(shape=(3,))
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.used)
+
+
+def unused_and_compiled(rank, size):
+    # On TensorFlow Keras asks for XLA by itself where there is a GPU.
+    model = keras.Sequential([keras.Input((1,)), Unused()])
+    is_compiled = keras.backend.backend() == 'tensorflow'
+    model.compile(trib.DistributedOptimizer(keras.optimizers.SGD(1.0)), 'mse', jit_compile=is_compiled)
+    model.layers[0].used.assign([[0.0]])
+    model.fit(np.ones((1, 1)), np.full((1, 1), rank + 1.0), verbose=0)
+    assert np.allclose(keras.ops.convert_to_numpy(model.layers[0].used), size + 1)  # twice the mean of rank + 1
+
+
 def wrong_use_is_told(rank, size):
     sgd = keras.optimizers.SGD(1.0)
     python_bed.refused(
@@ -100,7 +147,15 @@ def main():
     model.save('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
+    alone = keras.saving.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
+    again = trib.DistributedOptimizer(alone.optimizer)
+    for optimizer in loaded.optimizer, again:
+        assert len(optimizer.variables) == len(model.optimizer.variables)
+        for a, b in zip(optimizer.variables, model.optimizer.variables):
+            assert np.array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
     accumulates_and_leaves_local(rank, size)
+    rates(rank, size)
+    unused_and_compiled(rank, size)
     wrong_use_is_told(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped

@@ -111,6 +111,44 @@ def trains(rank, size):
         assert np.array_equal(trib.allreduce(a.value(), op=trib.Min), trib.allreduce(a.value(), op=trib.Max))
 
 
+def like_gradients_in_one_function(rank, size):
+    """Two tapes, one of which is asked twice, and two optimizers: kernels begin in any order."""
+    ones, hundreds = [[tf.Variable(tf.fill([8], value)) for _ in range(4)] for value in (1.0, 100.0)]
+    steps = [[tf.Variable(tf.zeros([8])) for _ in range(4)] for _ in range(2)]
+    plain = [trib.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)) for _ in range(2)]
+    for optimizer, variables in zip(plain, steps):
+        optimizer.build(variables)
+
+    @tf.function
+    def function():
+        with tf.GradientTape(persistent=True) as tape, tf.GradientTape() as other:
+            a, b = [tf.add_n([tf.reduce_sum(v * v) / 2 for v in variables]) for variables in (ones, hundreds)]
+        tape = trib.DistributedGradientTape(tape)
+        gradients = tape.gradient(a, ones), tape.gradient(b, hundreds)
+        gradients += (trib.DistributedGradientTape(other).gradient(b, hundreds),)
+        for optimizer, variables, values in zip(plain, steps, (gradients[0], gradients[1])):
+            optimizer.apply(values, variables)
+        return gradients
+
+    for step in range(1, 31):
+        for values, expected in zip(function(), (1.0, 100.0, 100.0)):
+            assert all(np.all(value == expected) for value in values), (step, values)
+    for variables, expected in zip(steps, (-30.0, -3000.0)):
+        assert all(np.all(variable.numpy() == expected) for variable in variables), variables
+
+
+def traced_more_often_by_one(rank, size):
+    """The first worker's batches differ in length, so it traces more often than others."""
+
+    @tf.function
+    def function(x):
+        return trib.allreduce(tf.reduce_mean(x)) + tf.reduce_sum(trib.allgather(x[:1]))
+
+    for length in (3, 3, 2, 3) if rank == 0 else (3, 3, 3, 3):
+        assert float(function(tf.fill([length], float(rank)))) == (size - 1) / 2 + size * (size - 1) / 2
+    assert float(tf.reduce_sum(trib.allreduce(tf.ones([2]), op=trib.Sum))) == 2 * size
+
+
 def gradients_flow(rank, size):
     x = tf.Variable(of(rank, (6,)))
     with tf.GradientTape() as tape:
@@ -322,7 +360,13 @@ def session_of_tensorflow_1(rank, size):
 
 
 def errors(rank, size):
-    python_bed.refused(tributary.UnsupportedError, (lambda: trib.DistributedOptimizer(object()), 'object is neither'))
+    old = tf.compat.v1.train.AdamOptimizer()
+    python_bed.refused(
+        tributary.UnsupportedError,
+        (lambda: trib.DistributedOptimizer(object()), 'object is neither'),
+        (lambda: trib.DistributedOptimizer(old, backward_passes_per_step=2), 'do not accumulate'),
+        (lambda: tf.function(trib.allreduce, jit_compile=True)(tf.ones(3)), 'jit_compile'),
+    )
     python_bed.refused(
         tributary.ArgumentError,
         *python_bed.wrong_arguments(trib, tf.ones(3)),
@@ -369,6 +413,8 @@ if __name__ == '__main__':
         scaling,
         independent_in_any_order,
         trains,
+        like_gradients_in_one_function,
+        traced_more_often_by_one,
         gradients_flow,
         codecs,
         gathers,

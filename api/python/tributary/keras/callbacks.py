@@ -1,10 +1,11 @@
-"""Callbacks for fit(), with Horovod's names."""
+"""Callbacks for fit(), with Horovod's names and order of arguments."""
 
-import keras
 import numpy as np
 
 from .. import job
 from ..engine import AVG
+from ..errors import ArgumentError
+from .framework import keras, to_numpy, variables_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -24,7 +25,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         from .core import broadcast_variables
 
         if not self._is_done:  # the optimizer has its variables now
-            broadcast_variables(self.model.optimizer.variables, self.root_rank)
+            broadcast_variables(variables_of(self.model.optimizer), self.root_rank)
             self._is_done = True
 
 
@@ -45,13 +46,15 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Multiplies the initial learning rate by `multiplier`, a number or a function of the epoch, from start_epoch to
-    end_epoch. staircase: once an epoch, else with every batch, which needs steps_per_epoch."""
+    """Multiplies the initial learning rate by `multiplier`, a function of the epoch, from start_epoch to end_epoch; a
+    number is raised to the power of the epochs since start_epoch. staircase: once an epoch, else with every batch,
+    which needs steps_per_epoch where Keras does not know it. initial_lr: the optimizer's rate when training begins, by
+    default. momentum_correction is taken and has no meaning: momentum is a constant of Keras's compiled step."""
 
     def __init__(
         self,
-        initial_lr,
-        multiplier,
+        initial_lr=None,
+        multiplier=None,
         start_epoch=0,
         end_epoch=None,
         staircase=True,
@@ -59,37 +62,50 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         steps_per_epoch=None,
     ):
         super().__init__()
+        if multiplier is None:
+            raise ArgumentError('multiplier: it must be a number or a function of the epoch')
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
-        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
-        self.staircase, self.steps_per_epoch, self._epoch = (
-            staircase and callable(multiplier) or not callable(multiplier),
-            steps_per_epoch,
-            0,
-        )
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+        self.staircase, self.steps_per_epoch, self._epoch = staircase, steps_per_epoch, 0
+
+    def _rate(self):
+        return float(to_numpy(self.model.optimizer.learning_rate))
 
     def _adjust(self, epoch):
-        if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
+        if self._epoch >= self.start_epoch and (self.end_epoch is None or self._epoch < self.end_epoch):
             self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+
+    def on_train_begin(self, logs=None):
+        if self.initial_lr is None:
+            self.initial_lr = self._rate()
+        if not self.staircase and not self.steps_per_epoch:
+            self.steps_per_epoch = self.params.get('steps')
+            if not self.steps_per_epoch:
+                raise ArgumentError(
+                    '%s: Keras does not know how many steps an epoch has: pass steps_per_epoch' % type(self).__name__
+                )
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
-        self._adjust(epoch)
+        if self.staircase:
+            self._adjust(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
-        steps = self.steps_per_epoch or self.params.get('steps')
-        if not self.staircase and steps:
-            self._adjust(self._epoch + batch / steps)
+        if not self.staircase:
+            self._adjust(self._epoch + batch / self.steps_per_epoch)
 
     def on_epoch_end(self, epoch, logs=None):
         if logs is not None:
-            logs['lr'] = float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
+            logs['lr'] = self._rate()
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs (Goyal et al., 2017)."""
+    """Raises the learning rate from about initial_lr / size to initial_lr, which the last batch of the first epochs has
+    (Goyal et al., 2017)."""
 
-    def __init__(self, initial_lr, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
+    def __init__(self, initial_lr=None, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
         def multiplier(epoch):
+            epoch += 1 / self.steps_per_epoch
             return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
 
         super().__init__(
@@ -100,7 +116,7 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
     def on_epoch_end(self, epoch, logs=None):
         super().on_epoch_end(epoch, logs)
         if epoch == self.warmup_epochs - 1 and self.verbose and job.rank() == 0:
-            print('Epoch %d: finished gradual learning rate warmup to %g.' % (epoch + 1, self.initial_lr))
+            print('Epoch %d: finished gradual learning rate warmup to %g.' % (epoch + 1, self._rate()))
 
 
 class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
