@@ -63,7 +63,7 @@ def rates_of(callback, epochs=3):
     rates = []
     note = keras.callbacks.LambdaCallback(
         on_train_batch_end=lambda batch, logs: rates.append(
-            float(keras.ops.convert_to_numpy(model.optimizer.learning_rate))
+            float(keras.ops.convert_to_numpy(note.model.optimizer.learning_rate))
         )
     )
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
