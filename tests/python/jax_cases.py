@@ -84,6 +84,23 @@ def trains(rank, size):
     assert jax.tree.all(jax.tree.map(lambda a, b: (a == b).all(), least, most))
 
 
+def like_gradients_in_one_program(rank, size):
+    """Two optimizers, one of which is used twice: XLA begins operations in any order."""
+    first, second = [trib.allreduce_gradients() for _ in range(2)]
+    values = [jnp.ones((200, 200)) for _ in range(4)]
+
+    @jax.jit
+    def program(ones):
+        return [
+            transform.update([factor * (one @ one) / 200 for one in ones], ())[0]
+            for transform, factor in ((first, 1.0), (second, 10.0), (first, 100.0))
+        ]
+
+    for _ in range(20):
+        for results, expected in zip(program(values), (1.0, 10.0, 100.0)):
+            assert all((abs(result - expected) < 1e-3).all() for result in results), (expected, results)
+
+
 def codecs(rank, size):
     halves = trib.Compression.codec('fp16')
     fine = jnp.full(20000, 1 + 2.0**-12, jnp.float32)  # 16 bits round it to 1
@@ -170,6 +187,7 @@ if __name__ == '__main__':
         transformed,
         many_at_once,
         trains,
+        like_gradients_in_one_program,
         codecs,
         functions_have_type_hints,
         suspended_and_resumed,

@@ -9,6 +9,7 @@ import numpy as np  # noqa: E402
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.keras as trib  # noqa: E402
+import tributary.keras.byteps as bps  # noqa: E402
 
 
 def model_of(seed, wrap):
@@ -57,6 +58,32 @@ def accumulates_and_leaves_local(rank, size):
     assert np.array_equal(part, np.arange(2.0 * size)[2 * rank : 2 * rank + 2] * size * mean)
 
 
+def rates_of(callback, epochs=3):
+    """Returns the learning rates of each batch of a model that begins with a rate of 1; an epoch has 2 batches."""
+    rates = []
+    note = keras.callbacks.LambdaCallback(
+        on_train_batch_end=lambda batch, logs: rates.append(
+            float(keras.ops.convert_to_numpy(note.model.optimizer.learning_rate))
+        )
+    )
+    model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
+    model.compile(keras.optimizers.SGD(1.0), 'mse', jit_compile=False)
+    ones = np.ones((2, 1), 'float32')
+    model.fit(ones, ones, batch_size=1, epochs=epochs, verbose=0, callbacks=[callback, note])
+    return rates
+
+
+def rates(rank, size):
+    step = (1 - 1 / size) / 4
+    expected = [1 / size + step * (batch + 1) for batch in range(4)] + [1, 1]
+    assert np.allclose(rates_of(trib.callbacks.LearningRateWarmupCallback(1.0, 2)), expected)
+    assert np.allclose(rates_of(bps.callbacks.LearningRateWarmupCallback(2, verbose=1)), expected)
+    decayed = trib.callbacks.LearningRateScheduleCallback(1.0, 0.5, start_epoch=1)
+    assert np.allclose(rates_of(decayed), [1, 1, 1, 1, 0.5, 0.5])
+    constant = bps.callbacks.LearningRateScheduleCallback(0.5, 1)
+    assert np.allclose(rates_of(constant), [1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
 class OfKeras2:
     """An optimizer with the interface that those of Keras 2 have."""
 
@@ -71,7 +98,7 @@ class OfKeras2:
         return [(keras.ops.convert_to_numpy(grad), name) for grad, _ in grads_and_vars]
 
 
-def other_optimizers_and_rates(rank, size):
+def optimizers_of_keras_2(rank, size):
     optimizer = trib.DistributedOptimizer(OfKeras2())
     gradient = keras.ops.convert_to_tensor(np.full(2, rank + 1, 'float32'))
     if keras.backend.backend() != 'jax':  # which sums in compiled functions only
@@ -79,16 +106,28 @@ def other_optimizers_and_rates(rank, size):
         assert np.allclose(value, (size + 1) / 2) and name == 'step'
     python_bed.refused(
         NotImplementedError,
-        (lambda: trib.DistributedOptimizer(OfKeras2(), backward_passes_per_step=2), 'Keras 3'),
+        (lambda: trib.DistributedOptimizer(OfKeras2(), backward_passes_per_step=2), 'Keras 2'),
     )
-    model = model_of(0, trib.DistributedOptimizer)
-    if keras.backend.backend() == 'tensorflow':
-        model.compile(model.optimizer, 'mse', jit_compile=True)  # is switched off
-    warm_up = trib.callbacks.LearningRateWarmupCallback(warmup_epochs=2)
-    rates = model.fit(
-        np.ones((8, 16)), np.ones((8, 4)), batch_size=2, epochs=3, verbose=0, callbacks=[warm_up]
-    ).history['lr']
-    assert np.allclose(rates, [0.05 * (1 + 1 / size) / 2, 0.05, 0.05]), rates
+
+
+class Unused(keras.layers.Layer):
+    """A layer with a variable that its output does not depend on."""
+
+    def build(self, shape):
+        self.used, self.unused = self.add_weight(shape=(1, 1)), self.add_weight(shape=(3,))
+
+    def call(self, x):
+        return keras.ops.matmul(x, self.used)
+
+
+def unused_and_compiled(rank, size):
+    # On TensorFlow Keras asks for XLA by itself where there is a GPU.
+    model = keras.Sequential([keras.Input((1,)), Unused()])
+    is_compiled = keras.backend.backend() == 'tensorflow'
+    model.compile(trib.DistributedOptimizer(keras.optimizers.SGD(1.0)), 'mse', jit_compile=is_compiled)
+    model.layers[0].used.assign([[0.0]])
+    model.fit(np.ones((1, 1)), np.full((1, 1), rank + 1.0), verbose=0)
+    assert np.allclose(keras.ops.convert_to_numpy(model.layers[0].used), size + 1)  # twice the mean of rank + 1
 
 
 def wrong_use_is_told(rank, size):
@@ -134,9 +173,16 @@ def main():
     model.save('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     loaded = trib.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
     assert type(loaded.optimizer).__name__ == 'SGD' and hasattr(type(loaded.optimizer), '_reduces_gradients')
-    assert int(loaded.optimizer.iterations) == 2 * steps and loaded.optimizer.built
+    alone = keras.saving.load_model('%s/model.%d.keras' % (os.environ['SCRATCH'], rank))
+    again = trib.DistributedOptimizer(alone.optimizer)
+    for optimizer in loaded.optimizer, again:
+        assert len(optimizer.variables) == len(model.optimizer.variables)
+        for a, b in zip(optimizer.variables, model.optimizer.variables):
+            assert np.array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
     accumulates_and_leaves_local(rank, size)
-    other_optimizers_and_rates(rank, size)
+    rates(rank, size)
+    optimizers_of_keras_2(rank, size)
+    unused_and_compiled(rank, size)
     wrong_use_is_told(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped

@@ -226,6 +226,11 @@ def fine(count):
 
 def codecs(rank, size):
     trib.byteps_declare_tensor('halves', compressor='fp16')
+    onebit = dict(byteps_compressor_type='onebit', byteps_compressor_onebit_scaling='true', byteps_ef_type='vanilla')
+    trib.byteps_declare_tensor('like', **onebit)
+    array = nd.full((20000,), 2.0)
+    trib.byteps_push_pull(array, name='like', is_average=False)
+    assert np.array_equal(array.asnumpy(), np.full(20000, 2 * size, 'float32'))
     for count, name, wanted in ((20000, 'halves', 1), (20000, 'whole', 1 + 2.0**-12), (9000, 'halves', 1 + 2.0**-12)):
         array = nd.array(fine(count))
         trib.byteps_push_pull(array, name=name, is_average=False)

@@ -75,31 +75,6 @@ def independent_in_any_order(rank, size):
     assert ops.calls() == before[0] + 8
 
 
-def names_in_functions(rank, size):
-    """Gradients of two tapes do not meet, and a worker that traces a function once more uses the same names."""
-    first, second = ([tf.Variable(tf.fill([8], value)) for _ in range(6)] for value in (1.0, 100.0))
-
-    @tf.function
-    def both():
-        with tf.GradientTape() as one:
-            a = tf.add_n([tf.reduce_sum(variable * variable) / 2 for variable in first])
-        with tf.GradientTape() as other:
-            b = tf.add_n([tf.reduce_sum(variable * variable) / 2 for variable in second])
-        one, other = trib.DistributedGradientTape(one), trib.DistributedGradientTape(other)
-        return one.gradient(a, first), other.gradient(b, second)
-
-    for _ in range(10):
-        for gradients, variables in zip(both(), (first, second)):
-            assert all(np.array_equal(one, variable) for one, variable in zip(gradients, variables))
-
-    @tf.function
-    def without_a_name(x):
-        return trib.allreduce(tf.reduce_mean(x))
-
-    for rows in 4, 2 if rank == 0 else 4, 4:
-        assert without_a_name(tf.ones([rows])) == 1
-
-
 def trains(rank, size):
     def batch(step, of_rank):
         return tf.constant(np.random.default_rng(1000 * step + of_rank).normal(size=(8, 16)), tf.float32)
@@ -134,6 +109,44 @@ def trains(rank, size):
     for a, b in zip(mine, alone):
         assert np.allclose(a, b, atol=1e-5)
         assert np.array_equal(trib.allreduce(a.value(), op=trib.Min), trib.allreduce(a.value(), op=trib.Max))
+
+
+def like_gradients_in_one_function(rank, size):
+    """Two tapes, one of which is asked twice, and two optimizers: kernels begin in any order."""
+    ones, hundreds = [[tf.Variable(tf.fill([8], value)) for _ in range(4)] for value in (1.0, 100.0)]
+    steps = [[tf.Variable(tf.zeros([8])) for _ in range(4)] for _ in range(2)]
+    plain = [trib.DistributedOptimizer(tf.keras.optimizers.SGD(1.0)) for _ in range(2)]
+    for optimizer, variables in zip(plain, steps):
+        optimizer.build(variables)
+
+    @tf.function
+    def function():
+        with tf.GradientTape(persistent=True) as tape, tf.GradientTape() as other:
+            a, b = [tf.add_n([tf.reduce_sum(v * v) / 2 for v in variables]) for variables in (ones, hundreds)]
+        tape = trib.DistributedGradientTape(tape)
+        gradients = tape.gradient(a, ones), tape.gradient(b, hundreds)
+        gradients += (trib.DistributedGradientTape(other).gradient(b, hundreds),)
+        for optimizer, variables, values in zip(plain, steps, (gradients[0], gradients[1])):
+            optimizer.apply(values, variables)
+        return gradients
+
+    for step in range(1, 31):
+        for values, expected in zip(function(), (1.0, 100.0, 100.0)):
+            assert all(np.all(value == expected) for value in values), (step, values)
+    for variables, expected in zip(steps, (-30.0, -3000.0)):
+        assert all(np.all(variable.numpy() == expected) for variable in variables), variables
+
+
+def traced_more_often_by_one(rank, size):
+    """The first worker's batches differ in length, so it traces more often than others."""
+
+    @tf.function
+    def function(x):
+        return trib.allreduce(tf.reduce_mean(x)) + tf.reduce_sum(trib.allgather(x[:1]))
+
+    for length in (3, 3, 2, 3) if rank == 0 else (3, 3, 3, 3):
+        assert float(function(tf.fill([length], float(rank)))) == (size - 1) / 2 + size * (size - 1) / 2
+    assert float(tf.reduce_sum(trib.allreduce(tf.ones([2]), op=trib.Sum))) == 2 * size
 
 
 def gradients_flow(rank, size):
@@ -347,7 +360,13 @@ def session_of_tensorflow_1(rank, size):
 
 
 def errors(rank, size):
-    python_bed.refused(tributary.UnsupportedError, (lambda: trib.DistributedOptimizer(object()), 'object is neither'))
+    old = tf.compat.v1.train.AdamOptimizer()
+    python_bed.refused(
+        tributary.UnsupportedError,
+        (lambda: trib.DistributedOptimizer(object()), 'object is neither'),
+        (lambda: trib.DistributedOptimizer(old, backward_passes_per_step=2), 'do not accumulate'),
+        (lambda: tf.function(trib.allreduce, jit_compile=True)(tf.ones(3)), 'jit_compile'),
+    )
     python_bed.refused(
         tributary.ArgumentError,
         *python_bed.wrong_arguments(trib, tf.ones(3)),
@@ -393,8 +412,9 @@ if __name__ == '__main__':
         reductions,
         scaling,
         independent_in_any_order,
-        names_in_functions,
         trains,
+        like_gradients_in_one_function,
+        traced_more_often_by_one,
         gradients_flow,
         codecs,
         gathers,

@@ -8,7 +8,11 @@ import sys
 
 # Modules that lie elsewhere here. A package holds all names of the modules that have been split there.
 _PLACES = {
+    'byteps.keras': 'keras.byteps',
+    'byteps.keras.callbacks': 'keras.byteps_callbacks',
     'byteps.mxnet.ops': 'mxnet',
+    'byteps.tensorflow.keras': 'keras.byteps',
+    'byteps.tensorflow.keras.callbacks': 'keras.byteps_callbacks',
     'byteps.tensorflow.ops': 'tensorflow',
     'byteps.torch.ops': 'torch',
     'horovod.common.process_sets': 'process_sets',

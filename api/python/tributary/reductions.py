@@ -24,3 +24,10 @@ def reduction_of(op=None, average=None):
     if not isinstance(op, str) or op not in REDUCTIONS:
         raise ArgumentError('op=%r is not one of %s' % (op, ', '.join(REDUCTIONS)))
     return op
+
+
+def passes_of(count):
+    """Returns backward_passes_per_step as it is, and refuses what is no count."""
+    if not hasattr(count, '__index__') or count < 1:
+        raise ArgumentError('backward_passes_per_step must be an integer of at least 1')
+    return int(count)

@@ -8,6 +8,10 @@ optimizer = optax.chain(trib.allreduce_gradients(), optax.adam(1e-3))
 
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import cross_rank, cross_size, is_homogeneous, is_initialized, local_rank, local_size, rank, size
+from ..objects import allgather_object, broadcast_object
 from ..reductions import Average, Max, Min, Product, Sum
 from .ops import Compression, allreduce, barrier, broadcast, check, init, push_pull, resume, shutdown, suspend
 from .optimizer import DistributedOptimizer, allreduce_gradients, broadcast_parameters
+
+# Horovod's name for the error after which a job begins anew.
+HorovodInternalError = JobLostError

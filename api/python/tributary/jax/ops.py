@@ -5,9 +5,11 @@ the program is traced, so workers must trace the same functions in the same orde
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import itertools
 import math
+import weakref
 from typing import Any
 
 import jax
@@ -38,6 +40,7 @@ jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(_native.trib_j
 
 _numbers = {}  # what declares a tensor -> its number in the native table
 _counters = {}
+_traces = weakref.WeakKeyDictionary()  # how often names of gradients were used in a program that is traced
 _suspended = {}, {}  # the two as suspend() left them
 
 
@@ -154,6 +157,17 @@ def _named(tree, name, kind):
     else:
         name = '%s.%d' % (kind, next(_counters.setdefault(kind, itertools.count())))
     return [(name + jax.tree_util.keystr(path), leaf) for path, leaf in leaves], structure
+
+
+def unique(name, tree):
+    """Returns the name for a tree of gradients, with a number where the program that is traced has used it before: its
+    operations may run at the same time."""
+    tracer = next((leaf for leaf in jax.tree_util.tree_leaves(tree) if isinstance(leaf, jax.core.Tracer)), None)
+    if tracer is None:
+        return name
+    used = _traces.setdefault(tracer._trace, collections.Counter())
+    used[name] += 1
+    return name if used[name] == 1 else '%s~%d' % (name, used[name] - 1)
 
 
 def _apply(tree, name, kind, op, root, prefix, compression=None):

@@ -3,43 +3,58 @@
 from __future__ import annotations
 
 import collections
+import itertools
 from typing import Any
 
+from .._library import encoded
 from ..errors import ArgumentError
 from ..reductions import reduction_of
-from .ops import Average, allreduce, broadcast
+from .ops import Average, allreduce, broadcast, unique
 
 GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
 
+_made = itertools.count()
+
+
+def _name_of(name):
+    if name is None:
+        number = next(_made)
+        return 'gradients.%d' % number if number else 'gradients'
+    encoded(name)  # refuses what is no name
+    return name
+
 
 def allreduce_gradients(
-    op: str | None = Average, name: str = 'gradients', compression: Any = None
+    op: str | None = Average, name: str | None = None, compression: Any = None
 ) -> GradientTransformation:
     """Returns a transformation that reduces gradients over all workers: optax.chain(allreduce_gradients(),
-    optax.adam(...))."""
+    optax.adam(...)). Those without a name are counted, so workers must make them in the same order."""
 
-    op = reduction_of(op)
+    op, name = reduction_of(op), _name_of(name)
 
     def init(_parameters):
         return ()
 
     def update(gradients, state, parameters=None):
-        return allreduce(gradients, op, name, compression), state
+        return allreduce(gradients, op, unique(name, gradients), compression), state
 
     return GradientTransformation(init, update)
 
 
 def DistributedOptimizer(
-    optimizer: Any, op: str | None = Average, name: str = 'gradients', compression: Any = None
+    optimizer: Any, op: str | None = Average, name: str | None = None, compression: Any = None
 ) -> GradientTransformation:
-    """Returns an optimizer of optax's form whose gradients are reduced over all workers first."""
+    """Returns an optimizer of optax's form whose gradients are reduced over all workers first. Those without a name are
+    counted, so workers must make them in the same order."""
 
-    op = reduction_of(op)
+    op, name = reduction_of(op), _name_of(name)
     if not hasattr(optimizer, 'init') or not hasattr(optimizer, 'update'):
         raise ArgumentError("optimizer: it must be one of optax's form, with init and update, and is %r" % (optimizer,))
 
     def update(gradients, state, parameters=None, **extra):
-        return optimizer.update(allreduce(gradients, op, name, compression), state, parameters, **extra)
+        return optimizer.update(
+            allreduce(gradients, op, unique(name, gradients), compression), state, parameters, **extra
+        )
 
     return GradientTransformation(optimizer.init, update)
 

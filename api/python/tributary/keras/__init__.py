@@ -36,6 +36,7 @@ from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from . import callbacks, elastic
 from .core import (
+    Adasum,
     Average,
     Compression,
     DistributedOptimizer,

@@ -1,11 +1,11 @@
-"""Callbacks for fit(), with Horovod's names."""
+"""Callbacks for fit(), with Horovod's names and order of arguments."""
 
-import keras
 import numpy as np
 
 from .. import job
 from ..engine import AVG
 from ..errors import ArgumentError
+from .framework import keras, to_numpy, variables_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -25,7 +25,7 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
         from .core import broadcast_variables
 
         if not self._is_done:  # the optimizer has its variables now
-            broadcast_variables(self.model.optimizer.variables, self.root_rank)
+            broadcast_variables(variables_of(self.model.optimizer), self.root_rank)
             self._is_done = True
 
 
@@ -46,9 +46,10 @@ class MetricAverageCallback(keras.callbacks.Callback):
 
 
 class LearningRateScheduleCallback(keras.callbacks.Callback):
-    """Multiplies the initial learning rate by `multiplier`, a number or a function of the epoch, from start_epoch to
-    end_epoch. initial_lr: None, as BytePS's scripts have it, is the optimizer's rate when training begins. staircase:
-    once an epoch, else with every batch, which needs steps_per_epoch where Keras does not know it."""
+    """Multiplies the initial learning rate by `multiplier`, a function of the epoch, from start_epoch to end_epoch; a
+    number is raised to the power of the epochs since start_epoch. staircase: once an epoch, else with every batch,
+    which needs steps_per_epoch where Keras does not know it. initial_lr: the optimizer's rate when training begins, by
+    default. momentum_correction is taken and has no meaning: momentum is a constant of Keras's compiled step."""
 
     def __init__(
         self,
@@ -62,32 +63,32 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     ):
         super().__init__()
         if multiplier is None:
-            raise ArgumentError('multiplier: it must be a number, or a function of the epoch')
+            raise ArgumentError('multiplier: it must be a number or a function of the epoch')
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
-        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier
-        self.staircase, self.steps_per_epoch, self._epoch = (
-            staircase and callable(multiplier) or not callable(multiplier),
-            steps_per_epoch,
-            0,
-        )
+        self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
+        self.staircase, self.steps_per_epoch, self._epoch = staircase, steps_per_epoch, 0
+
+    def _rate(self):
+        return float(to_numpy(self.model.optimizer.learning_rate))
+
+    def _adjust(self, epoch):
+        if self._epoch >= self.start_epoch and (self.end_epoch is None or self._epoch < self.end_epoch):
+            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
 
     def on_train_begin(self, logs=None):
         if self.initial_lr is None:
             self.initial_lr = self._rate()
-        self.steps_per_epoch = self.steps_per_epoch or self.params.get('steps')
         if not self.staircase and not self.steps_per_epoch:
-            raise ArgumentError('%s: Keras does not know steps_per_epoch: give it' % type(self).__name__)
-
-    def _rate(self):
-        return float(keras.ops.convert_to_numpy(self.model.optimizer.learning_rate))
-
-    def _adjust(self, epoch):
-        if epoch >= self.start_epoch and (self.end_epoch is None or epoch < self.end_epoch):
-            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+            self.steps_per_epoch = self.params.get('steps')
+            if not self.steps_per_epoch:
+                raise ArgumentError(
+                    '%s: Keras does not know how many steps an epoch has: pass steps_per_epoch' % type(self).__name__
+                )
 
     def on_epoch_begin(self, epoch, logs=None):
         self._epoch = epoch
-        self._adjust(epoch)
+        if self.staircase:
+            self._adjust(epoch)
 
     def on_train_batch_begin(self, batch, logs=None):
         if not self.staircase:
@@ -99,11 +100,12 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
 
 
 class LearningRateWarmupCallback(LearningRateScheduleCallback):
-    """Raises the learning rate from initial_lr / size to initial_lr during the first epochs (Goyal et al., 2017)."""
+    """Raises the learning rate from about initial_lr / size to initial_lr, which the last batch of the first epochs has
+    (Goyal et al., 2017)."""
 
     def __init__(self, initial_lr=None, warmup_epochs=5, momentum_correction=True, steps_per_epoch=None, verbose=0):
         def multiplier(epoch):
-            epoch += 1 / self.steps_per_epoch  # the last batch has the whole rate, which stays
+            epoch += 1 / self.steps_per_epoch
             return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
 
         super().__init__(

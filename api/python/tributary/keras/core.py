@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import functools
 import math
-import warnings
 from collections.abc import Iterable
 from typing import Any
 
-import keras
 import numpy as np
 
 from .._library import NAME_BYTES, encoded, lib
@@ -17,7 +15,8 @@ from .. import codecs
 from ..errors import ArgumentError, UnsupportedError
 from ..objects import gathered
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import REDUCTIONS, Average, Sum, reduction_of  # noqa: F401 (Sum: a name of this module)
+from ..reductions import REDUCTIONS, Adasum, Average, Sum, passes_of, reduction_of  # noqa: F401 (names of this module)
+from .framework import keras, to_numpy
 from .optimizer import distributed
 
 _backend = keras.backend.backend()
@@ -27,13 +26,14 @@ if _backend == 'tensorflow':
 elif _backend == 'jax':
     from .. import jax as _jax
     from ..jax import init, shutdown  # noqa: F401
+    from ..jax import ops as _jax_ops
 
     Compression = _jax.Compression
 
     def reduce_gradients(gradients, op=Average, compression=None, process_set=global_process_set, **options):
         if process_set is not global_process_set:
             raise UnsupportedError('%r: on JAX there are no operations of a part of the workers' % (process_set,))
-        return _jax.allreduce(gradients, op, 'gradient', compression)
+        return _jax.allreduce(gradients, op, _jax_ops.unique('gradient', gradients), compression)
 else:
     import torch
 
@@ -43,7 +43,8 @@ else:
     def reduce_gradients(
         gradients, op=Average, compression=Compression.none, process_set=global_process_set, **options
     ):
-        pairs = [compression.compress(gradient) for gradient in gradients]
+        known = [gradient for gradient in gradients if gradient is not None]  # None: the loss does not depend on it
+        pairs = [compression.compress(gradient) for gradient in known]
         handles = [
             _torch_ops.submit_allreduce(
                 tensor,
@@ -56,7 +57,8 @@ else:
             )
             for index, (tensor, _) in enumerate(pairs)
         ]
-        return [compression.decompress(handle.wait(), context) for handle, (_, context) in zip(handles, pairs)]
+        reduced = (compression.decompress(handle.wait(), context) for handle, (_, context) in zip(handles, pairs))
+        return [None if gradient is None else next(reduced) for gradient in gradients]
 
 
 def DistributedOptimizer(
@@ -75,8 +77,8 @@ def DistributedOptimizer(
     process_set: ProcessSet | None = global_process_set,
     scale_local_gradients: bool = True,
 ) -> Any:
-    """Returns the optimizer with gradients that are reduced over the workers of a set. Compile the model with
-    jit_compile=False on TensorFlow: XLA does not know the operation."""
+    """Returns the optimizer with gradients that are reduced over the workers of a set. On TensorFlow a model with it
+    trains without XLA (jit_compile), which does not know the operation."""
     return PartialDistributedOptimizer(
         optimizer,
         name,
@@ -118,9 +120,7 @@ def PartialDistributedOptimizer(
     op, process_set = reduction_of(op), resolve(process_set)
     if not hasattr(optimizer, 'get_config'):
         raise ArgumentError("optimizer: it must be one of Keras's, and is %r" % (optimizer,))
-    if not hasattr(backward_passes_per_step, '__index__') or backward_passes_per_step < 1:
-        raise ArgumentError('backward_passes_per_step must be an integer of at least 1')
-    backward_passes_per_step = int(backward_passes_per_step)
+    passes = passes_of(backward_passes_per_step)
     if _backend != 'jax':
         codecs.checked(compression)
     if gradient_predivide_factor != 1.0 and op != Average:
@@ -133,33 +133,11 @@ def PartialDistributedOptimizer(
     return distributed(
         optimizer,
         lambda gradients: reduce_gradients(gradients, op, compression, **options),
-        backward_passes_per_step,
-        1.0 if average_aggregated_gradients else float(backward_passes_per_step),
+        passes,
+        1.0 if average_aggregated_gradients else float(passes),
         [variable for layer in layers for variable in layer.trainable_weights],
         lambda: 1.0 / process_set.size() if scale_local_gradients and op == Average else 1.0,
     )
-
-
-def _without_xla(make_function):
-    """Returns Model.make_train_function() that compiles nothing with XLA where the optimizer is a distributed one."""
-
-    @functools.wraps(make_function)
-    def make_train_function(self, *arguments, **keywords):
-        if hasattr(type(getattr(self, 'optimizer', None)), '_reduces_gradients') and self.jit_compile:
-            warnings.warn('jit_compile is switched off: XLA does not know the sums over workers', stacklevel=2)
-            self.jit_compile = False
-        return make_function(self, *arguments, **keywords)
-
-    return make_train_function
-
-
-if _backend == 'tensorflow' and hasattr(keras.Model, 'jit_compile'):
-    keras.Model.make_train_function = _without_xla(keras.Model.make_train_function)
-
-
-def _array(value):
-    is_known = keras.ops.is_tensor(value) or isinstance(value, keras.Variable)
-    return np.array(keras.ops.convert_to_numpy(value) if is_known else value, order='C')
 
 
 def _scaled(array, factor):
@@ -187,7 +165,7 @@ def allreduce(
 ) -> np.ndarray:
     """Returns the mean (or sum) of all workers' values, a numpy array. compression is taken and has no meaning here."""
     reduce = REDUCTIONS[reduction_of(op, average)]
-    array = _scaled(_array(value), prescale_factor)
+    array = _scaled(to_numpy(value), prescale_factor)
     result = _declared('allreduce', name, array, process_set).push_pull(array, reduce=reduce).wait()
     return _scaled(result, postscale_factor)
 
@@ -199,7 +177,7 @@ def push_pull(value: Any, name: str | None = None, average: bool = True) -> np.n
 
 def allgather(value: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set) -> np.ndarray:
     """Returns the values of all workers, one behind the other along the first dimension, a numpy array."""
-    array, engine = _array(value), resolve(process_set).engine()
+    array, engine = to_numpy(value), resolve(process_set).engine()
     row = max(math.prod(array.shape[1:]), 1)
     name = 'keras.allgather.%s' % (name or 'value')
     content, counts = gathered(
@@ -221,7 +199,7 @@ def reducescatter(
 
 def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray:
     """Returns the root's value on every worker, a numpy array."""
-    array = _array(value)
+    array = to_numpy(value)
     root = global_process_set.root(root_rank)
     return _declared('broadcast', name, array, None).broadcast(array, root).wait()
 
@@ -229,7 +207,7 @@ def broadcast(value: Any, root_rank: int, name: str | None = None) -> np.ndarray
 def broadcast_variables(variables: Iterable[Any], root_rank: int) -> None:
     """Gives all workers the root's variables."""
     variables, root = list(variables), global_process_set.root(root_rank)
-    arrays = [_array(variable) for variable in variables]
+    arrays = [to_numpy(variable) for variable in variables]
     operations = [
         _declared('variable', str(index), array, None).broadcast(array, root) for index, array in enumerate(arrays)
     ]
@@ -257,11 +235,24 @@ def load_model(
     objects = {kind.__name__: kind for kind in custom_optimizers or ()}
     objects.update(custom_objects or {})
     model = keras.models.load_model(filepath, custom_objects=objects or None, **keywords)
-    saved = getattr(model, 'optimizer', None)
-    if saved is not None:
-        model.optimizer = DistributedOptimizer(saved, compression=compression)
-        if saved.built and not model.optimizer.built:
-            model.optimizer.build(model.trainable_variables)
-            for variable, value in zip(model.optimizer.variables, saved.variables):
-                variable.assign(value)
+    if getattr(model, 'optimizer', None) is not None:
+        made = DistributedOptimizer(model.optimizer, compression=compression)
+        model.optimizer.__class__ = type(made)  # it keeps its state
     return model
+
+
+def _without_xla(make):
+    """Keras compiles with XLA by default where TensorFlow sees a GPU."""
+
+    @functools.wraps(make)
+    def make_train_function(self, *arguments, **keywords):
+        optimizer = getattr(self.optimizer, 'inner_optimizer', self.optimizer)  # of one that scales the loss
+        if hasattr(type(optimizer), '_reduces_gradients') and self.jit_compile:
+            self.jit_compile = False
+        return make(self, *arguments, **keywords)
+
+    return make_train_function
+
+
+if _backend == 'tensorflow':
+    keras.Model.make_train_function = _without_xla(keras.Model.make_train_function)

@@ -1,11 +1,9 @@
 """Elastic training with Keras: Horovod's KerasState (TensorFlowKerasState) and its callbacks (tributary.elastic has the
 rules)."""
 
-import keras
-import numpy as np
-
 from ..elastic import HostsUpdatedInterrupt, ObjectState, State, run  # noqa: F401 (names of this module)
 from .core import broadcast_variables
+from .framework import keras, to_numpy, variables_of
 
 
 class VariablesState(ObjectState):
@@ -16,7 +14,7 @@ class VariablesState(ObjectState):
         super().__init__(**attributes)
 
     def save(self):
-        self._values = [np.array(keras.ops.convert_to_numpy(variable)) for variable in self._variables()]
+        self._values = [to_numpy(variable) for variable in self._variables()]
         super().save()
 
     def restore(self):
@@ -38,12 +36,12 @@ class KerasState(VariablesState):
 
     def __init__(self, model, optimizer=None, backend=None, **attributes):
         self.model, self.optimizer = model, optimizer or model.optimizer
-        if self.optimizer is not None and not self.optimizer.built:
+        if self.optimizer is not None and not getattr(self.optimizer, 'built', True):
             self.optimizer.build(model.trainable_variables)  # all workers have the same variables from now on
         super().__init__(self._all_variables, **attributes)
 
     def _all_variables(self):
-        return [*self.model.variables, *(self.optimizer.variables if self.optimizer is not None else ())]
+        return [*self.model.variables, *(variables_of(self.optimizer) if self.optimizer is not None else ())]
 
 
 TensorFlowKerasState = KerasState

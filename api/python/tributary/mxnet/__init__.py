@@ -35,7 +35,7 @@ from ..job import (
 )
 from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
-from ..reductions import Average, Max, Min, Product, Sum
+from ..reductions import Adasum, Average, Max, Min, Product, Sum
 from .compression import Compression
 from .gather_ops import allgather, alltoall, grouped_allgather, grouped_reducescatter, reducescatter
 from .ops import (

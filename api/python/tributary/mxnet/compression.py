@@ -9,6 +9,29 @@ import numpy as np
 from ..codecs import CodecCompressor, NoneCompressor
 
 
+# How BytePS names the words of compression_params for a tensor, and some of their values.
+_WORDS = {
+    'byteps_compressor_type': ('compressor', {}),
+    'byteps_compressor_onebit_scaling': ('scaling', {'true': True, 'True': True, 'false': False, 'False': False}),
+    'byteps_compressor_k': ('k', {}),
+    'byteps_ef_type': ('ef', {}),
+    'byteps_momentum_type': ('momentum', {}),
+    'byteps_momentum_mu': ('mu', {}),
+    'byteps_seed': ('seed', {}),
+    'byteps_dithering_partition': ('partition', {'0': 'linear', '1': 'natural'}),
+    'byteps_dithering_normalize': ('normalize', {'0': 'max', '1': 'l2'}),
+}
+
+
+def params_of(keywords: dict[str, Any]) -> dict[str, Any]:
+    """Returns the compression_params that the keywords of BytePS's byteps_declare_tensor() stand for."""
+    params = {}
+    for keyword, value in keywords.items():
+        word, values = _WORDS.get(keyword, (keyword, {}))
+        params[word] = values.get(value, value)
+    return params
+
+
 class FP16Compressor:
     """Sends 16-bit floats (IEEE binary16)."""
 

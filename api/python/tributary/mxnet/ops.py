@@ -19,6 +19,7 @@ from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
+from .compression import params_of
 
 MAJOR = int(mx.__version__.split('.')[0])
 _counters = {}
@@ -169,9 +170,10 @@ def push_pull(tensor: Any, name: str | None = None, is_average: bool = True) -> 
 
 def byteps_declare_tensor(name: str, **compression: Any) -> None:
     """Says how byteps_push_pull() sends the tensor of that name: compressor='onebit', ef='vanilla', and so on, as in a
-    trainer's compression_params. The tensor itself is declared at its first operation, which knows its size."""
+    trainer's compression_params, or BytePS's byteps_compressor_type='onebit', byteps_ef_type='vanilla'. The tensor
+    itself is declared at its first operation, which knows its size."""
     if compression:
-        _declared[name] = CodecCompressor(compression)
+        _declared[name] = CodecCompressor(params_of(compression))
 
 
 def broadcast_(

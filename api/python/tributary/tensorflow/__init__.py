@@ -6,6 +6,8 @@ tape = hvd.DistributedGradientTape(tape)
 hvd.broadcast_variables(model.variables, root_rank=0)
 """
 
+import sys
+
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import (
     ccl_built,
@@ -71,6 +73,8 @@ def __getattr__(name):
 
     if name in ('elastic', 'keras'):  # they import Keras, which takes a while
         return importlib.import_module('%s.%s' % (__name__, name))
+    if name == 'mpi_ops':  # a module of Horovod's, whose names are here
+        return sys.modules[__name__]
     if name == 'SyncBatchNormalization':
         return importlib.import_module(__name__ + '.sync_batch_norm').SyncBatchNormalization
     raise AttributeError(name)

@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
-from .ops import allreduce, module, name_of, scaled, set_number
+from .ops import allreduce, module, name_of, refuse_xla, scaled, set_number, unique
 
 _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 1, 2
 
@@ -21,6 +21,7 @@ _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 1, 2
 def _gather(tensor, name, kind, process_set, reduce=0, splits=None):
     """Returns the result, and how many rows of it came from each worker."""
     number = set_number(process_set)
+    refuse_xla(name)
     if splits is None:
         splits = tf.zeros([0], tf.int64)
     tensor = tf.convert_to_tensor(tensor)
@@ -50,7 +51,7 @@ def _gather_empty(tensor, name, kind, process_set, splits):
 
 @tf.RegisterGradient('TributaryGather')
 def _gradient(op, gradient, _of_counts):
-    name, kind = op.get_attr('tensor_name').decode() + '.gradient', op.get_attr('kind')
+    name, kind = unique(op.get_attr('tensor_name').decode() + '.gradient'), op.get_attr('kind')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     counts = op.outputs[1]
     if kind == _ALL_GATHER:

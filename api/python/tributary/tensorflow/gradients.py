@@ -10,9 +10,9 @@ import tensorflow as tf
 from .. import codecs
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import Average, Sum, reduction_of
+from ..reductions import Average, Sum, passes_of, reduction_of
 from .compression import Compression
-from .ops import allreduce, place_in_graph
+from .ops import allreduce, place_of
 
 
 def reduce_gradients(
@@ -25,9 +25,7 @@ def reduce_gradients(
     process_set: ProcessSet | None = global_process_set,
 ) -> list[Any]:
     """Returns the reductions of gradients; None stays None. First layers go first."""
-    process_set, place = resolve(process_set), place_in_graph(prefix)
-    if place:  # kernels of one graph run in any order, so gradients of two tapes need names of their own
-        prefix = '%s.%s' % (prefix, place)
+    process_set, prefix = resolve(process_set), place_of(prefix)
     before, after, wire = (1.0, 1.0, op) if predivide == 1.0 else (1.0 / predivide, predivide / process_set.size(), Sum)
 
     def reduced(index, gradient):
@@ -172,8 +170,7 @@ def DistributedOptimizer(
 ) -> Any:
     """Returns an optimizer that reduces gradients over the workers of a set before it applies them. optimizer: one of
     Keras's, or of tf.compat.v1.train, whose compute_gradients() and minimize() reduce them then."""
-    if backward_passes_per_step != 1:
-        raise ArgumentError("backward_passes_per_step: use the optimizer's own gradient_accumulation_steps")
+    passes = passes_of(backward_passes_per_step)
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor: op must be Average')
     op, compression = reduction_of(op), codecs.checked(compression)
@@ -183,6 +180,8 @@ def DistributedOptimizer(
         return reduce_gradients(gradients, op, compression, **options)
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
+        if passes != 1:
+            raise UnsupportedError('backward_passes_per_step: optimizers of tf.compat.v1.train do not accumulate')
         return _distributed_of_graph(optimizer, reduced if resolve(process_set).included() else list)
     if not hasattr(optimizer, 'get_config'):
         raise UnsupportedError(
@@ -191,7 +190,7 @@ def DistributedOptimizer(
         )
     from ..keras.optimizer import distributed
 
-    return distributed(optimizer, reduced)
+    return distributed(optimizer, reduced, passes, 1.0 if average_aggregated_gradients else float(passes))
 
 
 def _distributed_of_graph(optimizer, reduced):

@@ -1,16 +1,20 @@
 """Reductions and broadcasts of TensorFlow's tensors, eager and in tf.function, with Horovod's names and arguments.
 
-Names decide which operations belong together. One without a name is counted, in a graph when it is traced: workers must
-then call, or trace, operations in the same order."""
+Names decide which operations belong together. Eager operations without a name are counted, so workers must call them in
+the same order. In a function they are counted within it: a worker may trace it more often than others."""
 
 from __future__ import annotations
 
+import collections
 import ctypes
 import itertools
+import re
+import weakref
 from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
+from tensorflow.python.ops import control_flow_util
 
 from .. import _abi, codecs, job
 from .._library import NAME_BYTES, beside, encoded
@@ -21,6 +25,7 @@ from .compression import Compression
 
 _PUSH_PULL, _BROADCAST, _REDUCE = 0, 1, 2
 _counters = {}
+_traces = weakref.WeakKeyDictionary()  # by graph
 _joins = 0  # how often all workers have joined since init()
 
 _path = beside('libtributary-tensorflow.so')
@@ -53,28 +58,59 @@ follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  
 init, shutdown = job.init, job.shutdown
 
 
-def place_in_graph(kind):
-    """Returns a text that tells one of a kind from the others in a tf.function that is being traced: the same in each
-    trace and on each worker, as they need not trace equally often. '' where none is traced."""
-    graph, outermost = tf.compat.v1.get_default_graph(), None
-    while hasattr(graph, 'outer_graph'):
-        outermost, graph = graph, graph.outer_graph
-    if outermost is None:
-        return ''
-    if not hasattr(outermost, '_tributary_counts'):
-        outermost._tributary_counts = {}
-    counts = outermost._tributary_counts
-    counts[kind] = counts.get(kind, -1) + 1
-    return '%s.%d' % (outermost.name, counts[kind])
+class _Trace:
+    """Counts the uses of names in a graph, so that each trace of a function gives the same names."""
+
+    def __init__(self, graph):
+        self._used, outer = collections.Counter(), getattr(graph, 'outer_graph', None)
+        if hasattr(outer, 'outer_graph'):  # a function within a function, or a branch of it
+            self.place = '%s%d.' % (_trace_of(outer).place, _trace_of(outer).count(None))
+        else:
+            name = getattr(graph, 'name', None) or 'graph'
+            self.place = re.sub(r'^(__.*)_\d+$', r'\1', name) + '.'  # without TensorFlow's number of the function
+
+    def count(self, name):
+        self._used[name] += 1
+        return self._used[name] - 1
+
+    def unique(self, name):
+        number = self.count(name)
+        return '%s~%d' % (name, number) if number else name
+
+
+def _trace_of(graph):
+    if graph not in _traces:
+        _traces[graph] = _Trace(graph)
+    return _traces[graph]
+
+
+def _trace():
+    """What is counted in the graph that is being traced; None in eager mode."""
+    return None if tf.executing_eagerly() else _trace_of(tf.compat.v1.get_default_graph())
+
+
+def unique(name):
+    """Returns the name, with a number where this graph has used it before: its operations may run at the same time."""
+    trace = _trace()
+    return trace.unique(name) if trace else name
+
+
+def place_of(name):
+    """Returns the name, which in a graph follows that of the traced function, and is unique there."""
+    trace = _trace()
+    return trace.unique(trace.place + name) if trace else name
 
 
 def name_of(name, kind, process_set=global_process_set):
-    """Returns an operation's name. Those without one are counted for each set, as other workers do not see them, and
-    anew after each join(), as workers that joined have counted less; in a tf.function they are counted in it."""
-    if name is None:
-        key, epoch = (kind, process_set.process_set_id), '.%d' % _joins if _joins else ''
-        place = place_in_graph(key) or next(_counters.setdefault(key, itertools.count()))
-        name = 'noname%s.%s' % (epoch, place)
+    """Returns an operation's name. Eager ones without a name are counted for each set, as other workers do not see
+    them, and anew after each join(), as workers that joined have counted less."""
+    trace = _trace() if name is None else None
+    if trace:
+        name = 'noname.%s%d' % (trace.place, trace.count((kind, process_set.process_set_id)))
+    elif name is None:
+        epoch = '.%d' % _joins if _joins else ''
+        counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
+        name = 'noname%s.%d' % (epoch, next(counter))
     return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_'))
 
 
@@ -101,7 +137,14 @@ def module():
     return _module
 
 
+def refuse_xla(name):
+    """Raises where the graph that is traced is for XLA, which does not know the operations."""
+    if not tf.executing_eagerly() and control_flow_util.GraphOrParentsInXlaContext(tf.compat.v1.get_default_graph()):
+        raise UnsupportedError('%s: XLA does not know this operation: use jit_compile=False' % name)
+
+
 def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Compression.none, process_set=None):
+    refuse_xla(name)
     return _module.tributary_exchange(
         value=tensor,
         tensor_name=name,
@@ -117,7 +160,8 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
 
 @tf.RegisterGradient('TributaryExchange')
 def _gradient(op, gradient):
-    name, kind, root = op.get_attr('tensor_name').decode() + '.gradient', op.get_attr('kind'), op.get_attr('root')
+    name = unique(op.get_attr('tensor_name').decode() + '.gradient')
+    kind, root = op.get_attr('kind'), op.get_attr('root')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     if kind == _BROADCAST:
         return _exchange(gradient, name, _REDUCE, _abi.TRIB_AVG, root, process_set=process_set)

@@ -10,7 +10,7 @@ import tensorflow as tf
 from .. import job
 from ..errors import UnsupportedError
 from ..reductions import Sum
-from .ops import allreduce
+from .ops import allreduce, unique
 
 
 class SyncBatchNormalization(keras.layers.BatchNormalization):
@@ -31,9 +31,9 @@ class SyncBatchNormalization(keras.layers.BatchNormalization):
         local = tf.reduce_sum(inputs, axes)
         rows = tf.cast(tf.size(inputs), inputs.dtype) / tf.cast(tf.size(local), inputs.dtype)
         # Two sums: deviations from a mean that is known do not cancel, as E[x^2] - E[x]^2 does.
-        total = allreduce(tf.concat([local, [rows]], 0), op=Sum, name='%s.sum' % self.path)
+        total = allreduce(tf.concat([local, [rows]], 0), op=Sum, name=unique('%s.sum' % self.path))
         mean = total[:-1] / tf.stop_gradient(total[-1])
         shape = [inputs.shape[axis] if axis not in axes else 1 for axis in range(len(inputs.shape))]
         squares = tf.reduce_sum(tf.square(inputs - tf.reshape(mean, shape)), axes)
-        variance = allreduce(squares, op=Sum, name='%s.square' % self.path) / tf.stop_gradient(total[-1])
+        variance = allreduce(squares, op=Sum, name=unique('%s.square' % self.path)) / tf.stop_gradient(total[-1])
         return mean, variance
