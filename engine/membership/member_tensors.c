@@ -1,9 +1,10 @@
-/* member_tensors.c - declares tensors, and takes the coordinator's frames about them: where their partitions are, that
- * they move, that they are bad. */
+/* member_tensors.c - declares tensors, tells of their end, and takes the coordinator's frames about them: where their
+ * partitions are, that they move, that they are bad. */
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
-#include "engine/membership/member.h"
+#include "engine/base/container_of.h"
+#include "engine/membership/member_internal.h"
 #include "engine/server/server_sum.h"
 #include "engine/worker/task_codec.h"
 #include "engine/worker/worker.h"
@@ -44,6 +45,35 @@ void trib_member_send_declare(const trib_engine *engine, trib_tensor *tensor)
                               .root = tensor->is_sharded ? trib_engine_local_size(engine) : 0};
     trib_member_send(engine->member, &frame, payload, writer.size);
     free(payload);
+}
+
+void trib_member_declare(trib_reactor *reactor, trib_post *post)
+{
+    trib_core *core = reactor->owner;
+    trib_member *member = core->engine->member;
+    trib_tensor *tensor = trib_container_of(post, trib_tensor, declare_post);
+    /* Tensors are declared once each, in the order in which callers did so. trib_member_take_roster declares the
+     * tensors that were made before the roster came. */
+    if (member == NULL || !member->joined || member->link == NULL || tensor->is_declared || tensor->is_stale ||
+        atomic_load(&tensor->waits_for_use) || tensor->waits_for_group) {
+        return;
+    }
+    trib_member_declare_in_group(core->engine, tensor);
+}
+
+void trib_member_tensor_ended(trib_tensor *tensor)
+{
+    const trib_member *member = tensor->engine->member;
+    const bool is_unknown = /* the coordinator has never heard of it, nor will it */
+        tensor->group != NULL && tensor->group->state == TRIB_GROUP_BAD && !tensor->is_declared;
+    if (tensor->is_stale || atomic_load(&tensor->waits_for_use) || is_unknown) {
+        trib_tensor_forgotten(tensor);
+    } else if (tensor->is_declared) {
+        trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
+        const trib_frame frame = {
+            .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
+        trib_member_send(member, &frame, NULL, 0);
+    }
 }
 
 static trib_tensor *tensor_by_tag(trib_engine *engine, uint32_t tag)
