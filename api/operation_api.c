@@ -118,7 +118,8 @@ static trib_status find_target(const trib_engine *engine, const trib_op_params *
         return trib_error_set(error, TRIB_INVALID, "tensor \"%s\": params->bytes is %llu, but it has %llu bytes",
                               tensor->name, (unsigned long long)params->bytes, (unsigned long long)tensor->bytes);
     }
-    if (params->group != NULL && trib_handle_find((uintptr_t)params->group, TRIB_HANDLE_GROUP) != tensor->group) {
+    if (params->group != NULL &&
+        (tensor->group == NULL || trib_handle_find((uintptr_t)params->group, TRIB_HANDLE_GROUP) != tensor->group)) {
         return trib_error_set(error, TRIB_INVALID,
                               "tensor \"%s\": params->group is not the group that it was declared in: leave it NULL",
                               tensor->name);
@@ -477,6 +478,10 @@ trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib
     }
     trib_prepared *first = count > 0 ? trib_handle_find((uintptr_t)ops[0], TRIB_HANDLE_PREPARED) : NULL;
     trib_engine *engine = first == NULL ? NULL : first->engine;
+    if (engine != NULL && status == TRIB_OK) {
+        status = trib_api_check_engine(engine, error);
+        engine = status == TRIB_OK ? engine : NULL;
+    }
     if (engine != NULL) {
         pthread_mutex_lock(&engine->mutex);
     }

@@ -65,11 +65,11 @@ static trib_status wait_for_ending_tensors(trib_engine *engine, const trib_tenso
     const struct timespec deadline = trib_api_deadline_in(engine->config.peer_timeout_ns);
     int code = may_wait ? 0 : ETIMEDOUT;
     pthread_mutex_lock(&engine->mutex);
-    while (engine->tensors_ending >= TRIB_TENSORS_ENDING_MAX && code != ETIMEDOUT &&
+    while (atomic_load(&engine->tensors_ending) >= TRIB_TENSORS_ENDING_MAX && code != ETIMEDOUT &&
            trib_engine_check_open_locked(engine, NULL) == TRIB_OK) {
         code = pthread_cond_timedwait(&engine->changed, &engine->mutex, &deadline);
     }
-    const uint32_t ending = engine->tensors_ending;
+    const uint32_t ending = atomic_load(&engine->tensors_ending);
     pthread_mutex_unlock(&engine->mutex);
     return ending < TRIB_TENSORS_ENDING_MAX || code != ETIMEDOUT
                ? TRIB_OK

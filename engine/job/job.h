@@ -295,7 +295,7 @@ struct trib_engine {
     uint32_t tensor_count;        /* entries of `tensors`, with those free for the next tensor */
     struct trib_tensor **tensors; /* by tag; with the free ones, which are in the list below too */
     struct trib_tensor *free_tensors;
-    uint32_t tensors_ending; /* released, and not forgotten by the coordinator yet */
+    atomic_uint tensors_ending; /* without references, and not forgotten by the coordinator yet */
     /* Number of operations so far whose tensor the engine named (op_submit.c). once_mutex is held while one is
      * submitted, so that their numbers have their order; `mutex` is taken inside it. */
     uint64_t once_count;

@@ -195,8 +195,10 @@ static bool may_wait(const trib_coordinator *self)
     uint32_t alive = 0;
     bool some_end = false;
     for (const trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
-        alive++;
-        some_end = some_end || entry->released_count > 0;
+        if (entry->ranks->id > 0 || !entry->bad) { /* others neither have a number nor get one */
+            alive++;
+            some_end = some_end || entry->released_count > 0;
+        }
     }
     return alive + 1 < TRIB_GROUPS_MAX || some_end;
 }
@@ -353,7 +355,7 @@ static void number_waiting(trib_coordinator *self)
     do {
         oldest = NULL;
         for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
-            oldest = entry->ranks->id == 0 ? entry : oldest;
+            oldest = entry->ranks->id == 0 && !entry->bad ? entry : oldest;
         }
         if (oldest != NULL && !number_entry(self, oldest)) {
             trib_job_fail(self->core->engine, TRIB_NO_MEMORY, "out of memory for a group");

@@ -185,7 +185,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         return trib_error_set(error, TRIB_PROTOCOL, "malformed placement of a tensor");
     }
     const uint32_t id = frame->aux;
-    if (frame->round > TRIB_ROUND_BASE_MAX) {
+    if (frame->round > TRIB_ROUND_BASE_MAX || frame->partition > frame->round) {
         free(owners);
         free(cut);
         return trib_error_set(error, TRIB_PROTOCOL, "tensor \"%s\" begins behind round %u", tensor->name, frame->round);
@@ -203,6 +203,7 @@ trib_status trib_member_take_declared(trib_engine *engine, const trib_frame *fra
         return choice;
     }
     trib_assert(cut->partition_bytes == partition_bytes);
+    tensor->number_base = frame->partition;
     trib_tensor_placed(tensor, id, frame->round, owners, cut);
     if (atomic_load(&tensor->placed) && !trib_worker_know_tensor(core, tensor)) {
         /* The number of the tensor is taken from here on. */

@@ -110,6 +110,7 @@ trib_status trib_registry_send_declared(trib_coordinator *self, const trib_regis
                         .tensor = entry->tags[rank],
                         .aux = entry->id,
                         .root = entry->choice,
+                        .partition = base,
                         .round = entry->join_round > base ? entry->join_round : base};
     trib_link_send_copy(self->slots[rank].link, frame, payload, size);
     free(payload);

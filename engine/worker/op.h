@@ -91,7 +91,8 @@ typedef struct trib_tensor {
     atomic_bool bad;           /* it cannot be used: its operations fail with bad_status and bad_text */
     atomic_bool waits_for_use; /* of an earlier epoch; its first operation in this epoch declares the tensor again */
     uint32_t id;
-    uint32_t round_base; /* rounds up to this one belong to earlier tensors with the same id */
+    uint32_t number_base; /* rounds up to this one belong to earlier tensors with the same id */
+    uint32_t round_base;  /* this worker's first round is behind this one: number_base, or that of the last trib_join */
     uint32_t partition_bytes, chunk_bytes, partition_count;
     uint32_t cores_used; /* cores that take part in operations: cores with tasks, and core 0 */
     trib_tensor_core *cores;

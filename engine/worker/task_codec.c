@@ -75,7 +75,7 @@ bool trib_codec_travels(const trib_op *op)
 {
     const uint32_t warmup = op->tensor->codec.warmup;
     return op->collective == TRIB_COLLECTIVE_ALL_REDUCE && (op->reduce == TRIB_SUM || op->reduce == TRIB_AVG) &&
-           (warmup == 0 || op->round - op->tensor->round_base > warmup);
+           (warmup == 0 || op->round - op->tensor->number_base > warmup);
 }
 
 uint32_t trib_task_chunk_elements(const trib_task *task, uint32_t chunk)

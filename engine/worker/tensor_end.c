@@ -94,6 +94,7 @@ void trib_tensor_unref(trib_tensor *tensor)
     trib_assert(before > 0);
     if (before == 1) { /* the declaration's went when the tensor was released */
         tensor->end_post.run = begin_end;
+        atomic_fetch_add(&tensor->engine->tensors_ending, 1);
         trib_reactor_post(tensor->engine->cores[0].reactor, &tensor->end_post);
     }
 }
@@ -112,7 +113,6 @@ void trib_tensor_release_once(trib_tensor *tensor)
 {
     HASH_DEL(tensor->engine->tensors_by_name, tensor);
     trib_tensor_set_state(tensor, TRIB_TENSOR_RELEASED);
-    tensor->engine->tensors_ending++;
     trib_tensor_unref(tensor);
 }
 
@@ -161,8 +161,9 @@ void trib_tensor_forgotten_locked(trib_tensor *tensor)
     if (group != NULL) {
         trib_rank_group_unref_locked(group);
     }
-    trib_assert(engine->tensors_ending > 0);
-    if (--engine->tensors_ending == TRIB_TENSORS_ENDING_MAX / 2) {
+    const uint32_t before = atomic_fetch_sub(&engine->tensors_ending, 1);
+    trib_assert(before > 0);
+    if (before == TRIB_TENSORS_ENDING_MAX / 2 || before == TRIB_TENSORS_ENDING_MAX) {
         pthread_cond_broadcast(&engine->changed); /* declarations that wait go on */
     }
 }

@@ -32,7 +32,7 @@ static void reset(trib_tensor *tensor)
     atomic_store(&tensor->left_unacknowledged, false);
     trib_assert(tensor->waiting_head == NULL);
     tensor->waiting_tail = NULL;
-    tensor->rounds = tensor->round_base = tensor->cores_used = tensor->moved_from = 0;
+    tensor->rounds = tensor->number_base = tensor->round_base = tensor->cores_used = tensor->moved_from = 0;
     tensor->partition_count = tensor->partition_bytes = tensor->chunk_bytes = tensor->id = 0;
     tensor->plan = NULL;
     trib_codec_reset(tensor);

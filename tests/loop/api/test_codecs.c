@@ -198,6 +198,53 @@ static void a_refused_contribution_is_not_lost(void **state)
     job_close(&self.jobs);
 }
 
+static trib_op *join(const party *self, uint32_t i)
+{
+    trib_op *op = NULL;
+    assert_int_equal(trib_join(party_engine_of(self, i), NULL, &op, NULL), TRIB_OK);
+    return op;
+}
+
+static trib_op *sum_ones(const party *self, uint32_t i, float *data, uint32_t count)
+{
+    const trib_tensor_desc desc = {.name = "t", .dtype = TRIB_FLOAT32, .count = count, .codec = "fp16,warmup=4"};
+    for (uint32_t e = 0; e < count; e++) {
+        data[e] = 1.0f + 0x1p-12f; /* fp16 rounds it to 1 */
+    }
+    return party_submit(self, i, trib_all_reduce,
+                        (trib_op_params){.tensor = party_declare(self, i, desc), .input = data, .output = data});
+}
+
+/* Worker 1 has no data for the first rounds, and declares the tensor when it has joined and some rounds are over. All
+ * count the same rounds as the first ones, which travel as they are. */
+static void a_late_declarer_counts_the_same_first_rounds(void **state)
+{
+    (void)state;
+    enum { FEW = 64, ALONE = 3 };
+    party self;
+    static float data[2][FEW];
+    job_open(&self.jobs, 2, 0, party_small_pieces);
+    party_all_workers(&self);
+    trib_op *joined = join(&self, 1);
+    for (int round = 1; round <= ALONE; round++) {
+        party_succeeds(sum_ones(&self, 0, data[0], FEW));
+        assert_true(data[0][0] == 1.0f + 0x1p-12f);
+    }
+    party_succeeds(join(&self, 0));
+    party_succeeds(joined);
+    for (int round = ALONE + 1; round <= ALONE + 3; round++) {
+        trib_op *ops[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            ops[i] = sum_ones(&self, i, data[i], FEW);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            party_succeeds(ops[i]);
+            assert_true(data[i][FEW - 1] == (round <= 4 ? 2.0f + 0x1p-11f : 2.0f));
+        }
+    }
+    job_close(&self.jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -208,6 +255,7 @@ int main(void)
         cmocka_unit_test(what_cannot_have_a_codec_is_refused),
         cmocka_unit_test(the_jobs_codec_is_for_those_that_can),
         cmocka_unit_test(a_refused_contribution_is_not_lost),
+        cmocka_unit_test(a_late_declarer_counts_the_same_first_rounds),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -87,7 +87,7 @@ static void test_fixed_offsets(void **state)
 {
     (void)state;
     static const unsigned char want[92] = {
-        0x54, 0x52, 0x49, 0x42, 17,   TRIB_FRAME_PUSH,
+        0x54, 0x52, 0x49, 0x42, 18,   TRIB_FRAME_PUSH,
         0,    0,    0x00, 0x00, 0x10, 0x00, /* flags, payload_size */
         0x04, 0x03, 0x02, 0x01, 0x14, 0x13,
         0x12, 0x11, 0xe4, 0xe3, 0xe2, 0xe1, /* sender, epoch, step */
@@ -173,7 +173,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 18, this side speaks 17");
+    assert_refused(bad, "protocol version 19, this side speaks 18");
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
     for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
