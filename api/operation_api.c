@@ -465,23 +465,18 @@ static trib_status find_prepared(const trib_op *handle, const trib_engine *engin
 
 trib_status trib_op_start(trib_op *const *ops, size_t count, uint32_t step, trib_error *error)
 {
-    trib_request *requests = NULL, one;
-    trib_status status = TRIB_OK;
+    trib_request one, *requests = &one;
     trib_error_clear(error);
     if (ops == NULL && count > 0) {
         return trib_error_set(error, TRIB_INVALID, "ops is NULL");
     }
-    if (count == 1) {
-        requests = &one;
-    } else {
-        status = take_requests(count, &requests, error);
-    }
     trib_prepared *first = count > 0 ? trib_handle_find((uintptr_t)ops[0], TRIB_HANDLE_PREPARED) : NULL;
     trib_engine *engine = first == NULL ? NULL : first->engine;
-    if (engine != NULL && status == TRIB_OK) {
-        status = trib_api_check_engine(engine, error);
-        engine = status == TRIB_OK ? engine : NULL;
+    trib_status status = engine == NULL ? TRIB_OK : trib_api_check_engine(engine, error);
+    if (status != TRIB_OK) {
+        return status;
     }
+    status = count == 1 ? TRIB_OK : take_requests(count, &requests, error);
     if (engine != NULL) {
         pthread_mutex_lock(&engine->mutex);
     }

@@ -682,7 +682,7 @@ typedef const trib_codec_desc *(*trib_codec_library_fn)(uint32_t *count_out);
 typedef enum trib_layout {
     TRIB_WHOLE = 0,  /* every worker has all elements: all_reduce, broadcast, reduce */
     TRIB_SLICES = 1, /* every worker has a slice, of a length of its own: all_gather, reduce_scatter */
-    TRIB_PAIRS = 2,  /* every worker has a slice for every worker: all_to_all */
+    TRIB_PAIRS = 2,  /* every worker has a slice for every worker, at most 256 of them: all_to_all */
 } trib_layout;
 
 /*
@@ -797,9 +797,10 @@ typedef enum trib_op_kind {
  * must not overflow unscaled. Integers are converted to float64 and truncated, as in Horovod: each input times
  * prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step). A result
  * outside of the type's range becomes its nearest value; float64 keeps 53 bits of a 64-bit integer. Both must be the
- * same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text names two.
- * TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools, other reductions than SUM and AVG, and for
- * integers a prescale of another operation than all_reduce, which alone has room for the product. */
+ * same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text names two (a
+ * prescale of integers is not compared, as it is applied before anything is sent). Operations that do not reduce take
+ * no notice of either. TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools, other reductions than
+ * SUM and AVG, and for integers a prescale of another operation than all_reduce, which alone has room for the product. */
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
     uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
