@@ -184,9 +184,8 @@ void trib_election_answer(trib_link *link, const trib_frame *vote)
     trib_coordinator *self = link->core->engine->coordinator;
     if (trib_formation_may_return(self, vote->tensor, vote->aux)) {
         tell_decision(self, link, vote);
-    } else if (trib_formation_member_returns(self, vote->tensor, vote->aux)) {
-        put_off(link);
-    } else if (self->over || trib_formation_awaits(self, vote->tensor, vote->aux)) {
+    } else if (trib_formation_member_returns(self, vote->tensor, vote->aux) || self->over ||
+               trib_formation_awaits(self, vote->tensor, vote->aux)) {
         put_off(link);
     } else {
         refuse(link, LEFT_BEHIND);

@@ -319,8 +319,9 @@ static void cut_off_at_the_end_of_an_epoch(void **state)
                               .reactors = 1 + kind % 2};
         const uint32_t dies = cut == 2 ? 1 : 2;
         bed *self = worker_loss_open(&what, kind + 1);
-        run_for(self, SECOND / 1000);
+        run_for(self, SECOND / 1000 + kind * (SECOND / 10000));
         cut_off(self, cut, true);
+        run_for(self, SECOND / 5000); /* the coordinator may tell of more successes */
         sim_job_kill(self->job, dies);
         run_for(self, kind < 12 ? SECOND / 2 : 3 * SECOND);
         cut_off(self, cut, false);
