@@ -43,6 +43,7 @@ typedef struct trib_formation {
     uint32_t settled_ballot;  /* ballot of the coordinator that decided it; 0: the coordinator of that epoch */
     uint64_t confirmed;       /* the ticket of the last epoch that is known to have begun (membership/tenure.h) */
     bool moved;               /* the coordinator is not the one that the settings name */
+    uint32_t lost_last;       /* id, plus one, of the member whose loss has ended the last epoch; 0: none */
     bool *gone;               /* by id: members that the last epoch has let go in good order */
     uint32_t place;           /* this member's id in the last roster */
     uint32_t *committed;      /* by a tensor's id: the last round that succeeded in that epoch */

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 
 #include "engine/base/assert.h"
+#include "engine/worker/op_commit.h"
 
 #define TOLD_AT_ONCE 512u /* rounds in a COMMIT */
 
@@ -55,6 +56,16 @@ static bool is_complete(const trib_coordinator *self, const struct trib_commit_e
     return true;
 }
 
+/* A coordinator in a process of its own hears no COMMIT, and may have to tell of the end of the epoch again. */
+static void note(trib_coordinator *self, const round_key *key)
+{
+    trib_engine *engine = self->core->engine;
+    if ((engine->config.roles & TRIB_ROLE_WORKER) == 0 &&
+        !trib_commit_note(&engine->formation, key->tensor, key->round)) {
+        trib_job_fail(engine, TRIB_NO_MEMORY, "out of memory for the rounds that have succeeded");
+    }
+}
+
 /* If all workers are through with the round, tells them so and forgets the round. */
 static void check_entry(outgoing *out, struct trib_commit_entry *entry)
 {
@@ -68,6 +79,7 @@ static void check_entry(outgoing *out, struct trib_commit_entry *entry)
     if (out->writer.size == out->writer.capacity) {
         flush_commits(out);
     }
+    note(self, &entry->key);
     HASH_DEL(self->commits, entry);
     free(entry);
 }

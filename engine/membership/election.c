@@ -33,6 +33,7 @@ void trib_election_stop(trib_engine *engine)
     trib_election *self = engine->election;
     if (self != NULL) {
         trib_timer_stop(self->core->reactor, &self->timer);
+        trib_election_leave_former(self);
         for (uint32_t i = 0; i < self->roster->member_count; i++) {
             free(self->votes[i].rounds);
         }
@@ -204,21 +205,25 @@ static const trib_address *address_of(const trib_election *self, uint32_t member
     return &self->roster->members[member].addresses[0];
 }
 
-static void vote(trib_link *link)
+void trib_election_vote(const trib_election *self, trib_link *link, uint32_t ballot)
 {
-    const trib_election *self = link->core->engine->election;
-    if (self == NULL || self->link != link) {
-        return;
-    }
     const trib_vote vote = trib_election_own_vote(self);
     const trib_frame frame = {.type = TRIB_FRAME_VOTE,
                               .tensor = self->roster->epoch,
-                              .round = trib_election_ballot(self, self->candidate),
+                              .round = ballot,
                               .partition = vote.knows_roster,
                               .chunk = vote.is_settled && vote.at_boundary ? TRIB_VOTE_AT_BOUNDARY : vote.is_settled,
                               .size = vote.settled_ballot,
                               .aux = trib_election_place(self)};
     trib_election_put_rounds(link, &frame, &vote);
+}
+
+static void vote(trib_link *link)
+{
+    const trib_election *self = link->core->engine->election;
+    if (self != NULL && self->link == link) {
+        trib_election_vote(self, link, trib_election_ballot(self, self->candidate));
+    }
 }
 
 /* This member cannot go on with the others. */
@@ -305,6 +310,12 @@ static void leave_candidate(trib_election *self)
     }
 }
 
+void trib_election_release(trib_election *self)
+{
+    leave_candidate(self);
+    trib_election_drop_votes(self);
+}
+
 static void next_candidate(trib_election *self)
 {
     leave_candidate(self);
@@ -341,6 +352,7 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
     trib_election *self = timer->user;
     trib_engine *engine = self->core->engine;
     const int64_t most_ns = 3 * trib_election_time(self);
+    trib_election_ask_former(self);
     if (self->candidate >= self->roster->worker_count) {
         trib_election_fail(self, "no worker is left that could take its place");
     } else if (self->candidate == trib_election_place(self)) {

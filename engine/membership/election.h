@@ -14,6 +14,11 @@
  * - A member that has taken a roster does not vote about an earlier epoch. Until it knows that all have that roster, an
  *   election in that epoch needs a majority of the epoch before, too.
  *
+ * Meanwhile each member asks the coordinator that it has lost, which may live: it may have ended the epoch while the
+ * member was cut off, or have stood still. If it waits for the member it answers with what it has decided, and the
+ * member comes back to it unless it has taken another decision. That changes no majority: the epoch is formed by those
+ * that come.
+ *
  * A coordinator that dies while it sends a roster leaves members with it and members without. Those without get it from
  * the candidate, or the candidate from its first voter, and the election is one in that epoch.
  *
@@ -46,8 +51,8 @@ bool trib_election_begin(trib_engine *engine, const trib_cause *cause);
 bool trib_election_is_open(const trib_engine *engine);
 /* Takes over an accepted control link that has proved the token, in a process without a coordinator. */
 void trib_election_adopt(trib_link *link);
-/* Answers a VOTE in the coordinator's process: the voter is no member any more, or has to ask again when more is
- * known. */
+/* Answers a VOTE in the coordinator's process: the voter is awaited, is no member any more, or has to ask again when
+ * more is known. */
 void trib_election_answer(trib_link *link, const trib_frame *vote);
 /* The epoch or the job is over, or the next epoch has begun. Connections stay, and are of no further use. */
 void trib_election_stop(trib_engine *engine);

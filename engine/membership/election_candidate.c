@@ -103,14 +103,16 @@ static bool count(const trib_election *self, const trib_tally *tally)
     return trib_ballot_is_majority(&majority, false);
 }
 
-/* Counts the members that may still vote. *broken_out: those of them whose connections have ended. */
+/* Counts the members that may still vote: not one whose loss has ended the epoch. *broken_out: those of them whose
+ * connections have ended. */
 static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
 {
     const trib_engine *engine = self->core->engine;
     uint32_t awaited = 0;
     *broken_out = 0;
     for (uint32_t i = trib_election_place(self) + 1; i < self->roster->member_count; i++) {
-        const bool is_awaited = !self->votes[i].has_voted && trib_election_counts(self, i);
+        const bool is_lost = i + 1 == trib_election_formation(self)->lost_last;
+        const bool is_awaited = !self->votes[i].has_voted && trib_election_counts(self, i) && !is_lost;
         awaited += is_awaited;
         *broken_out += is_awaited && i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
     }
@@ -152,10 +154,38 @@ void trib_election_stand(trib_election *self)
     trib_ballot_free(&tally);
 }
 
+void trib_election_drop_votes(trib_election *self)
+{
+    for (uint32_t i = 0; i < self->roster->member_count; i++) {
+        trib_link *link = self->votes[i].link;
+        trib_vote_clear(&self->votes[i]);
+        if (link != NULL) {
+            put_off(link);
+        }
+    }
+}
+
+/* Tells a voter that this process coordinates, and how the epoch has ended. A voter that knows of another decision has
+ * to find out which one holds. */
+static void tell_decision(const trib_coordinator *self, trib_link *link, const trib_frame *vote)
+{
+    const trib_formation *formation = &self->core->engine->formation;
+    const trib_vote decided = {.rounds = formation->committed, .count = formation->committed_count};
+    const trib_frame frame = {.type = TRIB_FRAME_ELECTED, .chunk = formation->at_boundary, .round = formation->ballot};
+    if (!formation->is_settled || (vote->chunk != 0 && vote->size != formation->ballot)) {
+        put_off(link);
+    } else if (vote->root == 1) {
+        trib_election_put_rounds(link, &frame, &decided);
+    }
+}
+
 void trib_election_answer(trib_link *link, const trib_frame *vote)
 {
-    const trib_coordinator *self = link->core->engine->coordinator;
-    if (self->over || trib_formation_awaits(self, vote->tensor, vote->aux)) {
+    trib_coordinator *self = link->core->engine->coordinator;
+    if (trib_formation_may_return(self, vote->tensor, vote->aux)) {
+        tell_decision(self, link, vote);
+    } else if (trib_formation_member_returns(self, vote->tensor, vote->aux) || self->over ||
+               trib_formation_awaits(self, vote->tensor, vote->aux)) {
         put_off(link);
     } else {
         refuse(link, LEFT_BEHIND);

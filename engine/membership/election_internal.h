@@ -6,6 +6,15 @@
 #include "engine/membership/ballot.h"
 #include "engine/membership/election.h"
 
+/* The coordinator that this member has lost, which may live (election_former.c). */
+typedef struct trib_former_coordinator {
+    trib_link *link;          /* NULL: it is not being asked */
+    int64_t asked_ns;         /* when the attempt began, or the question was sent */
+    int64_t refused_since_ns; /* 0: the last attempt was not refused */
+    bool is_over;             /* it is dead, or does not count on this member */
+    trib_vote decided;        /* its decision, as far as it has arrived */
+} trib_former_coordinator;
+
 struct trib_election {
     trib_core *core;
     const trib_roster *roster; /* roster of the last epoch */
@@ -17,6 +26,7 @@ struct trib_election {
     bool has_failed, is_refused;     /* the last attempt to reach the candidate failed; its address refuses */
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
+    trib_former_coordinator former;
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */
 };
@@ -44,6 +54,10 @@ TRIB_CHECKED trib_status trib_election_get_rounds(trib_vote *vote, const trib_fr
 trib_vote trib_election_own_vote(const trib_election *self);
 /* Takes over the candidate's decision: its rounds have succeeded here, too, and no others. */
 void trib_election_settle(trib_election *self, const trib_vote *decided, uint32_t ballot);
+/* Sends this member's vote. */
+void trib_election_vote(const trib_election *self, trib_link *link, uint32_t ballot);
+/* Leaves the candidate. This member may be one itself: its voters have to vote again. */
+void trib_election_release(trib_election *self);
 /* The job goes on in this process, with that coordinator. Ends the election. */
 void trib_election_go_on(trib_election *self, const trib_address *coordinator);
 /* Returns the id in this roster of that member of the epoch before, or TRIB_NO_MEMBER. */
@@ -55,7 +69,14 @@ bool trib_election_pass_on(const trib_election *self, trib_link *link, uint32_t 
 TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const trib_frame *frame, const void *payload,
                                                    trib_error *error);
 
+/* ---- election_former.c ---- */
+/* A turn: sees to it that the lost coordinator is asked, unless that is in vain. */
+void trib_election_ask_former(trib_election *self);
+void trib_election_leave_former(trib_election *self);
+
 /* ---- election_candidate.c ---- */
+/* Those that have voted for this process have to vote again. */
+void trib_election_drop_votes(trib_election *self);
 /* A turn of the candidate: counts the votes when they are there, or their time has passed. */
 void trib_election_stand(trib_election *self);
 /* The `header` upcall: payloads land in the link's memory. */

@@ -95,7 +95,10 @@ static void tell(trib_coordinator *self, const trib_cause *cause)
         }
     }
     if ((self->core->engine->config.roles & (TRIB_ROLE_WORKER | TRIB_ROLE_SERVER)) == 0) {
-        trib_job_change(self->core->engine, cause); /* a dedicated coordinator has no member that would end its epoch */
+        /* a dedicated coordinator has no member that would end its epoch */
+        formation_of(self)->is_settled = true;
+        formation_of(self)->at_boundary = cause->status == TRIB_EPOCH_CHANGED;
+        trib_job_change(self->core->engine, cause);
     }
 }
 
@@ -331,20 +334,6 @@ static bool has_majority(const trib_coordinator *self)
                            !trib_ballot_is_newcomer(servers_end, formation->new_servers, i);
     }
     return trib_ballot_is_majority(&majority, formation->ballot == 0);
-}
-
-bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member)
-{
-    const trib_formation *formation = formation_of(self);
-    if (epoch == 0 || member == TRIB_NO_MEMBER) {
-        return false;
-    }
-    bool awaits = self->running && !trib_epoch_is_before(epoch, self->roster->epoch);
-    for (uint32_t i = 0; epoch == formation->epoch && i < trib_coordinator_slots(self); i++) {
-        awaits = awaits || (self->running ? self->slots[i].info.former == member
-                                          : trib_formation_former_id(self, i) == member && formation->expected[i]);
-    }
-    return awaits;
 }
 
 static void end_as_minority(trib_coordinator *self)

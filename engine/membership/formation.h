@@ -41,6 +41,11 @@ bool trib_formation_gathers(const trib_coordinator *self);
 bool trib_formation_expects(const trib_coordinator *self, uint32_t member);
 /* True if the member of that epoch may be one of the next one, or is one already, or if the epoch is a later one. */
 bool trib_formation_awaits(const trib_coordinator *self, uint32_t epoch, uint32_t member);
+/* True if that member of that epoch is awaited. */
+bool trib_formation_may_return(const trib_coordinator *self, uint32_t epoch, uint32_t member);
+/* A member has taken the coordinator for lost, and finds out that it lives. The running epoch ends, and nobody is lost.
+ * Returns false if it is no member of that epoch. */
+bool trib_formation_member_returns(trib_coordinator *self, uint32_t epoch, uint32_t member);
 /* Gathering: deals out the new places if all that are left are there and want to go on. */
 void trib_formation_check(trib_coordinator *self);
 /* Returns true if the boundary that all have asked for waits for a process that may want to join. It is checked again

@@ -90,6 +90,8 @@ void trib_formation_keep_roster(trib_coordinator *self)
     if (!is_member) {
         free(formation->kept);
         formation->kept = self->roster;
+        formation->is_settled = formation->at_boundary = false;
+        formation->committed_count = 0;
     }
 }
 

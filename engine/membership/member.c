@@ -94,7 +94,9 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link->state == TRIB_LINK_RECONNECTING) {
         trib_member_resolve_coordinator(member);
     }
-    int64_t silence_ns = now_ns - member->link->last_received_ns;
+    /* a process that stands still may take a connection, and never prove anything on it */
+    const int64_t heard_ns = member->away_since_ns != 0 ? member->away_since_ns : member->link->last_received_ns;
+    const int64_t silence_ns = now_ns - heard_ns;
     if (silence_ns >= roster->peer_timeout_ns && judges) {
         trib_engine *engine = member->core->engine;
         trib_cause cause =
@@ -103,9 +105,9 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         coordinator_lost(member, &cause);
         return;
     }
-    trib_timer_arm(reactor, timer,
-                   trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, member->link->last_received_ns,
-                                        roster->peer_timeout_ns));
+    trib_timer_arm(
+        reactor, timer,
+        trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, heard_ns, roster->peer_timeout_ns));
 }
 
 trib_link *trib_member_link(const trib_member *member)
@@ -201,6 +203,7 @@ static trib_status take_ended(trib_member *member, const trib_frame *frame, cons
     if (status == TRIB_OK && frame->root == TRIB_ENDED_CHANGES && atomic_load(&engine->shrinks)) {
         engine->formation.is_settled = true; /* all successes were announced before */
         engine->formation.at_boundary = cause.status == TRIB_EPOCH_CHANGED;
+        engine->formation.lost_last = cause.subject_kind == TRIB_SUBJECT_MEMBER ? cause.subject + 1 : 0;
         trib_job_change(engine, &cause);
     } else if (status == TRIB_OK) {
         trib_job_end(engine, &cause);

@@ -161,6 +161,8 @@ void trib_member_try_to_connect(trib_reactor *reactor, trib_timer *timer)
         snprintf(member->last_problem, sizeof member->last_problem, "%s", trib_log_status_reason(status, errno, why));
         trib_timer_arm(member->core->reactor, &member->retry, trib_now(member->core->reactor) + TRIB_MEMBER_RETRY_NS);
         trib_member_note_awaited(engine);
+    } else if (engine->roster != NULL && atomic_load(&engine->changing)) {
+        begin_watch(member);
     }
 }
 
@@ -261,7 +263,7 @@ static bool begin_epoch(trib_engine *engine, const trib_roster *roster)
     trib_formation *formation = &engine->formation;
     trib_election_stop(engine);
     formation->is_known = formation->is_settled = formation->at_boundary = false;
-    formation->settled_ballot = 0;
+    formation->settled_ballot = formation->lost_last = 0;
     formation->committed_count = 0;
     return trib_formation_reserve(formation, roster->member_count);
 }

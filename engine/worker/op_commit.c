@@ -178,8 +178,7 @@ static void commit_op(trib_core *core, uint32_t tensor, uint32_t round)
     }
 }
 
-/* A worker is through with a tensor's rounds in their order, so the last one that succeeded tells of all. */
-static bool note_committed(trib_formation *formation, uint32_t tensor, uint32_t round)
+bool trib_commit_note(trib_formation *formation, uint32_t tensor, uint32_t round)
 {
     if (tensor >= formation->committed_count) {
         const uint32_t count =
@@ -200,7 +199,7 @@ static bool note_committed(trib_formation *formation, uint32_t tensor, uint32_t 
 
 void trib_commit_settle(trib_core *core, uint32_t tensor, uint32_t round)
 {
-    if (!note_committed(&core->engine->formation, tensor, round)) { /* a later election in this epoch asks for it */
+    if (!trib_commit_note(&core->engine->formation, tensor, round)) { /* a later election in this epoch asks for it */
         trib_job_fail(core->engine, TRIB_NO_MEMORY, "out of memory for the operations that an election has decided");
         return;
     }
@@ -221,7 +220,7 @@ trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const voi
     while (reader.left > 0 && !reader.failed) {
         const uint32_t tensor = trib_get_u32(&reader), round = trib_get_u32(&reader);
         if (!reader.failed && tensor < TRIB_TENSORS_MAX) {
-            if (!note_committed(&core->engine->formation, tensor, round)) {
+            if (!trib_commit_note(&core->engine->formation, tensor, round)) {
                 return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for %u tensors", tensor);
             }
             commit_op(core, tensor, round);

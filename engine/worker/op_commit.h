@@ -19,6 +19,9 @@ TRIB_CHECKED bool trib_commit_holds(trib_op *op);
 /* Any core: the last core has unlinked the operation. Returns true if its reference is passed on to core 0, which tells
  * the coordinator. */
 TRIB_CHECKED bool trib_commit_report(trib_op *op);
+/* Notes that the tensor's round has succeeded. A worker is through with a tensor's rounds in their order, so the last
+ * one tells of all. Returns false if memory runs out. */
+TRIB_CHECKED bool trib_commit_note(trib_formation *formation, uint32_t tensor, uint32_t round);
 /* Core 0: takes a COMMIT. */
 TRIB_CHECKED trib_status trib_commit_take(trib_core *core, const trib_frame *frame, const void *payload,
                                           trib_error *error);

@@ -291,10 +291,113 @@ static void one_refusal_is_no_death(void **state)
     worker_loss_close(self);
 }
 
+/* ---- A coordinator that lives ---- */
+
+static void expect_all_but(bed *self, uint32_t set, uint32_t kind)
+{
+    if (!others_are_over(self, set)) {
+        fail_msg("kind %u: the others have not gone on: %s", kind, self->text);
+    }
+    worker_loss_check_alike(self);
+    worker_loss_close(self);
+}
+
+/* A member is cut off when another one dies, and does not hear of the end of the epoch. When it is back it finds no
+ * session at the coordinator, which lives and waits for it. */
+static void cut_off_at_the_end_of_an_epoch(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 24; kind++) {
+        const bool is_small = (kind & 1) != 0; /* the others are no majority without that member */
+        const uint32_t workers = is_small ? 3 : 5;
+        /* the first candidate, another worker, or a server */
+        const uint32_t cut = kind % 3 == 0 ? 1 : kind % 3 == 1 ? workers - 1 : workers;
+        const setting what = {.workers = workers,
+                              .servers = 2, /* the last one is the coordinator in half of the jobs */
+                              .colocated = true,
+                              .apart = (kind & 4) != 0,
+                              .reactors = 1 + kind % 2};
+        const uint32_t dies = cut == 2 ? 1 : 2;
+        bed *self = worker_loss_open(&what, kind + 1);
+        run_for(self, SECOND / 1000 + kind * (SECOND / 10000));
+        cut_off(self, cut, true);
+        run_for(self, SECOND / 5000); /* the coordinator may tell of more successes */
+        sim_job_kill(self->job, dies);
+        run_for(self, kind < 12 ? SECOND / 2 : 3 * SECOND);
+        cut_off(self, cut, false);
+        run_for(self, 60 * SECOND);
+        expect_all_but(self, 1u << dies, kind);
+    }
+}
+
+static bool takes_it_for_lost(sim_job *job, void *argument)
+{
+    const uint32_t *members = argument;
+    uint32_t open = 0;
+    for (uint32_t i = 0; i < job->member_count; i++) {
+        open += trib_election_is_open(job->members[i].engine);
+    }
+    return open >= *members;
+}
+
+/* The coordinator stands still, and goes on when some have taken it for lost. It may be in time for all, and then
+ * nobody waits for long. */
+static void comes_back_in_time(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 12; kind++) {
+        const setting what = {.workers = 3 + kind % 3, .servers = kind / 3 % 2, .colocated = true, .reactors = 1};
+        bed *self = worker_loss_open(&what, kind + 1);
+        uint32_t members = 1;
+        run_for(self, SECOND / 1000);
+        /* one hears nothing from it a little earlier than the others do */
+        trib_sim_node_block(self->job->members[1 + kind % 2].node, false, true);
+        run_for(self, SECOND / 5);
+        trib_sim_process_freeze(self->job->members[0].process, true);
+        trib_sim_node_block(self->job->members[1 + kind % 2].node, false, false);
+        const int64_t until_ns = trib_sim_now(self->job->sim) + 10 * SECOND;
+        assert_true(sim_job_run(self->job, until_ns, takes_it_for_lost, &members));
+        trib_sim_process_freeze(self->job->members[0].process, false);
+        run_for(self, SECOND);
+        expect_all_but(self, 0, kind);
+    }
+}
+
+/* The coordinator stands still while the members come back to it. Those whose connections are only half made notice
+ * that as soon as the others do, and nobody waits for the member whose loss has ended the epoch. */
+static void stands_still_between_epochs(void **state)
+{
+    (void)state;
+    for (uint32_t kind = 0; kind < 20; kind++) {
+        const setting what = {.workers = 5, .servers = 2, .colocated = true, .reactors = 1};
+        bed *self = worker_loss_open(&what, kind + 1);
+        uint32_t first = 1;
+        run_for(self, SECOND / 1000);
+        sim_job_kill(self->job, 4);
+        assert_true(sim_job_run(self->job, trib_sim_now(self->job->sim) + 3 * SECOND, comes_back, &first));
+        run_for(self, kind * (SECOND / 50000));
+        trib_sim_process_freeze(self->job->members[0].process, true);
+        run_for(self, 4 * SECOND + SECOND);
+        for (uint32_t i = 1; i < 4; i++) {
+            if (self->workers[i].changing || self->workers[i].count != 3) {
+                fail_msg("kind %u: worker %u has not gone on: %s", kind, i, self->text);
+            }
+        }
+        sim_job_kill(self->job, 0);
+        trib_sim_process_freeze(self->job->members[0].process, false);
+        run_for(self, 60 * SECOND);
+        expect_all_but(self, 1 | 1u << 4, kind);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind), cmocka_unit_test(two_elections),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(left_behind),
+                                       cmocka_unit_test(two_elections),
                                        cmocka_unit_test(servers_keep_their_ids),
-                                       cmocka_unit_test(one_refusal_is_no_death)};
+                                       cmocka_unit_test(one_refusal_is_no_death),
+                                       cmocka_unit_test(cut_off_at_the_end_of_an_epoch),
+                                       cmocka_unit_test(comes_back_in_time),
+                                       cmocka_unit_test(stands_still_between_epochs)};
     return cmocka_run_group_tests_name("election", tests, NULL, NULL);
 }

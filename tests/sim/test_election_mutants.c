@@ -43,6 +43,7 @@
     X(KNOWN_TOO_SOON, 929, "members are told that all have the roster when one has")                                   \
     X(NUMBER_TWICE, 929, "two coordinators give their epochs one number")                                              \
     X(CANDIDATE_FORGETS, 42, "a candidate does not count what has succeeded on itself")                                \
+    X(TOLD_TOO_MUCH, 899, "a member that comes back is told of one success too many")                                  \
     X(REPORTER_BLAMED, 4, "who reports a loss is taken for lost")                                                      \
     X(END_UNTOLD, 7, "members are not told of the end of an epoch, 1 in 3")                                            \
     X(COMMITTED_UNSETTLED, 8, "a round is committed when all workers but one are through with it")                     \
@@ -140,6 +141,22 @@ trib_vote __wrap_trib_election_own_vote(const trib_election *self)
     trib_vote vote = __real_trib_election_own_vote(self);
     vote.count = is_planted(PLANT_CANDIDATE_FORGETS) ? 0 : vote.count;
     return vote;
+}
+
+__typeof__(trib_election_put_rounds) __real_trib_election_put_rounds, __wrap_trib_election_put_rounds;
+void __wrap_trib_election_put_rounds(trib_link *link, const trib_frame *head, const trib_vote *vote)
+{
+    uint32_t more[TENSORS] = {0};
+    trib_vote told = *vote;
+    if (is_planted(PLANT_TOLD_TOO_MUCH) && head->type == TRIB_FRAME_ELECTED &&
+        link->core->engine->coordinator != NULL) {
+        told.rounds = more;
+        told.count = vote->count < TENSORS ? vote->count : TENSORS;
+        for (uint32_t i = 0; i < told.count; i++) {
+            more[i] = vote->rounds[i] + 1;
+        }
+    }
+    __real_trib_election_put_rounds(link, head, &told);
 }
 
 __typeof__(trib_verdict_judge) __real_trib_verdict_judge, __wrap_trib_verdict_judge;

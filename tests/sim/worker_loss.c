@@ -93,7 +93,12 @@ static void begin(stream *at)
                                         : trib_push_pull(engine, &params, NULL, &error);
     }
     const bool is_closing = status == TRIB_CLOSED && self->job->members[me->index].closing;
-    if (status != TRIB_OK && status != TRIB_EPOCH_CHANGED && !is_closing) {
+    const bool changes = status == TRIB_EPOCH_CHANGED;
+    if (status != TRIB_OK && !changes && atomic_load(&engine->phase) == TRIB_PHASE_ENDED && !is_closing) {
+        /* the job has ended for this worker just now, which an operation would have told, too */
+        snprintf(me->bed->text, sizeof me->bed->text, "%s", error.text);
+        me->is_out = true;
+    } else if (status != TRIB_OK && !changes && !is_closing) {
         fail_msg("%s", error.text);
     }
 }
