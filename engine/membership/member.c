@@ -139,8 +139,10 @@ void trib_member_tensor_ended(trib_tensor *tensor)
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
         trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
-        const trib_frame frame = {
-            .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
+        const trib_frame frame = {.type = TRIB_FRAME_RELEASE,
+                                  .tensor = tensor->tag,
+                                  .round = tensor->rounds - tensor->round_base,
+                                  .aux = atomic_load(&tensor->gave_up_round)};
         trib_member_send(member, &frame, NULL, 0);
     }
 }
@@ -356,7 +358,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_COMMIT:
         return trib_commit_take(member->core, frame, payload, error);
     case TRIB_FRAME_JOINED:
-        return trib_server_take_joined(member->core->engine, frame, error);
+        return trib_server_take_joined(member->core->engine, frame, payload, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_QUORUM_ASK:
