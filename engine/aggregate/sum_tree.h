@@ -272,6 +272,9 @@ static inline bool trib_sum_has_come(const sum_round *round, uint32_t contributo
     return chunks > 0 || round->notified[contributor] != SUM_UNTOLD;
 }
 
+/* summation.c: true if the contributor has finished the live round before `round`, or the newest one if `round` is
+ * NULL. A finished contributor has contributed in full, withdrawn, or heard of a refusal. */
+bool trib_sum_is_through(const sum_key *key, const sum_round *round, uint32_t contributor);
 /* summation.c: begins the round of a late contributor that comes first of all. */
 TRIB_CHECKED trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contribution *what,
                                                  sum_round **round_out);

@@ -132,12 +132,12 @@ static bool is_absent(void *user, const trib_contribution *what, char *text, siz
     return true;
 }
 
-/* All have joined since the round was begun, so whoever has sent something to it gave it up. */
+/* True if all have joined since the round was begun: whoever has sent something to it gave it up. */
 static bool is_past(void *user, const trib_contribution *what, char *text, size_t size)
 {
-    (void)user;
+    const trib_server_sum *sum = user;
     snprintf(text, size, "all workers have joined (trib_join) since round %u", what->round);
-    return true;
+    return what->joins != atomic_load(&sum->core->engine->join.joins_over);
 }
 
 void trib_server_sum_fill(trib_server_sum *sum, const trib_contribution *what)
