@@ -324,6 +324,6 @@ void trib_engine_free(trib_engine *engine)
     pthread_mutex_destroy(&engine->mutex);
     pthread_mutex_destroy(&engine->once_mutex);
     pthread_mutex_destroy(&engine->boundaries.mutex);
-    free(engine->join.has_joined);
+    trib_server_joined_free(engine);
     free(engine->join.targets);
 }

@@ -152,9 +152,10 @@ typedef struct trib_aggregator_ops {
     void (*scan)(trib_aggregator *self, int64_t older_than_ns, uint32_t limit, trib_stalled *stalled);
     /* Refuses every round that lacks a contribution of a contributor that is gone. */
     void (*refuse_gone)(trib_aggregator *self, trib_is_gone *is_gone);
-    /* Contributors for which is_absent returns true bring neutral elements to the round of `what`, or to all rounds
-     * (NULL), so far as others have contributed; rounds that cannot have that are refused with TRIB_UNSUPPORTED and the
-     * text of is_absent. Elements for which there is no memory are brought by a later call. */
+    /* Contributors for which is_absent returns true bring neutral elements, in order, to the round of `what` and newer
+     * ones of its key, or to all rounds (NULL), so far as others have contributed; rounds that cannot have that are
+     * refused with TRIB_UNSUPPORTED and the text of is_absent. Elements for which there is no memory are brought by a
+     * later call. */
     void (*fill)(trib_aggregator *self, const trib_contribution *what, trib_is_gone *is_absent);
     /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);

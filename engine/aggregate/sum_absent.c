@@ -157,7 +157,9 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
         const bool has_begun = round->counts[i] > 0 && round->notified[i] != SUM_FILLED;
         if (round->refused == TRIB_OK && round->counts[i] < round->what.chunk_count && !has_begun) {
             if (self->config.fills_absent && round->what.collective == TRIB_COLLECTIVE_ALL_REDUCE) {
-                trib_sum_bring_chunks(self, round, i, true);
+                if (trib_sum_is_through(round->key, round, i)) { /* partial sums are in order */
+                    trib_sum_bring_chunks(self, round, i, true);
+                }
             } else {
                 trib_sum_round_refuse(self, round, TRIB_UNSUPPORTED, text);
             }
@@ -174,16 +176,26 @@ static void fill_round(trib_summation *self, sum_round *round, trib_is_gone *is_
     }
 }
 
+/* The key's oldest live round from that of `what` on. */
+static sum_round *oldest_from(const trib_summation *self, const trib_contribution *what)
+{
+    const sum_key *key = trib_sum_key_find(self, what);
+    sum_round *round = key == NULL ? NULL : key->live;
+    while (round != NULL && round->next != NULL && round->next->what.round >= what->round) {
+        round = round->next;
+    }
+    return round == NULL || round->what.round < what->round ? NULL : round;
+}
+
 void trib_summation_fill(trib_summation *self, const trib_contribution *what, trib_is_gone *is_absent)
 {
-    const sum_key *key = what == NULL ? NULL : trib_sum_key_find(self, what);
-    sum_round *round = what == NULL ? self->oldest : key == NULL ? NULL : trib_sum_round_find(self, key, what->round);
+    sum_round *round = what == NULL ? self->oldest : oldest_from(self, what);
     while (round != NULL) {
         round->holds++;
         fill_round(self, round, is_absent);
         trib_assert(round->holds > 0); /* the round has not ended inside */
         round->holds--;
-        sum_round *younger = what == NULL ? round->younger : NULL;
+        sum_round *younger = what == NULL ? round->younger : round->newer;
         trib_sum_round_try_end(self, round);
         round = younger;
     }

@@ -235,7 +235,7 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
 
 /* The bits of the element that changes no other one in a reduction: -0.0 in a sum of floats. */
 uint64_t trib_sum_neutral(trib_dtype dtype, trib_reduce reduce);
-/* True if neutral elements stand in the place of the contribution, which was on its way when its worker joined. */
+/* True if neutral elements stand in the place of the contribution, which was on its way when all had joined. */
 bool trib_sum_is_replaced(const trib_summation *self, const sum_round *round, const trib_contribution *what);
 /* The same where the round is over. */
 bool trib_sum_was_replaced(const sum_key *key, const trib_contribution *what);
@@ -272,6 +272,9 @@ static inline bool trib_sum_has_come(const sum_round *round, uint32_t contributo
     return chunks > 0 || round->notified[contributor] != SUM_UNTOLD;
 }
 
+/* summation.c: true if the contributor has finished the live round before `round`, or the newest one if `round` is
+ * NULL. A finished contributor has contributed in full, withdrawn, or heard of a refusal. */
+bool trib_sum_is_through(const sum_key *key, const sum_round *round, uint32_t contributor);
 /* summation.c: begins the round of a late contributor that comes first of all. */
 TRIB_CHECKED trib_status trib_sum_begin_for_late(trib_summation *self, const trib_contribution *what,
                                                  sum_round **round_out);

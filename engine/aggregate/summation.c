@@ -65,9 +65,7 @@ static trib_status check_bounds(const trib_summation *self, const trib_contribut
     return TRIB_OK;
 }
 
-/* True if the contributor has finished the live round before `round`, or the newest one if `round` is NULL. A
- * finished contributor has contributed in full, withdrawn, or heard of a refusal. */
-static bool is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
+bool trib_sum_is_through(const sum_key *key, const sum_round *round, uint32_t contributor)
 {
     const sum_round *before = round == NULL ? key->live : round->next;
     return before == NULL || before->notified[contributor] ||
@@ -88,7 +86,7 @@ static trib_status check_turn(trib_summation *self, sum_key *key, const sum_roun
         return trib_error_set(error, TRIB_PROTOCOL, "rank %u contributes to round %u of a key whose newest round is %u",
                               what->contributor, what->round, newest);
     }
-    if (key != NULL && !is_through(key, round, what->contributor)) {
+    if (key != NULL && !trib_sum_is_through(key, round, what->contributor)) {
         return trib_error_set(error, TRIB_PROTOCOL,
                               "rank %u contributes to round %u before it is through with round %u", what->contributor,
                               what->round, what->round - 1);

@@ -192,6 +192,8 @@ typedef struct trib_uneven_inputs {
     atomic_uint ranks_joined; /* ranks that have joined; set after has_joined */
     atomic_uint joins_over;   /* number of times that all had joined and some passed over rounds given up by others */
     atomic_bool *has_joined;  /* by rank; NULL: nobody has ever joined */
+    struct trib_given_up *given_up; /* rounds that they gave up before (server_joined.c); guarded by the mutex */
+    atomic_uint given_up_count;     /* set before has_joined */
 } trib_uneven_inputs;
 
 #define TRIB_BOUNDARY_ELEMENTS 7u

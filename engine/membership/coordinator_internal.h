@@ -100,6 +100,8 @@ typedef struct trib_registry_entry {
     trib_place_owner *owners;
     uint32_t partition_count, partition_bytes;
     uint32_t *tags; /* by rank, or a TRIB_TAG_* */
+    /* by rank: the last round that had failed there when the worker joined or released the tensor; NULL: none has */
+    uint32_t *given_up;
     uint32_t declared_count, released_count;
     uint32_t join_round;                         /* last round at the time when all had joined last (uneven_inputs.h) */
     uint32_t join_round_next;                    /* last round of the workers that have joined since */
@@ -220,6 +222,9 @@ void trib_registry_member_left(trib_coordinator *self);
 void trib_registry_worker_left(trib_coordinator *self, uint32_t rank);
 /* A worker has no more data: it declares nothing that others wait for, and need not release what it lacks. */
 void trib_registry_worker_joined(trib_coordinator *self, uint32_t rank);
+/* The tensor's last round that has failed on that rank; 0: none has. Returns false if there is no memory. */
+TRIB_CHECKED bool trib_registry_note_given_up(const trib_coordinator *self, trib_registry_entry *entry, uint32_t rank,
+                                              uint32_t round);
 /* A rank has released the group: it declares nothing in it any more. */
 void trib_registry_group_released(trib_coordinator *self, const trib_group_entry *group, uint32_t rank);
 void trib_registry_clear(trib_coordinator *self);

@@ -339,7 +339,7 @@ static trib_status member_received(trib_link *link, const trib_frame *frame, con
     case TRIB_FRAME_COMMIT:
         return trib_commit_take(member->core, frame, payload, error);
     case TRIB_FRAME_JOINED:
-        return trib_server_take_joined(member->core->engine, frame, error);
+        return trib_server_take_joined(member->core->engine, frame, payload, error);
     case TRIB_FRAME_JOIN_OVER:
         return trib_op_join_take_over(member->core->engine, frame, payload, error);
     case TRIB_FRAME_QUORUM_ASK:

@@ -70,8 +70,10 @@ void trib_member_tensor_ended(trib_tensor *tensor)
         trib_tensor_forgotten(tensor);
     } else if (tensor->is_declared) {
         trib_assert(tensor->state == TRIB_TENSOR_ENDED && tensor->rounds >= tensor->round_base);
-        const trib_frame frame = {
-            .type = TRIB_FRAME_RELEASE, .tensor = tensor->tag, .round = tensor->rounds - tensor->round_base};
+        const trib_frame frame = {.type = TRIB_FRAME_RELEASE,
+                                  .tensor = tensor->tag,
+                                  .round = tensor->rounds - tensor->round_base,
+                                  .aux = atomic_load(&tensor->gave_up_round)};
         trib_member_send(member, &frame, NULL, 0);
     }
 }

@@ -48,9 +48,23 @@ static void free_entry(trib_registry_entry *entry)
     free(entry->owners_next);
     free(entry->answered);
     free(entry->tags);
+    free(entry->given_up);
     free(entry->counts);
     free(entry->cut);
     free(entry);
+}
+
+bool trib_registry_note_given_up(const trib_coordinator *self, trib_registry_entry *entry, uint32_t rank,
+                                 uint32_t round)
+{
+    trib_assert(rank < self->worker_count);
+    if (round > 0 && entry->given_up == NULL) {
+        entry->given_up = calloc(self->worker_count, sizeof *entry->given_up);
+    }
+    if (entry->given_up != NULL) {
+        entry->given_up[rank] = round;
+    }
+    return round == 0 || entry->given_up != NULL;
 }
 
 /* ---- The tensors of a name ---- */
@@ -390,6 +404,9 @@ trib_status trib_registry_take_release(trib_coordinator *self, uint32_t rank, co
     if (entry == NULL || frame->round > TRIB_ROUNDS_MAX) {
         return trib_error_set(error, TRIB_PROTOCOL, "RELEASE of what was not declared, or after %u rounds",
                               frame->round);
+    }
+    if (!trib_registry_note_given_up(self, entry, rank, frame->aux)) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for tensor \"%s\"", entry->name);
     }
     trib_assert(entry->tags[rank] == frame->tensor && entry->released_count < entry->declared_count);
     slot->tensors[frame->tensor] = NULL;

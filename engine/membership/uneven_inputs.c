@@ -80,16 +80,43 @@ static void finish_join(trib_coordinator *self)
     uneven->is_ending = false;
 }
 
-static void tell_joined(trib_coordinator *self, uint32_t rank, uint32_t root)
+static void send_to_all(const trib_coordinator *self, const trib_frame *frame, trib_writer *writer)
 {
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        trib_coordinator_slot *slot = &self->slots[i];
-        if (slot->link != NULL) {
-            slot->join_unheard = root == TRIB_JOINED_NOBODY;
-            trib_link_send_copy(slot->link, (trib_frame){.type = TRIB_FRAME_JOINED, .aux = rank, .root = root}, NULL,
-                                0);
+        if (self->slots[i].link != NULL) {
+            trib_link_send_copy(self->slots[i].link, *frame, writer->data, writer->size);
         }
     }
+    writer->size = 0;
+}
+
+static void tell_joined(const trib_coordinator *self, uint32_t rank)
+{
+    unsigned char payload[1024 * TRIB_JOINED_ENTRY_BYTES];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_frame frame = {.type = TRIB_FRAME_JOINED, .aux = rank};
+    for (const trib_registry_entry *entry = self->tensors_first; entry != NULL; entry = entry->newer) {
+        if (entry->given_up == NULL || entry->given_up[rank] == 0) {
+            continue;
+        }
+        if (writer.size == sizeof payload) {
+            send_to_all(self, &frame, &writer);
+        }
+        trib_put_u32(&writer, entry->id);
+        trib_put_u32(&writer, entry->given_up[rank]);
+    }
+    frame.chunk = TRIB_JOIN_LAST;
+    send_to_all(self, &frame, &writer);
+}
+
+static void tell_nobody_joined(trib_coordinator *self)
+{
+    const trib_frame frame = {.type = TRIB_FRAME_JOINED, .aux = self->uneven.last, .root = TRIB_JOINED_NOBODY};
+    trib_writer nothing = {.data = NULL};
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        self->slots[i].join_unheard = self->slots[i].link != NULL;
+    }
+    send_to_all(self, &frame, &nothing);
 }
 
 void trib_uneven_inputs_check(trib_coordinator *self)
@@ -103,7 +130,7 @@ void trib_uneven_inputs_check(trib_coordinator *self)
     }
     if (!uneven->is_ending && (uneven->left != 0 || uneven->count == self->worker_count)) {
         uneven->is_ending = true;
-        tell_joined(self, uneven->last, TRIB_JOINED_NOBODY);
+        tell_nobody_joined(self);
     }
     if (uneven->is_ending) {
         finish_join(self);
@@ -112,20 +139,23 @@ void trib_uneven_inputs_check(trib_coordinator *self)
 
 /* ---- A worker has no more data ---- */
 
-static bool take_entry(trib_coordinator *self, const trib_coordinator_slot *slot, trib_reader *reader)
+static trib_status take_entry(trib_coordinator *self, uint32_t rank, trib_reader *reader)
 {
+    const trib_coordinator_slot *slot = &self->slots[rank];
     const uint32_t kind = trib_get_u32(reader), number = trib_get_u32(reader), count = trib_get_u32(reader);
+    trib_registry_entry *entry = number < slot->tensors_capacity ? slot->tensors[number] : NULL;
     if (kind == TRIB_JOIN_ONCE) {
         raise_count(&self->uneven.once, count);
     } else if (kind == TRIB_JOIN_BYTES && number < TRIB_GROUPS_MAX) {
         raise_count(&self->uneven.bytes[number], count);
-    } else if (kind == TRIB_JOIN_TENSOR && number < slot->tensors_capacity && slot->tensors[number] != NULL &&
-               count <= TRIB_ROUNDS_MAX) {
-        raise_count(&slot->tensors[number]->join_round_next, count);
+    } else if (kind == TRIB_JOIN_TENSOR && entry != NULL && count <= TRIB_ROUNDS_MAX) {
+        raise_count(&entry->join_round_next, count);
+    } else if (kind == TRIB_JOIN_GIVEN_UP && entry != NULL) {
+        return trib_registry_note_given_up(self, entry, rank, count) ? TRIB_OK : TRIB_NO_MEMORY;
     } else {
-        return false;
+        return TRIB_PROTOCOL;
     }
-    return true;
+    return TRIB_OK;
 }
 
 static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_frame *frame, const void *payload,
@@ -133,12 +163,14 @@ static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_f
 {
     trib_coordinator_slot *slot = &self->slots[rank];
     trib_reader reader = {.data = payload, .left = frame->payload_size};
-    bool is_good = !slot->is_out_of_data && frame->payload_size % TRIB_JOIN_ENTRY_BYTES == 0;
-    while (is_good && reader.left > 0) {
-        is_good = take_entry(self, slot, &reader);
+    const bool is_possible = !slot->is_out_of_data && frame->payload_size % TRIB_JOIN_ENTRY_BYTES == 0;
+    trib_status status = is_possible ? TRIB_OK : TRIB_PROTOCOL;
+    while (status == TRIB_OK && reader.left > 0) {
+        status = take_entry(self, rank, &reader);
     }
-    if (!is_good) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed JOIN_DONE of %s", trib_roster_name(self->roster, rank));
+    if (status != TRIB_OK) {
+        return trib_error_set(error, status, "JOIN_DONE of %s: %s", trib_roster_name(self->roster, rank),
+                              status == TRIB_PROTOCOL ? "malformed" : "out of memory for rounds that it has given up");
     }
     if (frame->aux != TRIB_JOIN_LAST || slot->left) {
         return TRIB_OK;
@@ -147,7 +179,7 @@ static trib_status take_done(trib_coordinator *self, uint32_t rank, const trib_f
     self->uneven.count++;
     self->uneven.last = rank;
     if (!self->uneven.is_ending) {
-        tell_joined(self, rank, 0);
+        tell_joined(self, rank);
     }
     trib_registry_worker_joined(self, rank);
     trib_uneven_inputs_check(self);

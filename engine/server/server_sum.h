@@ -125,11 +125,15 @@ bool trib_server_is_gone(const trib_core *core, uint32_t rank, uint32_t round, c
 bool trib_server_rank_has_joined(const trib_engine *engine, uint32_t rank);
 /* True if the contributor has no more data; it hears of no round until all have joined. */
 bool trib_server_has_joined(const trib_server_sum *sum, uint32_t contributor, const trib_contribution *what);
-/* Lets workers that have joined contribute neutral elements to the round, or to all (NULL). */
+/* Lets workers that have joined contribute neutral elements to the round of a frame, or to all rounds (NULL). To a
+ * round of a late frame, for whose sum nobody waits any more, all do whose contributions have not come. */
 void trib_server_sum_fill(trib_server_sum *sum, const trib_contribution *what);
 void trib_server_sums_fill(const trib_core *core);
 /* Core 0: takes JOINED from the coordinator. */
-TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, trib_error *error);
+TRIB_CHECKED trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame, const void *payload,
+                                                 trib_error *error);
+/* Frees what is known of workers that have joined. */
+void trib_server_joined_free(trib_engine *engine);
 
 /* ---- server_forget.c ---- */
 /* Core 0: takes FORGET, after all workers have released the tensor. The cores drop their state of its partitions, and

@@ -94,7 +94,7 @@
     X(ROSTER_KNOWN, 0)                                                                                                 \
     /* workers without further data (membership/uneven_inputs.h), between a member and the coordinator */              \
     X(JOIN_DONE, TRIB_PAYLOAD_MAX)                                                                                     \
-    X(JOINED, 0)                                                                                                       \
+    X(JOINED, TRIB_PAYLOAD_MAX)                                                                                        \
     X(JOIN_HEARD, 0)                                                                                                   \
     X(JOIN_OVER, TRIB_PAYLOAD_MAX)                                                                                     \
     /* a round goes on without stragglers (server/quorum.h): between a member that sums and the coordinator; */        \
@@ -134,13 +134,16 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 /* Each entry of JOIN_DONE and JOIN_OVER: a trib_join_entry, a number, and a count. */
 #define TRIB_JOIN_ENTRY_BYTES 12u
 #define TRIB_JOIN_ENTRIES_MAX (TRIB_PAYLOAD_MAX / TRIB_JOIN_ENTRY_BYTES) /* entries that fit in a frame */
-#define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOIN_OVER: no frame follows about this */
+#define TRIB_JOIN_LAST 1u     /* aux of JOIN_DONE, chunk of JOINED and JOIN_OVER: no frame follows about this */
 #define TRIB_JOINED_NOBODY 1u /* root of JOINED: all have joined, so from now on nobody has */
 typedef enum trib_join_entry {
     TRIB_JOIN_TENSOR, /* an entry's number is a tag of the receiver or sender; its count is the tensor's last round */
     TRIB_JOIN_ONCE,   /* an entry about operations whose tensor the engine named */
     TRIB_JOIN_BYTES,  /* an entry about the group with that number: its operations on bytes */
+    /* JOIN_DONE: an entry's number is a tag of the sender; its count is the last round that has failed there */
+    TRIB_JOIN_GIVEN_UP,
 } trib_join_entry;
+#define TRIB_JOINED_ENTRY_BYTES 8u /* bytes of each entry of JOINED: a tensor and the last round that has failed */
 /* aux of SERVING: this member does not have the tensor's codec. */
 #define TRIB_SERVING_LACKS_CODEC 1u
 /* The state of a REPORT's worker. */

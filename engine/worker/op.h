@@ -113,6 +113,7 @@ typedef struct trib_tensor {
     atomic_uint move_number, move_round, move_cores_left;
     uint32_t moved_from;
     atomic_bool left_unacknowledged; /* a former owner may not have received the withdraw of a given-up round yet */
+    atomic_uint gave_up_round; /* the last round that has failed here, of which frames may be on their way; 0: none */
     trib_op_core *waiting_head, *waiting_tail; /* core 0: operations submitted before the placement */
 
     trib_codec_config codec; /* codec of its sums; none from the placement on if the tensor cannot have it */

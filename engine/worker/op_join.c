@@ -53,6 +53,10 @@ static void send_join(trib_engine *engine)
         if (tensor->state != TRIB_TENSOR_UNUSED && tensor->state != TRIB_TENSOR_ENDING &&
             tensor->state != TRIB_TENSOR_ENDED && atomic_load(&tensor->placed)) {
             put_entry(&out, TRIB_JOIN_TENSOR, tag, tensor->rounds);
+            const uint32_t gave_up = atomic_load(&tensor->gave_up_round);
+            if (gave_up > 0) {
+                put_entry(&out, TRIB_JOIN_GIVEN_UP, tag, gave_up);
+            }
         }
     }
     pthread_mutex_unlock(&engine->mutex);

@@ -52,9 +52,16 @@ static trib_cause withdraw_cause(const trib_op *op, trib_status status)
     return trib_cause_about(trib_frame_withdraw_reason(status), TRIB_CAUSE_NOTE, TRIB_SUBJECT_MEMBER, me, me, detail);
 }
 
+static void note_given_up(trib_tensor *tensor, uint32_t round)
+{
+    unsigned before = atomic_load(&tensor->gave_up_round);
+    while (before < round && !atomic_compare_exchange_weak(&tensor->gave_up_round, &before, round)) {}
+}
+
 void trib_worker_withdraw(trib_core *core, trib_task *task)
 {
     const trib_op *op = task->op_core->op;
+    note_given_up(op->tensor, op->round);
     trib_status status = (trib_status)atomic_load(&op->claim);
     trib_link *link = trib_worker_owner_link(core, task);
     task->gave_up_as = trib_frame_withdraw_reason(status);
