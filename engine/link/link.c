@@ -388,6 +388,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_assert(payload_size == arrival->frame.payload_size);
     trib_assert(link->conn == conn);
     link->last_received_ns = trib_now_fast(link->host->reactor);
+    link->last_frame_ns = arrival->frame.type != TRIB_FRAME_ACK ? link->last_received_ns : link->last_frame_ns;
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);

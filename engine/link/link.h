@@ -154,10 +154,11 @@ struct trib_link {
     /* index of the oldest arrival, 0..TRIB_AHEAD_MAX - 1, and the number of arrivals */
     uint32_t arrival_first, arrival_count;
     trib_recv_claim recv_claim; /* claim of the frame that `header` or `received` handles now */
-    int64_t last_received_ns;
-    bool is_http;      /* an HTTP request came in place of a frame */
-    bool asks_again;   /* a header was rejected while earlier frames were still arriving */
-    bool has_received; /* for a second connection: a frame has arrived over it */
+    int64_t last_received_ns;   /* of any frame */
+    int64_t last_frame_ns;      /* of one that is more than an acknowledgement or a sign of life */
+    bool is_http;               /* an HTTP request came in place of a frame */
+    bool asks_again;            /* a header was rejected while earlier frames were still arriving */
+    bool has_received;          /* for a second connection: a frame has arrived over it */
 
     /* Sending; owned by scheduler.c. */
     trib_min_heap outbox; /* requests that no connection has begun, by (priority, age) */
