@@ -292,7 +292,8 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     trib_assert(link->main == NULL && !link->outgoing);
     link->conn = conn;
     link->credit = host->pull_credit;
-    if (host->is_closed) {   /* the core closes, or opens again, when this link has gone, too */
+    if (host->is_closed && !trib_link_host_is_leaving(host)) {
+        /* the core closes, or opens again, when this link has gone, too */
         link->proved = true; /* no line about a stranger; the transport goes on to bound such connections */
         trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
         return;

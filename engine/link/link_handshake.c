@@ -352,6 +352,18 @@ bool trib_link_handshake_send_away(trib_link_host *host)
     return some;
 }
 
+void trib_link_handshake_stop(trib_link_host *host)
+{
+    trib_assert(host->is_closed);
+    for (trib_link *link = host->links, *next; link != NULL; link = next) {
+        next = link->next;
+        if (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF) {
+            link->proved = true; /* no line about a stranger */
+            trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
+        }
+    }
+}
+
 /* A load balancer asks every few seconds whether the port answers: it connects and closes, or sends an HTTP request.
  * Its first visit is worth a line at a level that is rarely on. */
 static void note_probe(trib_link_host *host, const trib_conn *conn)

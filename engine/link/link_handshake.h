@@ -29,6 +29,8 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 void trib_link_handshake_make_room(trib_link_host *host);
 /* Ends all half-open links of the reactor. Returns false if there were none. */
 bool trib_link_handshake_send_away(trib_link_host *host);
+/* Ends half-open links that nobody has turned away yet, because the host is closed and none of its links leaves. */
+void trib_link_handshake_stop(trib_link_host *host);
 /* Logs and counts an accepted connection that ended before it proved the token. link->state is the state in which it
  * ended. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);

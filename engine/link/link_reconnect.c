@@ -211,7 +211,8 @@ static void arm_deadline(trib_link *link)
 
 bool trib_redial_may_go_on(const trib_link *link, trib_status status)
 {
-    const bool is_over = link->host->is_closed || link->bye || link->has_farewell || !is_loss(status);
+    const bool is_over =
+        (link->host->is_closed && !link->leaving) || link->bye || link->has_farewell || !is_loss(status);
     return !is_over && is_repeated(link);
 }
 
