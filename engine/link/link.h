@@ -144,7 +144,8 @@ struct trib_link {
     trib_handshake handshake;
     unsigned char scratch[64]; /* payload of the one handshake frame that is expected */
     trib_timer deadline;       /* armed while the link is not READY */
-    uint32_t parts_passed;     /* of the handshake's limit */
+    int64_t part_ns;           /* an eighth of its limit */
+    uint32_t parts_passed;     /* how many have passed */
     bool stalled_locally;      /* the last part came late, as this process stood still */
     /* called when the limit has passed */
     void (*overdue)(trib_link *link);

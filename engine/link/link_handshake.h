@@ -6,7 +6,9 @@
 
 /* Starts the link's deadline, TRIB_HANDSHAKE_TIMEOUT_NS from now: the link closes then. */
 void trib_link_handshake_arm(trib_link *link);
-/* The same deadline for another end: overdue is called. Time in which this process stood still does not count. */
+/* Starts it so long from now, and calls overdue then. Time in which this process stood still does not count. */
+void trib_link_limit(trib_link *link, int64_t limit_ns, void (*overdue)(trib_link *link));
+/* The same, TRIB_HANDSHAKE_TIMEOUT_NS from now. */
 void trib_link_handshake_limit(trib_link *link, void (*overdue)(trib_link *link));
 /* Tells the connector that the handshake is over, and how many frames this side has received. */
 void trib_link_handshake_welcome(trib_link *link);
