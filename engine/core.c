@@ -341,6 +341,8 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
         finish_ending(core);
     } else if (core->closing && overdue && core->host.links != NULL) {
         close_links(core, false);
+    } else if (core->closing && !trib_link_host_is_leaving(&core->host)) {
+        trib_link_handshake_stop(&core->host);
     }
     const bool goes_on = atomic_load(&core->engine->changing);
     if (core->closing && core->host.links == NULL && !goes_on) {

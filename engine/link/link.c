@@ -292,7 +292,8 @@ static void transport_accepted(trib_listener *listener, trib_conn *conn)
     trib_assert(link->main == NULL && !link->outgoing);
     link->conn = conn;
     link->credit = host->pull_credit;
-    if (host->is_closed) {   /* the core closes, or opens again, when this link has gone, too */
+    if (host->is_closed && !trib_link_host_is_leaving(host)) {
+        /* the core closes, or opens again, when this link has gone, too */
         link->proved = true; /* no line about a stranger; the transport goes on to bound such connections */
         trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
         return;
@@ -388,6 +389,7 @@ static void transport_received(trib_conn *conn, const unsigned char header[TRIB_
     trib_assert(payload_size == arrival->frame.payload_size);
     trib_assert(link->conn == conn);
     link->last_received_ns = trib_now_fast(link->host->reactor);
+    link->last_frame_ns = arrival->frame.type != TRIB_FRAME_ACK ? link->last_received_ns : link->last_frame_ns;
     trib_counter_add(&link->host->stats->messages_received, 1);
     trib_error error;
     trib_error_clear(&error);

@@ -144,7 +144,8 @@ struct trib_link {
     trib_handshake handshake;
     unsigned char scratch[64]; /* payload of the one handshake frame that is expected */
     trib_timer deadline;       /* armed while the link is not READY */
-    uint32_t parts_passed;     /* of the handshake's limit */
+    int64_t part_ns;           /* an eighth of its limit */
+    uint32_t parts_passed;     /* how many have passed */
     bool stalled_locally;      /* the last part came late, as this process stood still */
     /* called when the limit has passed */
     void (*overdue)(trib_link *link);
@@ -154,10 +155,11 @@ struct trib_link {
     /* index of the oldest arrival, 0..TRIB_AHEAD_MAX - 1, and the number of arrivals */
     uint32_t arrival_first, arrival_count;
     trib_recv_claim recv_claim; /* claim of the frame that `header` or `received` handles now */
-    int64_t last_received_ns;
-    bool is_http;      /* an HTTP request came in place of a frame */
-    bool asks_again;   /* a header was rejected while earlier frames were still arriving */
-    bool has_received; /* for a second connection: a frame has arrived over it */
+    int64_t last_received_ns;   /* of any frame */
+    int64_t last_frame_ns;      /* of one that is more than an acknowledgement or a sign of life */
+    bool is_http;               /* an HTTP request came in place of a frame */
+    bool asks_again;            /* a header was rejected while earlier frames were still arriving */
+    bool has_received;          /* for a second connection: a frame has arrived over it */
 
     /* Sending; owned by scheduler.c. */
     trib_min_heap outbox; /* requests that no connection has begun, by (priority, age) */

@@ -98,8 +98,6 @@ bool trib_link_damaged(trib_link *link)
         redial->is_damaged = true; /* this attempt has failed */
         return true;
     }
-    redial->damaged = redial->damaged > 0 && redial->damaged_at == link->session.received ? redial->damaged + 1 : 1;
-    redial->damaged_at = link->session.received;
-    redial->is_damaged = redial->damaged < TRIB_DAMAGES_MAX;
+    redial->is_damaged = ++redial->damaged < TRIB_DAMAGES_MAX;
     return redial->is_damaged;
 }

@@ -30,17 +30,16 @@ static const struct {
 /* A process that was suspended finds the peer's answer unread when it goes on. So the limit is counted in parts, and
  * one late part does not count. A second one in a row does: a loop that is always late must not wait for ever. */
 #define PARTS 8
-#define PART_NS (TRIB_HANDSHAKE_TIMEOUT_NS / PARTS)
 
 static void arm_part(trib_link *link)
 {
-    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + PART_NS);
+    trib_timer_arm(link->host->reactor, &link->deadline, trib_now(link->host->reactor) + link->part_ns);
 }
 
 static void part_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_link *link = timer->user;
-    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, PART_NS / 2);
+    const bool stalled_locally = trib_timer_stalled_locally(reactor, timer, link->part_ns / 2);
     link->parts_passed += !stalled_locally || link->stalled_locally;
     link->stalled_locally = stalled_locally;
     if (link->parts_passed < PARTS) {
@@ -50,14 +49,20 @@ static void part_passed(trib_reactor *reactor, trib_timer *timer)
     }
 }
 
-void trib_link_handshake_limit(trib_link *link, void (*overdue)(trib_link *link))
+void trib_link_limit(trib_link *link, int64_t limit_ns, void (*overdue)(trib_link *link))
 {
+    link->part_ns = limit_ns / PARTS;
     link->parts_passed = 0;
     link->stalled_locally = false;
     link->overdue = overdue;
     link->deadline.fired = part_passed;
     link->deadline.user = link;
     arm_part(link);
+}
+
+void trib_link_handshake_limit(trib_link *link, void (*overdue)(trib_link *link))
+{
+    trib_link_limit(link, TRIB_HANDSHAKE_TIMEOUT_NS, overdue);
 }
 
 static void handshake_is_overdue(trib_link *link)
@@ -350,6 +355,18 @@ bool trib_link_handshake_send_away(trib_link_host *host)
         }
     }
     return some;
+}
+
+void trib_link_handshake_stop(trib_link_host *host)
+{
+    trib_assert(host->is_closed);
+    for (trib_link *link = host->links, *next; link != NULL; link = next) {
+        next = link->next;
+        if (link->state == TRIB_LINK_AWAIT_HELLO || link->state == TRIB_LINK_AWAIT_PROOF) {
+            link->proved = true; /* no line about a stranger */
+            trib_link_close(link, false, TRIB_CLOSED, "this member's job is over");
+        }
+    }
 }
 
 /* A load balancer asks every few seconds whether the port answers: it connects and closes, or sends an HTTP request.

@@ -6,7 +6,9 @@
 
 /* Starts the link's deadline, TRIB_HANDSHAKE_TIMEOUT_NS from now: the link closes then. */
 void trib_link_handshake_arm(trib_link *link);
-/* The same deadline for another end: overdue is called. Time in which this process stood still does not count. */
+/* Starts it so long from now, and calls overdue then. Time in which this process stood still does not count. */
+void trib_link_limit(trib_link *link, int64_t limit_ns, void (*overdue)(trib_link *link));
+/* The same, TRIB_HANDSHAKE_TIMEOUT_NS from now. */
 void trib_link_handshake_limit(trib_link *link, void (*overdue)(trib_link *link));
 /* Tells the connector that the handshake is over, and how many frames this side has received. */
 void trib_link_handshake_welcome(trib_link *link);
@@ -29,6 +31,8 @@ uint32_t trib_link_handshake_at_once(const struct trib_engine *engine);
 void trib_link_handshake_make_room(trib_link_host *host);
 /* Ends all half-open links of the reactor. Returns false if there were none. */
 bool trib_link_handshake_send_away(trib_link_host *host);
+/* Ends half-open links that nobody has turned away yet, because the host is closed and none of its links leaves. */
+void trib_link_handshake_stop(trib_link_host *host);
 /* Logs and counts an accepted connection that ended before it proved the token. link->state is the state in which it
  * ended. */
 void trib_link_handshake_refused(trib_link *link, trib_conn *conn);

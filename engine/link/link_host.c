@@ -28,6 +28,15 @@ void trib_link_host_close(trib_link_host *host)
     trib_scheduler_close(host);
 }
 
+bool trib_link_host_is_leaving(const trib_link_host *host)
+{
+    bool is_leaving = false;
+    for (const trib_link *link = host->links; link != NULL; link = link->next) {
+        is_leaving = is_leaving || link->leaving;
+    }
+    return is_leaving;
+}
+
 void trib_link_note_refused(trib_link_host *host, trib_refusal kind, const char *address, const char *reason)
 {
     trib_refused_note(&host->refused, host->reactor, trib_now(host->reactor), kind, address, reason);

@@ -31,7 +31,7 @@ struct trib_link_host {
     trib_transport *transport;
     trib_address address; /* where other members reach this reactor */
     uint32_t epoch;       /* epoch of the roster that this reactor knows, 0: none yet; put into every frame */
-    bool is_closed;       /* the job is over and no new link is accepted */
+    bool is_closed;       /* the job is over, and only links that leave get another connection */
 
     trib_timer life;  /* lets silent links show life (link_session.h) */
     trib_link *links; /* all links, newest first (utlist.h) */
@@ -52,6 +52,9 @@ void trib_link_host_open(trib_link_host *host);
 void trib_link_host_close(trib_link_host *host);
 /* Allocates zeroed memory, counted in stats.allocations. NULL: out of memory. The caller frees it with free(). */
 void *trib_link_zalloc(trib_link_host *host, size_t size);
+
+/* True if some link waits until its peer has all frames, over another connection if this one breaks. */
+bool trib_link_host_is_leaving(const trib_link_host *host);
 
 /* Logs a rejected connection, within the bounds of link_refused.h. */
 void trib_link_note_refused(trib_link_host *host, trib_refusal kind, const char *address, const char *reason);

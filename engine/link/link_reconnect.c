@@ -174,18 +174,12 @@ static bool peer_lives(const trib_link *link, int64_t now_ns)
            now_ns - heard_ns < trib_session_peer_timeout(link->host);
 }
 
-static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
+static void deadline_passed(trib_link *link)
 {
-    trib_link *link = timer->user;
     const int64_t timeout_ns = trib_session_peer_timeout(link->host);
-    if (!link->redial.is_excused && trib_timer_stalled_locally(reactor, timer, timeout_ns / 8)) {
-        link->redial.is_excused = true; /* this process stood still, and has not tried in that time */
-        trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns / 4);
-        return;
-    }
-    if (link->redial.extensions < EXTENSIONS && peer_lives(link, trib_now(reactor))) {
+    if (link->redial.extensions < EXTENSIONS && peer_lives(link, trib_now(link->host->reactor))) {
         link->redial.extensions++;
-        trib_timer_arm(reactor, timer, trib_now(reactor) + timeout_ns / 4);
+        trib_link_limit(link, timeout_ns / 4, deadline_passed);
         return;
     }
     char text[TRIB_REASON_MAX];
@@ -193,25 +187,23 @@ static void deadline_passed(trib_reactor *reactor, trib_timer *timer)
     trib_link_close(link, false, TRIB_PEER_LOST, text);
 }
 
-/* The peer timeout begins with the break. If nothing told of the break, it was noticed some time later. */
+/* The peer timeout begins with the break. If nothing told of the break, it was noticed some time later. While this
+ * process stands still it tries nothing, so that this time does not count. */
 static void arm_deadline(trib_link *link)
 {
-    trib_reactor *reactor = link->host->reactor;
-    const int64_t now_ns = trib_now(reactor), timeout_ns = trib_session_peer_timeout(link->host);
+    const int64_t now_ns = trib_now(link->host->reactor), timeout_ns = trib_session_peer_timeout(link->host);
     const int64_t silent_ns = now_ns - link->last_received_ns;
     const int64_t passed_ns = silent_ns < 0 ? 0 : silent_ns < timeout_ns / 8 ? silent_ns : timeout_ns / 8;
-    link->redial.is_excused = false;
     link->redial.extensions = 0;
-    link->deadline.fired = deadline_passed;
-    link->deadline.user = link;
-    trib_timer_arm(reactor, &link->deadline, now_ns + timeout_ns - passed_ns);
+    trib_link_limit(link, timeout_ns - passed_ns, deadline_passed);
 }
 
 /* ---- A connection has ended ---- */
 
 bool trib_redial_may_go_on(const trib_link *link, trib_status status)
 {
-    const bool is_over = link->host->is_closed || link->bye || link->has_farewell || !is_loss(status);
+    const bool is_over =
+        (link->host->is_closed && !link->leaving) || link->bye || link->has_farewell || !is_loss(status);
     return !is_over && is_repeated(link);
 }
 

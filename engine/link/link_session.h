@@ -55,9 +55,7 @@ typedef struct trib_link_redial {
     bool needs_offer;            /* only an address with an offer (RDMA) will do, because payloads need a device */
     bool survives;               /* a broken connection is made again */
     bool is_damaged;             /* a damaged frame has come, and the connection ends */
-    uint32_t damaged;            /* damaged frames in a row */
-    uint64_t damaged_at;         /* number of frames that were received before the first of them */
-    bool is_excused;             /* the deadline was late, and was extended once */
+    uint32_t damaged;            /* damaged frames since the last sound one that was no part of a handshake */
     uint32_t extensions;         /* how often the deadline was extended because the peer lives */
     trib_timer timer;            /* the next attempt, or the limit of this one */
     struct trib_link *successor; /* acceptor: holds the next connection, which has proved the token; NULL: none */

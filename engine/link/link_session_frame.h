@@ -37,10 +37,12 @@ static inline uint64_t trib_session_put_count(trib_link *link)
     return link->session.received;
 }
 
-/* Counts a received frame, before the upper layer gets it. */
+/* Counts a received frame, before the upper layer gets it. A frame that is damaged each time comes first on each new
+ * connection, right after the handshake, so any other sound frame shows that it is not. */
 static inline void trib_session_received(trib_link *link, const trib_frame *frame)
 {
     trib_link_session *session = &link->session;
+    link->redial.damaged = frame->type > TRIB_FRAME_WELCOME ? 0 : link->redial.damaged;
     if (!trib_session_counts(link, frame->type)) {
         return;
     }

@@ -81,6 +81,21 @@ void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t roun
     }
 }
 
+void trib_group_call_off_early(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                               const char *text)
+{
+    trib_op_core *next;
+    for (trib_op_core *at = group->core->op_cores; at != NULL; at = next) {
+        next = at->next;
+        const bool has_id = atomic_load(&at->op->tensor->placed);
+        if (has_id && at->op->tensor->id == tensor && at->op->round == round) {
+            trib_op_fail(at->op, status, "%s", text);
+            trib_op_give_up(at->op);
+            return;
+        }
+    }
+}
+
 /* ---- Orders ---- */
 
 void trib_group_end_for_failure(trib_local_group *group, const trib_tensor *tensor, const trib_device_job *job)

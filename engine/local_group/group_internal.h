@@ -36,6 +36,9 @@ void trib_group_forget(trib_local_group *group, trib_device_task *device);
 void trib_group_answer(trib_device_task *device, trib_status status);
 void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
                          const char *text);
+/* The same for an operation that may have announced nothing yet. */
+void trib_group_call_off_early(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                               const char *text);
 TRIB_CHECKED trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what,
                                                trib_error *error);
 TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t local_rank,

@@ -92,6 +92,7 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
         trib_frame_take_text(frame, payload, text, sizeof text);
         if (group->leader == NULL) {
             trib_group_call_off(group, frame->tensor, frame->round, status, text);
+            trib_group_call_off_early(group, frame->tensor, frame->round, status, text);
             return TRIB_OK;
         }
         return trib_leader_fail(group->leader, link->peer % group->local_size, frame->tensor, frame->round, status,
@@ -316,6 +317,9 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         return;
     }
     group->ended = true;
+    if (group->leader != NULL && trib_status_is_orderly(status)) { /* the others would hear only that this one left */
+        trib_leader_tell_failed(group->leader);
+    }
     trib_group_drop_unnotified(group);
     while (group->announced != NULL) {
         trib_device_task *device = group->announced;

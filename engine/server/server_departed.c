@@ -6,8 +6,8 @@
 #include "engine/server/server_sum.h"
 
 /* The coordinator's news of a departure can overtake frames on the member's own connections. A member that also sums
- * keeps its connections while it is owed something. So silence is enough here, and the end of the link is not
- * awaited. */
+ * keeps its connections while it is owed something, and shows life on them. So no further frame is enough here, and
+ * the end of the link is not awaited. */
 static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left_ns)
 {
     trib_assert(rank < core->engine->roster->worker_count);
@@ -15,8 +15,8 @@ static bool may_be_on_its_way(const trib_core *core, uint32_t rank, int64_t left
     int64_t received_ns = left_ns;
     for (uint32_t i = 0; link != NULL && i < trib_link_connections(link); i++) {
         const trib_link *connection = trib_link_connection(link, i);
-        if (connection != NULL && connection->last_received_ns > received_ns) {
-            received_ns = connection->last_received_ns;
+        if (connection != NULL && connection->last_frame_ns > received_ns) {
+            received_ns = connection->last_frame_ns;
         }
     }
     return link != NULL && trib_now(core->reactor) - received_ns < TRIB_STALL_NOTICE_NS;

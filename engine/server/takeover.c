@@ -24,10 +24,10 @@ typedef struct worker_report {
 typedef struct trib_takeover {
     trib_core *core;
     uint32_t tensor, partition, chunk_bytes, size, chunk_count, count;
-    uint32_t losses; /* losses of which the workers that have reported know */
-    int64_t since_ns;
-    uint64_t key;      /* tensor and partition */
-    UT_hash_handle hh; /* in core->takeovers */
+    uint32_t losses;               /* losses of which the workers that have reported know */
+    int64_t checked_ns, waited_ns; /* the last check, and how long reports have been missing */
+    uint64_t key;                  /* tensor and partition */
+    UT_hash_handle hh;             /* in core->takeovers */
     worker_report reports[];
 } trib_takeover;
 
@@ -286,7 +286,7 @@ static trib_takeover *find_or_add(trib_core *core, const trib_frame *frame)
         self->tensor = frame->tensor;
         self->partition = frame->partition;
         self->count = count;
-        self->since_ns = trib_now(core->reactor);
+        self->checked_ns = trib_now(core->reactor);
         self->key = (uint64_t)frame->tensor << 32 | frame->partition;
         HASH_ADD(hh, core->takeovers, key, sizeof self->key, self);
         if (self->hh.tbl == NULL) { /* out of memory */
@@ -392,6 +392,16 @@ static const char *missing_name(const trib_takeover *self)
     return trib_roster_name(self->core->engine->roster, missing);
 }
 
+/* True if reports are missing for too long. Of a time in which this process stood still only a part counts. */
+static bool is_overdue(trib_takeover *self)
+{
+    const int64_t timeout_ns = self->core->engine->roster->peer_timeout_ns, now_ns = trib_now(self->core->reactor);
+    const int64_t passed_ns = now_ns - self->checked_ns;
+    self->checked_ns = now_ns;
+    self->waited_ns += passed_ns < timeout_ns / 4 ? passed_ns : timeout_ns / 4;
+    return self->waited_ns > 2 * timeout_ns;
+}
+
 void trib_takeovers_check(trib_core *core)
 {
     trib_takeover *self, *next;
@@ -405,7 +415,7 @@ void trib_takeovers_check(trib_core *core)
         if (atomic_load(&core->engine->job_over)) {
             continue; /* the coordinator is lost, too: the epoch ends, or the job */
         }
-        if (trib_now(core->reactor) - self->since_ns > 2 * core->engine->roster->peer_timeout_ns) {
+        if (is_overdue(self)) {
             char text[TRIB_ERROR_TEXT_SIZE];
             snprintf(text, sizeof text,
                      "%s has not said what it has of partition %u of tensor %u since its server was lost: it has "

@@ -106,11 +106,6 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
     }
 }
 
-bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
-{
-    return load_u32(header) == TRIB_WIRE_MAGIC && header[offsetof(header_layout, version)] != TRIB_WIRE_VERSION;
-}
-
 bool trib_frame_is_http(const unsigned char header[TRIB_HEADER_SIZE])
 {
     static const char methods[][5] = {"GET ", "HEAD", "POST", "OPTI"};
@@ -151,14 +146,31 @@ static void load_words(const unsigned char header[TRIB_HEADER_SIZE], uint64_t wo
     }
 }
 
+/* True if the header ends with the checksum of the rest. */
+static bool has_checksum(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    uint64_t words[HEADER_WORDS];
+    load_words(header, words);
+    return words[HEADER_WORDS - 1] >> 32 == checksum(words);
+}
+
+bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE])
+{
+    if (load_u32(header) != TRIB_WIRE_MAGIC || header[offsetof(header_layout, version)] == TRIB_WIRE_VERSION) {
+        return false;
+    }
+    unsigned char ours[TRIB_HEADER_SIZE];
+    memcpy(ours, header, sizeof ours);
+    ours[offsetof(header_layout, version)] = TRIB_WIRE_VERSION;
+    return !has_checksum(ours);
+}
+
 bool trib_frame_is_damaged(const unsigned char header[TRIB_HEADER_SIZE], bool speaks_this_version)
 {
     if (load_u32(header) != TRIB_WIRE_MAGIC || trib_frame_is_foreign(header)) {
         return speaks_this_version;
     }
-    uint64_t words[HEADER_WORDS];
-    load_words(header, words);
-    return words[HEADER_WORDS - 1] >> 32 != checksum(words);
+    return !has_checksum(header);
 }
 
 trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out, trib_error *error)

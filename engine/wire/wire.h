@@ -231,7 +231,8 @@ void trib_frame_encode(const trib_frame *frame, unsigned char header[TRIB_HEADER
 TRIB_CHECKED trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib_frame *frame_out,
                                            trib_error *error);
 
-/* True for a header of this protocol in another version. The version has the same place in all versions. */
+/* True for a header of this protocol in another version, which has the same place in all versions. Where the checksum
+ * is right for this version, only the byte was damaged. */
 bool trib_frame_is_foreign(const unsigned char header[TRIB_HEADER_SIZE]);
 /* True for a header of this version whose checksum does not match, so that it was damaged. If the peer has proved that
  * it speaks this version, a header that claims anything else was damaged, too. */

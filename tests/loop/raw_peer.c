@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "engine/membership/job_settings.h"
+#include "tests/support/seal.h"
 
 #define WAIT_S 30
 
@@ -203,6 +204,7 @@ static void say_foreign_hello(const raw_peer *self, uint8_t version)
     unsigned char hello[TRIB_HEADER_SIZE + TRIB_HELLO_SIZE] = {0};
     trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO, .payload_size = TRIB_HELLO_SIZE}, hello);
     hello[4] = version;
+    header_seal(hello);
     write_all(self->fd, hello, sizeof hello);
 }
 
@@ -221,6 +223,7 @@ void raw_peer_answer_foreign(int listener, uint8_t version)
     unsigned char header[TRIB_HEADER_SIZE];
     trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_BYE, .aux = (uint32_t)TRIB_PROTOCOL}, header);
     header[4] = version;
+    header_seal(header);
     raw_peer taken = {.fd = accept(listener, NULL, NULL), .listener = -1};
     assert_true(taken.fd >= 0);
     limit_waits(taken.fd);

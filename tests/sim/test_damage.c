@@ -78,6 +78,25 @@ static void flips_cost_no_operation(void **state)
     }
 }
 
+/* Little goes over a link of a job that stands idle, and what was damaged has no other frames behind it to repeat. */
+static void flips_cost_no_idle_job(void **state)
+{
+    (void)state;
+    for (uint64_t seed = 1; seed <= 5; seed++) {
+        sim_job *job = open_job(seed);
+        assert_true(sim_job_run(job, 10 * SECOND, sim_job_all_ready, NULL));
+        trib_sim_net_weather(job->net, &(trib_sim_weather){.flip_one_in = 4});
+        sim_job_run(job, trib_sim_now(job->sim) + 90 * SECOND, NULL, NULL);
+        for (uint32_t i = 0; i < job->member_count; i++) {
+            assert_false(job->members[i].ended_told);
+        }
+        trib_sim_net_weather(job->net, &(trib_sim_weather){.flip_one_in = 0});
+        assert_true(count(job, true) > TRIB_DAMAGES_MAX);
+        assert_true(sim_job_close(job, 60 * SECOND));
+        sim_job_free(job);
+    }
+}
+
 static bool damages_pushes; /* of rank 1, each time */
 
 __typeof__(trib_link_checksum_compare) __real_trib_link_checksum_compare, __wrap_trib_link_checksum_compare;
@@ -116,6 +135,7 @@ int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(flips_cost_no_operation),
+        cmocka_unit_test(flips_cost_no_idle_job),
         cmocka_unit_test(what_is_always_damaged_ends_the_link),
     };
     return cmocka_run_group_tests_name("damage", tests, NULL, NULL);

@@ -209,13 +209,36 @@ static void all_addresses_have_to_refuse(void **state)
     sim_job_free(job);
 }
 
+static bool server_has_ended(sim_job *job, void *unused)
+{
+    (void)unused;
+    return job->members[WORKERS].ended_told;
+}
+
+/* A gateway forgets all connections right before the workers leave: what these say last goes over other ones. */
+static void last_words_arrive(void **state)
+{
+    (void)state;
+    sim_job *job = open_job(1);
+    sum(job, COUNT);
+    for (uint64_t i = 0; i < 64; i++) {
+        trib_sim_net_forget(job->net, i);
+    }
+    for (uint32_t rank = 0; rank < WORKERS; rank++) {
+        sim_job_leave(job, rank);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 60 * SECOND, server_has_ended, NULL));
+    assert_int_equal(job->members[WORKERS].ended.status, TRIB_OK);
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(late_answers_are_awaited),
-        cmocka_unit_test(a_link_has_time_while_its_peer_lives),
-        cmocka_unit_test(narrow_links_do_not_break),
-        cmocka_unit_test(all_addresses_have_to_refuse),
+        cmocka_unit_test(late_answers_are_awaited),  cmocka_unit_test(a_link_has_time_while_its_peer_lives),
+        cmocka_unit_test(narrow_links_do_not_break), cmocka_unit_test(all_addresses_have_to_refuse),
+        cmocka_unit_test(last_words_arrive),
     };
     return cmocka_run_group_tests_name("reconnect", tests, NULL, NULL);
 }

@@ -188,6 +188,8 @@ void torture_draw_cuts(torture_plan *plan);
 void torture_draw_prompt(torture_plan *plan);
 /* Draws one attack for some of the jobs. */
 void torture_draw_attack(torture_plan *plan);
+/* Returns the size of all sums that a worker of this job gets. */
+uint64_t torture_sum_bytes(const torture_plan *plan);
 /* torture_codec.c: draws losses, and how the job's sums are encoded. */
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */

@@ -12,6 +12,7 @@
 
 #include "engine/core/core.h"
 #include "tests/sim/torture_internal.h"
+#include "tests/support/seal.h"
 
 #define STREAMS 64u           /* whose frames are kept for later */
 #define KEPT_BYTES_MAX 65536u /* of one payload */
@@ -198,7 +199,10 @@ static void stranger_says(stranger *self, trib_frame frame, const void *payload,
     }
     send->payload = size > 0 ? send + 1 : NULL;
     send->payload_size = (uint32_t)size;
-    send->header[4] ^= self->manner == OTHER_VERSION ? 1 : 0;
+    if (self->manner == OTHER_VERSION) {
+        send->header[4] ^= 1;
+        header_seal(send->header);
+    }
     send->header[0] ^= self->manner == GARBAGE ? 0xff : 0;
     self->conn->transport->ops->send(self->conn, send);
 }

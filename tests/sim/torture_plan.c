@@ -295,8 +295,7 @@ static void draw_machines(torture_plan *plan)
     plan->job.engine.local_sum = TRIB_LOCAL_SUM_AUTO;
 }
 
-/* Returns the size of all sums that a worker of this job gets. */
-static uint64_t sum_bytes(const torture_plan *plan)
+uint64_t torture_sum_bytes(const torture_plan *plan)
 {
     uint64_t bytes = 1;
     for (uint32_t i = 0; i < plan->tensor_count; i++) {
@@ -335,7 +334,7 @@ static void draw_narrow(torture_plan *plan)
     }
     plan->tensors[0].count = size;
     job->link.egress_bits = job->link.ingress_bits = UINT64_C(1000000000);
-    job->net.window_bytes = (uint32_t)(sum_bytes(plan) / 100); /* the backlog leaves room for heartbeats */
+    job->net.window_bytes = (uint32_t)(torture_sum_bytes(plan) / 100); /* the backlog leaves room for heartbeats */
     job->net.quantum_bytes = job->net.window_bytes / 4;
     const bool is_left = variant == 0 || variant > 3,
                in_engine = is_left && plan->seed % 2 == 1; /* otherwise sums pile up in the kernel */
@@ -346,7 +345,7 @@ static void draw_narrow(torture_plan *plan)
         job->engine.close_timeout_ns = 10 * SECOND;
     }
     plan->narrow = narrow;
-    plan->narrow_bits = sum_bytes(plan) * 8 * SECOND / (uint64_t)backlog_ns + 20000;
+    plan->narrow_bits = torture_sum_bytes(plan) * 8 * SECOND / (uint64_t)backlog_ns + 20000;
     if (is_left) {
         plan->leaves = true;
         plan->held_rank = 3 - narrow;

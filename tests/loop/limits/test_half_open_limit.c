@@ -23,6 +23,7 @@
 #include "tests/loop/host.h"
 #include "tests/loop/raw_peer.h"
 #include "tests/support/descriptors.h"
+#include "tests/support/seal.h"
 
 #define CROWD 120
 #define WAIT_S 60
@@ -105,6 +106,7 @@ static void foreign_hello(unsigned char header[TRIB_HEADER_SIZE])
 {
     trib_frame_encode(&(trib_frame){.type = TRIB_FRAME_HELLO}, header);
     header[4] = TRIB_WIRE_VERSION - 1;
+    header_seal(header);
 }
 
 static void answered_strangers_make_room(void **state)
