@@ -792,15 +792,16 @@ typedef enum trib_op_kind {
 
 /* An operation. prescale and postscale: result = (sum of the inputs) * prescale * postscale, and AVG divides that by
  * the number of contributors. Of floats the sum, which is float32 or float64, is multiplied by the product of both
- * factors: the numbers are taken as float64, and the result is rounded once, to the tensor's type. So a prescale costs
- * no accuracy, and a sum of 16-bit floats that is too large for them may still have a result; one of float32 or float64
- * must not overflow unscaled. Integers are converted to float64 and truncated, as in Horovod: each input times
- * prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step). A result
- * outside of the type's range becomes its nearest value; float64 keeps 53 bits of a 64-bit integer. Both must be the
- * same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text names two (a
- * prescale of integers is not compared, as it is applied before anything is sent). Operations that do not reduce take
- * no notice of either. TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools, other reductions than
- * SUM and AVG, and for integers a prescale of another operation than all_reduce, which alone has room for the product. */
+ * factors: the numbers are taken as float64, and the result is rounded once, to the tensor's type. So a prescale
+ * costs no accuracy, and a sum of 16-bit floats that is too large for them may still have a result; one of float32 or
+ * float64 must not overflow unscaled. Integers are converted to float64 and truncated, as in Horovod: each input
+ * times prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step).
+ * A result outside of the type's range becomes its nearest value; float64 keeps 53 bits of a 64-bit integer. Both
+ * must be the same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text
+ * names two (a prescale of integers is not compared, as it is applied before anything is sent). Operations that do
+ * not reduce take no notice of either. TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools,
+ * other reductions than SUM and AVG, and for integers a prescale of another operation than all_reduce, which alone
+ * has room for the product. */
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
     uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
