@@ -223,7 +223,9 @@ trib_status trib_server_take_joined(trib_engine *engine, const trib_frame *frame
     if (frame->aux >= workers || frame->payload_size % TRIB_JOINED_ENTRY_BYTES != 0) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed JOINED of rank %u", frame->aux);
     }
-    join->has_joined = join->has_joined == NULL ? calloc(workers, sizeof *join->has_joined) : join->has_joined;
+    if (join->has_joined == NULL) { /* other cores read the pointer once some rank has joined */
+        join->has_joined = calloc(workers, sizeof *join->has_joined);
+    }
     if (join->has_joined == NULL || !take_given_up(engine, frame, payload)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the workers that have joined");
     }

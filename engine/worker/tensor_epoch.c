@@ -26,6 +26,7 @@ static void reset(trib_tensor *tensor)
     const bool stays_bad = atomic_load(&tensor->bad) && atomic_load(&tensor->engine->formation.continues);
     atomic_store(&tensor->bad, tensor->is_stale || stays_bad);
     atomic_store(&tensor->ahead_round, 0);
+    atomic_store(&tensor->gave_up_round, 0);
     atomic_store(&tensor->move_number, 0);
     atomic_store(&tensor->move_round, 0);
     atomic_store(&tensor->move_cores_left, 0);
