@@ -75,7 +75,7 @@ void trib_election_ask_former(trib_election *self);
 void trib_election_leave_former(trib_election *self);
 
 /* ---- election_candidate.c ---- */
-/* Those that have voted for this process have to vote again. */
+/* Members that have voted for this process have to vote again. */
 void trib_election_drop_votes(trib_election *self);
 /* A turn of the candidate: counts the votes when they are there, or their time has passed. */
 void trib_election_stand(trib_election *self);

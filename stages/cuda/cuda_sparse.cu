@@ -4,8 +4,8 @@
  * topk finds the k-th largest magnitude by its bits, from the highest on: a histogram of 11 bits, then of 10, then of
  * 10 among the elements that share those before (radix selection, as in Alabi et al., "Fast k-selection algorithms for
  * graphics processing units", ACM JEA 17, 2012). It looks among candidates alone where it can: a sample gives a
- * magnitude that a few more than k elements have, and those are collected first. Pairs are written in the order of their
- * indices, where processors leave them in a heap's order; the elements are the same. If more elements have the k-th
+ * magnitude that a few more than k elements have, and those are collected first. Pairs are written in the order of
+ * their indices, where processors leave them in a heap's order; the elements are the same. If more elements have the k-th
  * magnitude than places are left, the heap decides which are kept. Then one thread does as processors do, and the order
  * is theirs, too.
  */
@@ -149,8 +149,8 @@ static __device__ uint32_t find_least(selecting *shared, source elements, uint32
 
 /* ---- topk: the pairs ---- */
 
-/* Writes those that are as large as the least, if there is room, and returns how many these are. Each warp has a stretch
- * of the elements, and writes behind the warps before. */
+/* Writes those that are as large as the least, if there is room, and returns how many these are. Each warp has a
+ * stretch of the elements, and writes behind the warps before. */
 template <class source>
 static __device__ uint32_t collect(selecting *shared, source elements, uint32_t count, uint32_t least, uint2 *pairs,
                                    uint32_t room)

@@ -50,7 +50,7 @@ class Late:
         self.library.trib_op_wait(arguments[0], -1, None)
         return tributary._abi.TRIB_TIMEOUT
 
-module = sys.modules['tributary.engine']
+module = sys.modules['tributary.operation']
 late = module.lib = Late(module.lib)
 values = array.array('d', [float(rank), 1.0, -2.0 * rank])
 assert tensor.push_pull(values, reduce=tributary.SUM).wait() is values and values[1] == size and late.waits == 2

@@ -10,7 +10,7 @@ The bindings of frameworks are packages inside: tributary.torch and others, with
 
 from ._library import lib as _lib
 from .bootstrap import unique_id
-from .engine import AVG, MAX, MIN, SUM, Engine, Operation, Tensor
+from .engine import AVG, MAX, MIN, SUM, Engine, Tensor
 from .errors import (
     ArgumentError,
     JobLostError,
@@ -35,6 +35,7 @@ from .job import (
     start_timeline,
     stop_timeline,
 )
+from .operation import Operation
 
 __version__ = _lib.trib_version().decode()
 __all__ = [

@@ -51,7 +51,7 @@ static void as_many_are_prepared_as_may_run(void **state)
     job_close(&jobs);
 }
 
-/* What is refused for want of room may be asked for again, with another size. */
+/* An operation that was refused for want of room may be submitted again, with another size. */
 static void a_refusal_uses_up_no_name(void **state)
 {
     (void)state;

@@ -1,0 +1,104 @@
+"""An operation under way: waits that Ctrl-C interrupts, futures, coroutines, and its result."""
+
+import collections
+import ctypes
+import threading
+
+from . import _abi
+from ._library import call, error_of, lib
+
+# A wait returns so often to the interpreter, which then runs handlers of signals, such as Ctrl-C's.
+SLICE_NS = 200_000_000
+
+Boundary = collections.namedtuple('Boundary', 'epoch number operations step worker_count')
+
+
+def boundary_of(handle):
+    boundary = _abi.trib_boundary(struct_size=ctypes.sizeof(_abi.trib_boundary))
+    call(lib.trib_op_boundary, handle, ctypes.byref(boundary))
+    return Boundary(*(getattr(boundary, name) for name in Boundary._fields))
+
+
+def _contributors_of(handle):
+    count, capacity = ctypes.c_size_t(0), 16
+    while True:
+        ranks = (ctypes.c_int32 * capacity)()
+        if lib.trib_op_contributors(handle, ranks, capacity, ctypes.byref(count), None) != _abi.TRIB_OK:
+            return ()
+        if count.value <= capacity:
+            return tuple(ranks[: count.value])
+        capacity = count.value
+
+
+class Operation:
+    """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
+
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock', 'contributors')
+
+    def __init__(self, engine, handle, owner, value, once=None):
+        self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
+        self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
+        self._lock = threading.Lock()
+
+    def done(self):
+        """True if the operation is complete, well or not. Never waits."""
+        return self._handle is None or lib.trib_op_status(self._handle) != _abi.TRIB_PENDING
+
+    def wait(self, timeout=None):
+        """Waits at most `timeout` seconds (None: until the operation's own deadline) and returns the value that belongs
+        to the operation, as a rule its output. Raises TimeoutError, or the operation's error."""
+        left = None if timeout is None else int(timeout * 1e9)
+        while self._handle is not None:
+            part = SLICE_NS if left is None else max(0, min(SLICE_NS, left))
+            error = _abi.trib_error()
+            status = lib.trib_op_wait(self._handle, part, ctypes.byref(error))
+            if lib.trib_op_status(self._handle) != _abi.TRIB_PENDING:
+                if status == _abi.TRIB_TIMEOUT:  # the wait's own, if the operation has completed just after it
+                    status = lib.trib_op_wait(self._handle, 0, ctypes.byref(error))
+                self._complete(status, error.text)
+            elif left is not None:
+                left -= part
+                if left <= 0:
+                    raise TimeoutError('the operation is not complete after %g s' % timeout)
+        if self._error is not None:
+            raise self._error
+        return self._value
+
+    def _complete(self, status, text):
+        with self._lock:
+            if self._handle is None:
+                return  # another thread was faster
+            if status < 0:
+                self._error = error_of(status, text)
+            else:
+                self.contributors = _contributors_of(self._handle)
+            if status >= 0 and callable(self._value):
+                self._value = self._value(self._handle)  # takes the result out of the engine's memory
+            handle, self._handle = self._handle, None
+        self._owner = None
+        self._engine._forget(self)
+        lib.trib_op_release(handle)
+        if self._once is not None:
+            lib.trib_tensor_release(self._once.handle, None)
+
+    def stream_wait(self, stream):
+        """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).
+
+        Blocks until the GPU has been given the last step of the operation."""
+        if self._handle is not None:
+            call(lib.trib_op_stream_wait, self._handle, ctypes.c_void_p(stream))
+
+    def cancel(self):
+        """Asks that the operation end soon, with TRIB_CANCELLED, on every worker."""
+        if self._handle is not None:
+            lib.trib_op_cancel(self._handle)
+
+    def future(self):
+        """Returns a concurrent.futures.Future of the value. A thread of the package completes it."""
+        return self._engine._completions.future_of(self)
+
+    def __await__(self):
+        import asyncio
+
+        return asyncio.wrap_future(self.future()).__await__()
