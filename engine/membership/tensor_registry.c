@@ -473,12 +473,19 @@ void trib_registry_member_left(trib_coordinator *self)
 
 void trib_registry_clear(trib_coordinator *self)
 {
-    while (self->tensors_first != NULL) {
-        trib_registry_entry *entry = self->tensors_first;
-        unlink_entry(self, entry);
+    for (trib_registry_entry *entry = self->tensors_first, *newer = NULL; entry != NULL; entry = newer) {
+        newer = entry->newer;
         free_entry(entry);
     }
-    trib_assert(self->tensors_alive == 0 && self->tensors_last == NULL && self->registry == NULL);
+    trib_registry_name *name = NULL;
+    trib_registry_name *next = NULL;
+    HASH_ITER(hh, self->registry, name, next)
+    {
+        HASH_DEL(self->registry, name);
+        free(name);
+    }
+    self->tensors_first = self->tensors_last = NULL;
+    self->tensors_alive = 0;
     self->serve_first = self->serve_last = NULL;
     free(self->numbers);
     self->numbers = NULL;

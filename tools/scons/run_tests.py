@@ -70,9 +70,10 @@ def run(command, env, deadline):
 
 
 def cases_of_program(output):
-    """cmocka writes `ok 1 - NAME`, `not ok 2 - NAME`, and for what was skipped `not ok 3 # SKIP NAME`; why is said in
-    a comment before."""
+    """cmocka writes `ok 1 - NAME`, `not ok 2 - NAME`, and for what was skipped `not ok 3 # SKIP NAME`. The reason is
+    in a comment: of a skipped case before it, of a failed one after it. fail_msg() writes it to standard error."""
     cases, comment = [], ''
+    errors = (line for line in output.splitlines() if line.startswith('ERROR: '))
     for line in output.splitlines():
         match = TAP.match(line)
         if match and match.group(2).upper().startswith('# SKIP'):
@@ -83,6 +84,9 @@ def cases_of_program(output):
             comment = ''
         elif line.startswith('# '):
             comment = line[2:]
+            if cases and cases[-1][1:] == ('fail', ''):
+                why = next(errors, comment) if comment.endswith(': error: Failure!') else comment
+                cases[-1] = (cases[-1][0], 'fail', why)
     return cases
 
 

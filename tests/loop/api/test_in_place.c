@@ -148,7 +148,7 @@ static void test_late_ones_recall_leases(void **unused)
 static void test_who_gives_up_takes_its_memory_back(void **unused)
 {
     (void)unused;
-    for (unsigned i = 0; i < 3; i += TSAN_STRIDE) {
+    for (int i = 0; i < 3; i += (int)TSAN_STRIDE) {
         const in_place_table with = {.scene = GIVES_UP,
                                      .workers = 2 + i,
                                      .servers = i % 2,
@@ -171,7 +171,7 @@ static void test_who_is_killed_ends_the_job(void **unused)
     if (are_copied) {
         skip(); /* no member leases anything */
     }
-    for (unsigned i = 0; i < 6; i += TSAN_STRIDE) {
+    for (int i = 0; i < 6; i += (int)TSAN_STRIDE) {
         int how[IN_PLACE_MEMBERS_MAX];
         const in_place_table with = {.scene = KILLED,
                                      .workers = 3,
@@ -205,7 +205,7 @@ static void test_who_is_killed_ends_the_job(void **unused)
 static void test_who_closes_takes_its_memory_back(void **unused)
 {
     (void)unused;
-    for (unsigned i = 0; i < 4; i += TSAN_STRIDE) {
+    for (int i = 0; i < 4; i += (int)TSAN_STRIDE) {
         int how[IN_PLACE_MEMBERS_MAX];
         const in_place_table with = {.scene = CLOSED,
                                      .workers = 3,
