@@ -307,6 +307,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     if (!self->running && !self->over) {
         free_place(self, link->peer, reason);
         if (trib_formation_gathers(self)) { /* only its connection may have ended */
+            at->away_since_ns = trib_now(self->core->reactor);
             trib_formation_await_absent(self);
             trib_formation_check(self);
         }
