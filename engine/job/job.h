@@ -159,6 +159,8 @@ typedef struct trib_job_hooks {
     /* Any core: its link to a server is lost, and the loss of that server costs nothing, so the coordinator is
      * asked. */
     void (*server_suspected)(trib_engine *engine, uint32_t member);
+    /* Any core: it has not reached that member for the peer timeout, and still tries. */
+    void (*server_doubted)(trib_engine *engine, uint32_t member);
     /* Any core: all cores have taken one more loss. */
     void (*losses_taken)(trib_engine *engine);
     /* Core 0: sends a frame to the coordinator, if it can be reached. */

@@ -195,7 +195,9 @@ static trib_status take_server_lost(trib_coordinator *self, uint32_t member, con
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status == TRIB_OK) {
         trib_cause_set_sender(&cause, member);
-        if (!trib_formation_judge(self, member, frame, &cause)) {
+        if (frame->root == TRIB_SERVER_LOST_DOUBTS) {
+            trib_verdict_doubt(self, &cause);
+        } else if (!trib_formation_judge(self, member, frame, &cause) && !trib_verdict_waits(self, &cause)) {
             trib_coordinator_take_loss(self, &cause);
         }
     }
@@ -451,6 +453,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_timer_stop(self->core->reactor, &self->knocking);
     trib_formation_probe_end(self);
+    trib_verdict_close(self);
     trib_quorums_clear(self);
     trib_registry_clear(self);
     trib_groups_clear(self);
