@@ -143,11 +143,8 @@ trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc, 
     if (status == TRIB_OK) {
         status = check_ranks(engine, desc, error);
     }
-    if (status == TRIB_OK) {
-        status = trib_engine_check_open(engine, error);
-    }
     uintptr_t handle = 0;
-    status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, &handle, error) : status;
+    status = status == TRIB_OK ? trib_rank_group_find_or_add(engine, desc, roster, &handle, error) : status;
     if (status == TRIB_OK) {
         *group_out = (trib_group *)handle; /* NOLINT(performance-no-int-to-ptr): a number that looks like a pointer */
     }

@@ -55,7 +55,6 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
 {
     engine->config = *config;
     engine->job = copy_text(config->job);
-    engine->coordinator_address = copy_text(config->coordinator);
     engine->coordinator_list = copy_text(config->coordinator);
     engine->listen_host = copy_text(config->listen);
     engine->store = copy_text(config->store);
@@ -63,16 +62,16 @@ static trib_status copy_config(trib_engine *engine, const trib_config *config, t
     if (status != TRIB_OK) {
         return status;
     }
-    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_address == NULL ||
-        engine->coordinator_list == NULL || (config->store != NULL && engine->store == NULL)) {
+    if (engine->job == NULL || engine->listen_host == NULL || engine->coordinator_list == NULL ||
+        !trib_member_note_coordinator(engine, config->coordinator) ||
+        (config->store != NULL && engine->store == NULL)) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the engine's addresses and its job's name");
     }
     snprintf(engine->coordinator_source, sizeof engine->coordinator_source, "%s",
              config->coordinator_source != NULL ? config->coordinator_source : "TRIB_COORDINATOR");
     engine->config.coordinator_source = engine->coordinator_source;
     engine->config.job = engine->job;
-    engine->config.token = NULL; /* only the key is kept */
-    engine->config.coordinator = engine->coordinator_address;
+    engine->config.token = NULL;  /* only the key is kept */
     engine->config.device = NULL; /* the environment holds the device from here on */
     engine->config.listen = engine->listen_host;
     engine->config.store = engine->store;
@@ -185,6 +184,7 @@ static const trib_job_hooks hooks = {.core_closed = trib_tracer_core_closed,
                                      .carried_out = trib_group_carried_out,
                                      .ask_time = trib_member_ask_time,
                                      .server_suspected = trib_server_suspected,
+                                     .server_doubted = trib_server_doubted,
                                      .losses_taken = trib_server_losses_taken,
                                      .tell_coordinator = trib_member_tell,
                                      .reopen = trib_engine_reopen,
@@ -314,7 +314,11 @@ void trib_engine_free(trib_engine *engine)
     trib_formation_close(&engine->formation);
     free(engine->job);
     trib_auth_wipe(engine->key, sizeof engine->key);
-    free(engine->coordinator_address);
+    while (engine->coordinators != NULL) {
+        trib_noted_address *noted = engine->coordinators;
+        engine->coordinators = noted->next;
+        free(noted);
+    }
     free(engine->coordinator_list);
     free(engine->listen_host);
     free(engine->store);

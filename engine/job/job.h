@@ -159,6 +159,8 @@ typedef struct trib_job_hooks {
     /* Any core: its link to a server is lost, and the loss of that server costs nothing, so the coordinator is
      * asked. */
     void (*server_suspected)(trib_engine *engine, uint32_t member);
+    /* Any core: it has not reached that member for the peer timeout, and still tries. */
+    void (*server_doubted)(trib_engine *engine, uint32_t member);
     /* Any core: all cores have taken one more loss. */
     void (*losses_taken)(trib_engine *engine);
     /* Core 0: sends a frame to the coordinator, if it can be reached. */
@@ -222,6 +224,12 @@ typedef enum trib_phase { TRIB_PHASE_JOINING, TRIB_PHASE_READY, TRIB_PHASE_ENDED
 #define TRIB_ENGINE_ALIVE UINT64_C(0x6c61746972747562)
 #define TRIB_ENGINE_DESTROYED UINT64_C(0x64656164747269ad)
 
+/* An address at which the coordinator has been. */
+typedef struct trib_noted_address {
+    struct trib_noted_address *next;
+    char text[];
+} trib_noted_address;
+
 struct trib_engine {
     uint32_t process; /* the process that opened the engine; a forked child must not use it (fork.h) */
     trib_env env;
@@ -229,7 +237,9 @@ struct trib_engine {
      * writes into memory that was freed. */
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
-    char *job, *coordinator_address, *listen_host;
+    char *job, *listen_host;
+    const char *_Atomic coordinator_address; /* the text of one of these, which stay, as any core may read it */
+    struct trib_noted_address *coordinators;
     char *store;                  /* the store as configured, for texts; NULL: none */
     char *coordinator_list;       /* addresses as configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* rules of config.codec, which is NULL here */

@@ -10,8 +10,9 @@ trib_status trib_losses_open(trib_losses *losses, uint32_t members)
     trib_assert(atomic_load(&losses->capacity) == 0);
     losses->order = calloc(members, sizeof *losses->order);
     losses->suspected = calloc(members, sizeof *losses->suspected);
+    losses->doubted = calloc(members, sizeof *losses->doubted);
     losses->taken_by = calloc(members, sizeof *losses->taken_by);
-    if (losses->order == NULL || losses->suspected == NULL || losses->taken_by == NULL) {
+    if (losses->order == NULL || losses->suspected == NULL || losses->doubted == NULL || losses->taken_by == NULL) {
         return TRIB_NO_MEMORY;
     }
     atomic_store(&losses->capacity, members);
@@ -22,10 +23,11 @@ void trib_losses_close(trib_losses *losses)
 {
     free(losses->order);
     free(losses->suspected);
+    free(losses->doubted);
     free(losses->taken_by);
     losses->taken_by = NULL;
     losses->order = NULL;
-    losses->suspected = NULL;
+    losses->suspected = losses->doubted = NULL;
     atomic_store(&losses->capacity, 0);
     atomic_store(&losses->count, 0);
 }

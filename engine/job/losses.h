@@ -15,6 +15,7 @@ typedef struct trib_losses {
     uint16_t *order;      /* the first `count` are valid */
     atomic_uint count;
     atomic_bool *suspected; /* by member: some core has lost its link to it, and the coordinator was asked */
+    atomic_bool *doubted; /* by member: some core does not reach it, and still tries, which the coordinator was told */
     trib_post ask_post;
     atomic_bool ask_posted;
     /* for each loss, in that order: number of cores that have nothing to do with the server any more */

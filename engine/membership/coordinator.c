@@ -195,7 +195,9 @@ static trib_status take_server_lost(trib_coordinator *self, uint32_t member, con
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status == TRIB_OK) {
         trib_cause_set_sender(&cause, member);
-        if (!trib_formation_judge(self, member, frame, &cause)) {
+        if (frame->root == TRIB_SERVER_LOST_DOUBTS) {
+            trib_verdict_doubt(self, &cause);
+        } else if (!trib_formation_judge(self, member, frame, &cause) && !trib_verdict_waits(self, &cause)) {
             trib_coordinator_take_loss(self, &cause);
         }
     }
@@ -307,6 +309,7 @@ static void coordinator_link_closed(trib_link *link, trib_status status, const c
     if (!self->running && !self->over) {
         free_place(self, link->peer, reason);
         if (trib_formation_gathers(self)) { /* only its connection may have ended */
+            at->away_since_ns = trib_now(self->core->reactor);
             trib_formation_await_absent(self);
             trib_formation_check(self);
         }
@@ -450,6 +453,7 @@ void trib_coordinator_close(trib_coordinator *self)
     trib_timer_stop(self->core->reactor, &self->heartbeat);
     trib_timer_stop(self->core->reactor, &self->knocking);
     trib_formation_probe_end(self);
+    trib_verdict_close(self);
     trib_quorums_clear(self);
     trib_registry_clear(self);
     trib_groups_clear(self);

@@ -31,6 +31,7 @@ typedef struct trib_coordinator_slot {
     uint32_t losses_taken; /* of a worker: number of lost servers that it has nothing to do with any more */
     uint64_t forgets_sent, forgets_answered;
     uint64_t serves_sent, serves_answered;
+    int64_t away_since_ns;      /* between epochs: when its link ended; 0: it has yet to come */
     int64_t asked_ns;           /* time of the first PING that the member has not answered; 0: none */
     char gone[TRIB_REASON_MAX]; /* the member that had this place before the job began, and why it went; "": none */
     /* gets the member's LOADS, and has room for the largest; NULL: LOADS land in the link's memory */
@@ -162,7 +163,10 @@ struct trib_coordinator {
     bool noticed;                                         /* the missing members were logged before the join deadline */
     uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
-    trib_timer knocking;               /* a boundary waits for members that are about to join (formation_join.c) */
+    struct trib_report *reports;       /* members that do not reach each other (verdict.h) */
+    uint32_t report_count;
+    trib_timer disputes;
+    trib_timer knocking; /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
     struct trib_formation_probe *probes; /* by place, between epochs (formation_probe.c) */
     uint32_t probe_count;

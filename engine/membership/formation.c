@@ -266,7 +266,6 @@ bool trib_formation_begin(trib_coordinator *self)
     self->core->host.epoch = trib_epoch_make(trib_epoch_incarnation(formation->epoch), 0);
     self->worker_count = formation->worker_count;
     self->server_count = formation->server_count;
-    trib_formation_await_absent(self);
     self->heartbeat.fired = watch;
     self->heartbeat.user = self;
     trib_timer_arm(self->core->reactor, &self->heartbeat,
@@ -288,11 +287,11 @@ void trib_formation_lose_absent(trib_coordinator *self, uint32_t place, const ch
 void trib_formation_deadline_passed(trib_coordinator *self)
 {
     for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
-        if (!self->slots[i].joined && trib_formation_expects(self, i)) {
+        if (trib_formation_absent_until(self, i) <= trib_now(self->core->reactor)) {
             trib_formation_lose_absent(self, i, "");
         }
     }
-    formation_of(self)->joiners = 0;
+    trib_formation_await_absent(self);
     trib_formation_check(self);
 }
 

@@ -62,7 +62,10 @@ trib_coordinator_slot *trib_formation_find_place(const trib_coordinator *self, b
 void trib_formation_tell_waits(trib_link *link);
 /* Takes a frame of a member that waits on its link (trib_formation_puts_off). */
 TRIB_CHECKED trib_status trib_formation_take_parked(trib_link *link, const trib_frame *frame, trib_error *error);
-/* Members that are not there have so much time from now on to come back. */
+/* When the expected member of that place, which is not there, counts as lost. INT64_MAX: it is there, or nobody expects
+ * it. */
+int64_t trib_formation_absent_until(const trib_coordinator *self, uint32_t place);
+/* Sets the timer for the next member that is away for too long. */
 void trib_formation_await_absent(trib_coordinator *self);
 /* Declares the members lost that have not come back in time. */
 void trib_formation_deadline_passed(trib_coordinator *self);

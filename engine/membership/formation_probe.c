@@ -22,10 +22,26 @@ typedef struct trib_formation_probe {
     bool is_dead;             /* its address has refused for long enough */
 } trib_formation_probe;
 
+int64_t trib_formation_absent_until(const trib_coordinator *self, uint32_t place)
+{
+    const trib_coordinator_slot *slot = &self->slots[place];
+    if (slot->joined || !trib_formation_expects(self, place)) {
+        return INT64_MAX;
+    }
+    const int64_t since_ns = slot->away_since_ns != 0 ? slot->away_since_ns : self->opened_ns;
+    return since_ns + self->core->engine->config.peer_timeout_ns + BACK_MORE_NS;
+}
+
 void trib_formation_await_absent(trib_coordinator *self)
 {
-    trib_timer_arm(self->core->reactor, &self->join_deadline,
-                   trib_now(self->core->reactor) + self->core->engine->config.peer_timeout_ns + BACK_MORE_NS);
+    int64_t first_ns = INT64_MAX;
+    for (uint32_t i = 0; i < trib_coordinator_slots(self); i++) {
+        const int64_t until_ns = trib_formation_absent_until(self, i);
+        first_ns = until_ns < first_ns ? until_ns : first_ns;
+    }
+    if (first_ns != INT64_MAX) {
+        trib_timer_arm(self->core->reactor, &self->join_deadline, first_ns);
+    }
 }
 
 static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
@@ -148,6 +164,7 @@ void trib_formation_probe_begin(trib_coordinator *self)
     const uint32_t count = last_roster(self) != NULL ? trib_coordinator_slots(self) : 0;
     self->probes = count > 0 ? trib_core_zalloc(self->core, count * sizeof *self->probes) : NULL;
     self->probe_count = self->probes != NULL ? count : 0;
+    trib_formation_await_absent(self);
     self->probing.fired = probe_all;
     self->probing.user = self;
     trib_timer_arm(self->core->reactor, &self->probing, trib_now(self->core->reactor) + PROBE_NS);

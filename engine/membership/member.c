@@ -42,17 +42,23 @@ static void coordinator_lost(trib_member *member, const trib_cause *cause)
 
 bool trib_member_note_coordinator(trib_engine *engine, const char *address)
 {
-    if (strcmp(engine->coordinator_address, address) == 0) {
-        return true; /* the text stays, as in most epochs: other cores may be reading it */
+    trib_noted_address *noted = engine->coordinators;
+    while (noted != NULL && strcmp(noted->text, address) != 0) {
+        noted = noted->next;
     }
-    char *text = strdup(address);
-    if (text == NULL) {
-        return false;
+    if (noted == NULL) {
+        const size_t size = strlen(address) + 1;
+        noted = malloc(sizeof *noted + size);
+        if (noted == NULL) {
+            return false;
+        }
+        memcpy(noted->text, address, size);
+        noted->next = engine->coordinators;
+        engine->coordinators = noted;
     }
     pthread_mutex_lock(&engine->mutex);
-    free(engine->coordinator_address);
-    engine->coordinator_address = text;
-    engine->config.coordinator = text;
+    engine->coordinator_address = noted->text;
+    engine->config.coordinator = noted->text;
     pthread_mutex_unlock(&engine->mutex);
     return true;
 }

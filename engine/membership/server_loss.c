@@ -13,6 +13,13 @@
 
 /* ---- A member ---- */
 
+static void report(trib_engine *engine, trib_link *link, uint32_t member, uint32_t doubts)
+{
+    const trib_cause cause = trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_CONNECTION_LOST, TRIB_SUBJECT_MEMBER, member,
+                                              engine->member_id, "the connection ended and could not be made again");
+    trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_SERVER_LOST, .root = doubts}, &cause);
+}
+
 static void ask(trib_reactor *reactor, trib_post *post)
 {
     (void)post;
@@ -23,24 +30,34 @@ static void ask(trib_reactor *reactor, trib_post *post)
     atomic_store(&losses->ask_posted, false);
     for (uint32_t i = 0; i < losses->capacity && link != NULL; i++) {
         if (atomic_exchange(&losses->suspected[i], false) && !trib_losses_has(losses, i)) {
-            const trib_cause cause =
-                trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_CONNECTION_LOST, TRIB_SUBJECT_MEMBER, i, engine->member_id,
-                                 "the connection ended and could not be made again");
-            trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_SERVER_LOST}, &cause);
+            report(engine, link, i, 0);
+        } else if (atomic_exchange(&losses->doubted[i], false) && !trib_losses_has(losses, i)) {
+            report(engine, link, i, TRIB_SERVER_LOST_DOUBTS);
         }
+    }
+}
+
+static void tell(trib_engine *engine, atomic_bool *what)
+{
+    trib_losses *losses = &engine->losses;
+    atomic_store(what, true);
+    if (!atomic_exchange(&losses->ask_posted, true)) {
+        losses->ask_post.run = ask;
+        trib_reactor_post(engine->cores[0].reactor, &losses->ask_post);
     }
 }
 
 void trib_server_suspected(trib_engine *engine, uint32_t member)
 {
-    trib_losses *losses = &engine->losses;
-    if (member >= atomic_load(&losses->capacity)) {
-        return; /* the roster has yet to come, and the coordinator sees for itself who does not */
-    }
-    atomic_store(&losses->suspected[member], true);
-    if (!atomic_exchange(&losses->ask_posted, true)) {
-        losses->ask_post.run = ask;
-        trib_reactor_post(engine->cores[0].reactor, &losses->ask_post);
+    if (member < atomic_load(&engine->losses.capacity)) {
+        tell(engine, &engine->losses.suspected[member]);
+    } /* else the roster has yet to come, and the coordinator sees for itself who does not */
+}
+
+void trib_server_doubted(trib_engine *engine, uint32_t member)
+{
+    if (member < atomic_load(&engine->losses.capacity) && atomic_load(&engine->shrinks)) {
+        tell(engine, &engine->losses.doubted[member]);
     }
 }
 

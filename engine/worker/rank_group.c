@@ -78,13 +78,22 @@ static trib_group *make(trib_engine *engine, const trib_group_desc *desc)
     return group;
 }
 
-trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc, uintptr_t *handle_out,
-                                        trib_error *error)
+trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc, const trib_roster *roster,
+                                        uintptr_t *handle_out, trib_error *error)
 {
     pthread_mutex_lock(&engine->mutex);
     trib_group *group = find(engine, desc->name);
-    trib_status status = TRIB_OK;
-    if (group != NULL && !has_ranks(group, desc)) {
+    trib_status status = trib_engine_check_open_locked(engine, error);
+    if (status != TRIB_OK) {
+        pthread_mutex_unlock(&engine->mutex);
+        return status;
+    }
+    if (roster != NULL && engine->roster != roster) {
+        status = trib_error_set(error, TRIB_EPOCH_CHANGED,
+                                "group \"%s\": the membership has changed, and its ranks with it: create it anew, with "
+                                "the ranks of this epoch",
+                                desc->name);
+    } else if (group != NULL && !has_ranks(group, desc)) {
         status = trib_error_set(error, TRIB_MISMATCH,
                                 "group \"%s\" was made before with other ranks: use another name, or release the first "
                                 "one",

@@ -47,8 +47,11 @@ struct trib_group {
     struct trib_tensor *waiting; /* tensors to be declared when it is made */
 };
 
+/* roster: the one whose ranks the caller has compared the description with, as the epoch may have changed since; NULL:
+ * the first one has yet to come. */
 TRIB_CHECKED trib_status trib_rank_group_find_or_add(trib_engine *engine, const trib_group_desc *desc,
-                                                     uintptr_t *handle_out, trib_error *error);
+                                                     const trib_roster *roster, uintptr_t *handle_out,
+                                                     trib_error *error);
 /* *group_out is the group of the handle, NULL for 0. It is not released before trib_rank_group_let_go, which the same
  * call of the program must follow with. */
 TRIB_CHECKED trib_status trib_rank_group_hold(trib_engine *engine, uintptr_t handle, trib_group **group_out,

@@ -239,16 +239,16 @@ class Soak:
         """Ends the job by more than it can survive: all that are left must say so."""
         living = self.job.living()
         if self.plan['policy'] == 'servers':
-            victims, text = [self.draw.choice(self.job.living('worker'))], ''
+            victims, texts = [self.draw.choice(self.job.living('worker'))], ('',)
         else:
             workers = [each for each in living if each.kind == 'worker']
             victims = self.draw.sample([each for each in living if each is not workers[-1]], len(living) // 2 + 1)
-            text = 'no majority'
+            texts = ('no majority', 'this one may be cut off')
         self.note('the last fault kills ' + ', '.join(each.name for each in victims))
         for each in victims:
             each.hit = 'kill'
             signal_member(each, signal.SIGKILL)
-        self.job.ends_for_all(text, self.tick)
+        self.job.ends_for_all(texts, self.tick)
         self.counts['majorities lost'] += 1
 
     def run(self, deadline, changes):

@@ -274,8 +274,8 @@ class Job:
                     + ', '.join('%s %s' % (each.name, results.get(each)) for each in there)
                 )
 
-    def ends_for_all(self, text, tick, seconds=SETTLES_S):
-        """Every member that lives must end with an error that has the text; a server may do without."""
+    def ends_for_all(self, texts, tick, seconds=SETTLES_S):
+        """Every member that lives must end with an error that has one of the texts; a server may do without."""
         deadline = time.monotonic() + seconds
         while self.living() and time.monotonic() < deadline:
             tick()
@@ -286,8 +286,8 @@ class Job:
             each.thread.join(10)
             if each.hit is None and (each.process.returncode == 0 or each.kind == 'worker' and not each.failure):
                 raise Broken('%s has ended with status %s and no error' % (each.name, each.process.returncode))
-            if each.hit is None and each.kind == 'worker' and text not in each.failure:
-                raise Broken('%s does not say "%s": %s' % (each.name, text, each.failure))
+            if each.hit is None and each.kind == 'worker' and not any(text in each.failure for text in texts):
+                raise Broken('%s says none of %s: %s' % (each.name, texts, each.failure))
 
     def describe(self):
         """Everything that is known, for the report of a fault."""

@@ -5,35 +5,9 @@
 #include <stdio.h>
 
 #include "engine/tracer/tracer.h"
-#include "tests/sim/sim_bed.h"
+#include "tests/sim/boundary_program.h"
 
-enum { WORKERS = 3, MEMBERS = WORKERS + 1, BOUNDARIES = 60 };
-
-typedef struct program {
-    sim_job *job;
-    uint32_t index, boundaries, most; /* most: 0 stands for BOUNDARIES */
-    trib_status status;
-} program;
-
-static void advance(program *self);
-
-static void on_advanced(trib_engine *engine, const trib_membership *now, void *user)
-{
-    (void)engine;
-    program *self = user;
-    self->status = now->status;
-    if (now->status == TRIB_OK && ++self->boundaries < (self->most > 0 ? self->most : BOUNDARIES)) {
-        advance(self);
-    }
-}
-
-static void advance(program *self)
-{
-    trib_error error = {.status = TRIB_OK};
-    if (trib_membership_advance(self->job->members[self->index].engine, on_advanced, self, &error) != TRIB_OK) {
-        fail_msg("%s", error.text);
-    }
-}
+enum { MEMBERS = WORKERS + 1 };
 
 /* The last member is far away, as its connections take longer than the others' epochs. */
 static void joins_later(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
@@ -106,23 +80,6 @@ static void server_joins(void **state)
     (void)state;
     sweep(true, 50000);
     sweep(true, 5000000);
-}
-
-typedef struct survivor {
-    program *programs;
-    uint32_t dead, before;
-} survivor;
-
-/* The others have passed another boundary since the death. */
-static bool have_gone_on(sim_job *job, void *argument)
-{
-    const survivor *self = argument;
-    bool all = true;
-    (void)job;
-    for (uint32_t i = 0; i < WORKERS; i++) {
-        all = all && (i == self->dead || self->programs[i].boundaries > self->before + 1);
-    }
-    return all;
 }
 
 /* Where the last member is the coordinator, in a process of its own. */
@@ -328,35 +285,6 @@ static void a_connection_that_breaks_is_no_death(void **state)
     }
 }
 
-/* Rank 0 leaves in good order, and the steps of the others are longer than it waits for them. They go on without it. */
-static void the_coordinator_may_leave(void **state)
-{
-    (void)state;
-    for (uint32_t kind = 0; kind < 4; kind++) {
-        sim_job_config config = sim_job_config_default(WORKERS, kind / 2);
-        config.engine.survive = kind % 2 == 0 ? TRIB_SURVIVE_WORKERS : TRIB_SURVIVE_CONTINUE;
-        sim_job *job = sim_bed_open(&config);
-        sim_job_leave(job, 0);
-        (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * config.engine.close_timeout_ns, NULL, NULL);
-        program programs[WORKERS] = {{.job = job}};
-        for (uint32_t i = 1; i < WORKERS; i++) {
-            programs[i] = (program){.job = job, .index = i};
-            advance(&programs[i]);
-        }
-        survivor others = {.programs = programs, .dead = 0, .before = 0};
-        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, have_gone_on, &others));
-        const char *address = job->members[1].engine->coordinator_address;
-        others.before = programs[1].boundaries;
-        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, have_gone_on, &others));
-        /* other threads may still read the text */
-        assert_ptr_equal(address, job->members[1].engine->coordinator_address);
-        assert_int_equal(job->members[1].engine->roster->worker_count, WORKERS - 1);
-        assert_int_equal(job->members[1].engine->roster->lost, 0);
-        assert_true(sim_job_close(job, 60 * SECOND));
-        sim_job_free(job);
-    }
-}
-
 /* ---- The job ends while the cores close ---- */
 
 static bool core_0_is_left(sim_job *job, void *argument)
@@ -491,7 +419,6 @@ int main(void)
                                        cmocka_unit_test(one_that_leaves_is_not_awaited),
                                        cmocka_unit_test(one_that_leaves_does_not_hold_it_up),
                                        cmocka_unit_test(a_connection_that_breaks_is_no_death),
-                                       cmocka_unit_test(the_coordinator_may_leave),
                                        cmocka_unit_test(cores_do_not_outlive_the_job),
                                        cmocka_unit_test(a_joiner_leaves_a_minority)};
     return cmocka_run_group_tests_name("boundaries", tests, NULL, NULL);

@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/worker/rank_group.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 5, COUNT = 5000, ROUNDS = 6 };
@@ -182,6 +183,22 @@ static void check_alike(const bed *self, uint32_t died, uint64_t seed)
     }
 }
 
+/* Another thread has compared the ranks of its group with the last roster, and goes on now. */
+static void check_late_group(const bed *self, uint32_t died)
+{
+    trib_engine *engine = engine_of(&self->players[died == 0 ? 1 : 0]);
+    const int32_t ranks[] = {engine->config.rank, WORKERS - 1};
+    trib_group_desc desc;
+    trib_error error = {.status = TRIB_OK};
+    uintptr_t handle = 0;
+    trib_group_desc_init(&desc, sizeof desc);
+    desc.name = "late";
+    desc.ranks = ranks;
+    desc.rank_count = 2;
+    assert_int_equal(trib_rank_group_find_or_add(engine, &desc, engine->roster->before, &handle, &error),
+                     TRIB_EPOCH_CHANGED);
+}
+
 static void run(uint32_t died, uint32_t servers, uint64_t seed)
 {
     sim_job_config config = sim_job_config_default(WORKERS, servers);
@@ -210,6 +227,7 @@ static void run(uint32_t died, uint32_t servers, uint64_t seed)
                  self->wrong);
     }
     check_alike(self, died, seed);
+    check_late_group(self, died);
     assert_true(sim_job_close(self->job, 60 * SECOND));
     sim_job_free(self->job);
     for (uint32_t i = 0; i < WORKERS; i++) {

@@ -158,12 +158,70 @@ static void no_place_of_another_is_taken(void **state)
     sim_job_free(job);
 }
 
+static void joins(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)job;
+    (void)link;
+    config->worker_count = WORKERS;
+    config->rank = member == WORKERS ? -1 : config->rank;
+}
+
+/* Returns true if that process had a connection to the coordinator. */
+static bool break_joiner(const sim_job *job)
+{
+    for (trib_link *link = job->members[0].engine->cores[0].host.links; link != NULL; link = link->next) {
+        if (link->conn != NULL && link->state == TRIB_LINK_READY && link->purpose == TRIB_PURPOSE_CONTROL &&
+            !link->outgoing && link->peer >= WORKERS && link->peer < TRIB_MEMBERS_MAX) {
+            link->conn->transport->ops->conn_close(link->conn, false);
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool is_told(sim_job *job, void *unused)
+{
+    (void)unused;
+    return atomic_load(&job->members[0].engine->phase) == TRIB_PHASE_ENDED;
+}
+
+/* One worker dies, and another one is cut off. A process that joins, breaks off and comes again all the while gives
+ * that one no more time. */
+static void a_joiner_that_comes_and_goes_gives_no_time(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS + 1, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.peer_timeout_ns = 2 * SECOND;
+    config.tweak = joins;
+    trib_error error = {.status = TRIB_OK};
+    sim_job *job = sim_job_open(&config, &error);
+    assert_non_null(job);
+    assert_true(sim_job_run(job, 5 * SECOND, workers_are_ready, NULL));
+    trib_sim_node_regroup(job->members[WORKERS - 1].node, 1);
+    sim_job_kill(job, 1);
+    uint32_t passed = 0, broken = 0;
+    const int64_t killed_ns = trib_sim_now(job->sim);
+    (void)sim_job_run(job, killed_ns + SECOND / 2, NULL, NULL);
+    assert_int_equal(trib_membership_advance(job->members[0].engine, on_advanced, &passed, &error), TRIB_OK);
+    for (int64_t at_ns = SECOND; at_ns < 8 * SECOND && !is_told(job, NULL); at_ns += SECOND) {
+        (void)sim_job_run(job, killed_ns + at_ns, is_told, NULL);
+        broken += break_joiner(job);
+    }
+    assert_true(is_told(job, NULL));
+    assert_true(broken >= 3);
+    assert_non_null(strstr(job->members[0].engine->fate.text, "no majority"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_member_that_dies_is_named),
         cmocka_unit_test(time_that_a_member_missed_ends_no_handshake),
         cmocka_unit_test(no_place_of_another_is_taken),
+        cmocka_unit_test(a_joiner_that_comes_and_goes_gives_no_time),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }

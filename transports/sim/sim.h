@@ -79,6 +79,8 @@ uint64_t trib_sim_node_bytes_in(const trib_sim_node *node);
 void trib_sim_node_regroup(trib_sim_node *node, uint32_t group);
 /* Lets nothing leave the node, or nothing reach it. */
 void trib_sim_node_block(trib_sim_node *node, bool out, bool in);
+/* Nothing passes between the two nodes, which reach all others, or it does again. Of a network's first 64 nodes. */
+void trib_sim_node_shun(trib_sim_node *node, trib_sim_node *other, bool begins);
 /* A firewall begins to refuse connections that the node makes, or ends that. Others reach the node. */
 void trib_sim_node_reject(trib_sim_node *node, bool begins);
 /* Ends the process there: its connections end, the peers that it reaches see a reset, nobody can connect to it. */

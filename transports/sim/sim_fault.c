@@ -109,6 +109,15 @@ void trib_sim_node_block(trib_sim_node *node, bool out, bool in)
     look_around(node);
 }
 
+void trib_sim_node_shun(trib_sim_node *node, trib_sim_node *other, bool begins)
+{
+    trib_assert(node->index < 64 && other->index < 64 && node != other);
+    const uint64_t it = UINT64_C(1) << node->index, others = UINT64_C(1) << other->index;
+    node->shuns = begins ? node->shuns | others : node->shuns & ~others;
+    other->shuns = begins ? other->shuns | it : other->shuns & ~it;
+    look_around(node);
+}
+
 void trib_sim_node_reject(trib_sim_node *node, bool begins)
 {
     node->is_rejected = begins;

@@ -35,7 +35,8 @@ struct trib_sim_node {
     sim_port wire, local;
     double ingress_byte_ns;
     int64_t ingress_free_ns;
-    uint32_t group;
+    uint32_t group, index;      /* index: its place in the order of creation */
+    uint64_t shuns;             /* a bit for each node that it does not reach, by index */
     bool blocks_out, blocks_in; /* nothing leaves it, or reaches it */
     bool is_rejected;           /* its own connections are refused everywhere */
     bool dead;

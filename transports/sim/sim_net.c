@@ -123,6 +123,7 @@ trib_sim_node *trib_sim_node_create(trib_sim_net *net, const char *name, const t
     trib_assert(strlen(name) < TRIB_SIM_NAME_MAX && strpbrk(name, ":,~") == NULL);
     trib_sim_node *node = make_node(net, name, link);
     if (node != NULL) {
+        node->index = net->nodes != NULL ? net->nodes->index + 1 : 0;
         node->next = net->nodes;
         net->nodes = node;
     }
@@ -165,7 +166,8 @@ bool trib_sim_passes(const sim_flow *flow)
 {
     const sim_pair *pair = flow->pair;
     return !pair->forgotten && pair->ends[0].node->group == pair->ends[1].node->group &&
-           !pair->ends[flow->from].node->blocks_out && !pair->ends[1 - flow->from].node->blocks_in;
+           !pair->ends[flow->from].node->blocks_out && !pair->ends[1 - flow->from].node->blocks_in &&
+           (pair->ends[0].node->shuns >> pair->ends[1].node->index % 64 & 1) == 0;
 }
 
 bool trib_sim_reachable(const sim_pair *pair)
