@@ -666,7 +666,8 @@ typedef struct trib_codec_desc {
 TRIB_API void trib_codec_desc_init(trib_codec_desc *desc, size_t struct_size);
 
 /* The function "trib_codec_library" of a shared object that TRIB_CODEC_LIBRARY names: returns *count_out codecs, which
- * stay as they are until the process ends. Called when an engine is created; the object stays loaded. */
+ * stay as they are until the process ends. Called when an engine is created; the object stays loaded. It may call
+ * trib_codec_desc_init without being linked with the library. */
 typedef const trib_codec_desc *(*trib_codec_library_fn)(uint32_t *count_out);
 
 /* ---- Tensors ------------------------------------------------------------------------------------------------ */

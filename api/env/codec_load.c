@@ -13,9 +13,21 @@
 
 #define ENTRY "trib_codec_library"
 
+/* Lets the object call this library without being linked with it, also where only an interpreter's module has loaded
+ * it. */
+static void show_own_symbols(void)
+{
+    static const char here;
+    Dl_info self;
+    if (dladdr(&here, &self) != 0 && self.dli_fname != NULL) {
+        (void)dlopen(self.dli_fname, RTLD_NOW | RTLD_NOLOAD | RTLD_GLOBAL);
+    }
+}
+
 static trib_status find_codecs(const char *path, const trib_codec_desc **descs_out, uint32_t *count_out,
                                trib_error *error)
 {
+    show_own_symbols();
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
     if (library == NULL) {
         /* NOLINTNEXTLINE(concurrency-mt-unsafe): glibc has a text for each thread */

@@ -83,6 +83,7 @@ typedef struct trib_env {
      * some. NULL: addresses do not change. */
     bool (*resolve)(void *resolver, trib_address *found_out);
     void *resolver;
+    const char *modelled_codec; /* text of the codec that a program's codec models in a study; NULL: none */
     /* The store of the job's last epoch (job/store.h). NULL: there is none. */
     const trib_store_ops *store_ops;
     void *store;

@@ -116,11 +116,13 @@ static trib_partitioning *read_cut(const trib_engine *engine, const trib_tensor 
                                             : trib_partitioning_create(tensor->layout, tensor->members, counts,
                                                                        trib_dtype_size(tensor->dtype));
     const uint32_t local_size = tensor->is_sharded ? trib_engine_local_size(engine) : 0;
+    const uint32_t least =
+        trib_tensor_chunk_least(engine->roster, tensor->codec_text, engine->env.modelled_codec, tensor->dtype);
     bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
     if (is_cut) {
-        trib_partitioning_divide(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size));
+        trib_partitioning_divide(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size, least));
         if (cut->partition_bytes != partition_bytes && local_size == 0) {
-            trib_partitioning_divide(cut, trib_tensor_partition_bytes_slow(engine->roster, cut->bytes));
+            trib_partitioning_divide(cut, trib_tensor_partition_bytes_slow(engine->roster, cut->bytes, least));
         }
         is_cut = cut->partition_bytes == partition_bytes &&
                  trib_partitioning_send_bytes(cut, tensor->group_place) == tensor->bytes;

@@ -83,8 +83,11 @@ bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
         return true;
     }
     const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
-    trib_partitioning_divide(cut, is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes)
-                                          : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size));
+    const char *modelled = self->core->engine->env.modelled_codec;
+    const uint32_t least = trib_tensor_chunk_least(self->roster, entry->codec, modelled, entry->dtype);
+    trib_partitioning_divide(cut,
+                             is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes, least)
+                                     : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size, least));
     entry->cut = cut;
     return deal_partitions(self, entry);
 }

@@ -343,12 +343,15 @@ static inline bool trib_tensor_copy_allows(const trib_tensor *tensor, uint32_t r
  * small tensor. */
 uint32_t trib_shard_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chunk_bytes, uint32_t local_size,
                           uint32_t machines, uint32_t summers);
+/* Returns the size below which chunks and partitions are not made smaller, because encoded they would be hardly larger
+ * than their headers; 0: there is none. `codec` is the text of the tensor's declaration; `modelled`: see trib_env. */
+uint32_t trib_tensor_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype);
 /* Returns the partition size of a tensor; local_size: local ranks that share it on their devices, 0: host memory. */
-uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size);
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size, uint32_t least);
 /* Returns the partition size in host memory when links were measured to be slow. */
-uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes);
+uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes, uint32_t least);
 /* Returns the chunk size. All members compute the same value. */
-uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes);
+uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes, uint32_t least);
 /* Allocates one bit per chunk of `tasks` partitions. Returns NULL if memory runs out. */
 uint64_t *trib_tensor_make_bits(const trib_tensor *tensor, uint32_t tasks);
 /* Allocates and fills in the tasks of a tensor in host memory, or of one that the host exchanges for its devices.

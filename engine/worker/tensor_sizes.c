@@ -1,4 +1,5 @@
 /* tensor_sizes.c - how long the partitions and chunks of a tensor are. All members compute the same sizes. */
+#include "engine/codec/codec.h"
 #include "engine/worker/op.h"
 
 #define PARTITIONS_EACH 64u      /* partitions for each owner of a large tensor, to balance the load */
@@ -9,26 +10,55 @@
 #define CHUNKS_EACH_SMALL 32u     /* chunks below CHUNK_SMALL for each core, where the cost of a message weighs more */
 #define CHUNK_SMALL (64u << 10)
 #define CHUNK_MIN (16u << 10)
+#define ENCODED_SMALL (2u << 10) /* codecs that make less of CHUNK_MIN get larger chunks, because of the headers */
+#define ENCODED_MIN (8u << 10)   /* bytes of their encoded chunks: less than 3 % of headers on the way and back */
 #define PARTITION_ONE_WAY (128u << 10) /* largest partition where members have several networks */
 
 /*
  * A worker sends to all cores that sum at the same time. The first sums can return when each core has received one
  * chunk. A tensor therefore takes longer than its bytes by that time, one part in CHUNKS_EACH if it is large enough.
  */
-static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster)
+static uint32_t fair_chunk(uint64_t bytes, const trib_roster *roster, uint32_t least)
 {
     const uint64_t cores = trib_roster_summing_cores(roster);
     uint32_t chunk = roster->chunk_bytes;
-    while (chunk > CHUNK_MIN && roster->partition_bytes / (chunk / 2) <= TRIB_SUM_CHUNKS_MAX &&
+    while (chunk > CHUNK_MIN && chunk > least && roster->partition_bytes / (chunk / 2) <= TRIB_SUM_CHUNKS_MAX &&
            chunk * cores * (chunk > CHUNK_SMALL ? CHUNKS_EACH : CHUNKS_EACH_SMALL) > bytes) {
         chunk /= 2;
     }
     return chunk;
 }
 
-uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
+uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes, uint32_t least)
 {
-    return trib_roster_is_one_host(roster) ? roster->chunk_bytes : fair_chunk(bytes, roster);
+    return trib_roster_is_one_host(roster) ? roster->chunk_bytes : fair_chunk(bytes, roster, least);
+}
+
+/*
+ * Programs' codecs and auto have no least size, because a coordinator need not know what they make. k elements of each
+ * partition have none either: the size of partitions decides how many that are.
+ */
+uint32_t trib_tensor_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype)
+{
+    trib_codec_config config;
+    trib_status status = trib_codec_parse(codec, &config, NULL);
+    if (status != TRIB_OK && modelled != NULL) {
+        status = trib_codec_parse(modelled, &config, NULL);
+    }
+    if (status != TRIB_OK || config.codec == NULL || config.codec->check(&config.params, dtype, NULL) != TRIB_OK) {
+        return 0;
+    }
+    const bool is_sparse = config.codec->id == TRIB_CODEC_TOPK || config.codec->id == TRIB_CODEC_RANDOMK;
+    uint32_t chunk = CHUNK_MIN;
+    const uint32_t element = (uint32_t)trib_dtype_size(dtype);
+    if ((is_sparse && config.params.k != 0) ||
+        config.codec->bound(&config.params, dtype, chunk / element) >= ENCODED_SMALL) {
+        return 0;
+    }
+    while (chunk < roster->chunk_bytes && config.codec->bound(&config.params, dtype, chunk / element) < ENCODED_MIN) {
+        chunk *= 2;
+    }
+    return chunk < roster->chunk_bytes ? chunk : roster->chunk_bytes;
 }
 
 /*
@@ -46,15 +76,15 @@ uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes)
  *
  * Sizes are powers of two, so a partition larger than a chunk consists of whole chunks.
  */
-static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing)
+static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32_t summing, uint32_t least)
 {
     const bool is_one_host = trib_roster_is_one_host(roster);
     const uint64_t wanted = (uint64_t)(is_one_host ? PARTITIONS_EACH_NEAR : PARTITIONS_EACH) * summing;
     const uint64_t pushed = bytes * roster->worker_count;
     const uint32_t one_way = roster->chunk_bytes < PARTITION_ONE_WAY ? roster->chunk_bytes : PARTITION_ONE_WAY;
     const uint32_t most = !is_one_host && trib_roster_has_networks(roster) ? one_way : roster->partition_bytes;
-    const uint32_t few = fair_chunk(bytes, roster) > PARTITION_FEW ? fair_chunk(bytes, roster) : PARTITION_FEW;
-    uint64_t fair = is_one_host ? roster->chunk_bytes : PARTITION_MIN;
+    const uint32_t chunk = fair_chunk(bytes, roster, least), few = chunk > PARTITION_FEW ? chunk : PARTITION_FEW;
+    uint64_t fair = is_one_host ? roster->chunk_bytes : least > PARTITION_MIN ? least : PARTITION_MIN;
     while (fair < most &&
            (fair * wanted < bytes || ((is_one_host || fair < few) && fair * TRIB_TENSOR_MESSAGES_MAX < pushed))) {
         fair *= 2;
@@ -62,13 +92,13 @@ static uint32_t fair_partition(uint64_t bytes, const trib_roster *roster, uint32
     return fair < most ? (uint32_t)fair : most;
 }
 
-uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size)
+uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size, uint32_t least)
 {
     const uint64_t chunk = roster->chunk_bytes;
     const uint32_t asked = roster->partition_bytes, summing = trib_roster_summing(roster);
     const bool is_alone = local_size >= roster->worker_count; /* a job of one machine has no owners */
     const uint32_t wanted = local_size == 0
-                                ? fair_partition(bytes, roster, summing)
+                                ? fair_partition(bytes, roster, summing, least)
                                 : trib_shard_bytes(bytes, asked, roster->chunk_bytes, local_size,
                                                    roster->worker_count / local_size, is_alone ? 0 : summing);
     if (bytes <= (uint64_t)TRIB_PARTITIONS_MAX * wanted) {
@@ -82,9 +112,9 @@ uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, 
  * On a slow link a message takes so long that its processing cost does not count. Partitions may then be small
  * enough for a small tensor to have some for every owner.
  */
-uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes)
+uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t bytes, uint32_t least)
 {
-    const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0), summing = trib_roster_summing(roster);
+    const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0, least), summing = trib_roster_summing(roster);
     if (trib_roster_is_one_host(roster)) {
         return usual;
     }
@@ -95,7 +125,7 @@ uint32_t trib_tensor_partition_bytes_slow(const trib_roster *roster, uint64_t by
     for (size_t i = 0; i < sizeof steps / sizeof steps[0]; i++) {
         const uint64_t most =
             (uint64_t)steps[i].each * summing < TRIB_PARTITIONS_MAX ? steps[i].each * summing : TRIB_PARTITIONS_MAX;
-        while (fair > steps[i].bytes && fair / 2 * most >= bytes) {
+        while (fair > steps[i].bytes && fair > least && fair / 2 * most >= bytes) {
             fair /= 2;
         }
     }

@@ -28,7 +28,8 @@
 typedef struct live_gradient {
     struct live_step *step;
     trib_tensor *tensor;
-    void *buffer;
+    void *buffer;              /* of its sum */
+    float *contents;           /* with --random; NULL: the sum replaces the zeros */
     int64_t given_ns, back_ns; /* when it was submitted, and when its latest sum was back; 0: it is not back */
 } live_gradient;
 
@@ -37,7 +38,7 @@ typedef struct live_step {
     study_model *model;
     uint32_t iterations;
     double compute;
-    bool priorities, cross_barrier, together, json;
+    bool priorities, cross_barrier, together, random, json;
     trib_engine *engine;
     trib_engine_info info;
     live_gradient *gradients;
@@ -94,7 +95,8 @@ static void submit_gradient(live_step *self, uint32_t index)
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.tensor = gradient->tensor;
-    params.input = params.output = gradient->buffer;
+    params.input = gradient->contents != NULL ? gradient->contents : gradient->buffer;
+    params.output = gradient->buffer;
     params.done_cb = on_done;
     params.user = gradient;
     trib_error error = {.status = TRIB_OK};
@@ -178,6 +180,19 @@ static void run_steps(live_step *self)
 
 /* ---- The whole ---- */
 
+/* Sums of three random numbers lie around 0 much as gradients do. */
+static float *random_contents(const live_step *self, uint64_t bytes, uint64_t seed)
+{
+    float *contents = part_alloc("step", self->engine, bytes);
+    for (uint64_t i = 0; i < bytes / 4; i++) {
+        seed = seed * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+        contents[i] = (float)((int64_t)(seed >> 43) + (int64_t)(seed >> 22 & 0x1fffff) +
+                              (int64_t)(seed >> 1 & 0x1fffff) - 3 * (1 << 20)) /
+                      (1 << 20);
+    }
+    return contents;
+}
+
 static void declare_all(live_step *self)
 {
     const study_model *model = self->model;
@@ -194,6 +209,10 @@ static void declare_all(live_step *self)
                      desc.name);
         self->gradients[i].buffer = part_alloc("step", self->engine, model->tensors[i].bytes);
         memset(self->gradients[i].buffer, 0, model->tensors[i].bytes);
+        if (self->random) {
+            self->gradients[i].contents =
+                random_contents(self, model->tensors[i].bytes, (uint64_t)self->info.rank << 32 | i);
+        }
     }
 }
 
@@ -244,6 +263,7 @@ static int parse_options(live_step *self, int argc, char **argv)
         {OPTION_SET("--cross-barrier", &self->cross_barrier,
                     "a layer's forward pass waits for that layer's gradients only")},
         {OPTION_SET("--together", &self->together, "all workers begin each backward pass at the same time")},
+        {OPTION_SET("--random", &self->random, "gradients are random numbers, the same in each step; else zeros")},
         {OPTION_SET("--json", &self->json, "one JSON object")},
     };
     const option_table table = {
@@ -274,6 +294,7 @@ int step_command(int argc, char **argv)
     const bool fine = self.info.rank != 0 || report_steps(&self);
     for (uint32_t i = 0; i < self.model->count; i++) {
         trib_free(self.engine, self.gradients[i].buffer);
+        trib_free(self.engine, self.gradients[i].contents);
     }
     (void)trib_engine_destroy(self.engine);
     free(self.gradients);

@@ -109,6 +109,7 @@ void study_codec_apply(const study_codec *codec, trib_codec_desc *desc, sim_job_
     job->engine.codecs = desc;
     job->engine.codec_count = 1;
     job->engine.codec = codec->two_way ? MODELLED ",two_way" : MODELLED;
+    job->modelled_codec = codec->text;
     job->costs.work[TRIB_COST_ENCODE].byte_ns = codec->speed.encode_ns;
     job->costs.work[TRIB_COST_DECODE].byte_ns = codec->speed.decode_ns;
 }

@@ -175,6 +175,7 @@ static trib_status member_create(sim_job *job, uint32_t index, trib_error *error
         .nothing = given->void_bytes > 0 ? &job->nothing : NULL,
         .may_alloc = given->may_alloc,
         .user = member,
+        .modelled_codec = given->modelled_codec,
         .device_world = given->device_world,
         .store = given->has_store ? &job->store : NULL,
     };

@@ -27,8 +27,9 @@ typedef struct sim_job_config {
     trib_sim_link link; /* link of every node; tweak may change that of one */
     /* Further links of every node, each in a network of its own, up to the first one without a rate. */
     trib_sim_link further[TRIB_SIM_NETWORKS_MAX - 1];
-    uint64_t void_bytes; /* not 0: buffers are taken from this much memory without contents */
-    trib_config engine;  /* settings of all engines; trib_config_init first */
+    uint64_t void_bytes;        /* not 0: buffers are taken from this much memory without contents */
+    trib_config engine;         /* settings of all engines; trib_config_init first */
+    const char *modelled_codec; /* see trib_env; NULL: none */
     /* Changes the settings of one member; may be NULL. */
     void (*tweak)(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link);
     bool (*may_alloc)(void *member, size_t size); /* NULL: memory never runs out */

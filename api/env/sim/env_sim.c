@@ -174,6 +174,7 @@ trib_status trib_engine_create_sim(const trib_sim_host *host, const trib_config 
         .memory_alloc_blocking = memory_alloc,
         .memory_free = memory_free,
         .memory = self,
+        .modelled_codec = host->modelled_codec,
         .may_alloc = may_alloc,
         .fini = close_env,
     };

@@ -32,7 +32,8 @@ typedef struct trib_sim_host {
     /* Asked before every allocation of the data path; false: it fails. NULL: none does. */
     bool (*may_alloc)(void *user, size_t size);
     void *user;
-    trib_sim_store *store; /* the store in which its job is kept; NULL: none */
+    const char *modelled_codec; /* see trib_env; outlives the engine */
+    trib_sim_store *store;      /* the store in which its job is kept; NULL: none */
     /* world of devices in plain memory ("host"); NULL: collectives need local_size 1 */
     struct trib_host_world *device_world;
 } trib_sim_host;

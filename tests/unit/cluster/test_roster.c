@@ -346,14 +346,14 @@ static void test_limits_of_cutting(void **state)
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.%u.%u:1", i / 250, i % 250 + 1);
     }
     for (uint64_t bytes = 1; bytes <= UINT64_C(1) << 36; bytes = bytes * 3 + 1) {
-        const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0);
-        const uint32_t slow = trib_tensor_partition_bytes_slow(roster, bytes);
+        const uint32_t usual = trib_tensor_partition_bytes(roster, bytes, 0, 0);
+        const uint32_t slow = trib_tensor_partition_bytes_slow(roster, bytes, 0);
         assert_true(slow <= usual);
         assert_true(trib_tensor_partition_count(bytes, usual) <= 65536);
         assert_true(trib_tensor_partition_count(bytes, slow) <= 65536);
     }
     roster->partition_bytes = 4096u * 65536u * 15u;
-    assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 64u << 10);
+    assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20, 0), 64u << 10);
     free(roster);
 }
 
@@ -370,66 +370,80 @@ static void test_partitions(void **state)
         roster->members[i].sums = true;
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.%u:1", i + 1);
     }
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0, 0), 32u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0, 0), 1u << 20);
     /* 128 partitions for each core if they have at least 64 KiB, otherwise 32 of at least 16 KiB. */
     for (uint32_t reactors = 1; reactors <= 4; reactors *= 2) {
         for (uint32_t i = 0; i < 4; i++) {
             roster->members[i].reactors = reactors;
         }
-        assert_int_equal(trib_tensor_chunk_bytes(roster, 128u << 20), (256u << 10) / reactors);
-        assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20), reactors == 1 ? 32u << 10 : 16u << 10);
-        assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30), 256u << 10);
+        assert_int_equal(trib_tensor_chunk_bytes(roster, 128u << 20, 0), (256u << 10) / reactors);
+        assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20, 0), reactors == 1 ? 32u << 10 : 16u << 10);
+        assert_int_equal(trib_tensor_chunk_bytes(roster, UINT64_C(1) << 30, 0), 256u << 10);
     }
     /* 64 partitions for each member, with many workers too, because those send as many chunks. */
     roster->worker_count = 64;
-    assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0), 64u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 64u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 16u << 20, 0, 0), 64u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0, 0), 64u << 10);
     roster->worker_count = 4;
     /* Slow links can take that many messages. Of a small tensor every member gets 16 parts, or two. */
-    assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0), 64u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20), 32u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 20), 256u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (1u << 20) + 4), 32u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20), 16u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (64u << 10) + 4), 16u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 10), 8u << 10);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64), 8u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0, 0), 64u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20, 0), 32u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (1u << 20) + 4, 0), 32u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20, 0), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, (64u << 10) + 4, 0), 16u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 10, 0), 8u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64, 0), 8u << 10);
+    /* Codecs that make little of a chunk get chunks of which they make 8 KiB, and no smaller partitions. */
+    const uint32_t onebit = trib_tensor_chunk_least(roster, "onebit,ef=vanilla", NULL, TRIB_FLOAT32);
+    assert_int_equal(onebit, 256u << 10);
+    assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20, onebit), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0, onebit), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20, onebit), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0, onebit), 1u << 20);
+    assert_int_equal(trib_tensor_chunk_least(roster, "int8", NULL, TRIB_FLOAT32), 0);
+    assert_int_equal(trib_tensor_chunk_least(roster, "topk,ratio=0.05", NULL, TRIB_FLOAT32), 128u << 10);
+    assert_int_equal(trib_tensor_chunk_least(roster, "mine", "onebit", TRIB_FLOAT32), onebit);
+    assert_int_equal(trib_tensor_chunk_least(roster, "mine", NULL, TRIB_FLOAT32), 0);
+    assert_int_equal(trib_tensor_chunk_least(roster, "topk,k=100", NULL, TRIB_FLOAT32), 0);
+    assert_int_equal(trib_tensor_chunk_least(roster, "none", NULL, TRIB_FLOAT32), 0);
+    assert_int_equal(trib_tensor_chunk_least(roster, "auto", NULL, TRIB_FLOAT32), 0);
     /* More than 65,536 partitions of the largest size: larger partitions, of whole chunks. */
-    assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0), (1u << 20) + (256u << 10));
+    assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0, 0), (1u << 20) + (256u << 10));
     /* Where a link has several networks each partition takes one of them. There are none where a transport is better
      * than TCP, or where machines sum first. */
     trib_member_info *one = &roster->members[2];
     one->reactors = 1;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1,10.1.0.3:1,10.2.0.3:1,");
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 256u << 10);
     one->subflows = true;
     assert_int_equal(trib_roster_networks(roster, 2, 0), 3);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 128u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 32u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 128u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0, 0), 32u << 10);
     roster->chunk_bytes = 64u << 10;
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 64u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 64u << 10);
     roster->chunk_bytes = 256u << 10;
     roster->local_size = 2;
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 256u << 10);
     roster->local_size = 0;
     snprintf(one->addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.3:1+rdma,10.1.0.3:1+rdma");
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 256u << 10);
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "127.0.0.1:%u", i + 1);
     }
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
-    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20), 256u << 10);
-    assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes_slow(roster, 1u << 20, 0), 256u << 10);
+    assert_int_equal(trib_tensor_chunk_bytes(roster, 1u << 20, 0), 256u << 10);
     /* There are none within one host either, whose members do not use its networks. */
     for (uint32_t i = 0; i < 4; i++) {
         snprintf(roster->members[i].addresses[0].text, TRIB_ADDRESS_MAX, "10.0.0.1:%u,10.1.0.1:%u", i + 1, i + 1);
         roster->members[i].subflows = true;
     }
-    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0), 256u << 10);
-    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0), 1u << 20);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 20, 0, 0), 256u << 10);
+    assert_int_equal(trib_tensor_partition_bytes(roster, 64u << 20, 0, 0), 1u << 20);
     free(roster);
 }
 
