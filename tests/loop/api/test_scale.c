@@ -181,6 +181,7 @@ static void test_limits(void **state)
     job_close(&whole);
     job_open(&whole, 2, 1, NULL);
     uint16_t large[2] = {0x7bff, 0x7bff}; /* 65504, the largest float16 */
+    float opposite[2] = {1, -1};          /* the average of both, times -1, is -0 */
     trib_op *ops[2];
     for (int rank = 0; rank < 2; rank++) {
         tensor = job_declare(whole.engines[rank], "large", TRIB_FLOAT16, 1);
@@ -191,6 +192,16 @@ static void test_limits(void **state)
     for (int rank = 0; rank < 2; rank++) {
         assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
         assert_int_equal(large[rank], 0x7bff);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        trib_op_params params = {.input = &opposite[rank], .output = &opposite[rank], .postscale = -1};
+        params.tensor = job_declare(whole.engines[rank], "opposite", TRIB_FLOAT32, 1);
+        params.reduce = TRIB_AVG;
+        ops[rank] = submit(&whole, rank, params);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
+        assert_true(opposite[rank] == 0 && signbit(opposite[rank]));
     }
     job_close(&whole);
 }
