@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "tests/loop/job.h"
+#include "tests/loop/machines.h"
 #include "tests/support/values.h"
 
 #define COUNT 1027u
-#define WORKERS_MAX 3
+#define WORKERS_MAX 4
 
 /* Small enough for all types. */
 static double value(trib_dtype dtype, int rank, uint32_t i)
@@ -206,29 +206,47 @@ static void test_limits(void **state)
     job_close(&whole);
 }
 
-static void test_disagreement(void **state)
+/* One worker gives another factor than the others. */
+static void disagree(const job *self, trib_dtype dtype, bool before, const char *words)
 {
-    (void)state;
-    job whole;
-    trib_op *ops[2];
-    float numbers[2] = {1, 2};
-    job_open(&whole, 2, 1, NULL);
-    for (int rank = 0; rank < 2; rank++) {
-        trib_tensor *tensor = job_declare(whole.engines[rank], "g", TRIB_FLOAT32, 1);
-        ops[rank] = submit(&whole, rank,
+    trib_op *ops[WORKERS_MAX];
+    uint64_t numbers[WORKERS_MAX] = {0};
+    for (int rank = 0; rank < self->worker_count; rank++) {
+        const double factor = rank == 0 ? 0.5 : 0.25;
+        trib_tensor *tensor = job_declare(self->engines[rank], trib_dtype_name(dtype), dtype, 1);
+        ops[rank] = submit(self, rank,
                            (trib_op_params){.tensor = tensor,
                                             .input = &numbers[rank],
                                             .output = &numbers[rank],
-                                            .postscale = rank == 0 ? 0.5 : 0.25});
+                                            .prescale = before ? factor : 0,
+                                            .postscale = before ? 0 : factor});
     }
-    for (int rank = 0; rank < 2; rank++) {
+    for (int rank = 0; rank < self->worker_count; rank++) {
         trib_error error;
         assert_int_equal(job_wait(ops[rank], &error), TRIB_MISMATCH);
         assert_non_null(strstr(error.text, "0.25"));
         assert_non_null(strstr(error.text, "0.5"));
-        assert_non_null(strstr(error.text, "scales the sum by"));
+        assert_non_null(strstr(error.text, words));
     }
-    job_close(&whole);
+}
+
+static void test_disagreement(void **state)
+{
+    (void)state;
+    for (int machines = 0; machines <= 2; machines += 2) {
+        job whole;
+        if (machines > 0) {
+            machines_open(&whole, WORKERS_MAX, 0,
+                          (machines_shape){.local = 2, .mode = TRIB_LOCAL_SUM_ON, .reactors = 1});
+        } else {
+            job_open(&whole, 3, 1, NULL);
+        }
+        disagree(&whole, TRIB_FLOAT32, false, "scales the sum by");
+        disagree(&whole, TRIB_FLOAT16, true, "scales the sum by");
+        disagree(&whole, TRIB_INT64, false, "scales the sum by");
+        disagree(&whole, TRIB_INT32, true, "scales the integers by");
+        job_close(&whole);
+    }
 }
 
 typedef trib_status submitter(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error);
