@@ -16,7 +16,7 @@ trib_status trib_checkpoint(trib_engine *engine, const trib_op_params *params, t
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a checkpoint", error);
     status = status == TRIB_OK && params != NULL ? check_params(params, error) : status;
     if (status != TRIB_OK) {
         return status;

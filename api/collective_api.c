@@ -208,7 +208,7 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params, error);
+    trib_status status = trib_api_check_plain(engine, params, has_root ? "broadcast_bytes" : "all_gather_bytes", error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -250,7 +250,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a barrier", error);
     if (status == TRIB_OK && params != NULL) {
         status = trib_rank_group_hold(engine, (uintptr_t)params->group, &mine.group, error);
         mine.timeout_ns = params->timeout_ns;
@@ -272,7 +272,7 @@ trib_status trib_join(trib_engine *engine, const trib_op_params *params, trib_op
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a join", error);
     if (status != TRIB_OK) {
         return status;
     }

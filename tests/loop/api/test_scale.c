@@ -259,6 +259,7 @@ static void assert_refused(submitter *call, trib_engine *engine, trib_op_params 
     int64_t room[4] = {0};
     trib_op_params_init(&all, sizeof all);
     all.tensor = params.tensor;
+    all.flags = params.flags;
     all.input = all.output = room;
     all.reduce = params.reduce;
     all.prescale = params.prescale;
@@ -267,6 +268,31 @@ static void assert_refused(submitter *call, trib_engine *engine, trib_op_params 
     if (strstr(error.text, words) == NULL) {
         fail_msg("no \"%s\" in \"%s\"", words, error.text);
     }
+}
+
+/* What has no factors, and in part no flags, refuses them. */
+static void test_refused_elsewhere(void **state)
+{
+    (void)state;
+    job whole;
+    job_open(&whole, 1, 1, NULL);
+    trib_engine *engine = whole.engines[0];
+    trib_tensor *tensor = job_declare(engine, "floats", TRIB_FLOAT32, 1), *slices = NULL;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "slices";
+    desc.layout = TRIB_SLICES;
+    assert_int_equal(trib_tensor_declare(engine, &desc, &slices, NULL), TRIB_OK);
+    assert_refused(trib_broadcast, engine, (trib_op_params){.tensor = tensor, .prescale = 2}, TRIB_UNSUPPORTED,
+                   "does not reduce");
+    assert_refused(trib_all_gather, engine, (trib_op_params){.tensor = slices, .postscale = (double)NAN},
+                   TRIB_UNSUPPORTED, "does not reduce");
+    submitter *const plain[] = {trib_barrier, trib_checkpoint, trib_join, trib_broadcast_bytes, trib_all_gather_bytes};
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        assert_refused(plain[i], engine, (trib_op_params){.postscale = 2}, TRIB_UNSUPPORTED, "does not reduce");
+        assert_refused(plain[i], engine, (trib_op_params){.flags = TRIB_OP_ONCE}, TRIB_UNSUPPORTED, "has no flags");
+    }
+    job_close(&whole);
 }
 
 static void test_refused(void **state)
@@ -298,6 +324,7 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_every_type), cmocka_unit_test(test_alone),        cmocka_unit_test(test_in_other_ways),
         cmocka_unit_test(test_limits),     cmocka_unit_test(test_disagreement), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
