@@ -99,7 +99,8 @@ trib_status trib_op_prepare(trib_engine *engine, const trib_op_params *params, t
         status = trib_error_set(error, TRIB_INVALID, "op_out is NULL");
     }
     if (status == TRIB_OK) {
-        status = trib_api_read_params(engine, params, params == NULL ? TRIB_OP_PUSH_PULL : params->kind, &request, error);
+        status =
+            trib_api_read_params(engine, params, params == NULL ? TRIB_OP_PUSH_PULL : params->kind, &request, error);
     }
     if (status == TRIB_OK && request.tensor == NULL) {
         status = trib_error_set(error, TRIB_INVALID, "TRIB_OP_ONCE: such an operation is not prepared");

@@ -361,10 +361,12 @@ TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib
 
 /* Makes an id in the process that will keep the membership: rank 0, or the coordinator of its own. Its port stays
  * reserved in this process, with a descriptor, until that engine, created with the id, has taken it, or until
- * trib_unique_id_release; each id serves one engine. A process may make several. The host is that of TRIB_COORDINATOR, else the first that TRIB_LISTEN or TRIB_INTERFACE names,
- * else the first address of the machine's interfaces; trib_unique_id_create_at takes "host:0" or "host:port" instead.
- * The host may be the name or pattern of an interface ("eth0:0", "ib*:0"; docs/operating.md). TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no random bytes), TRIB_NO_MEMORY: *error (may be
- * NULL) says why, and *id_out is 0. May ask a resolver, and block for it. TRIB_ANY_THREAD. */
+ * trib_unique_id_release; each id serves one engine. A process may make several. The host is that of TRIB_COORDINATOR,
+ * else the first that TRIB_LISTEN or TRIB_INTERFACE names, else the first address of the machine's interfaces;
+ * trib_unique_id_create_at takes "host:0" or "host:port" instead, where the host may be the name or pattern of an
+ * interface ("eth0:0", "ib*:0"; docs/operating.md). TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no
+ * random bytes), TRIB_NO_MEMORY: *error (may be NULL) says why, and *id_out is 0. May ask a resolver, and block for it.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create(trib_unique_id *id_out, trib_error *error);
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create_at(const char *address, trib_unique_id *id_out,
                                                            trib_error *error);

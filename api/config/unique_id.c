@@ -99,9 +99,10 @@ trib_status trib_unique_id_take(uint64_t number, trib_error *error)
             "here; call trib_unique_id_create in the process of rank 0 (or of the coordinator)");
     }
     if (!move_place(at, PLACE_RESERVED, PLACE_TAKEN)) {
-        return trib_error_set(error, TRIB_STATE,
-                              "unique_id: an engine of this process has it, or has had it, or it was released; make a new id "
-                              "for each job");
+        return trib_error_set(
+            error, TRIB_STATE,
+            "unique_id: an engine of this process has it, or has had it, or it was released; make a new id "
+            "for each job");
     }
     return TRIB_OK;
 }
@@ -220,8 +221,7 @@ static trib_status resolve_here(const char *text, trib_address *wanted_out, trib
     if (trib_interfaces_expand(word, &found, NULL) != TRIB_OK) {
         trib_error why = {.status = TRIB_OK};
         const trib_status status = trib_address_resolve(text, wanted_out, &why);
-        return status == TRIB_OK ? status
-                                 : trib_error_set(error, status, "%.340s; no interface matches", why.text);
+        return status == TRIB_OK ? status : trib_error_set(error, status, "%.340s; no interface matches", why.text);
     }
     found.text[strcspn(found.text, ",")] = '\0';
     snprintf(host, sizeof host, strchr(found.text, ':') != NULL ? "[%s]%s" : "%s%s", found.text, colon);
@@ -253,8 +253,7 @@ static trib_status create(const char *address, trib_unique_id *id_out, trib_erro
     trib_address wanted;
     trib_unique_id_content content;
     layout bytes = {.number = 0};
-    trib_status status =
-        address != NULL ? resolve_here(address, &wanted, error) : choose_address(&wanted, error);
+    trib_status status = address != NULL ? resolve_here(address, &wanted, error) : choose_address(&wanted, error);
     if (status != TRIB_OK) {
         return status == TRIB_JOIN_FAILED ? TRIB_INVALID : status;
     }

@@ -166,48 +166,6 @@ static void an_address_that_is_not_here_is_refused(void **state)
     trib_unique_id_release(&id);
 }
 
-static void an_interface_is_an_address(void **state)
-{
-    (void)state;
-    static const char *const addresses[] = {"lo:0", "l*:0"};
-    for (size_t i = 0; i < sizeof addresses / sizeof addresses[0]; i++) {
-        trib_engine *engine = NULL;
-        trib_unique_id id;
-        trib_error error;
-        if (trib_unique_id_create_at(addresses[i], &id, &error) != TRIB_OK) {
-            fail_msg("%s: %s", addresses[i], error.text);
-        }
-        open_by_id(&id, &engine, 1);
-        destroy(&engine, 1);
-    }
-}
-
-/* Returns the descriptor that the next call gets. */
-static int next_descriptor(void)
-{
-    const int fd = dup(STDOUT_FILENO);
-    assert_true(fd >= 0);
-    close(fd);
-    return fd;
-}
-
-static void an_id_that_is_not_used_is_given_up(void **state)
-{
-    (void)state;
-    trib_config config;
-    const int free_before = next_descriptor();
-    const trib_unique_id id = make_id(), damaged = {.bytes = "no id"};
-    assert_int_not_equal(next_descriptor(), free_before);
-    trib_unique_id_release(NULL);
-    trib_unique_id_release(&damaged);
-    trib_unique_id_release(&id);
-    trib_unique_id_release(&id);
-    assert_int_equal(next_descriptor(), free_before);
-    configure(&config, 0, 1);
-    config.unique_id = &id;
-    refuses(&config, TRIB_STATE, "or it was released");
-}
-
 /* Rank 1 has the id of another job. That id's port is reserved, and no process listens there. */
 static void ids_that_differ_do_not_join(void **state)
 {
@@ -509,8 +467,6 @@ int main(void)
         cmocka_unit_test(an_id_serves_one_engine),
         cmocka_unit_test(bytes_that_are_no_id_are_refused),
         cmocka_unit_test(an_address_that_is_not_here_is_refused),
-        cmocka_unit_test(an_interface_is_an_address),
-        cmocka_unit_test(an_id_that_is_not_used_is_given_up),
         cmocka_unit_test(ids_that_differ_do_not_join),
         cmocka_unit_test(an_exchange_brings_the_address),
         cmocka_unit_test(a_callback_that_fails_is_named),

@@ -283,10 +283,8 @@ static void answers_are_of_the_handle(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_many_are_prepared_as_may_run),
-        cmocka_unit_test(a_refusal_uses_up_no_name),
-        cmocka_unit_test(a_cancellation_races_with_the_end),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(as_many_are_prepared_as_may_run),   cmocka_unit_test(a_refusal_uses_up_no_name),
+        cmocka_unit_test(a_cancellation_races_with_the_end), cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(answers_are_of_the_handle),
     };
     return cmocka_run_group_tests_name("handles of operations", tests, NULL, NULL);

@@ -322,8 +322,9 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type), cmocka_unit_test(test_alone),        cmocka_unit_test(test_in_other_ways),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_disagreement), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_every_type),        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_in_other_ways),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_disagreement),      cmocka_unit_test(test_refused),
         cmocka_unit_test(test_refused_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
