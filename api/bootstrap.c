@@ -149,13 +149,11 @@ static trib_status exchange(trib_bootstrap *self, trib_error *error)
                            code, (int)config->rank, mine->status != TRIB_OK ? "; and " : "", mine->text);
     }
     status = status == TRIB_OK ? check_cards(mine, cards, error) : status;
-    trib_unique_id_content unused = {.number = 0};
     if (status == TRIB_OK) {
         status = use_id(self, &cards[0].id, oob_source, error);
-    } else if (mine->rank == 0 && trib_unique_id_read(&mine->id, &unused, NULL) == TRIB_OK) {
-        trib_unique_id_drop(unused.number);
+    } else if (mine->rank == 0) {
+        trib_unique_id_release(&mine->id); /* nothing is there if none was made */
     }
-    trib_auth_wipe(&unused, sizeof unused);
     trib_auth_wipe(cards, ((size_t)config->worker_count + 1) * sizeof *cards); /* ids have the token */
     return status;
 }

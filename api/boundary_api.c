@@ -16,7 +16,7 @@ trib_status trib_checkpoint(trib_engine *engine, const trib_op_params *params, t
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a checkpoint", error);
     status = status == TRIB_OK && params != NULL ? check_params(params, error) : status;
     if (status != TRIB_OK) {
         return status;
@@ -51,26 +51,26 @@ trib_status trib_checkpoint(trib_engine *engine, const trib_op_params *params, t
 trib_status trib_op_boundary(const trib_op *handle, trib_boundary *boundary, trib_error *error)
 {
     trib_op *op = NULL;
-    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
+    trib_status status = trib_api_hold_op(handle, &op, error);
     if (status != TRIB_OK) {
         return status;
     }
     if (boundary == NULL || boundary->struct_size != sizeof *boundary) {
-        return trib_error_set(error, TRIB_INVALID, "boundary is NULL, or its struct_size is not its size");
+        status = trib_error_set(error, TRIB_INVALID, "boundary is NULL, or its struct_size is not its size");
+    } else if (!op->is_boundary) {
+        status = trib_error_set(error, TRIB_INVALID, "the operation is not one of trib_checkpoint");
+    } else if (!atomic_load(&op->is_over) || atomic_load(&op->claim) != 0) { /* its callback may ask, too */
+        status = trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
+    } else {
+        *boundary = (trib_boundary){.struct_size = sizeof *boundary,
+                                    .epoch = trib_epoch_number(op->roster->epoch),
+                                    .number = op->boundary_number,
+                                    .operations = op->boundary_operations,
+                                    .step = op->step,
+                                    .worker_count = (int32_t)op->contributors};
     }
-    if (op == NULL || !op->is_boundary) {
-        return trib_error_set(error, TRIB_INVALID, "the operation is not one of trib_checkpoint");
-    }
-    if (!atomic_load(&op->is_over) || atomic_load(&op->claim) != 0) { /* its callback may ask, too */
-        return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
-    }
-    *boundary = (trib_boundary){.struct_size = sizeof *boundary,
-                                .epoch = trib_epoch_number(op->roster->epoch),
-                                .number = op->boundary_number,
-                                .operations = op->boundary_operations,
-                                .step = op->step,
-                                .worker_count = (int32_t)op->contributors};
-    return TRIB_OK;
+    trib_op_unref(op);
+    return status;
 }
 
 trib_status trib_tensor_rounds(const trib_tensor *handle, uint32_t *rounds_out, trib_error *error)

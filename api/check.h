@@ -39,9 +39,15 @@ TRIB_CHECKED trib_status trib_api_check_lengths(const trib_engine *engine, const
 /* operation_api.c: checks and submits one operation. */
 TRIB_CHECKED trib_status trib_api_submit(trib_engine *engine, const trib_op_params *params, trib_op_kind kind,
                                          trib_op **op_out, trib_error *error);
-/* operation_api.c: the first checks of every operation. */
-TRIB_CHECKED trib_status trib_api_check_worker(trib_engine *engine, const trib_op_params *params, trib_error *error);
-/* Returns TRIB_INVALID if the group is not NULL and belongs to another engine. */
+/* op_params.c: the first check of every operation: the engine is a worker, and open. */
+TRIB_CHECKED trib_status trib_api_check_worker(trib_engine *engine, trib_error *error);
+/* op_params.c: the checks of an operation without a tensor of the caller's, which has neither flags nor factors. `name`
+ * is the operation's, for texts. */
+TRIB_CHECKED trib_status trib_api_check_plain(trib_engine *engine, const trib_op_params *params, const char *name,
+                                              trib_error *error);
+/* op_params.c: makes a request of parameters; the engine has been checked. */
+TRIB_CHECKED trib_status trib_api_read_params(const trib_engine *engine, const trib_op_params *params,
+                                              trib_op_kind kind, trib_request *request, trib_error *error);
 /* group_api.c: writes the lengths of the slices of a placed tensor, as trib_tensor_counts does. */
 TRIB_CHECKED trib_status trib_api_write_counts(const trib_tensor *tensor, const trib_partitioning *cut,
                                                uint64_t *counts, size_t capacity, size_t *count_out, trib_error *error);

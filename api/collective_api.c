@@ -48,34 +48,25 @@ static trib_status fail_unsuccessful(trib_error *error)
     return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
 }
 
-static trib_status find_succeeded(const trib_op *handle, trib_op **op_out, trib_error *error)
-{
-    trib_op *op = NULL;
-    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (op == NULL || atomic_load(&op->status) != TRIB_OK) {
-        return fail_unsuccessful(error);
-    }
-    *op_out = op;
-    return TRIB_OK;
-}
-
 trib_status trib_op_output(const trib_op *handle, void **data_out, uint64_t *bytes_out, trib_error *error)
 {
     trib_op *op = NULL;
-    const trib_status status = find_succeeded(handle, &op, error);
+    trib_status status = trib_api_hold_op(handle, &op, error);
     if (status != TRIB_OK) {
         return status;
     }
-    if (data_out != NULL) {
-        *data_out = op->output;
+    if (atomic_load(&op->status) != TRIB_OK) {
+        status = fail_unsuccessful(error);
+    } else {
+        if (data_out != NULL) {
+            *data_out = op->output;
+        }
+        if (bytes_out != NULL) {
+            *bytes_out = op->tensor->layout == TRIB_WHOLE ? op->tensor->bytes : op->output_bytes;
+        }
     }
-    if (bytes_out != NULL) {
-        *bytes_out = op->tensor->layout == TRIB_WHOLE ? op->tensor->bytes : op->output_bytes;
-    }
-    return TRIB_OK;
+    trib_op_unref(op);
+    return status;
 }
 
 trib_status trib_op_counts(const trib_op *handle, uint64_t *counts, size_t capacity, size_t *count_out,
@@ -100,20 +91,8 @@ static int32_t rank_at(const trib_op *op, uint32_t place)
     return (int32_t)(group != NULL ? group->ranks[place] : op->roster->members[place].rank);
 }
 
-trib_status trib_op_contributors(const trib_op *handle, int32_t *ranks, size_t capacity, size_t *count_out,
-                                 trib_error *error)
+static void list_contributors(const trib_op *op, int32_t *ranks, size_t capacity, size_t *count_out)
 {
-    trib_op *op = NULL;
-    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
-    if (status != TRIB_OK) {
-        return status;
-    }
-    if (op == NULL || !atomic_load(&op->is_over) || atomic_load(&op->claim) != 0) { /* its callback may ask, too */
-        return trib_error_set(error, TRIB_STATE, "the operation has not succeeded");
-    }
-    if (count_out == NULL || (capacity > 0 && ranks == NULL)) {
-        return trib_error_set(error, TRIB_INVALID, "%s is NULL", count_out == NULL ? "count_out" : "ranks");
-    }
     const bool is_from_one = trib_op_is_from_one(op);
     size_t count = 0;
     for (uint32_t i = 0; op->late_count > 0 && i < op->tensor->members && count < capacity; i++) {
@@ -126,7 +105,25 @@ trib_status trib_op_contributors(const trib_op *handle, int32_t *ranks, size_t c
                                                             : rank_at(op, is_from_one ? op->root_rank : i);
     }
     *count_out = op->contributors;
-    return TRIB_OK;
+}
+
+trib_status trib_op_contributors(const trib_op *handle, int32_t *ranks, size_t capacity, size_t *count_out,
+                                 trib_error *error)
+{
+    trib_op *op = NULL;
+    trib_status status = trib_api_hold_op(handle, &op, error);
+    if (status != TRIB_OK) {
+        return status;
+    }
+    if (!atomic_load(&op->is_over) || atomic_load(&op->claim) != 0) { /* its callback may ask, too */
+        status = fail_unsuccessful(error);
+    } else if (count_out == NULL || (capacity > 0 && ranks == NULL)) {
+        status = trib_error_set(error, TRIB_INVALID, "%s is NULL", count_out == NULL ? "count_out" : "ranks");
+    } else {
+        list_contributors(op, ranks, capacity, count_out);
+    }
+    trib_op_unref(op);
+    return status;
 }
 
 /* ---- Operations whose tensors the engine declares itself ---- */
@@ -208,7 +205,7 @@ static trib_status gather_bytes(trib_engine *engine, const trib_op_params *param
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params, error);
+    trib_status status = trib_api_check_plain(engine, params, has_root ? "broadcast_bytes" : "all_gather_bytes", error);
     if (status != TRIB_OK) {
         return status;
     }
@@ -250,7 +247,7 @@ trib_status trib_barrier(trib_engine *engine, const trib_op_params *params, trib
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a barrier", error);
     if (status == TRIB_OK && params != NULL) {
         status = trib_rank_group_hold(engine, (uintptr_t)params->group, &mine.group, error);
         mine.timeout_ns = params->timeout_ns;
@@ -272,7 +269,7 @@ trib_status trib_join(trib_engine *engine, const trib_op_params *params, trib_op
     if (op_out != NULL) {
         *op_out = NULL;
     }
-    trib_status status = trib_api_check_worker(engine, params == NULL ? &mine : params, error);
+    trib_status status = trib_api_check_plain(engine, params == NULL ? &mine : params, "a join", error);
     if (status != TRIB_OK) {
         return status;
     }

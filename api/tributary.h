@@ -330,7 +330,7 @@ typedef struct trib_config {
     uint64_t codec_min_bytes; /* smaller tensors do not use `codec`; default 64 KiB */
     /* An id takes the place of coordinator and token, whose values are then ignored. Either all members give the same
      * unique_id, or all workers give oob_cb, an exchange of the program's own by which rank 0 passes an id to all. With
-     * oob_cb rank 0's coordinator may be "host:0" to say where it listens. */
+     * oob_cb rank 0's coordinator may be "host:0" to say where it listens, as trib_unique_id_create_at takes it. */
     const trib_unique_id *unique_id; /* copied; or NULL */
     trib_oob_cb oob_cb;              /* all workers give it, or none; or NULL */
     void *oob_user;
@@ -360,14 +360,19 @@ TRIB_API void trib_config_init(trib_config *config, size_t struct_size);
 TRIB_API TRIB_CHECKED trib_status trib_config_from_env(trib_config *config, trib_error *error);
 
 /* Makes an id in the process that will keep the membership: rank 0, or the coordinator of its own. Its port stays
- * reserved in this process until that engine, created with the id, has taken it; each id serves one engine. A process
- * may make several. The host is that of TRIB_COORDINATOR, else the first that TRIB_LISTEN or TRIB_INTERFACE names,
- * else the first address of the machine's interfaces; trib_unique_id_create_at takes "host:0" or "host:port" instead.
- * TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no random bytes), TRIB_NO_MEMORY: *error (may be
- * NULL) says why, and *id_out is 0. May ask a resolver, and block for it. TRIB_ANY_THREAD. */
+ * reserved in this process, with a descriptor, until that engine, created with the id, has taken it, or until
+ * trib_unique_id_release; each id serves one engine. A process may make several. The host is that of TRIB_COORDINATOR,
+ * else the first that TRIB_LISTEN or TRIB_INTERFACE names, else the first address of the machine's interfaces;
+ * trib_unique_id_create_at takes "host:0" or "host:port" instead, where the host may be the name or pattern of an
+ * interface ("eth0:0", "ib*:0"; docs/operating.md). TRIB_INVALID (no such host or interface), TRIB_SYSTEM (no port, no
+ * random bytes), TRIB_NO_MEMORY: *error (may be NULL) says why, and *id_out is 0. May ask a resolver, and block for it.
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create(trib_unique_id *id_out, trib_error *error);
 TRIB_API TRIB_CHECKED trib_status trib_unique_id_create_at(const char *address, trib_unique_id *id_out,
                                                            trib_error *error);
+/* Gives up the port of an id that no engine shall be created with. Does nothing for NULL, an id of another process, or
+ * one whose engine has been created. TRIB_ANY_THREAD. */
+TRIB_API void trib_unique_id_release(const trib_unique_id *id);
 
 /* ---- The engine --------------------------------------------------------------------------------------------- */
 
@@ -799,10 +804,9 @@ typedef enum trib_op_kind {
  * times prescale, which is written to the output first, and the sum times postscale (AVG: divided in the same step).
  * A result outside of the type's range becomes its nearest value; float64 keeps 53 bits of a 64-bit integer. Both
  * must be the same on all workers: if they scale the sum differently, the round ends with TRIB_MISMATCH, and the text
- * names two (a prescale of integers is not compared, as it is applied before anything is sent). Operations that do
- * not reduce take no notice of either. TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED: device tensors, bools,
- * other reductions than SUM and AVG, and for integers a prescale of another operation than all_reduce, which alone
- * has room for the product. */
+ * names two (a prescale of integers is compared as float32). TRIB_INVALID: not finite numbers. TRIB_UNSUPPORTED:
+ * operations that do not reduce, device tensors, bools, other reductions than SUM and AVG, and for integers a prescale
+ * of another operation than all_reduce, which alone has room for the product. */
 typedef struct trib_op_params {
     uint32_t struct_size; /* set by trib_op_params_init */
     uint32_t flags;       /* bits of TRIB_OP_*, or 0 */
@@ -831,8 +835,8 @@ typedef struct trib_op_params {
 } trib_op_params;
 
 /* trib_op_params.flags. ALLOCATE_OUTPUT: output is NULL, the engine takes memory for it, and trib_op_output tells where
- * it is, until trib_op_release: for results whose length is not known before. It is in host memory, also of a tensor
- * on a device. */
+ * it is, until trib_op_release: for results whose length is not known before, of SLICES and PAIRS. It is in host
+ * memory, also of a tensor on a device. Operations without a tensor have no flags (TRIB_UNSUPPORTED). */
 #define TRIB_OP_ALLOCATE_OUTPUT 2u
 
 /* Fills *params with the defaults; NULL is fine. struct_size must be sizeof(trib_op_params). TRIB_ANY_THREAD. */

@@ -24,21 +24,32 @@ trib_status trib_op_status(const trib_op *handle)
 trib_status trib_op_get_result(const trib_op *handle, trib_result *result, trib_error *error)
 {
     trib_op *op = NULL;
-    const trib_status status = trib_api_find_op(handle, &op, NULL, error);
+    trib_status status = trib_api_hold_op(handle, &op, error);
     if (status != TRIB_OK) {
         return status;
     }
     if (result == NULL) {
-        return trib_error_set(error, TRIB_INVALID, "result is NULL");
+        status = trib_error_set(error, TRIB_INVALID, "result is NULL");
+    } else if (atomic_load(&op->status) == TRIB_PENDING) {
+        status = TRIB_PENDING;
+    } else {
+        trib_op_read_result(op, result);
     }
-    if (op == NULL) {
-        return trib_error_set(error, TRIB_STATE, "op is prepared and was never started");
+    trib_op_unref(op);
+    return status;
+}
+
+/* Another thread may give the operation back meanwhile, or start it again: its text is gone then. */
+static trib_status fail_as(const trib_op *handle, trib_status how, trib_error *error)
+{
+    trib_op *op = NULL;
+    if (trib_api_hold_op(handle, &op, NULL) != TRIB_OK) {
+        return trib_error_set(error, how, "%s", trib_status_text(how));
     }
-    if (atomic_load(&op->status) == TRIB_PENDING) {
-        return TRIB_PENDING;
-    }
-    trib_op_read_result(op, result);
-    return TRIB_OK;
+    const bool is_same = how != TRIB_PENDING && (trib_status)atomic_load(&op->status) == how;
+    trib_error_set(error, how, "%s", is_same ? op->text : trib_status_text(how));
+    trib_op_unref(op);
+    return how;
 }
 
 /* ---- Waiting ---- */
@@ -124,6 +135,17 @@ static bool wait_until_enough(trib_engine *engine, waited_list *list, int64_t ti
     return is_enough(list);
 }
 
+static trib_status fail_late(const trib_op *handle, trib_error *error)
+{
+    trib_op *op = NULL;
+    if (trib_api_hold_op(handle, &op, NULL) != TRIB_OK) {
+        return trib_error_set(error, TRIB_TIMEOUT, "not complete yet");
+    }
+    trib_error_set(error, TRIB_TIMEOUT, "tensor \"%s\": not complete yet", op->tensor->name);
+    trib_op_unref(op);
+    return TRIB_TIMEOUT;
+}
+
 trib_status trib_op_wait(trib_op *handle, int64_t timeout_ns, trib_error *error)
 {
     trib_op *op = NULL;
@@ -137,7 +159,7 @@ trib_status trib_op_wait(trib_op *handle, int64_t timeout_ns, trib_error *error)
     }
     waited_list list = {.ops = &handle, .count = 1, .least = 1, .last_open = 1};
     if (!wait_until_enough(op->engine, &list, timeout_ns)) {
-        return trib_error_set(error, TRIB_TIMEOUT, "tensor \"%s\": not complete yet", op->tensor->name);
+        return fail_late(handle, error);
     }
     /* Another thread may have given it back meanwhile, or its callback may have started it again. */
     status = trib_api_find_op(handle, &op, NULL, error);
@@ -145,7 +167,7 @@ trib_status trib_op_wait(trib_op *handle, int64_t timeout_ns, trib_error *error)
         return status;
     }
     status = (trib_status)atomic_load(&op->status);
-    return status == TRIB_OK ? TRIB_OK : trib_error_set(error, status, "%s", op->text);
+    return status == TRIB_OK ? TRIB_OK : fail_as(handle, status, error);
 }
 
 /* Checks all handles. *engine_out is NULL if the list is empty. */
@@ -186,7 +208,7 @@ static trib_status report(trib_op *const *ops, size_t count, size_t *done_out, s
         done++;
         const trib_status how = op == NULL ? TRIB_OK : (trib_status)atomic_load(&op->status);
         if (status == TRIB_OK && how != TRIB_OK) {
-            status = trib_error_set(error, how, "%s", op->text);
+            status = fail_as(ops[i], how, error);
         }
     }
     if (done_count_out != NULL) {

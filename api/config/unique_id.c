@@ -40,7 +40,7 @@ typedef enum place_state {
     PLACE_FILLED, /* it is being filled, and no other thread reads it */
     PLACE_RESERVED,
     PLACE_TAKEN, /* the reservation belongs to an engine that is being created */
-    PLACE_SPENT, /* an engine listens, or has listened; the place may be used again */
+    PLACE_SPENT, /* an engine listens, or has listened, or none will; the place may be used again */
 } place_state;
 
 /* One reserved port. Places are never freed, so a list without a lock does: a child of fork can use it whatever the
@@ -99,8 +99,10 @@ trib_status trib_unique_id_take(uint64_t number, trib_error *error)
             "here; call trib_unique_id_create in the process of rank 0 (or of the coordinator)");
     }
     if (!move_place(at, PLACE_RESERVED, PLACE_TAKEN)) {
-        return trib_error_set(error, TRIB_STATE,
-                              "unique_id: an engine of this process has it, or has had it; make a new id for each job");
+        return trib_error_set(
+            error, TRIB_STATE,
+            "unique_id: an engine of this process has it, or has had it, or it was released; make a new id "
+            "for each job");
     }
     return TRIB_OK;
 }
@@ -114,13 +116,6 @@ void trib_unique_id_settle(uint64_t number, bool listens)
     }
     const bool moved = move_place(at, PLACE_TAKEN, listens ? PLACE_SPENT : PLACE_RESERVED);
     trib_assert(moved);
-}
-
-void trib_unique_id_drop(uint64_t number)
-{
-    if (trib_unique_id_take(number, NULL) == TRIB_OK) {
-        trib_unique_id_settle(number, true);
-    }
 }
 
 /* Binds the address, whose port may be 0, and writes the one that it has got. -1 with errno. */
@@ -213,6 +208,26 @@ trib_status trib_unique_id_read(const trib_unique_id *id, trib_unique_id_content
     return TRIB_OK;
 }
 
+/* Resolves "host:port" of this machine, where the host may be an interface: of a pattern the first that matches. */
+static trib_status resolve_here(const char *text, trib_address *wanted_out, trib_error *error)
+{
+    const char *colon = strrchr(text, ':');
+    char word[TRIB_ADDRESS_MAX], host[TRIB_ADDRESS_MAX + 8];
+    trib_address found;
+    snprintf(word, sizeof word, "%.*s", colon != NULL ? (int)(colon - text) : 0, text);
+    if (word[0] == '\0') {
+        return trib_address_resolve(text, wanted_out, error);
+    }
+    if (trib_interfaces_expand(word, &found, NULL) != TRIB_OK) {
+        trib_error why = {.status = TRIB_OK};
+        const trib_status status = trib_address_resolve(text, wanted_out, &why);
+        return status == TRIB_OK ? status : trib_error_set(error, status, "%.340s; no interface matches", why.text);
+    }
+    found.text[strcspn(found.text, ",")] = '\0';
+    snprintf(host, sizeof host, strchr(found.text, ':') != NULL ? "[%s]%s" : "%s%s", found.text, colon);
+    return trib_address_resolve(host, wanted_out, error);
+}
+
 /* Finds the address at which the coordinator shall listen, as far as the environment has it: "host:0". */
 static trib_status choose_address(trib_address *wanted_out, trib_error *error)
 {
@@ -220,7 +235,7 @@ static trib_status choose_address(trib_address *wanted_out, trib_error *error)
     listen = listen != NULL ? listen : trib_setting_get("TRIB_INTERFACE");
     const char *coordinator = trib_setting_get("TRIB_COORDINATOR");
     if (coordinator != NULL) {
-        return trib_address_resolve(coordinator, wanted_out, error);
+        return resolve_here(coordinator, wanted_out, error);
     }
     trib_address found;
     const trib_status status =
@@ -238,8 +253,7 @@ static trib_status create(const char *address, trib_unique_id *id_out, trib_erro
     trib_address wanted;
     trib_unique_id_content content;
     layout bytes = {.number = 0};
-    trib_status status =
-        address != NULL ? trib_address_resolve(address, &wanted, error) : choose_address(&wanted, error);
+    trib_status status = address != NULL ? resolve_here(address, &wanted, error) : choose_address(&wanted, error);
     if (status != TRIB_OK) {
         return status == TRIB_JOIN_FAILED ? TRIB_INVALID : status;
     }
@@ -288,4 +302,14 @@ trib_status trib_unique_id_create_at(const char *address, trib_unique_id *id_out
         return trib_error_set(error, TRIB_INVALID, "address must not be NULL");
     }
     return create_checked(address, id_out, error);
+}
+
+void trib_unique_id_release(const trib_unique_id *id)
+{
+    trib_unique_id_content content = {.number = 0};
+    if (id != NULL && trib_unique_id_read(id, &content, NULL) == TRIB_OK &&
+        trib_unique_id_take(content.number, NULL) == TRIB_OK) {
+        trib_unique_id_settle(content.number, true);
+    }
+    sodium_memzero(&content, sizeof content);
 }

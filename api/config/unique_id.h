@@ -26,7 +26,5 @@ TRIB_CHECKED trib_status trib_unique_id_read(const trib_unique_id *id, trib_uniq
 TRIB_CHECKED trib_status trib_unique_id_take(uint64_t number, trib_error *error);
 /* After a take: the engine listens and the reservation is over, or it does not and the port waits for another. */
 void trib_unique_id_settle(uint64_t number, bool listens);
-/* Gives a reserved port up. */
-void trib_unique_id_drop(uint64_t number);
 
 #endif

@@ -73,6 +73,7 @@ typedef struct trib_contribution {
     trib_reduce reduce;
     uint32_t root;       /* the rank that gives in a broadcast, or that gets the sum in a reduce */
     uint64_t scale;      /* of the sum, packed (base/scale.h); all contributors must say the same. 0: none */
+    uint32_t prescale;   /* of integers before the sum, likewise */
     uint32_t step;       /* the caller's training step; all contributors must say the same */
     uint32_t round_base; /* rounds up to this one are of tensors that ended; contributions to them are dropped */
     /* how often all had joined (trib_join) when it was sent; after each, a contributor may pass over rounds */

@@ -254,7 +254,8 @@ static bool is_other(const sum_round *round, const trib_contribution *what)
     const sum_chunk *chunk = what->chunk < round->chunk_count ? &round->chunks[what->chunk] : NULL;
     return chunk == NULL || first->chunk_count != what->chunk_count || first->collective != what->collective ||
            first->dtype != what->dtype || first->reduce != what->reduce || first->step != what->step ||
-           first->scale != what->scale || (chunk->is_sized && chunk->size != what->size);
+           first->scale != what->scale || first->prescale != what->prescale ||
+           (chunk->is_sized && chunk->size != what->size);
 }
 
 static void refuse_late(trib_summation *self, sum_round *round, uint32_t contributor)

@@ -197,12 +197,16 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }
-    if (first->scale != what->scale && trib_collective_is_sum(what->collective)) {
+    const bool same_scale = first->scale == what->scale;
+    if ((!same_scale || first->prescale != what->prescale) && trib_collective_is_sum(what->collective)) {
         snprintf(text, sizeof text,
-                 "the workers disagree in round %u: rank %u scales the sum by %.17g, rank %u by %.17g (prescale times "
-                 "postscale, and of integers the postscale alone): give both the same on all workers",
-                 what->round, trib_sum_rank(self, first, first->contributor), trib_scale_unpack(first->scale),
-                 trib_sum_rank(self, what, what->contributor), trib_scale_unpack(what->scale));
+                 "the workers disagree in round %u: rank %u scales the %s by %.17g, rank %u by %.17g (%s): give both "
+                 "the same on all workers",
+                 what->round, trib_sum_rank(self, first, first->contributor), same_scale ? "integers" : "sum",
+                 same_scale ? trib_prescale_unpack(first->prescale) : trib_scale_unpack(first->scale),
+                 trib_sum_rank(self, what, what->contributor),
+                 same_scale ? trib_prescale_unpack(what->prescale) : trib_scale_unpack(what->scale),
+                 same_scale ? "prescale" : "prescale times postscale, and of integers the postscale alone");
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);
         return;
     }

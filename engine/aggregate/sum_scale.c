@@ -14,7 +14,8 @@
 
 /* ---- One number ---- */
 
-/* factor * value / divisor. The quotient is corrected by what the product and the quotient have lost. */
+/* factor * value / divisor. The quotient is corrected by what the product and the quotient have lost. Nothing is added
+ * where that is 0, so that -0 keeps its sign. */
 static inline double scaled(double value, double factor, double divisor)
 {
     const double product = value * factor;
@@ -23,7 +24,7 @@ static inline double scaled(double value, double factor, double divisor)
     }
     const double quotient = product / divisor;
     const double lost = fma(-quotient, divisor, product) + fma(value, factor, -product);
-    return isfinite(lost) ? quotient + lost / divisor : quotient;
+    return isfinite(lost) && lost != 0 ? quotient + lost / divisor : quotient;
 }
 
 static inline float to_odd(double value)

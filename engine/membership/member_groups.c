@@ -173,11 +173,13 @@ trib_status trib_member_take_group_bad(trib_engine *engine, const trib_frame *fr
     for (uint32_t tag = 0;; tag++) {
         pthread_mutex_lock(&engine->mutex);
         trib_tensor *tensor = tag < engine->tensor_count ? engine->tensors[tag] : NULL;
+        /* A tensor that ends has no operations, and its cores' posts may not be posted any more. */
+        const bool is_told = tensor != NULL && tensor->group == group && tensor->state < TRIB_TENSOR_ENDING;
         pthread_mutex_unlock(&engine->mutex);
         if (tensor == NULL) {
             break;
         }
-        if (tensor->group == group) {
+        if (is_told) {
             trib_tensor_bad(tensor, group->bad_status, group->bad_text);
         }
     }

@@ -101,6 +101,7 @@ static trib_frame frame_of(trib_frame_type type, const trib_contribution *what)
         .root = what->root,
         .step = what->step,
         .scale = what->scale,
+        .prescale = what->prescale,
         .joins = (uint8_t)what->joins,
     };
 }

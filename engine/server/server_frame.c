@@ -51,6 +51,7 @@ trib_contribution trib_server_contribution(const trib_server_sum *sum, const tri
         .root = is_shard ? trib_device_root_machine(frame->root) : frame->root,
         .step = frame->step,
         .scale = frame->scale,
+        .prescale = frame->prescale,
         .round_base = trib_server_rounds_over(sum->core, frame->tensor),
         .joins = atomic_load(&sum->core->engine->join.joins_over) - joins_since(link, frame),
         .is_eager = is_pair || !trib_server_is_whole(sum->core, frame->tensor),
@@ -135,8 +136,10 @@ static bool is_collective_known(const trib_link *link, const trib_frame *frame)
 trib_status trib_server_check_operation(const trib_link *link, const trib_frame *frame, trib_error *error)
 {
     const trib_roster *roster = link->core->engine->roster;
+    const bool may_scale = trib_scale_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce);
     if (!trib_reduce_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce) || !is_collective_known(link, frame) ||
-        (frame->scale != 0 && !trib_scale_suits((trib_dtype)frame->dtype, (trib_reduce)frame->reduce))) {
+        (frame->scale != 0 && !may_scale) ||
+        (frame->prescale != 0 && (!may_scale || trib_dtype_is_float((trib_dtype)frame->dtype)))) {
         return trib_error_set(error, TRIB_PROTOCOL, "malformed %s from %s", trib_frame_name(frame->type),
                               trib_roster_name(roster, link->peer));
     }

@@ -274,7 +274,6 @@ static trib_frame encode_sum(const trib_sum_entry *entry)
         .chunk = what->chunk,
         .chunk_count = what->chunk_count,
         .size = what->size,
-        .encoded_size = entry->buffer->codec == 0 ? 0 : entry->buffer->size,
         .codec = entry->buffer->codec,
         .priority = what->priority,
         .collective = (uint8_t)((unsigned)what->collective | partial),

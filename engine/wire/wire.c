@@ -210,10 +210,9 @@ trib_status trib_frame_decode(const unsigned char header[TRIB_HEADER_SIZE], trib
                               frame_types[type].name, frame.payload_size, frame_types[type].payload_max);
     }
     const bool may_be_encoded = type == TRIB_FRAME_PUSH || type == TRIB_FRAME_SUM;
-    if (frame.encoded_size != (frame.codec != 0 ? frame.payload_size : 0) ||
-        (frame.codec != 0 && (!may_be_encoded || frame.payload_size == 0))) {
-        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with codec %u, %u bytes and %u encoded ones",
-                              frame_types[type].name, frame.codec, frame.payload_size, frame.encoded_size);
+    if (frame.codec != 0 && (!may_be_encoded || frame.payload_size == 0)) {
+        return trib_error_set(error, TRIB_PROTOCOL, "%s frame with codec %u and %u bytes", frame_types[type].name,
+                              frame.codec, frame.payload_size);
     }
     trib_assert(frame.type == (trib_frame_type)type && frame.payload_size <= TRIB_PAYLOAD_MAX);
     *frame_out = frame;

@@ -178,7 +178,7 @@ _Static_assert(TRIB_REPORT_BYTES == 7 * sizeof(uint32_t) && TRIB_REPORT_COPY_AT 
     FIELD(chunk, 40, 4)                                                                                                \
     FIELD(chunk_count, 44, 4)                                                                                          \
     FIELD(size, 48, 4)                                                                                                 \
-    FIELD(encoded_size, 52, 4)                                                                                         \
+    FIELD(prescale, 52, 4)                                                                                             \
     FIELD(priority, 56, 4)                                                                                             \
     FIELD(collective, 60, 1)                                                                                           \
     FIELD(dtype, 61, 1)                                                                                                \
@@ -206,8 +206,8 @@ typedef struct trib_frame {
     uint32_t round;
     uint32_t chunk;
     uint32_t chunk_count;
-    uint32_t size;         /* bytes of the chunk in the tensor */
-    uint32_t encoded_size; /* bytes of the payload if a codec made it, else 0 */
+    uint32_t size;     /* bytes of the chunk in the tensor */
+    uint32_t prescale; /* of integers before the sum, packed (base/scale.h); as with scale */
     int32_t priority;
     uint8_t collective, dtype, reduce, codec;
     uint8_t flags;

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/scale.h"
 #include "engine/link/link_cause.h"
 #include "engine/core/wireup.h"
 #include "engine/link/link_subflow.h"
@@ -61,6 +62,7 @@ trib_frame trib_task_frame(const trib_task *task, trib_frame_type type)
         .root = op->tensor->is_sharded ? op->root : trib_task_root(task),
         .step = op->step,
         .scale = op->scale,
+        .prescale = trib_prescale_pack(op->prescale),
         .joins = (uint8_t)atomic_load(&op->engine->join.joins_over),
     };
 }
@@ -341,7 +343,7 @@ static void take_sum(trib_link *link, trib_task *task, const trib_frame *frame)
     trib_assert(task->chunks_received < task->chunk_count && !is_received(task, frame->chunk)); /* check_sum */
     trib_assert(frame->chunk < task->chunks_sent); /* a sum answers a contribution */
     copy_given(core, task, frame->chunk);
-    trib_task_note_answer(task, frame->chunk, frame->encoded_size);
+    trib_task_note_answer(task, frame->chunk, frame->codec != 0 ? frame->payload_size : 0);
     trib_counter_add(&core->stats.bytes_pulled, frame->payload_size);
     task->received[frame->chunk / 64] |= UINT64_C(1) << (frame->chunk % 64);
     trib_copy_take(core, task, frame->chunk);

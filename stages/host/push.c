@@ -45,7 +45,6 @@ static bool push_send_chunk(trib_link *link, trib_send_request *request)
     trib_frame frame = trib_task_frame(task, TRIB_FRAME_PUSH);
     frame.payload_size = trib_task_sends(task) ? trib_view_chunk_size(&task->io.source, chunk) : 0;
     frame.codec = trib_task_push_codec(task, chunk, &frame.payload_size);
-    frame.encoded_size = frame.codec != 0 ? frame.payload_size : 0;
     frame.chunk = chunk;
     frame.size = trib_view_chunk_size(&task->io.source, chunk);
     frame.priority = op->priority;

@@ -127,8 +127,7 @@ static void act_encoded(world *self, script *from)
                               .chunk_count = 1,
                               .size = ELEMENTS * sizeof(float),
                               .dtype = TRIB_FLOAT32,
-                              .codec = damage & 32 ? next_u8(from) : config.codec->id,
-                              .encoded_size = size - skipped};
+                              .codec = damage & 32 ? next_u8(from) : config.codec->id};
     world_send(world_find(self, true), frame, payload + skipped, size - skipped);
 }
 

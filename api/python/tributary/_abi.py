@@ -511,6 +511,7 @@ FUNCTIONS = {
     'trib_trace_write': (c_int, c_void_p, c_char_p, c_void_p),
     'trib_unique_id_create': (c_int, c_void_p, c_void_p),
     'trib_unique_id_create_at': (c_int, c_char_p, c_void_p, c_void_p),
+    'trib_unique_id_release': (None, c_void_p),
     'trib_version': (c_char_p,),
     'trib_version_number': (c_uint32,),
 }

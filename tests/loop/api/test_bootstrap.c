@@ -160,7 +160,10 @@ static void an_address_that_is_not_here_is_refused(void **state)
     assert_int_equal(trib_unique_id_create_at("127.0.0.1", &id, &error), TRIB_INVALID);
     assert_int_equal(trib_unique_id_create_at(NULL, &id, &error), TRIB_INVALID);
     assert_int_equal(trib_unique_id_create(NULL, &error), TRIB_INVALID);
+    assert_int_equal(trib_unique_id_create_at("nothing*:0", &id, &error), TRIB_INVALID);
+    assert_says(error.text, "no interface matches");
     assert_int_equal(trib_unique_id_create(&id, &error), TRIB_OK);
+    trib_unique_id_release(&id);
 }
 
 /* Rank 1 has the id of another job. That id's port is reserved, and no process listens there. */

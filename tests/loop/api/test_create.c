@@ -1,4 +1,5 @@
-/* test_create.c - creating an engine fails with an error and leaves nothing behind if the system refuses a thread. */
+/* test_create.c - creating an engine fails with an error and leaves nothing behind if the system refuses a thread; and
+ * ids that no engine is created with. */
 #include <errno.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -7,6 +8,7 @@
 #include <stdint.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -74,11 +76,47 @@ static void without_the_trace_s_folder(void **state)
     assert_null(engine);
 }
 
+/* Returns the descriptor that the next call gets. */
+static int next_descriptor(void)
+{
+    const int fd = dup(STDOUT_FILENO);
+    assert_true(fd >= 0);
+    close(fd);
+    return fd;
+}
+
+static void unused_ids_are_given_up(void **state)
+{
+    (void)state;
+    static const char *const interfaces[] = {"lo:0", "l*:0"};
+    const int free_before = next_descriptor();
+    trib_unique_id_release(NULL);
+    for (int i = 0; i < 2; i++) {
+        trib_unique_id id = {.bytes = "no id"};
+        trib_engine *engine = NULL;
+        trib_error error;
+        trib_config config;
+        trib_config_init(&config, sizeof config);
+        trib_unique_id_release(&id);
+        if (trib_unique_id_create_at(interfaces[i], &id, &error) != TRIB_OK) {
+            fail_msg("%s: %s", interfaces[i], error.text);
+        }
+        assert_int_not_equal(next_descriptor(), free_before);
+        trib_unique_id_release(&id);
+        trib_unique_id_release(&id);
+        assert_int_equal(next_descriptor(), free_before);
+        config.unique_id = &id;
+        assert_int_equal(trib_engine_create(&config, &engine, &error), TRIB_STATE);
+        assert_non_null(strstr(error.text, "or it was released"));
+    }
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(without_threads),
         cmocka_unit_test(without_the_trace_s_folder),
+        cmocka_unit_test(unused_ids_are_given_up),
     };
     return cmocka_run_group_tests_name("create", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /*
  * test_op_handles.c - handles of operations: how many there may be, what a refusal leaves behind, and cancellations
- * while a handle is given back or started again.
+ * and questions while a handle is given back or started again.
  */
 #include <pthread.h>
 #include <setjmp.h>
@@ -194,13 +194,98 @@ static void what_does_not_fit_is_refused(void **state)
     job_close(&jobs);
 }
 
+/* ---- Questions ---- */
+
+enum { ASKED = 4000 };
+
+static struct {
+    pthread_mutex_t mutex;
+    const trib_op *op; /* the last operation, which may have been given back */
+    uint64_t bytes;    /* of its result */
+    bool is_over;
+    const char *wrong; /* the first question with an answer about another operation; or NULL */
+} asked = {.mutex = PTHREAD_MUTEX_INITIALIZER};
+
+static const char *ask(const trib_op *op, uint64_t bytes)
+{
+    trib_result result;
+    uint64_t length = 0, slice = 0;
+    size_t count = 0;
+    int32_t rank = -1;
+    void *data = NULL;
+    trib_error error;
+    if (trib_op_get_result(op, &result, &error) == TRIB_OK && result.bytes != bytes) {
+        return "trib_op_get_result";
+    }
+    if (trib_op_output(op, &data, &length, &error) == TRIB_OK && length != bytes) {
+        return "trib_op_output";
+    }
+    if (trib_op_counts(op, &slice, 1, &count, &error) == TRIB_OK && slice != bytes) {
+        return "trib_op_counts";
+    }
+    if (trib_op_contributors(op, &rank, 1, &count, &error) == TRIB_OK && (rank != 0 || count != 1)) {
+        return "trib_op_contributors";
+    }
+    return NULL;
+}
+
+static void *ask_until_over(void *unused)
+{
+    (void)unused;
+    for (bool is_over = false; !is_over;) {
+        pthread_mutex_lock(&asked.mutex);
+        const trib_op *op = asked.op;
+        const uint64_t bytes = asked.bytes;
+        is_over = asked.is_over || asked.wrong != NULL;
+        pthread_mutex_unlock(&asked.mutex);
+        const char *wrong = ask(op, bytes);
+        if (wrong != NULL) {
+            pthread_mutex_lock(&asked.mutex);
+            asked.wrong = wrong;
+            pthread_mutex_unlock(&asked.mutex);
+        }
+    }
+    return NULL;
+}
+
+/* Each answer is about the operation of the handle, or there is none. */
+static void answers_are_of_the_handle(void **state)
+{
+    (void)state;
+    job jobs;
+    pthread_t thread;
+    job_open(&jobs, 1, 0, NULL);
+    assert_int_equal(pthread_create(&thread, NULL, ask_until_over, NULL), 0);
+    for (uint64_t i = 0; i < ASKED; i++) {
+        trib_op *op = NULL;
+        trib_op_params one;
+        trib_op_params_init(&one, sizeof one);
+        one.input = values;
+        one.input_bytes = 1 + i % 200;
+        assert_int_equal(trib_all_gather_bytes(jobs.engines[0], &one, &op, NULL), TRIB_OK);
+        pthread_mutex_lock(&asked.mutex);
+        asked.op = op;
+        asked.bytes = one.input_bytes;
+        pthread_mutex_unlock(&asked.mutex);
+        assert_int_equal(trib_op_wait(op, -1, NULL), TRIB_OK);
+        trib_op_release(op);
+    }
+    pthread_mutex_lock(&asked.mutex);
+    asked.is_over = true;
+    pthread_mutex_unlock(&asked.mutex);
+    assert_int_equal(pthread_join(thread, NULL), 0);
+    if (asked.wrong != NULL) {
+        fail_msg("%s told of another operation", asked.wrong);
+    }
+    job_close(&jobs);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(as_many_are_prepared_as_may_run),
-        cmocka_unit_test(a_refusal_uses_up_no_name),
-        cmocka_unit_test(a_cancellation_races_with_the_end),
-        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(as_many_are_prepared_as_may_run),   cmocka_unit_test(a_refusal_uses_up_no_name),
+        cmocka_unit_test(a_cancellation_races_with_the_end), cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(answers_are_of_the_handle),
     };
     return cmocka_run_group_tests_name("handles of operations", tests, NULL, NULL);
 }

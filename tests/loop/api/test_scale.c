@@ -11,11 +11,11 @@
 
 #include <cmocka.h>
 
-#include "tests/loop/job.h"
+#include "tests/loop/machines.h"
 #include "tests/support/values.h"
 
 #define COUNT 1027u
-#define WORKERS_MAX 3
+#define WORKERS_MAX 4
 
 /* Small enough for all types. */
 static double value(trib_dtype dtype, int rank, uint32_t i)
@@ -181,6 +181,7 @@ static void test_limits(void **state)
     job_close(&whole);
     job_open(&whole, 2, 1, NULL);
     uint16_t large[2] = {0x7bff, 0x7bff}; /* 65504, the largest float16 */
+    float opposite[2] = {1, -1};          /* the average of both, times -1, is -0 */
     trib_op *ops[2];
     for (int rank = 0; rank < 2; rank++) {
         tensor = job_declare(whole.engines[rank], "large", TRIB_FLOAT16, 1);
@@ -192,32 +193,60 @@ static void test_limits(void **state)
         assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
         assert_int_equal(large[rank], 0x7bff);
     }
+    for (int rank = 0; rank < 2; rank++) {
+        trib_op_params params = {.input = &opposite[rank], .output = &opposite[rank], .postscale = -1};
+        params.tensor = job_declare(whole.engines[rank], "opposite", TRIB_FLOAT32, 1);
+        params.reduce = TRIB_AVG;
+        ops[rank] = submit(&whole, rank, params);
+    }
+    for (int rank = 0; rank < 2; rank++) {
+        assert_int_equal(job_wait(ops[rank], &error), TRIB_OK);
+        assert_true(opposite[rank] == 0 && signbit(opposite[rank]));
+    }
     job_close(&whole);
+}
+
+/* One worker gives another factor than the others. */
+static void disagree(const job *self, trib_dtype dtype, bool before, const char *words)
+{
+    trib_op *ops[WORKERS_MAX];
+    uint64_t numbers[WORKERS_MAX] = {0};
+    for (int rank = 0; rank < self->worker_count; rank++) {
+        const double factor = rank == 0 ? 0.5 : 0.25;
+        trib_tensor *tensor = job_declare(self->engines[rank], trib_dtype_name(dtype), dtype, 1);
+        ops[rank] = submit(self, rank,
+                           (trib_op_params){.tensor = tensor,
+                                            .input = &numbers[rank],
+                                            .output = &numbers[rank],
+                                            .prescale = before ? factor : 0,
+                                            .postscale = before ? 0 : factor});
+    }
+    for (int rank = 0; rank < self->worker_count; rank++) {
+        trib_error error;
+        assert_int_equal(job_wait(ops[rank], &error), TRIB_MISMATCH);
+        assert_non_null(strstr(error.text, "0.25"));
+        assert_non_null(strstr(error.text, "0.5"));
+        assert_non_null(strstr(error.text, words));
+    }
 }
 
 static void test_disagreement(void **state)
 {
     (void)state;
-    job whole;
-    trib_op *ops[2];
-    float numbers[2] = {1, 2};
-    job_open(&whole, 2, 1, NULL);
-    for (int rank = 0; rank < 2; rank++) {
-        trib_tensor *tensor = job_declare(whole.engines[rank], "g", TRIB_FLOAT32, 1);
-        ops[rank] = submit(&whole, rank,
-                           (trib_op_params){.tensor = tensor,
-                                            .input = &numbers[rank],
-                                            .output = &numbers[rank],
-                                            .postscale = rank == 0 ? 0.5 : 0.25});
+    for (int machines = 0; machines <= 2; machines += 2) {
+        job whole;
+        if (machines > 0) {
+            machines_open(&whole, WORKERS_MAX, 0,
+                          (machines_shape){.local = 2, .mode = TRIB_LOCAL_SUM_ON, .reactors = 1});
+        } else {
+            job_open(&whole, 3, 1, NULL);
+        }
+        disagree(&whole, TRIB_FLOAT32, false, "scales the sum by");
+        disagree(&whole, TRIB_FLOAT16, true, "scales the sum by");
+        disagree(&whole, TRIB_INT64, false, "scales the sum by");
+        disagree(&whole, TRIB_INT32, true, "scales the integers by");
+        job_close(&whole);
     }
-    for (int rank = 0; rank < 2; rank++) {
-        trib_error error;
-        assert_int_equal(job_wait(ops[rank], &error), TRIB_MISMATCH);
-        assert_non_null(strstr(error.text, "0.25"));
-        assert_non_null(strstr(error.text, "0.5"));
-        assert_non_null(strstr(error.text, "scales the sum by"));
-    }
-    job_close(&whole);
 }
 
 typedef trib_status submitter(trib_engine *engine, const trib_op_params *params, trib_op **op_out, trib_error *error);
@@ -230,6 +259,7 @@ static void assert_refused(submitter *call, trib_engine *engine, trib_op_params 
     int64_t room[4] = {0};
     trib_op_params_init(&all, sizeof all);
     all.tensor = params.tensor;
+    all.flags = params.flags;
     all.input = all.output = room;
     all.reduce = params.reduce;
     all.prescale = params.prescale;
@@ -238,6 +268,31 @@ static void assert_refused(submitter *call, trib_engine *engine, trib_op_params 
     if (strstr(error.text, words) == NULL) {
         fail_msg("no \"%s\" in \"%s\"", words, error.text);
     }
+}
+
+/* What has no factors, and in part no flags, refuses them. */
+static void test_refused_elsewhere(void **state)
+{
+    (void)state;
+    job whole;
+    job_open(&whole, 1, 1, NULL);
+    trib_engine *engine = whole.engines[0];
+    trib_tensor *tensor = job_declare(engine, "floats", TRIB_FLOAT32, 1), *slices = NULL;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "slices";
+    desc.layout = TRIB_SLICES;
+    assert_int_equal(trib_tensor_declare(engine, &desc, &slices, NULL), TRIB_OK);
+    assert_refused(trib_broadcast, engine, (trib_op_params){.tensor = tensor, .prescale = 2}, TRIB_UNSUPPORTED,
+                   "does not reduce");
+    assert_refused(trib_all_gather, engine, (trib_op_params){.tensor = slices, .postscale = (double)NAN},
+                   TRIB_UNSUPPORTED, "does not reduce");
+    submitter *const plain[] = {trib_barrier, trib_checkpoint, trib_join, trib_broadcast_bytes, trib_all_gather_bytes};
+    for (size_t i = 0; i < sizeof plain / sizeof plain[0]; i++) {
+        assert_refused(plain[i], engine, (trib_op_params){.postscale = 2}, TRIB_UNSUPPORTED, "does not reduce");
+        assert_refused(plain[i], engine, (trib_op_params){.flags = TRIB_OP_ONCE}, TRIB_UNSUPPORTED, "has no flags");
+    }
+    job_close(&whole);
 }
 
 static void test_refused(void **state)
@@ -267,8 +322,10 @@ static void test_refused(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_every_type), cmocka_unit_test(test_alone),        cmocka_unit_test(test_in_other_ways),
-        cmocka_unit_test(test_limits),     cmocka_unit_test(test_disagreement), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_every_type),        cmocka_unit_test(test_alone),
+        cmocka_unit_test(test_in_other_ways),     cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_disagreement),      cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_refused_elsewhere),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -76,7 +76,6 @@ static void send_forgery(const forgery *what)
     push.round = push.chunk_count = 1;
     push.size = ELEMENTS * sizeof(float);
     push.dtype = push.dtype == 0 ? TRIB_FLOAT32 : push.dtype;
-    push.encoded_size = what->bytes;
     raw_peer_send(&data, push, payload, what->bytes);
     raw_peer_expect_end(&data);
     assert_int_equal(trib_engine_wait_ready(bed.engine, -1, &error), TRIB_PEER_LOST);

@@ -34,6 +34,7 @@ static trib_frame sample(trib_frame_type type)
         .aux = 0xa1a2a3a4u,
         .acknowledged = UINT64_C(0xd1d2d3d4d5d6d7d8),
         .scale = UINT64_C(0xb1b2b3b4c1c2c3c4),
+        .prescale = 0xc5c6c7c8u,
         .step = 0xe1e2e3e4u,
         .crc = 0xd1d2d3d4u,
     };
@@ -95,8 +96,8 @@ static void test_fixed_offsets(void **state)
         0x22, 0x21, 0x34, 0x33, 0x32, 0x31, /* group, tensor, partition */
         0x44, 0x43, 0x42, 0x41, 0x54, 0x53,
         0x52, 0x51, 0x64, 0x63, 0x62, 0x61, /* round, chunk, chunk_count */
-        0x74, 0x73, 0x72, 0x71, 0,    0,
-        0,    0,    0xfb, 0xff, 0xff, 0xff, /* size, encoded, priority */
+        0x74, 0x73, 0x72, 0x71, 0xc8, 0xc7,
+        0xc6, 0xc5, 0xfb, 0xff, 0xff, 0xff, /* size, prescale, priority */
         0x81, 0x82, 0x83, 0,    0x94, 0x93,
         0x92, 0x91, 0xa4, 0xa3, 0xa2, 0xa1, /* kinds, codec, root, aux */
         0xd8, 0xd7, 0xd6, 0xd5, 0xd4, 0xd3,
@@ -206,8 +207,8 @@ static void test_wrong_fields_are_named(void **state)
     }
 }
 
-/* Only chunks are encoded. Their header has both lengths, encoded and decoded. */
-static void test_codec_and_length_belong_together(void **state)
+/* Only chunks are encoded, and none to nothing. */
+static void test_codec_belongs_to_a_payload(void **state)
 {
     (void)state;
     for (unsigned type = TRIB_FRAME_NONE + 1; type < TRIB_FRAME_COUNT; type++) {
@@ -215,18 +216,13 @@ static void test_codec_and_length_belong_together(void **state)
         const uint32_t some = trib_frame_payload_max((trib_frame_type)type) > 0 ? 16 : 0;
         const struct {
             uint8_t codec;
-            uint32_t payload, encoded;
+            uint32_t payload;
             bool is_right;
-        } cases[] = {{3, some, some, may},
-                     {3, some, 15, false},
-                     {0, some, some, some == 0},
-                     {3, 0, 0, false},
-                     {0, some, 1, false}};
+        } cases[] = {{3, some, may}, {0, some, true}, {3, 0, false}, {0, 0, true}};
         for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
             trib_frame frame = sample((trib_frame_type)type), got;
             frame.codec = cases[i].codec;
             frame.payload_size = cases[i].payload;
-            frame.encoded_size = cases[i].encoded;
             unsigned char header[TRIB_HEADER_SIZE];
             trib_frame_encode(&frame, header);
             if (cases[i].is_right) {
@@ -463,7 +459,7 @@ int main(void)
         cmocka_unit_test(test_the_page_tells_the_offsets),
         cmocka_unit_test(test_every_flipped_bit_is_refused),
         cmocka_unit_test(test_wrong_fields_are_named),
-        cmocka_unit_test(test_codec_and_length_belong_together),
+        cmocka_unit_test(test_codec_belongs_to_a_payload),
         cmocka_unit_test(test_oversized_payload_is_refused),
         cmocka_unit_test(test_coordinator_name),
         cmocka_unit_test(test_cursors_round_trip),
