@@ -175,7 +175,7 @@ static void test_wrong_fields_are_named(void **state)
     memcpy(bad, good, sizeof bad);
     bad[4] = TRIB_WIRE_VERSION + 1;
     header_seal(bad);
-    assert_refused(bad, "protocol version 19, this side speaks 18");
+    assert_refused(bad, "protocol version 20, this side speaks 19");
     assert_true(trib_frame_is_foreign(bad));
 
     const unsigned types[] = {TRIB_FRAME_NONE, TRIB_FRAME_COUNT, 255};
