@@ -62,8 +62,8 @@ init, shutdown = job.init, job.shutdown
 plain = tf.autograph.experimental.do_not_convert
 
 # Eager operations without a name take turns with so many names of each kind: TensorFlow keeps what it has made for a
-# name, for ever.
-_TURNS = 256
+# name for ever, and memory of the size of its tensor with it.
+_TURNS = 16
 
 
 class OnceName(str):
