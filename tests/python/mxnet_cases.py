@@ -241,7 +241,8 @@ def codecs(rank, size):
     signs = nd.array(np.where(np.arange(20000) % 3 == 0, -2, 2))
     parameter = gluon.Parameter('signs', shape=(20000,), init='zeros')
     parameter.initialize()
-    params = {'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla'}
+    params = {'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla', 'momentum': '', 'k': 1}  # k: of others
+    assert trib.Compression.codec({'compressor': '', 'ef': '', 'k': 1, 'scaling': False}).text == 'none'
     before = tributary.engine().stats().bytes_pushed
     trainer = trib.DistributedTrainer([parameter], Kept(), compression_params=params, prefix='codec.')
     with autograd.record():
