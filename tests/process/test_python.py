@@ -300,6 +300,13 @@ def a_script_that_fails_waits_for_nobody():
         assert output.count('RuntimeError: the script has failed') == 2, output
 
 
+def ctrl_c_is_told_in_a_line():
+    program = 'import signal, tributary; tributary.init(); tributary.engine().barrier(); signal.raise_signal(2)'
+    output = python_bed.run_workers(sys.executable, 2, '-c', program, statuses=(130,))
+    assert all('rank %d: interrupted in <string>, line 1' % rank in output for rank in range(2)), output
+    assert 'Traceback' not in output, output
+
+
 def a_script_that_ends_well_completes_operations():
     """Rank 0 ends by sys.exit(0) before the other worker has begun the operation that is under way there."""
     with tempfile.TemporaryDirectory() as folder:
@@ -333,6 +340,7 @@ def main():
             ('arrays', arrays_are_summed),
             ('errors', errors_are_exceptions),
             ('failing_script', a_script_that_fails_waits_for_nobody),
+            ('ctrl_c', ctrl_c_is_told_in_a_line),
             ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),

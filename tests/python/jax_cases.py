@@ -50,6 +50,26 @@ def transformed(rank, size):
     assert equal(mapped, total((4, 3)))
 
 
+def gathers(rank, size):
+    mine = of(rank, (rank + 1, 3), jnp.bfloat16)
+    whole = np.concatenate([numbers(r, (r + 1, 3), jnp.bfloat16) for r in range(size)])
+    assert equal(trib.allgather(mine), whole)
+    assert equal(trib.reducescatter(of(rank, (size * 2, 2)), trib.Sum), total((size * 2, 2))[2 * rank : 2 * rank + 2])
+    sent = of(rank, (size, 2))
+    assert equal(trib.alltoall(sent), np.stack([numbers(r, (size, 2))[rank] for r in range(size)]))
+    splits = [size] + [0] * (size - 1)  # all rows go to the first worker
+    output, received = trib.alltoall(sent, splits)
+    assert received.tolist() == [size if rank == 0 else 0] * size and output.shape == (size * size * (rank == 0), 2)
+    pair = trib.add_process_set([0, size - 1]) if size > 2 else trib.global_process_set
+    if rank in (0, size - 1):
+        ends = np.concatenate([numbers(r, (2, 2)) for r in sorted({0, size - 1})])
+        assert equal(trib.allgather(of(rank, (2, 2)), process_set=pair), ends)
+    python_bed.refused(
+        tributary.UnsupportedError, (lambda: jax.jit(trib.allgather)(mine), 'does not run in a compiled program')
+    )
+    python_bed.refused(tributary.ArgumentError, (lambda: trib.alltoall(sent, [size + 1] * size), 'do not fit'))
+
+
 def many_at_once(rank, size):
     before = ops.calls()
     results = jax.jit(lambda xs: [trib.allreduce(x, trib.Sum) for x in xs])([of(rank, (100 + i,)) for i in range(40)])
@@ -185,6 +205,7 @@ if __name__ == '__main__':
     for case in (
         reductions,
         transformed,
+        gathers,
         many_at_once,
         trains,
         like_gradients_in_one_program,

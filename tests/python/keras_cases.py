@@ -148,6 +148,18 @@ def wrong_use_is_told(rank, size):
         )
 
 
+def built_in_the_first_batch(rank, size):
+    """A model without an input shape may have its variables in the first batch alone."""
+    model = keras.Sequential([keras.layers.Dense(2, kernel_initializer=keras.initializers.Constant(rank + 1.0))])
+    model.compile(trib.DistributedOptimizer(keras.optimizers.SGD()), loss='mse')
+    callback = trib.callbacks.BroadcastGlobalVariablesCallback(size - 1)
+    callback.set_model(model)
+    callback.on_train_begin()
+    model.build((1, 3))
+    callback.on_train_batch_end(0)
+    assert np.array_equal(model.get_weights()[0], np.full((3, 2), size)), model.get_weights()
+
+
 def main():
     trib.init()
     rank, size, rows, steps = trib.rank(), trib.size(), 8, 10
@@ -184,6 +196,7 @@ def main():
     optimizers_of_keras_2(rank, size)
     unused_and_compiled(rank, size)
     wrong_use_is_told(rank, size)
+    built_in_the_first_batch(rank, size)
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
     print('worker %d of %d: keras on %s is right' % (rank, size, keras.backend.backend()), flush=True)

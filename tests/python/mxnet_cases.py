@@ -33,6 +33,9 @@ def reductions(rank, size):
             got = trib.allreduce(nd.array(of(rank, shape), dtype=dtype), op=trib.Sum).asnumpy()
             assert np.array_equal(got, total(shape, dtype)), (dtype, shape)
     assert np.array_equal(trib.broadcast(nd.array(of(rank, (9,))), size - 1).asnumpy(), of(size - 1, (9,)))
+    trib.allreduce(nd.ones(2), name='kept').wait_to_read()
+    assert python_bed.is_declared('allreduce.kept')
+    assert not any(python_bed.is_declared('%s.noname.0' % kind) for kind in ('allreduce', 'broadcast'))
     arrays = [nd.array(of(rank, (100 + i,))) for i in range(30)]
     for i, array in enumerate(arrays):
         trib.byteps_push_pull(array, name='many.%d' % i, is_average=False, priority=-i)
@@ -238,7 +241,8 @@ def codecs(rank, size):
     signs = nd.array(np.where(np.arange(20000) % 3 == 0, -2, 2))
     parameter = gluon.Parameter('signs', shape=(20000,), init='zeros')
     parameter.initialize()
-    params = {'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla'}
+    params = {'compressor': 'onebit', 'scaling': True, 'ef': 'vanilla', 'momentum': '', 'k': 1}  # k: of others
+    assert trib.Compression.codec({'compressor': '', 'ef': '', 'k': 1, 'scaling': False}).text == 'none'
     before = tributary.engine().stats().bytes_pushed
     trainer = trib.DistributedTrainer([parameter], Kept(), compression_params=params, prefix='codec.')
     with autograd.record():

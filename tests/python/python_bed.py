@@ -1,6 +1,7 @@
 """Shared parts of the tests of Python's bindings: interpreters with frameworks, jobs of workers, and what workers
 assert."""
 
+import ctypes
 import inspect
 import os
 import re
@@ -82,6 +83,15 @@ def refused(kind, *cases):
             assert text in str(problem), (text, problem)
         else:
             raise AssertionError('nothing was raised, and "%s" expected' % text)
+
+
+def is_declared(name):
+    """True if the engine of this worker has a tensor of that name."""
+    from tributary import _abi, job
+    from tributary._library import lib
+
+    handle = ctypes.c_void_p()
+    return lib.trib_tensor_find(job.engine()._handle, name.encode(), ctypes.byref(handle), None) == _abi.TRIB_OK
 
 
 def wrong_arguments(trib, value):

@@ -33,6 +33,15 @@ def reductions(rank, size):
                     dtype,
                     shape,
                 )
+    trib.allreduce(of(rank, (2,)), name='kept')
+    assert python_bed.is_declared('allreduce.kept') and not python_bed.is_declared('allreduce.noname.0')
+    variable = tf.Variable(of(rank, (2,)))
+    for length in range(1, 2 * ops._TURNS + 1):  # names come again, with other lengths and gradients
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(trib.allreduce(variable, op=trib.Sum)) * length
+            loss += tf.reduce_sum(trib.allgather(tf.ones(length + rank)))
+        assert np.array_equal(tape.gradient(loss, variable), [size * length] * 2)
+    assert not python_bed.is_declared('allreduce.noname.1.gradient')
     least = trib.allreduce(of(rank, (50,)), op=trib.Min)
     assert np.array_equal(least, np.min([of(r, (50,)) for r in range(size)], 0))
     assert np.array_equal(trib.broadcast(of(rank, (9,)), size - 1), of(size - 1, (9,)))

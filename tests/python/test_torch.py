@@ -79,7 +79,9 @@ def places_of_names(python):
     for package, program in (
         (
             'horovod',
-            'from horovod.torch.mpi_ops import allreduce, poll; from horovod.common.util import gloo_built; '
+            'from horovod.torch.mpi_ops import allreduce, poll; from horovod.common import util; '
+            'assert util.gloo_built(verbose=True) and util.split_list([1, 2, 3], 2) == [[1, 2], [3]]; '
+            'assert not util.gpu_available("torch") and util.num_rank_is_power_2(4); '
             'from horovod.common.process_sets import ProcessSet; from horovod.torch.compression import Compression; '
             'from horovod.torch.elastic import TorchState; from horovod.runner import run; '
             'from horovod.torch.elastic.sampler import ElasticSampler; '
@@ -90,7 +92,8 @@ def places_of_names(python):
         (
             'byteps',
             'from byteps.torch.ops import push_pull_async_inplace, poll, size; '
-            'from byteps.torch.parallel import DistributedDataParallel; import byteps.torch.cross_barrier as all; '
+            'from byteps.torch.parallel.distributed import DistributedDataParallel; '
+            'import byteps.torch.cross_barrier as all; '
             'all.init(); all.CrossBarrier, all.broadcast_parameters, all.Compression.fp16, all.local_rank()',
         ),
     ):

@@ -31,6 +31,7 @@ struct operation {
     trib_engine *engine;
     trib_op_params params;
     bool is_broadcast;
+    bool is_once; /* the tensor is the operation's own, and released with it */
     struct on_complete complete;
     void *array; /* a handle of its own: the program may give up its array meanwhile */
 };
@@ -48,7 +49,8 @@ void *trib_mxnet_error_make(const char *text);
 void trib_mxnet_error_free(void *error);
 
 TRIB_API int trib_mxnet_init(const char *path, int major);
-TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority);
+TRIB_API int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority,
+                               bool is_once);
 
 /* Finds MXNet's functions in its library, which the process has loaded. Returns 0, or -1. */
 int trib_mxnet_init(const char *path, int major)
@@ -69,6 +71,13 @@ int trib_mxnet_init(const char *path, int major)
     return push != NULL && data != NULL && copy != NULL && give_back != NULL ? 0 : -1;
 }
 
+/* Ends a tensor that no other operation has. The engine's end may have done so already. */
+static void release(const struct operation *operation)
+{
+    const trib_status status = operation->is_once ? trib_tensor_release(operation->params.tensor, NULL) : TRIB_OK;
+    (void)status;
+}
+
 /* Tells MXNet, which may go on computing in here. */
 static void complete(struct completion *completion)
 {
@@ -77,6 +86,7 @@ static void complete(struct completion *completion)
     const char *failure = completion_failure(completion);
     void *error = failure != NULL ? trib_mxnet_error_make(failure) : NULL;
     (void)mxnet.free_handle(operation->array);
+    release(operation);
     free(operation);
     callback.callback(callback.engine, callback.param, error);
     trib_mxnet_error_free(error);
@@ -122,8 +132,9 @@ static void start_in_2(void *context, void *on_start, void *callback, void *para
     start(param, callback);
 }
 
-/* Puts an operation on an array, in place, into MXNet's engine. root: below 0 for a reduction. Returns 0, or not 0. */
-int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority)
+/* Puts an operation on an array, in place, into MXNet's engine. root: below 0 for a reduction. is_once: the tensor is
+ * released when the operation is over, if it was taken. Returns 0, or not 0. */
+int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int root, int priority, bool is_once)
 {
     struct operation *operation = calloc(1, sizeof *operation);
     if (operation == NULL || mxnet.copy_handle(array, &operation->array) != 0) {
@@ -132,6 +143,7 @@ int trib_mxnet_submit(void *engine, void *tensor, void *array, int reduce, int r
     }
     operation->engine = engine;
     operation->is_broadcast = root >= 0;
+    operation->is_once = is_once;
     trib_op_params_init(&operation->params, sizeof operation->params);
     operation->params.tensor = tensor;
     operation->params.reduce = (trib_reduce)reduce;

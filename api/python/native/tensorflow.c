@@ -21,7 +21,8 @@ struct operation {
     TF_OpKernelContext *context;
     void *done;
     TF_Tensor *input, *output;
-    bool is_zero; /* the result, when the operation is over: of a reduction to another worker */
+    bool is_zero;      /* the result, when the operation is over: of a reduction to another worker */
+    trib_tensor *once; /* the operation's own tensor, which is released with it; NULL: the kernel's is kept */
 };
 
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
@@ -115,14 +116,20 @@ void trib_tf_taken(bool is_gather)
     pthread_mutex_unlock(&trib_tf_job.lock);
 }
 
+/* The end of the engine, or of a group, may have released it already. */
+static void release(trib_tensor *tensor)
+{
+    const trib_status status = trib_tensor_release(tensor, NULL);
+    (void)status;
+}
+
 /* Releases what kernels have declared: where the job goes on with others, they declare anew, as a worker that comes
  * does. No operation may be under way. */
 void trib_tensorflow_forget(void)
 {
     pthread_mutex_lock(&trib_tf_job.lock);
     for (size_t i = 0; i < trib_tf_job.tensor_count; i++) {
-        const trib_status status = trib_tensor_release(trib_tf_job.tensors[i], NULL);
-        (void)status; /* a tensor of a process set that is gone has gone with it */
+        release(trib_tf_job.tensors[i]);
     }
     trib_tf_job.tensor_count = 0;
     pthread_mutex_unlock(&trib_tf_job.lock);
@@ -178,7 +185,8 @@ void *trib_tf_kernel_create(TF_OpKernelConstruction *context)
                    {"priority", offsetof(struct kernel, priority)},
                    {"root", offsetof(struct kernel, root)},
                    {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)},
-                   {"process_set", offsetof(struct kernel, process_set)}};
+                   {"process_set", offsetof(struct kernel, process_set)},
+                   {"once", offsetof(struct kernel, once)}};
     for (size_t i = 0; i < sizeof NUMBERS / sizeof NUMBERS[0] && TF_GetCode(status) == 0; i++) {
         int64_t value = 0;
         TF_OpKernelConstruction_GetAttrInt64(context, NUMBERS[i].name, &value, status);
@@ -231,6 +239,7 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
+    release(operation->once);
     trib_tf_taken(false);
     finish(operation, completion_failure(completion));
 }
@@ -324,7 +333,7 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_g
         desc.name = name;
         status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
     }
-    if (status == TRIB_OK) {
+    if (status == TRIB_OK && kernel->once == 0) {
         status = remember(kernel->tensor);
     }
     if (status == TRIB_OK) {
@@ -374,11 +383,18 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     }
     if (status == TRIB_OK) {
         params.tensor = kernel->tensor;
+        if (kernel->once != 0) {
+            operation->once = kernel->tensor;
+            kernel->tensor = NULL;
+        }
         trib_tf_job.calls++;
         trib_tf_job.in_place += params.input == params.output;
         trib_tf_job.pending++;
         status = begin(kernel, operation, group, &params, error);
-        trib_tf_job.pending -= status != TRIB_OK;
+        if (status != TRIB_OK) {
+            trib_tf_job.pending--;
+            release(operation->once);
+        }
     }
     pthread_mutex_unlock(&kernel->lock);
     pthread_mutex_unlock(&trib_tf_job.lock);
@@ -431,6 +447,7 @@ void trib_tf_add_attributes(TF_OpDefinitionBuilder *builder)
     TF_OpDefinitionBuilderAddAttr(builder, "codec: string = ''");
     TF_OpDefinitionBuilderAddAttr(builder, "codec_min_bytes: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "process_set: int = 0");
+    TF_OpDefinitionBuilderAddAttr(builder, "once: int = 0");
 }
 
 /* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an

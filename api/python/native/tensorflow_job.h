@@ -34,6 +34,7 @@ struct kernel {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
     int64_t kind, reduce, priority, root, codec_min_bytes, process_set;
+    int64_t once; /* each operation has a tensor of its own: a name is used again as another one's */
     pthread_mutex_t lock;
     trib_tensor *tensor; /* of the engine of this generation, for this count */
     uint64_t generation;

@@ -36,6 +36,7 @@ from .job import (
     stop_timeline,
 )
 from .operation import Operation
+from .runner import run
 
 __version__ = _lib.trib_version().decode()
 __all__ = [
@@ -62,6 +63,7 @@ __all__ = [
     'local_rank',
     'local_size',
     'rank',
+    'run',
     'shutdown',
     'size',
     'start_timeline',

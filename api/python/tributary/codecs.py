@@ -6,6 +6,13 @@ from .errors import ArgumentError
 
 _TWO_WAY = ('onebit', 'topk')  # BytePS compresses sums, too; of its codecs these can be here
 _WORDS = ('compressor', 'k', 'seed', 'scaling', 'partition', 'normalize', 'ef', 'momentum', 'mu')
+# Scripts of BytePS give the words of all compressors at once, and each takes its own.
+_TAKEN_BY = {
+    'k': ('topk', 'randomk', 'dithering'),
+    'scaling': ('onebit',),
+    'partition': ('dithering',),
+    'normalize': ('dithering',),
+}
 
 
 def min_bytes():
@@ -57,5 +64,9 @@ def codec_text(codec):
             'compression_params: %s; known are %s'
             % ('unknown %s' % ', '.join(unknown) if unknown else 'no compressor is named', ', '.join(_WORDS))
         )
-    words = ['%s=%s' % (word, codec[word]) for word in _WORDS if codec.get(word) is not None]
-    return ','.join(words + (['two_way'] if codec['compressor'] in _TWO_WAY else []))
+    kind = codec['compressor']
+    if not kind:
+        return 'none'
+    given = [word for word in _WORDS if codec.get(word) not in (None, '') and kind in _TAKEN_BY.get(word, (kind,))]
+    words = ['%s=%s' % (word, codec[word]) for word in given]
+    return ','.join(words + (['two_way'] if kind in _TWO_WAY else []))

@@ -6,8 +6,10 @@ from __future__ import annotations
 import atexit
 import contextlib
 import os
+import sys
 import threading
 import time
+import traceback
 from typing import Any
 
 from . import _abi, byteps_variables
@@ -45,6 +47,8 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
         if _engine.rank == 0 and not _generation:
             byteps_variables.tell_unread()
         _generation, _settings, _suspended, _continues = _generation + 1, settings, None, continues
+        if _engine.size > 1 and sys.excepthook is sys.__excepthook__:
+            sys.excepthook = _told_in_short
         if _followers:
             # It runs before the engine's own, as it is registered later: frameworks may still compute.
             atexit.register(_shutdown_at_exit)
@@ -58,6 +62,22 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
     except ValueError:
         shutdown()  # all workers are refused alike, and a second init() shall add the right sets
         raise
+
+
+def _told_in_short(kind, problem, trace):
+    """Ctrl-C reaches all workers of a machine: a line of each says enough."""
+    if not issubclass(kind, KeyboardInterrupt) or trace is None:
+        sys.__excepthook__(kind, problem, trace)
+        return
+    frames = [frame for frame, _ in traceback.walk_tb(trace)]
+    mine = [frame for frame in frames if not frame.f_code.co_filename.startswith(os.path.dirname(__file__))]
+    frame = (mine or frames)[-1]
+    place = '%s, line %d' % (frame.f_code.co_filename, frame.f_lineno)
+    print('tributary: rank %s: interrupted in %s' % (_interrupted_rank(), place), file=sys.stderr)
+
+
+def _interrupted_rank():
+    return '?' if _engine is None else _engine.rank
 
 
 _followers = []
@@ -284,10 +304,11 @@ def stop_timeline() -> None:
 _timeline = None
 
 
-# Horovod's functions that tell what the library was built with. Scripts choose their way by them.
+# Horovod's functions that tell what the library was built with. Scripts choose their way by them. verbose is taken and
+# has no meaning.
 
 
-def gloo_built() -> bool:
+def gloo_built(verbose: bool = False) -> bool:
     """True: sums over sockets between CPUs are there, whatever was built."""
     return True
 
@@ -300,12 +321,12 @@ def cuda_built() -> bool:
     return os.environ.get('TRIB_DEVICE') == 'cuda'
 
 
-def nccl_built() -> int:
+def nccl_built(verbose: bool = False) -> int:
     """1 where NCCL sums inside a machine, else 0."""
     return int(cuda_built())
 
 
-def mpi_built() -> bool:
+def mpi_built(verbose: bool = False) -> bool:
     """False, as for the other libraries that are not used."""
     return False
 

@@ -9,7 +9,9 @@ optimizer = optax.chain(trib.allreduce_gradients(), optax.adam(1e-3))
 from ..errors import ArgumentError, JobLostError, MismatchError, NotInitializedError, TributaryError, UnsupportedError
 from ..job import cross_rank, cross_size, is_homogeneous, is_initialized, local_rank, local_size, rank, size
 from ..objects import allgather_object, broadcast_object
+from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Average, Max, Min, Product, Sum
+from .gather_ops import allgather, alltoall, reducescatter
 from .ops import Compression, allreduce, barrier, broadcast, check, init, push_pull, resume, shutdown, suspend
 from .optimizer import DistributedOptimizer, allreduce_gradients, broadcast_parameters
 

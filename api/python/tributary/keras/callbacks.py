@@ -13,19 +13,21 @@ class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
 
     def __init__(self, root_rank, device='', local_variables=None):
         super().__init__()
-        self.root_rank, self._is_done = root_rank, False
+        self.root_rank, self._has_model, self._is_done = root_rank, False, False
 
     def on_train_begin(self, logs=None):
         from .core import broadcast_variables
 
-        if not self._is_done:
+        if not self._is_done and self.model.built:  # else Keras makes the variables in the first batch
             broadcast_variables(self.model.variables, self.root_rank)
+            self._has_model = True
 
     def on_train_batch_end(self, batch, logs=None):
         from .core import broadcast_variables
 
         if not self._is_done:  # the optimizer has its variables now
-            broadcast_variables(variables_of(self.model.optimizer), self.root_rank)
+            model = [] if self._has_model else self.model.variables
+            broadcast_variables([*model, *variables_of(self.model.optimizer)], self.root_rank)
             self._is_done = True
 
 
@@ -123,7 +125,7 @@ class BestModelCheckpoint(keras.callbacks.ModelCheckpoint):
     """Saves the best model, on the first worker only."""
 
     def __init__(
-        self, filepath=None, monitor='val_loss', verbose=0, save_weights_only=False, mode='auto', save_freq='epoch'
+        self, monitor='val_loss', verbose=0, save_weights_only=False, mode='auto', save_freq='epoch', filepath=None
     ):
         super().__init__(
             filepath or 'best.keras',

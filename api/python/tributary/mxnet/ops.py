@@ -27,7 +27,7 @@ _declared = {}  # how tensors of byteps_declare_tensor() are compressed
 
 _native = ctypes.CDLL(beside('libtributary-mxnet.so'))
 _native.trib_mxnet_init.argtypes = [ctypes.c_char_p, ctypes.c_int]
-_native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3
+_native.trib_mxnet_submit.argtypes = [ctypes.c_void_p] * 3 + [ctypes.c_int] * 3 + [ctypes.c_bool]
 if _native.trib_mxnet_init(find_lib_path()[0].encode(), MAJOR) != 0:
     raise ImportError('tributary: this MXNet (%s) lacks MXEnginePushAsyncND' % mx.__version__)
 
@@ -64,16 +64,25 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
     if kind not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be summed' % (name, kind))
     codec = codec_of(compression, array.size * np.dtype(array.dtype).itemsize)
-    engine = resolve(process_set).engine()
-    tensor = engine.declare(name, DTYPES[kind], array.size, priority, codec=codec, shape=array.shape)
-    if _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority) != 0:
+    engine, is_once = resolve(process_set).engine(), isinstance(name, _CountedName)
+    declare = engine.declare_once if is_once else engine.declare
+    tensor = declare(name, DTYPES[kind], array.size, priority=priority, codec=codec, shape=array.shape)
+    if (
+        _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
+        != 0
+    ):
         raise TributaryError('%s: MXNet did not take the operation' % name)
+
+
+class _CountedName(str):
+    """The name of one operation, which none has again: its tensor is released when the operation is over."""
 
 
 def name_of(name, kind, process_set=global_process_set):
     """Returns an operation's name. Operations without one are counted for each set: other workers do not see them."""
     if name is None:
-        name = 'noname.%d' % next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
+        number = next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
+        return _CountedName('%s.noname.%d' % (kind, number))
     return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode())
 
 
@@ -133,7 +142,7 @@ def grouped_allreduce_(
     process_set = resolve(process_set)
     base = name_of(name, 'grouped', process_set)
     for index, tensor in enumerate(tensors):
-        one = '%s.%d' % (base, index)
+        one = type(base)('%s.%d' % (base, index))
         allreduce_(tensor, average, one, priority, prescale_factor, postscale_factor, process_set, op)
     return tensors
 

@@ -77,8 +77,8 @@ def _compression(params, optimizer_params):
         raise ArgumentError('compression_params: it must be a dict, and is %r' % (params,))
     params, optimizer_params = dict(params), dict(optimizer_params or {})
     if params.pop('fp16', False):
-        params.setdefault('compressor', 'fp16')
-    if params.get('momentum') is not None and 'mu' not in params:
+        params['compressor'] = params.get('compressor') or 'fp16'
+    if params.get('momentum') and 'mu' not in params:
         if 'momentum' not in optimizer_params:
             raise ArgumentError('compression_params: momentum needs mu, or a momentum in optimizer_params')
         params['mu'] = optimizer_params.pop('momentum')

@@ -10,9 +10,10 @@ import tensorflow as tf
 from .. import objects
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set
-from .ops import broadcast, broadcast_
+from .ops import broadcast, broadcast_, plain
 
 
+@plain
 def broadcast_variables(
     variables: Iterable[Any],
     root_rank: int = 0,

@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
-from .ops import allreduce, module, name_of, refuse_xla, scaled, set_number, unique
+from .ops import OnceName, allreduce, gradient_name, module, name_of, part_of, plain, refuse_xla, scaled, set_number
 
 _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 1, 2
 
@@ -30,7 +30,13 @@ def _gather(tensor, name, kind, process_set, reduce=0, splits=None):
     if kind != _REDUCE_SCATTER and tensor.shape.rank is not None and 0 in tensor.shape[1:]:
         return _gather_empty(tensor, name, kind, process_set, splits)
     result, counts = module().tributary_gather(
-        value=tensor, splits=splits, tensor_name=name, kind=kind, reduce=reduce, process_set=number
+        value=tensor,
+        splits=splits,
+        tensor_name=name,
+        kind=kind,
+        reduce=reduce,
+        process_set=number,
+        once=isinstance(name, OnceName),
     )
     if tensor.shape.rank is not None and not tf.executing_eagerly():
         result.set_shape([None, *tensor.shape[1:]])
@@ -51,7 +57,7 @@ def _gather_empty(tensor, name, kind, process_set, splits):
 
 @tf.RegisterGradient('TributaryGather')
 def _gradient(op, gradient, _of_counts):
-    name, kind = unique(op.get_attr('tensor_name').decode() + '.gradient'), op.get_attr('kind')
+    name, kind = gradient_name(op), op.get_attr('kind')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     counts = op.outputs[1]
     if kind == _ALL_GATHER:
@@ -66,6 +72,7 @@ def _gradient(op, gradient, _of_counts):
     return _gather(gradient, name, _ALL_GATHER, process_set)[0], None
 
 
+@plain
 def allgather(
     tensor: Any,
     name: str | None = None,
@@ -78,6 +85,7 @@ def allgather(
     return _gather(tensor, name_of(name, 'allgather', process_set), _ALL_GATHER, process_set)[0]
 
 
+@plain
 def grouped_allgather(
     tensors: Sequence[Any],
     name: str | None = None,
@@ -86,9 +94,10 @@ def grouped_allgather(
 ) -> list[Any]:
     """Returns the gathered tensors of a list; differentiable."""
     base = name_of(name, 'grouped_allgather', resolve(process_set))
-    return [allgather(tensor, '%s.%d' % (base, index), process_set=process_set) for index, tensor in enumerate(tensors)]
+    return [allgather(tensor, part_of(base, index), process_set=process_set) for index, tensor in enumerate(tensors)]
 
 
+@plain
 def alltoall(
     tensor: Any,
     splits: Any = None,
@@ -113,6 +122,7 @@ def alltoall(
     return output, tf.cast(counts, splits.dtype)
 
 
+@plain
 def reducescatter(
     tensor: Any,
     device_dense: str = '',
@@ -138,6 +148,7 @@ def reducescatter(
     return scaled(compression.decompress(reduced, context), postscale_factor)
 
 
+@plain
 def grouped_reducescatter(
     tensors: Sequence[Any],
     device_dense: str = '',
@@ -156,7 +167,7 @@ def grouped_reducescatter(
             device_dense,
             compression,
             op,
-            '%s.%d' % (base, index),
+            part_of(base, index),
             process_set,
             prescale_factor=prescale_factor,
             postscale_factor=postscale_factor,

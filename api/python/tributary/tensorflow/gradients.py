@@ -12,9 +12,10 @@ from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import Average, Sum, passes_of, reduction_of
 from .compression import Compression
-from .ops import allreduce, place_of
+from .ops import allreduce, place_of, plain
 
 
+@plain
 def reduce_gradients(
     gradients: Sequence[Any],
     op: str | None = Average,
@@ -56,10 +57,12 @@ class _Tape:
     def __getattr__(self, name):
         return getattr(self._tape, name)
 
+    @plain
     def __enter__(self):
         self._tape.__enter__()
         return self
 
+    @plain
     def __exit__(self, *exception):
         return self._tape.__exit__(*exception)
 
@@ -76,6 +79,7 @@ class _Tape:
             return tf.IndexedSlices(gradient.values / size, gradient.indices, gradient.dense_shape)
         return gradient / size
 
+    @plain
     def gradient(self, target: Any, sources: Any, output_gradients: Any = None, **keywords: Any) -> Any:
         """Returns the gradients by the sources, each reduced over all workers."""
         gradients = self._tape.gradient(target, sources, output_gradients, **keywords)
@@ -89,6 +93,7 @@ class _Tape:
         return merged if is_list else tf.nest.pack_sequence_as(gradients, merged)
 
 
+@plain
 def DistributedGradientTape(
     gradtape: Any,
     device_dense: str = '',
@@ -119,6 +124,7 @@ def DistributedGradientTape(
     )
 
 
+@plain
 def PartialDistributedGradientTape(
     gradtape: Any,
     device_dense: str = '',

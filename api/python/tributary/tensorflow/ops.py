@@ -58,6 +58,23 @@ follow_removal(lambda number: _native.trib_tensorflow_set_group(number, None))  
 init, shutdown = job.init, job.shutdown
 
 
+# AutoGraph would rewrite these functions, and all that they call, each time that a program is traced.
+plain = tf.autograph.experimental.do_not_convert
+
+# Eager operations without a name take turns with so many names of each kind: TensorFlow keeps what it has made for a
+# name for ever, and memory of the size of its tensor with it.
+_TURNS = 16
+
+
+class OnceName(str):
+    """The name of an operation whose tensor is released when it is over, so that the name may come again."""
+
+
+def part_of(name, part):
+    """Returns the name of a part of what has that name."""
+    return type(name)('%s.%s' % (name, part))
+
+
 class _Trace:
     """Counts the uses of names in a graph, so that each trace of a function gives the same names."""
 
@@ -110,8 +127,9 @@ def name_of(name, kind, process_set=global_process_set):
     elif name is None:
         epoch = '.%d' % _joins if _joins else ''
         counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
-        name = 'noname%s.%d' % (epoch, next(counter))
-    return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_'))
+        name = OnceName('noname%s.%d' % (epoch, next(counter) % _TURNS))
+    made = type(name) if isinstance(name, OnceName) else str
+    return made('%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_')))
 
 
 class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
@@ -155,12 +173,19 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
         codec=getattr(compression, 'text', ''),
         codec_min_bytes=getattr(compression, 'min_bytes', 0),
         process_set=set_number(resolve(process_set)),
+        once=isinstance(name, OnceName),
     )
+
+
+def gradient_name(op):
+    """Returns the name of an operation's gradient."""
+    made = OnceName if op.get_attr('once') else unique
+    return made(op.get_attr('tensor_name').decode() + '.gradient')
 
 
 @tf.RegisterGradient('TributaryExchange')
 def _gradient(op, gradient):
-    name = unique(op.get_attr('tensor_name').decode() + '.gradient')
+    name = gradient_name(op)
     kind, root = op.get_attr('kind'), op.get_attr('root')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     if kind == _BROADCAST:
@@ -186,13 +211,14 @@ def _reduced_slices(slices, op, name, process_set):
 
     if op not in (Average, Sum):
         raise UnsupportedError('%s: the op of IndexedSlices must be Average or Sum' % name)
-    values = allgather(slices.values, name + '.values', process_set=process_set)
-    indices = allgather(slices.indices, name + '.indices', process_set=process_set)
+    values = allgather(slices.values, part_of(name, 'values'), process_set=process_set)
+    indices = allgather(slices.indices, part_of(name, 'indices'), process_set=process_set)
     if op == Average:
         values = values / tf.cast(process_set.size(), values.dtype)
     return tf.IndexedSlices(values, indices, slices.dense_shape)
 
 
+@plain
 def allreduce(
     tensor: Any,
     average: bool | None = None,
@@ -229,6 +255,7 @@ def allreduce(
     return scaled(compression.decompress(reduced, context), postscale_factor)
 
 
+@plain
 def push_pull(
     tensor: Any,
     scope: str = '',
@@ -246,6 +273,7 @@ def push_pull(
     return allreduce(tensor, average=average, compression=compression, op=op, name=name)
 
 
+@plain
 def grouped_allreduce(
     tensors: Sequence[Any],
     average: bool | None = None,
@@ -272,22 +300,25 @@ def grouped_allreduce(
             op,
             prescale_factor,
             postscale_factor,
-            '%s.%d' % (base, index),
+            part_of(base, index),
             process_set,
         )
         for index, tensor in enumerate(tensors)
     ]
 
 
+@plain
 def broadcast(
     tensor: Any,
     root_rank: int,
     name: str | None = None,
     ignore_name_scope: bool = False,
     process_set: ProcessSet | None = global_process_set,
+    scope: str = '',
+    is_variable: bool = True,
 ) -> Any:
     """Returns the root's tensor on every worker of a set; differentiable. root_rank: a rank of the job, also in a
-    set."""
+    set. BytePS's scope and is_variable are taken and have no meaning."""
     process_set = resolve(process_set)
     root = process_set.root(root_rank)
     tensor = tf.convert_to_tensor(tensor)
@@ -295,6 +326,7 @@ def broadcast(
     return _exchange(tensor, name, _BROADCAST, root=root, process_set=process_set)
 
 
+@plain
 def broadcast_(
     variables: Sequence[Any],
     root_rank: int,
@@ -304,7 +336,7 @@ def broadcast_(
     """Gives variables the root's values, and returns the values; in a graph, tensors that do so when they are run."""
     base = name_of(name, 'broadcast_', resolve(process_set))
     values = [
-        broadcast(variable, root_rank, '%s.%d' % (base, index), process_set=process_set)
+        broadcast(variable, root_rank, part_of(base, index), process_set=process_set)
         for index, variable in enumerate(variables)
     ]
     return [tf.convert_to_tensor(variable.assign(value)) for variable, value in zip(variables, values)]
