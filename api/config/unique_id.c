@@ -98,7 +98,11 @@ trib_status trib_unique_id_take(uint64_t number, trib_error *error)
             "unique_id: this process keeps the membership and has not made the id, so its port is not "
             "here; call trib_unique_id_create in the process of rank 0 (or of the coordinator)");
     }
-    if (!move_place(at, PLACE_RESERVED, PLACE_TAKEN)) {
+    bool is_taken = move_place(at, PLACE_RESERVED, PLACE_TAKEN);
+    if (is_taken && atomic_load(&at->number) != number) { /* released meanwhile, and another id has the place */
+        is_taken = !move_place(at, PLACE_TAKEN, PLACE_RESERVED);
+    }
+    if (!is_taken) {
         return trib_error_set(
             error, TRIB_STATE,
             "unique_id: an engine of this process has it, or has had it, or it was released; make a new id "

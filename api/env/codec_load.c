@@ -13,8 +13,8 @@
 
 #define ENTRY "trib_codec_library"
 
-/* Lets the object call this library without being linked with it, also where only an interpreter's module has loaded
- * it. */
+/* Lets objects that are loaded from now on call this library, and those that it is linked with, without being linked
+ * with them. An interpreter's module has loaded it for itself alone. */
 static void show_own_symbols(void)
 {
     static const char here;
@@ -27,8 +27,11 @@ static void show_own_symbols(void)
 static trib_status find_codecs(const char *path, const trib_codec_desc **descs_out, uint32_t *count_out,
                                trib_error *error)
 {
-    show_own_symbols();
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    if (library == NULL) { /* it may be that it calls this library and is not linked with it */
+        show_own_symbols();
+        library = dlopen(path, RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE);
+    }
     if (library == NULL) {
         /* NOLINTNEXTLINE(concurrency-mt-unsafe): glibc has a text for each thread */
         return trib_error_set(error, TRIB_INVALID, "TRIB_CODEC_LIBRARY: it cannot be loaded: %.300s", dlerror());

@@ -198,13 +198,14 @@ void trib_sum_round_check(trib_summation *self, sum_round *round, const trib_con
         return;
     }
     const bool same_scale = first->scale == what->scale;
+    const int digits = same_scale ? 7 : 17; /* of a float32, of a float64 */
     if ((!same_scale || first->prescale != what->prescale) && trib_collective_is_sum(what->collective)) {
         snprintf(text, sizeof text,
-                 "the workers disagree in round %u: rank %u scales the %s by %.17g, rank %u by %.17g (%s): give both "
+                 "the workers disagree in round %u: rank %u scales the %s by %.*g, rank %u by %.*g (%s): give both "
                  "the same on all workers",
-                 what->round, trib_sum_rank(self, first, first->contributor), same_scale ? "integers" : "sum",
+                 what->round, trib_sum_rank(self, first, first->contributor), same_scale ? "integers" : "sum", digits,
                  same_scale ? trib_prescale_unpack(first->prescale) : trib_scale_unpack(first->scale),
-                 trib_sum_rank(self, what, what->contributor),
+                 trib_sum_rank(self, what, what->contributor), digits,
                  same_scale ? trib_prescale_unpack(what->prescale) : trib_scale_unpack(what->scale),
                  same_scale ? "prescale" : "prescale times postscale, and of integers the postscale alone");
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, text);

@@ -250,6 +250,8 @@ void trib_registry_send_bad(const trib_coordinator *self, const trib_registry_en
 trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
                                        void (*limit)(const void *user, uint32_t member, trib_place_member *place),
                                        const void *user);
+/* As trib_codec_chunk_least (op.h). */
+uint32_t trib_registry_chunk_least(const trib_coordinator *self, const trib_registry_entry *entry);
 /* Deals out the tensor's partitions. Returns false if memory runs out. A tensor that is too large becomes bad. */
 TRIB_CHECKED bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry);
 TRIB_CHECKED trib_status trib_registry_send_declared(trib_coordinator *self, const trib_registry_entry *entry,

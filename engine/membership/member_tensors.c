@@ -116,8 +116,7 @@ static trib_partitioning *read_cut(const trib_engine *engine, const trib_tensor 
                                             : trib_partitioning_create(tensor->layout, tensor->members, counts,
                                                                        trib_dtype_size(tensor->dtype));
     const uint32_t local_size = tensor->is_sharded ? trib_engine_local_size(engine) : 0;
-    const uint32_t least =
-        trib_tensor_chunk_least(engine->roster, tensor->codec_text, engine->env.modelled_codec, tensor->dtype);
+    const uint32_t least = trib_tensor_chunk_least(tensor);
     bool is_cut = cut != NULL && cut->bytes <= TRIB_TENSOR_BYTES_MAX;
     if (is_cut) {
         trib_partitioning_divide(cut, trib_tensor_partition_bytes(engine->roster, cut->bytes, local_size, least));

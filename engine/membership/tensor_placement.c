@@ -67,6 +67,12 @@ trib_dealer *trib_registry_make_dealer(const trib_coordinator *self,
     return dealer;
 }
 
+uint32_t trib_registry_chunk_least(const trib_coordinator *self, const trib_registry_entry *entry)
+{
+    return trib_codec_chunk_least(self->roster, entry->codec, self->core->engine->env.modelled_codec, entry->dtype,
+                                  entry->local_size > 0);
+}
+
 bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
 {
     trib_assert(entry->cut == NULL && !entry->bad);
@@ -83,8 +89,7 @@ bool trib_registry_place(trib_coordinator *self, trib_registry_entry *entry)
         return true;
     }
     const bool is_slow = entry->local_size == 0 && trib_egress_is_slow(&self->core->host);
-    const char *modelled = self->core->engine->env.modelled_codec;
-    const uint32_t least = trib_tensor_chunk_least(self->roster, entry->codec, modelled, entry->dtype);
+    const uint32_t least = trib_registry_chunk_least(self, entry);
     trib_partitioning_divide(cut,
                              is_slow ? trib_tensor_partition_bytes_slow(self->roster, cut->bytes, least)
                                      : trib_tensor_partition_bytes(self->roster, cut->bytes, entry->local_size, least));

@@ -84,8 +84,6 @@ void trib_serves_check(trib_coordinator *self)
 trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
 {
     const uint32_t slices = entry->cut->slice_count;
-    const char *modelled = self->core->engine->env.modelled_codec;
-    const uint32_t least = trib_tensor_chunk_least(self->roster, entry->codec, modelled, entry->dtype);
     const size_t size = 4 + sizeof entry->name + sizeof entry->codec + 16 + (size_t)slices * 8;
     unsigned char *payload = malloc(size);
     if (payload == NULL) {
@@ -101,13 +99,14 @@ trib_status trib_serve_begin(trib_coordinator *self, trib_registry_entry *entry)
         trib_put_u64(&writer, entry->counts[i]);
     }
     trib_assert(!writer.overflow && entry->serve == 0);
-    const trib_frame frame = {.type = TRIB_FRAME_SERVE,
-                              .group = entry->group == NULL ? 0 : entry->group->ranks->id,
-                              .tensor = entry->id,
-                              .size = trib_tensor_chunk_bytes(self->roster, entry->cut->bytes, least),
-                              .collective = (uint8_t)entry->layout,
-                              .dtype = (uint8_t)entry->dtype,
-                              .root = entry->local_size};
+    const trib_frame frame = {
+        .type = TRIB_FRAME_SERVE,
+        .group = entry->group == NULL ? 0 : entry->group->ranks->id,
+        .tensor = entry->id,
+        .size = trib_tensor_chunk_bytes(self->roster, entry->cut->bytes, trib_registry_chunk_least(self, entry)),
+        .collective = (uint8_t)entry->layout,
+        .dtype = (uint8_t)entry->dtype,
+        .root = entry->local_size};
     trib_assert(self->serve_first == NULL || self->serve_last->serve_next == NULL);
     entry->serve = ++self->serves;
     *(self->serve_first == NULL ? &self->serve_first : &self->serve_last->serve_next) = entry;

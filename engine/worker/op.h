@@ -345,7 +345,10 @@ uint32_t trib_shard_bytes(uint64_t bytes, uint32_t partition_bytes, uint32_t chu
                           uint32_t machines, uint32_t summers);
 /* Returns the size below which chunks and partitions are not made smaller, because encoded they would be hardly larger
  * than their headers; 0: there is none. `codec` is the text of the tensor's declaration; `modelled`: see trib_env. */
-uint32_t trib_tensor_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype);
+uint32_t trib_codec_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype,
+                                bool is_sharded);
+/* The same of a tensor that all have declared. */
+uint32_t trib_tensor_chunk_least(const trib_tensor *tensor);
 /* Returns the partition size of a tensor; local_size: local ranks that share it on their devices, 0: host memory. */
 uint32_t trib_tensor_partition_bytes(const trib_roster *roster, uint64_t bytes, uint32_t local_size, uint32_t least);
 /* Returns the partition size in host memory when links were measured to be slow. */

@@ -328,10 +328,8 @@ void trib_tensor_placed(trib_tensor *tensor, uint32_t id, uint32_t round_base, t
     tensor->id = id;
     tensor->round_base = round_base;
     tensor->cut = cut_owned;
-    const trib_engine *engine = tensor->engine;
-    tensor->chunk_bytes = trib_tensor_chunk_bytes(
-        engine->roster, cut_owned->bytes,
-        trib_tensor_chunk_least(engine->roster, tensor->codec_text, engine->env.modelled_codec, tensor->dtype));
+    tensor->chunk_bytes =
+        trib_tensor_chunk_bytes(tensor->engine->roster, cut_owned->bytes, trib_tensor_chunk_least(tensor));
     tensor->partition_bytes = cut_owned->partition_bytes;
     tensor->partition_count = cut_owned->partition_count;
     tensor->owners = owners_owned;

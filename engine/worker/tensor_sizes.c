@@ -38,9 +38,13 @@ uint32_t trib_tensor_chunk_bytes(const trib_roster *roster, uint64_t bytes, uint
  * Programs' codecs and auto have no least size, because a coordinator need not know what they make. k elements of each
  * partition have none either: the size of partitions decides how many that are.
  */
-uint32_t trib_tensor_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype)
+uint32_t trib_codec_chunk_least(const trib_roster *roster, const char *codec, const char *modelled, trib_dtype dtype,
+                                bool is_sharded)
 {
     trib_codec_config config;
+    if (roster->survives || (roster->local_size > 0 && !is_sharded)) {
+        return 0; /* such sums have no codec (trib_codec_place_tensor) */
+    }
     trib_status status = trib_codec_parse(codec, &config, NULL);
     if (status != TRIB_OK && modelled != NULL) {
         status = trib_codec_parse(modelled, &config, NULL);
@@ -59,6 +63,13 @@ uint32_t trib_tensor_chunk_least(const trib_roster *roster, const char *codec, c
         chunk *= 2;
     }
     return chunk < roster->chunk_bytes ? chunk : roster->chunk_bytes;
+}
+
+uint32_t trib_tensor_chunk_least(const trib_tensor *tensor)
+{
+    const trib_engine *engine = tensor->engine;
+    return trib_codec_chunk_least(engine->roster, tensor->codec_text, engine->env.modelled_codec, tensor->dtype,
+                                  tensor->is_sharded);
 }
 
 /*

@@ -397,19 +397,26 @@ static void test_partitions(void **state)
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64u << 10, 0), 8u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 64, 0), 8u << 10);
     /* Codecs that make little of a chunk get chunks of which they make 8 KiB, and no smaller partitions. */
-    const uint32_t onebit = trib_tensor_chunk_least(roster, "onebit,ef=vanilla", NULL, TRIB_FLOAT32);
+    const uint32_t onebit = trib_codec_chunk_least(roster, "onebit,ef=vanilla", NULL, TRIB_FLOAT32, false);
     assert_int_equal(onebit, 256u << 10);
     assert_int_equal(trib_tensor_chunk_bytes(roster, 4u << 20, onebit), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 4u << 20, 0, onebit), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes_slow(roster, 4u << 20, onebit), 256u << 10);
     assert_int_equal(trib_tensor_partition_bytes(roster, 1u << 30, 0, onebit), 1u << 20);
-    assert_int_equal(trib_tensor_chunk_least(roster, "int8", NULL, TRIB_FLOAT32), 0);
-    assert_int_equal(trib_tensor_chunk_least(roster, "topk,ratio=0.05", NULL, TRIB_FLOAT32), 128u << 10);
-    assert_int_equal(trib_tensor_chunk_least(roster, "mine", "onebit", TRIB_FLOAT32), onebit);
-    assert_int_equal(trib_tensor_chunk_least(roster, "mine", NULL, TRIB_FLOAT32), 0);
-    assert_int_equal(trib_tensor_chunk_least(roster, "topk,k=100", NULL, TRIB_FLOAT32), 0);
-    assert_int_equal(trib_tensor_chunk_least(roster, "none", NULL, TRIB_FLOAT32), 0);
-    assert_int_equal(trib_tensor_chunk_least(roster, "auto", NULL, TRIB_FLOAT32), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "int8", NULL, TRIB_FLOAT32, false), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "topk,ratio=0.05", NULL, TRIB_FLOAT32, false), 128u << 10);
+    assert_int_equal(trib_codec_chunk_least(roster, "mine", "onebit", TRIB_FLOAT32, false), onebit);
+    assert_int_equal(trib_codec_chunk_least(roster, "mine", NULL, TRIB_FLOAT32, false), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "topk,k=100", NULL, TRIB_FLOAT32, false), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "none", NULL, TRIB_FLOAT32, false), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "auto", NULL, TRIB_FLOAT32, false), 0);
+    roster->survives = true; /* sums have no codec then */
+    assert_int_equal(trib_codec_chunk_least(roster, "onebit", NULL, TRIB_FLOAT32, false), 0);
+    roster->survives = false;
+    roster->local_size = 2; /* nor have those of machines that sum first */
+    assert_int_equal(trib_codec_chunk_least(roster, "onebit", NULL, TRIB_FLOAT32, false), 0);
+    assert_int_equal(trib_codec_chunk_least(roster, "onebit", NULL, TRIB_FLOAT32, true), onebit);
+    roster->local_size = 0;
     /* More than 65,536 partitions of the largest size: larger partitions, of whole chunks. */
     assert_int_equal(trib_tensor_partition_bytes(roster, (UINT64_C(1) << 36) + 4, 0, 0), (1u << 20) + (256u << 10));
     /* Where a link has several networks each partition takes one of them. There are none where a transport is better
