@@ -1,11 +1,10 @@
 #!/usr/bin/env python3
-"""tributary.tensorflow and tributary.keras with workers on this machine's processors. Prints `ok NAME` / `not ok NAME:
+"""tributary.tensorflow with workers on this machine's processors. Prints `ok NAME` / `not ok NAME:
 why`, or one `skip NAME: why` and exits with 77.
 """
 
 import os
 import sys
-import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -25,36 +24,21 @@ def strategy(python, devices):
     assert output.count('is right') == 2 * 2, output[-1500:]
 
 
-def keras(python, backend, workers):
-    with tempfile.TemporaryDirectory() as folder:
-        output = python_bed.run_workers(
-            python, workers, HERE + '/keras_cases.py', KERAS_BACKEND=backend, SCRATCH=folder, JAX_PLATFORMS='cpu'
-        )
-    assert output.count('keras on %s is right' % backend) == workers, output[-1500:]
-
-
 def main():
     python, reason = python_bed.interpreter('tensorflow')
     if python is None:
         print('skip tensorflow: ' + reason)
         return 77
-    cases = [
-        ('alone', lambda: all_cases(python, 1)),
-        ('two_workers', lambda: all_cases(python, 2)),
-        ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
-        ('strategy_of_one_device', lambda: strategy(python, 1)),
-        ('strategy_of_two_devices', lambda: strategy(python, 2)),
-        ('keras', lambda: keras(python, 'tensorflow', 2)),
-        ('example', lambda: python_bed.example_learns(python, 'train_tensorflow.py')),
-        ('keras_example', lambda: python_bed.example_learns(python, 'train_keras.py')),
-    ]
-    for backend in 'jax', 'torch':
-        other, reason = python_bed.interpreter(backend)
-        if other is None:
-            print('skip keras_on_%s: %s' % (backend, reason))
-        else:
-            cases.append(('keras_on_' + backend, lambda other=other, backend=backend: keras(other, backend, 2)))
-    return run_cases(cases)
+    return run_cases(
+        [
+            ('alone', lambda: all_cases(python, 1)),
+            ('two_workers', lambda: all_cases(python, 2)),
+            ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+            ('strategy_of_one_device', lambda: strategy(python, 1)),
+            ('strategy_of_two_devices', lambda: strategy(python, 2)),
+            ('example', lambda: python_bed.example_learns(python, 'train_tensorflow.py')),
+        ]
+    )
 
 
 if __name__ == '__main__':
