@@ -2,6 +2,7 @@
 itself."""
 
 import os
+import threading
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
@@ -368,6 +369,25 @@ def session_of_tensorflow_1(rank, size):
         assert expected == 10.0 / 8 + (size - 1) / 2 * 7 / 8
 
 
+def shut_down_in_flight():
+    """Another thread's eager operation, which no other worker has begun, ends with the job."""
+    before, problems = ops.calls(), []
+
+    def run():
+        try:
+            trib.allreduce(tf.ones(3))
+        except tf.errors.OpError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while ops.calls() == before and thread.is_alive():
+        pass
+    trib.shutdown()
+    thread.join()
+    assert len(problems) == 1
+
+
 def errors(rank, size):
     old = tf.compat.v1.train.AdamOptimizer()
     python_bed.refused(
@@ -403,6 +423,8 @@ def errors(rank, size):
     if os.environ.get('TRIB_SERVERS', '0') != '0':
         return  # servers of `tributary run` end with the job
     trib.barrier()
+    if size > 1 and rank == 0:
+        shut_down_in_flight()
     trib.shutdown()
     for call in trib.allreduce, tf.function(lambda x: trib.allreduce(x)):
         python_bed.refused(tributary.NotInitializedError, (lambda: call(tf.ones(3)), 'call init() first'))

@@ -239,15 +239,15 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
-    release(operation->once);
     trib_tf_taken(false);
     finish(operation, completion_failure(completion));
 }
 
-/* Runs on an engine's thread. */
+/* Runs on an engine's thread. The tensor ends here: the completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
+    release(operation->once);
     operation->completion.run = finish_completion;
     completion_post(&operation->completion, result);
 }
