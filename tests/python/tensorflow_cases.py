@@ -2,6 +2,7 @@
 itself."""
 
 import os
+import resource
 import threading
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
@@ -11,6 +12,8 @@ import tensorflow as tf  # noqa: E402
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
+from tributary import _abi, job  # noqa: E402
+from tributary._library import lib  # noqa: E402
 from tributary.tensorflow import ops  # noqa: E402
 
 
@@ -36,17 +39,34 @@ def reductions(rank, size):
                 )
     trib.allreduce(of(rank, (2,)), name='kept')
     assert python_bed.is_declared('allreduce.kept') and not python_bed.is_declared('allreduce.noname.0')
+    one_fails_alone(rank, size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+    for _ in range(150):
+        trib.allreduce(tf.ones(2**18))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
     variable = tf.Variable(of(rank, (2,)))
-    for length in range(1, 2 * ops._TURNS + 1):  # names come again, with other lengths and gradients
+    for length in range(1, 33):  # kernels come again, with other lengths and gradients
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(trib.allreduce(variable, op=trib.Sum)) * length
             loss += tf.reduce_sum(trib.allgather(tf.ones(length + rank)))
         assert np.array_equal(tape.gradient(loss, variable), [size * length] * 2)
-    assert not python_bed.is_declared('allreduce.noname.1.gradient')
+    assert not any(python_bed.is_declared('allreduce.noname.gradient.%d' % number) for number in range(400))
     least = trib.allreduce(of(rank, (50,)), op=trib.Min)
     assert np.array_equal(least, np.min([of(r, (50,)) for r in range(size)], 0))
     assert np.array_equal(trib.broadcast(of(rank, (9,)), size - 1), of(size - 1, (9,)))
     assert trib.broadcast_object({'rank': rank}, size - 1) == {'rank': size - 1}
+
+
+def one_fails_alone(rank, size):
+    """The last worker's operation fails before it is submitted. The others' are given up."""
+    if rank == size - 1:
+        python_bed.refused(Exception, (lambda: trib.allreduce(tf.constant('text')), 'string'))
+    else:
+        name = ops.name_of(None, 'allreduce')
+        tensor = job.engine().declare_once('%s.%d' % (name, name.number), _abi.TRIB_FLOAT32, 2)
+        lib.trib_tensor_release(tensor.handle, None)
+    for _ in range(40):
+        assert np.array_equal(trib.allreduce(of(rank, (2,)), op=trib.Sum), total((2,)))
 
 
 def scaling(rank, size):
