@@ -301,10 +301,15 @@ def a_script_that_fails_waits_for_nobody():
 
 
 def ctrl_c_is_told_in_a_line():
-    program = 'import signal, tributary; tributary.init(); tributary.engine().barrier(); signal.raise_signal(2)'
-    output = python_bed.run_workers(sys.executable, 2, '-c', program, statuses=(130,))
-    assert all('rank %d: interrupted in <string>, line 1' % rank in output for rank in range(2)), output
-    assert 'Traceback' not in output, output
+    begin = 'import signal, tributary; tributary.init(); tributary.engine().barrier(); '
+    beside = begin + "exec(compile('signal.raise_signal(2)', tributary.__path__[0] + '_train.py', 'exec'))"
+    for program, place in (begin + 'signal.raise_signal(2)', '<string>'), (beside, 'tributary_train.py'):
+        output = python_bed.run_workers(sys.executable, 2, '-c', program, statuses=(130,))
+        said = re.findall(r'rank (\d): interrupted in [^,]*%s, line 1' % place, output)
+        assert sorted(said) == ['0', '1'] and 'Traceback' not in output, output
+    left = begin + 'tributary.shutdown(); signal.raise_signal(2)'
+    output = python_bed.run_workers(sys.executable, 2, '-c', left, statuses=(130,))
+    assert 'Traceback' in output and 'rank ?' not in output, output
 
 
 def a_script_that_ends_well_completes_operations():

@@ -60,6 +60,9 @@ def gathers(rank, size):
     splits = [size] + [0] * (size - 1)  # all rows go to the first worker
     output, received = trib.alltoall(sent, splits)
     assert received.tolist() == [size if rank == 0 else 0] * size and output.shape == (size * size * (rank == 0), 2)
+    assert trib.allgather(jnp.ones((rank + 1, 0))).shape == (size * (size + 1) // 2, 0)
+    empty, received = trib.alltoall(jnp.ones((size, 0)), splits)
+    assert empty.shape == (int(received.sum()), 0) and received.tolist() == [size if rank == 0 else 0] * size
     pair = trib.add_process_set([0, size - 1]) if size > 2 else trib.global_process_set
     if rank in (0, size - 1):
         ends = np.concatenate([numbers(r, (2, 2)) for r in sorted({0, size - 1})])

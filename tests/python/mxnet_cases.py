@@ -90,10 +90,31 @@ def raises(call, text):
         raise AssertionError('nothing was raised')
 
 
+class Refusing:
+    """MXNet, which has no memory for an operation."""
+
+    @staticmethod
+    def trib_mxnet_submit(*arguments):
+        return -1
+
+
 def grouped(rank, size):
     got = trib.grouped_allreduce([nd.array(of(rank, (4 + i,))) for i in range(3)], op=trib.Sum, name='three')
     for i, array in enumerate(got):
         assert np.array_equal(array.asnumpy(), total((4 + i,)))
+    assert python_bed.is_declared('allreduce.grouped.three.0')
+    for array in trib.grouped_allreduce([nd.ones((2,))] * 2):
+        assert np.array_equal(array.asnumpy(), np.ones(2))
+    assert not python_bed.is_declared('allreduce.grouped.noname.0.0')
+    real, trib.ops._native = trib.ops._native, Refusing()
+    try:
+        trib.allreduce(nd.ones((2,)))
+        raise AssertionError('nothing was raised')
+    except tributary.TributaryError as problem:
+        name = str(problem).split(':')[0]
+        assert 'did not take' in str(problem) and not python_bed.is_declared(name), problem
+    finally:
+        trib.ops._native = real
 
     # Objects of other lengths, one after another: only the root knows them.
     for length in (3, 1000):

@@ -2,6 +2,8 @@
 itself."""
 
 import os
+import resource
+import threading
 
 os.environ.setdefault('TF_CPP_MIN_LOG_LEVEL', '3')
 import keras  # noqa: E402
@@ -10,6 +12,8 @@ import tensorflow as tf  # noqa: E402
 import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
+from tributary import _abi, job  # noqa: E402
+from tributary._library import lib  # noqa: E402
 from tributary.tensorflow import ops  # noqa: E402
 
 
@@ -35,17 +39,34 @@ def reductions(rank, size):
                 )
     trib.allreduce(of(rank, (2,)), name='kept')
     assert python_bed.is_declared('allreduce.kept') and not python_bed.is_declared('allreduce.noname.0')
+    one_fails_alone(rank, size)
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss  # KiB
+    for _ in range(150):
+        trib.allreduce(tf.ones(2**18))
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 100 * 1024
     variable = tf.Variable(of(rank, (2,)))
-    for length in range(1, 2 * ops._TURNS + 1):  # names come again, with other lengths and gradients
+    for length in range(1, 33):  # kernels come again, with other lengths and gradients
         with tf.GradientTape() as tape:
             loss = tf.reduce_sum(trib.allreduce(variable, op=trib.Sum)) * length
             loss += tf.reduce_sum(trib.allgather(tf.ones(length + rank)))
         assert np.array_equal(tape.gradient(loss, variable), [size * length] * 2)
-    assert not python_bed.is_declared('allreduce.noname.1.gradient')
+    assert not any(python_bed.is_declared('allreduce.noname.gradient.%d' % number) for number in range(400))
     least = trib.allreduce(of(rank, (50,)), op=trib.Min)
     assert np.array_equal(least, np.min([of(r, (50,)) for r in range(size)], 0))
     assert np.array_equal(trib.broadcast(of(rank, (9,)), size - 1), of(size - 1, (9,)))
     assert trib.broadcast_object({'rank': rank}, size - 1) == {'rank': size - 1}
+
+
+def one_fails_alone(rank, size):
+    """The last worker's operation fails before it is submitted. The others' are given up."""
+    if rank == size - 1:
+        python_bed.refused(Exception, (lambda: trib.allreduce(tf.constant('text')), 'string'))
+    else:
+        name = ops.name_of(None, 'allreduce')
+        tensor = job.engine().declare_once('%s.%d' % (name, name.number), _abi.TRIB_FLOAT32, 2)
+        lib.trib_tensor_release(tensor.handle, None)
+    for _ in range(40):
+        assert np.array_equal(trib.allreduce(of(rank, (2,)), op=trib.Sum), total((2,)))
 
 
 def scaling(rank, size):
@@ -368,6 +389,25 @@ def session_of_tensorflow_1(rank, size):
         assert expected == 10.0 / 8 + (size - 1) / 2 * 7 / 8
 
 
+def shut_down_in_flight():
+    """Another thread's eager operation, which no other worker has begun, ends with the job."""
+    before, problems = ops.calls(), []
+
+    def run():
+        try:
+            trib.allreduce(tf.ones(3))
+        except tf.errors.OpError as problem:
+            problems.append(problem)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    while ops.calls() == before and thread.is_alive():
+        pass
+    trib.shutdown()
+    thread.join()
+    assert len(problems) == 1
+
+
 def errors(rank, size):
     old = tf.compat.v1.train.AdamOptimizer()
     python_bed.refused(
@@ -403,6 +443,8 @@ def errors(rank, size):
     if os.environ.get('TRIB_SERVERS', '0') != '0':
         return  # servers of `tributary run` end with the job
     trib.barrier()
+    if size > 1 and rank == 0:
+        shut_down_in_flight()
     trib.shutdown()
     for call in trib.allreduce, tf.function(lambda x: trib.allreduce(x)):
         python_bed.refused(tributary.NotInitializedError, (lambda: call(tf.ones(3)), 'call init() first'))

@@ -86,16 +86,16 @@ static void complete(struct completion *completion)
     const char *failure = completion_failure(completion);
     void *error = failure != NULL ? trib_mxnet_error_make(failure) : NULL;
     (void)mxnet.free_handle(operation->array);
-    release(operation);
     free(operation);
     callback.callback(callback.engine, callback.param, error);
     trib_mxnet_error_free(error);
 }
 
-/* Runs on an engine's thread. */
+/* Runs on an engine's thread. The tensor ends here: the completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
+    release(operation);
     operation->completion.run = complete;
     completion_post(&operation->completion, result);
 }
@@ -114,6 +114,7 @@ static void start(struct operation *operation, const struct on_complete *callbac
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);
     }
     if (status != TRIB_OK) {
+        release(operation);
         completion_set(&operation->completion, status, error.text);
         complete(&operation->completion);
     }

@@ -21,6 +21,7 @@ struct operation {
     TF_OpKernelContext *context;
     void *done;
     TF_Tensor *input, *output;
+    int64_t number;    /* that the tensor's name ends with */
     bool is_zero;      /* the result, when the operation is over: of a reduction to another worker */
     trib_tensor *once; /* the operation's own tensor, which is released with it; NULL: the kernel's is kept */
 };
@@ -186,7 +187,7 @@ void *trib_tf_kernel_create(TF_OpKernelConstruction *context)
                    {"root", offsetof(struct kernel, root)},
                    {"codec_min_bytes", offsetof(struct kernel, codec_min_bytes)},
                    {"process_set", offsetof(struct kernel, process_set)},
-                   {"once", offsetof(struct kernel, once)}};
+                   {"numbers", offsetof(struct kernel, numbers)}};
     for (size_t i = 0; i < sizeof NUMBERS / sizeof NUMBERS[0] && TF_GetCode(status) == 0; i++) {
         int64_t value = 0;
         TF_OpKernelConstruction_GetAttrInt64(context, NUMBERS[i].name, &value, status);
@@ -202,6 +203,20 @@ void *trib_tf_kernel_create(TF_OpKernelConstruction *context)
 void trib_tf_kernel_destroy(void *kernel)
 {
     free(kernel);
+}
+
+int64_t trib_tf_number(const struct kernel *kernel, TF_OpKernelContext *context, int index, TF_Status *status)
+{
+    int64_t number = 0;
+    TF_Tensor *input = NULL;
+    if (kernel->numbers != 0) {
+        TF_GetInput(context, index, &input, status);
+    }
+    if (input != NULL) {
+        number = *(const int64_t *)TF_TensorData(input);
+        TF_DeleteTensor(input);
+    }
+    return number;
 }
 
 void trib_tf_fail(TF_OpKernelContext *context, trib_status status, const char *text)
@@ -239,24 +254,27 @@ static void finish_completion(struct completion *completion)
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
-    release(operation->once);
     trib_tf_taken(false);
     finish(operation, completion_failure(completion));
 }
 
-/* Runs on an engine's thread. */
+/* Runs on an engine's thread. The tensor ends here: the completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
+    release(operation->once);
     operation->completion.run = finish_completion;
     completion_post(&operation->completion, result);
 }
 
-/* Takes the input, and an output that is the input's memory where nobody else refers to it. */
-static bool take_buffers(struct operation *operation, TF_Status *status)
+/* Takes the inputs, and an output that is the input's memory where nobody else refers to it. */
+static bool take_buffers(const struct kernel *kernel, struct operation *operation, TF_Status *status)
 {
     int64_t dims[MAX_DIMS];
     TF_GetInput(operation->context, 0, &operation->input, status);
+    if (TF_GetCode(status) == 0) {
+        operation->number = trib_tf_number(kernel, operation->context, 1, status);
+    }
     if (TF_GetCode(status) != 0) {
         return false;
     }
@@ -301,7 +319,8 @@ static trib_status remember(trib_tensor *tensor)
 
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
  * place uses for another shape gets a number, the same on workers that use names alike. The job is locked. */
-static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_group *group, trib_error *error)
+static trib_status declare(struct kernel *kernel, int64_t operation_number, const TF_Tensor *input, trib_group *group,
+                           trib_error *error)
 {
     int64_t count = TF_TensorElementCount(input);
     if (kernel->tensor != NULL && kernel->generation == trib_tf_job.generation && kernel->count == count) {
@@ -326,14 +345,16 @@ static trib_status declare(struct kernel *kernel, const TF_Tensor *input, trib_g
         const bool is_small = count * (int64_t)trib_dtype_size(desc.dtype) < kernel->codec_min_bytes;
         desc.codec = is_small ? "none" : kernel->codec;
     }
+    char first[TRIB_TENSOR_NAME_MAX + 1];
+    trib_tf_tensor_name(kernel, operation_number, first);
     trib_status status = TRIB_MISMATCH;
     for (int number = 0; status == TRIB_MISMATCH && number < SHAPES_MAX; number++) {
         char name[TRIB_TENSOR_NAME_MAX + 1];
-        (void)snprintf(name, sizeof name, number == 0 ? "%s" : "%s#%d", kernel->name, number);
+        (void)snprintf(name, sizeof name, number == 0 ? "%s" : "%s#%d", first, number);
         desc.name = name;
         status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
     }
-    if (status == TRIB_OK && kernel->once == 0) {
+    if (status == TRIB_OK && kernel->numbers == 0) {
         status = remember(kernel->tensor);
     }
     if (status == TRIB_OK) {
@@ -379,11 +400,11 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     trib_group *group = NULL;
     trib_status status = trib_tf_group(kernel, &group, error);
     if (status == TRIB_OK) {
-        status = declare(kernel, input, group, error);
+        status = declare(kernel, operation->number, input, group, error);
     }
     if (status == TRIB_OK) {
         params.tensor = kernel->tensor;
-        if (kernel->once != 0) {
+        if (kernel->numbers != 0) {
             operation->once = kernel->tensor;
             kernel->tensor = NULL;
         }
@@ -417,7 +438,8 @@ static void compute(void *kernel, TF_OpKernelContext *context, TF_AsyncOpKernelD
     } else {
         *operation = (struct operation){.context = context, .done = copy};
         trib_error error = {0};
-        const char *text = take_buffers(operation, status) ? submit(kernel, operation, &error) : TF_Message(status);
+        const char *text =
+            take_buffers(kernel, operation, status) ? submit(kernel, operation, &error) : TF_Message(status);
         if (text != NULL) {
             finish(operation, text);
         }
@@ -447,7 +469,7 @@ void trib_tf_add_attributes(TF_OpDefinitionBuilder *builder)
     TF_OpDefinitionBuilderAddAttr(builder, "codec: string = ''");
     TF_OpDefinitionBuilderAddAttr(builder, "codec_min_bytes: int = 0");
     TF_OpDefinitionBuilderAddAttr(builder, "process_set: int = 0");
-    TF_OpDefinitionBuilderAddAttr(builder, "once: int = 0");
+    TF_OpDefinitionBuilderAddAttr(builder, "numbers: int >= 0");
 }
 
 /* Runs when tf.load_op_library() loads this file. TF_OpDefinitionBuilderSetIsStateful is not called: it makes an
@@ -458,6 +480,7 @@ __attribute__((constructor)) static void register_operation(void)
     TF_OpDefinitionBuilder *builder = TF_NewOpDefinitionBuilder("TributaryExchange");
     trib_tf_add_attributes(builder);
     TF_OpDefinitionBuilderAddInput(builder, "value: T");
+    TF_OpDefinitionBuilderAddInput(builder, "number: numbers * int64");
     TF_OpDefinitionBuilderAddOutput(builder, "result: T");
     TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shape);
     TF_RegisterOpDefinition(builder, status);

@@ -17,6 +17,7 @@ struct gather {
     TF_OpKernelContext *context;
     void *done;
     TF_Tensor *input, *splits, *output; /* output: of a reduce-scatter alone */
+    int64_t number;                     /* that the tensor's name ends with */
     trib_tensor *tensor;
     trib_op *op;
     int rank, size;     /* of this worker in the process set */
@@ -216,7 +217,9 @@ static trib_status declare(struct gather *gather, trib_group *group, trib_op_par
     const size_t element = trib_dtype_size((trib_dtype)trib_tf_dtype(TF_TensorType(gather->input)));
     trib_tensor_desc desc;
     trib_tensor_desc_init(&desc, sizeof desc);
-    desc.name = gather->kernel->name;
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_tf_tensor_name(gather->kernel, gather->number, name);
+    desc.name = name;
     desc.dtype = (trib_dtype)trib_tf_dtype(TF_TensorType(gather->input));
     desc.count = (uint64_t)TF_TensorElementCount(gather->input);
     desc.layout = TRIB_SLICES;
@@ -324,6 +327,9 @@ static bool take_inputs(struct gather *gather, trib_error *error)
     if (TF_GetCode(status) == 0) {
         TF_GetInput(gather->context, 1, &gather->splits, status);
     }
+    if (TF_GetCode(status) == 0) {
+        gather->number = trib_tf_number(gather->kernel, gather->context, 2, status);
+    }
     bool is_taken = TF_GetCode(status) == 0;
     if (!is_taken) {
         (void)snprintf(error->text, sizeof error->text, "%s", TF_Message(status));
@@ -382,6 +388,7 @@ void trib_tf_register_gather(TF_Status *status)
     trib_tf_add_attributes(builder);
     TF_OpDefinitionBuilderAddInput(builder, "value: T");
     TF_OpDefinitionBuilderAddInput(builder, "splits: int64");
+    TF_OpDefinitionBuilderAddInput(builder, "number: numbers * int64");
     TF_OpDefinitionBuilderAddOutput(builder, "result: T");
     TF_OpDefinitionBuilderAddOutput(builder, "counts: int64");
     TF_OpDefinitionBuilderSetShapeInferenceFunction(builder, infer_shape);

@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <stdbool.h>
 #include <stdint.h>
+#include <stdio.h>
 
 #include "native/completion.h"
 #include "native/tensorflow_c.h"
@@ -34,7 +35,7 @@ struct kernel {
     char name[TRIB_TENSOR_NAME_MAX + 1];
     char codec[256]; /* as trib_tensor_desc.codec; "": NULL */
     int64_t kind, reduce, priority, root, codec_min_bytes, process_set;
-    int64_t once; /* each operation has a tensor of its own: a name is used again as another one's */
+    int64_t numbers; /* 1: each operation has a tensor of its own, whose name ends with the last input; else 0 */
     pthread_mutex_t lock;
     trib_tensor *tensor; /* of the engine of this generation, for this count */
     uint64_t generation;
@@ -46,6 +47,16 @@ void trib_tf_kernel_destroy(void *kernel);
 
 /* TensorFlow's numbers of types as ours; -1 for those that cannot be moved. */
 int trib_tf_dtype(int type);
+
+/* Reads the number that the name of an operation's tensor ends with: the input at `index`, where the kernel has it. */
+int64_t trib_tf_number(const struct kernel *kernel, TF_OpKernelContext *context, int index, TF_Status *status);
+
+/* Writes the name of an operation's tensor. */
+static inline void trib_tf_tensor_name(const struct kernel *kernel, int64_t number, char name[TRIB_TENSOR_NAME_MAX + 1])
+{
+    (void)snprintf(name, TRIB_TENSOR_NAME_MAX + 1, kernel->numbers == 0 ? "%s" : "%s.%lld", kernel->name,
+                   (long long)number);
+}
 
 /* Finds the engine and the group (NULL: all workers) of a kernel. The job is locked. */
 trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, trib_error *error);

@@ -70,7 +70,8 @@ def _told_in_short(kind, problem, trace):
         sys.__excepthook__(kind, problem, trace)
         return
     frames = [frame for frame, _ in traceback.walk_tb(trace)]
-    mine = [frame for frame in frames if not frame.f_code.co_filename.startswith(os.path.dirname(__file__))]
+    package = os.path.join(os.path.dirname(__file__), '')
+    mine = [frame for frame in frames if not frame.f_code.co_filename.startswith(package)]
     frame = (mine or frames)[-1]
     place = '%s, line %d' % (frame.f_code.co_filename, frame.f_lineno)
     print('tributary: rank %s: interrupted in %s' % (_interrupted_rank(), place), file=sys.stderr)
@@ -162,6 +163,8 @@ def shutdown() -> None:
         for _, closing in _followers if _engine is not None else ():
             closing()
         gone, _engine = _engine, None
+    if sys.excepthook is _told_in_short and not isinstance(sys.exc_info()[1], KeyboardInterrupt):
+        sys.excepthook = sys.__excepthook__  # unless Ctrl-C is on its way through a script's `finally`
     if gone is not None:
         from . import process_sets
 

@@ -20,20 +20,26 @@ from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 
 
-def _host(array, name):
-    """Returns a copy of an array's elements, their description, and how many an index of the first dimension stands
-    for."""
+def _row_count(array, name):
+    """Returns how many rows an array has, and refuses what has none that can be sent."""
     encoded(name)  # refuses what is no name
     if isinstance(array, jax.core.Tracer):
         raise UnsupportedError(
             '%s: it does not run in a compiled program: call it outside of jit, grad and vmap' % name
         )
-    host = np.array(array, order='C')
-    if host.ndim == 0:
+    shape = np.shape(array)
+    if not shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
+    return shape[0]
+
+
+def _host(array, name):
+    """Returns a copy of an array's elements, and how many an index of the first dimension stands for."""
+    _row_count(array, name)
+    host = np.array(array, order='C')
     if str(host.dtype) not in DTYPES:
         raise ArgumentError('%s: elements of %s cannot be sent' % (name, host.dtype))
-    return host, _buffer(host), max(math.prod(host.shape[1:]), 1)
+    return host, max(math.prod(host.shape[1:]), 1)
 
 
 def _buffer(host):
@@ -42,13 +48,19 @@ def _buffer(host):
 
 def _gathered(array, name, process_set, splits=None):
     """Returns the rows that came from all workers, and how many from each."""
-    host, buffer, row = _host(array, name)
+    host, row = _host(array, name)
+    trailing, dtype, is_empty = host.shape[1:], host.dtype, 0 in host.shape[1:]
+    if is_empty:  # how many there are is all that can be sent of rows without elements
+        host = np.array([host.shape[0]] if splits is None else splits, np.int64)
+        splits = splits and [1] * len(splits)
     kind = lib.trib_all_gather if splits is None else lib.trib_all_to_all
     elements = None if splits is None else [length * row for length in splits]
     shape = host.shape if splits is None else ()
-    content, counts = gathered(process_set.engine(), kind, name, buffer, row, elements, host, shape).wait()
-    rows = [count // row for count in counts]
-    return jnp.asarray(np.frombuffer(content, host.dtype).reshape([sum(rows), *host.shape[1:]])), rows
+    content, counts = gathered(process_set.engine(), kind, name, _buffer(host), row, elements, host, shape).wait()
+    values = np.frombuffer(content, host.dtype)
+    rows = values.tolist() if is_empty else [count // row for count in counts]
+    values = np.empty(0, dtype) if is_empty else values
+    return jnp.asarray(values.reshape([sum(rows), *trailing])), rows
 
 
 def allgather(array: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set) -> jax.Array:
@@ -66,7 +78,7 @@ def alltoall(
     """Returns what the workers of a set have for this one. splits: how many rows each worker gets, in order of rank;
     then the result is a pair of the output and the rows received. None: equal parts."""
     process_set, name = resolve(process_set), name or 'alltoall'
-    size, rows = process_set.size(), _host(array, name)[0].shape[0]
+    size, rows = process_set.size(), _row_count(array, name)
     if splits is None and rows % size:
         raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))
     lengths = [rows // size] * size if splits is None else [int(length) for length in splits]
@@ -86,10 +98,10 @@ def reducescatter(
     engine, op, name = resolve(process_set).engine(), reduction_of(op), name or 'reducescatter'
     if op not in (Average, Sum):
         raise ArgumentError('%s: op must be Average or Sum' % name)
-    host, source, row = _host(array, name)
+    host, row = _host(array, name)
     each, more = divmod(host.shape[0], engine.size)
     result = np.empty([each + (engine.rank < more), *host.shape[1:]], host.dtype)
-    target = _buffer(result)
+    source, target = _buffer(host), _buffer(result)
     tensor = engine.declare_once(name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=row, shape=result.shape)
     tensor.submit(
         lib.trib_reduce_scatter,

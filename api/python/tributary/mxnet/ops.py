@@ -13,7 +13,7 @@ import numpy as np
 from mxnet.libinfo import find_lib_path
 
 from .. import job
-from .._library import NAME_BYTES, beside, encoded
+from .._library import NAME_BYTES, beside, encoded, lib
 from ..buffers import DTYPES
 from ..codecs import CodecCompressor, codec_of
 from ..errors import ArgumentError, TributaryError
@@ -71,6 +71,8 @@ def exchange(array, name, reduce=0, root=-1, priority=0, process_set=None, compr
         _native.trib_mxnet_submit(job.engine()._handle, tensor.handle, array.handle, reduce, root, priority, is_once)
         != 0
     ):
+        if is_once:
+            lib.trib_tensor_release(tensor.handle, None)
         raise TributaryError('%s: MXNet did not take the operation' % name)
 
 
@@ -83,7 +85,8 @@ def name_of(name, kind, process_set=global_process_set):
     if name is None:
         number = next(_counters.setdefault((kind, process_set.process_set_id), itertools.count()))
         return _CountedName('%s.noname.%d' % (kind, number))
-    return '%s.%s' % (kind, encoded(name, NAME_BYTES).decode())
+    made = _CountedName if isinstance(name, _CountedName) else str
+    return made('%s.%s' % (kind, encoded(name, NAME_BYTES).decode()))
 
 
 def scale(array, factor):

@@ -13,7 +13,7 @@ from ..errors import ArgumentError
 from ..process_sets import ProcessSet, by_id, global_process_set, resolve
 from ..reductions import REDUCTIONS, Average, Sum, reduction_of
 from .compression import Compression
-from .ops import OnceName, allreduce, gradient_name, module, name_of, part_of, plain, refuse_xla, scaled, set_number
+from .ops import allreduce, gradient_name, module, name_of, numbers_of, part_of, plain, refuse_xla, scaled, set_number
 
 _ALL_GATHER, _REDUCE_SCATTER, _ALL_TO_ALL = 0, 1, 2
 
@@ -32,11 +32,11 @@ def _gather(tensor, name, kind, process_set, reduce=0, splits=None):
     result, counts = module().tributary_gather(
         value=tensor,
         splits=splits,
+        number=numbers_of(name),
         tensor_name=name,
         kind=kind,
         reduce=reduce,
         process_set=number,
-        once=isinstance(name, OnceName),
     )
     if tensor.shape.rank is not None and not tf.executing_eagerly():
         result.set_shape([None, *tensor.shape[1:]])
@@ -57,19 +57,24 @@ def _gather_empty(tensor, name, kind, process_set, splits):
 
 @tf.RegisterGradient('TributaryGather')
 def _gradient(op, gradient, _of_counts):
-    name, kind = gradient_name(op), op.get_attr('kind')
+    numbers = op.inputs[2:]
+    return [_gather_gradient(op, gradient, gradient_name(op, numbers)), *[None] * (1 + len(numbers))]
+
+
+def _gather_gradient(op, gradient, name):
+    kind = op.get_attr('kind')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     counts = op.outputs[1]
     if kind == _ALL_GATHER:
         mean = allreduce(gradient, op=Average, name=name, process_set=process_set)
         begin = tf.reduce_sum(counts[: process_set.rank()])
         mine = mean[begin : begin + counts[process_set.rank()]]
-        return tf.reshape(mine, tf.shape(op.inputs[0])), None
+        return tf.reshape(mine, tf.shape(op.inputs[0]))
     if kind == _ALL_TO_ALL:
-        return _gather(gradient, name, _ALL_TO_ALL, process_set, splits=counts)[0], None
+        return _gather(gradient, name, _ALL_TO_ALL, process_set, splits=counts)[0]
     if reduce == _abi.TRIB_SUM:
         gradient = gradient * tf.cast(process_set.size(), gradient.dtype)
-    return _gather(gradient, name, _ALL_GATHER, process_set)[0], None
+    return _gather(gradient, name, _ALL_GATHER, process_set)[0]
 
 
 @plain

@@ -61,18 +61,29 @@ init, shutdown = job.init, job.shutdown
 # AutoGraph would rewrite these functions, and all that they call, each time that a program is traced.
 plain = tf.autograph.experimental.do_not_convert
 
-# Eager operations without a name take turns with so many names of each kind: TensorFlow keeps what it has made for a
-# name for ever, and memory of the size of its tensor with it.
-_TURNS = 16
-
 
 class OnceName(str):
-    """The name of an operation whose tensor is released when it is over, so that the name may come again."""
+    """The name of an operation whose tensor is released when it is over. The tensor's name ends with a number, which is
+    an input of the operation: TensorFlow keeps for ever what it has made for a value of an attribute."""
+
+    def __new__(cls, name, number):
+        made = super().__new__(cls, name)
+        made.number = number  # an int, or a tensor
+        return made
+
+
+def _renamed(name, text):
+    return OnceName(text, name.number) if isinstance(name, OnceName) else text
 
 
 def part_of(name, part):
     """Returns the name of a part of what has that name."""
-    return type(name)('%s.%s' % (name, part))
+    return _renamed(name, '%s.%s' % (name, part))
+
+
+def numbers_of(name):
+    """Returns an operation's input `number`: what its tensor's name ends with, or none."""
+    return [name.number] if isinstance(name, OnceName) else []
 
 
 class _Trace:
@@ -127,9 +138,8 @@ def name_of(name, kind, process_set=global_process_set):
     elif name is None:
         epoch = '.%d' % _joins if _joins else ''
         counter = _counters.setdefault((kind, process_set.process_set_id), itertools.count())
-        name = OnceName('noname%s.%d' % (epoch, next(counter) % _TURNS))
-    made = type(name) if isinstance(name, OnceName) else str
-    return made('%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_')))
+        name = OnceName('noname' + epoch, next(counter))
+    return _renamed(name, '%s.%s' % (kind, encoded(name, NAME_BYTES).decode().replace(':', '_')))
 
 
 class NotAMemberError(ArgumentError, tf.errors.InvalidArgumentError):
@@ -165,6 +175,7 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
     refuse_xla(name)
     return _module.tributary_exchange(
         value=tensor,
+        number=numbers_of(name),
         tensor_name=name,
         kind=kind,
         reduce=reduce,
@@ -173,19 +184,22 @@ def _exchange(tensor, name, kind, reduce=0, root=0, priority=0, compression=Comp
         codec=getattr(compression, 'text', ''),
         codec_min_bytes=getattr(compression, 'min_bytes', 0),
         process_set=set_number(resolve(process_set)),
-        once=isinstance(name, OnceName),
     )
 
 
-def gradient_name(op):
-    """Returns the name of an operation's gradient."""
-    made = OnceName if op.get_attr('once') else unique
-    return made(op.get_attr('tensor_name').decode() + '.gradient')
+def gradient_name(op, numbers):
+    """Returns the name of an operation's gradient. numbers: the inputs that numbers_of() gave the operation."""
+    name = op.get_attr('tensor_name').decode() + '.gradient'
+    return OnceName(name, numbers[0]) if numbers else unique(name)
 
 
 @tf.RegisterGradient('TributaryExchange')
 def _gradient(op, gradient):
-    name = gradient_name(op)
+    numbers = op.inputs[1:]
+    return [_exchange_gradient(op, gradient, gradient_name(op, numbers)), *[None] * len(numbers)]
+
+
+def _exchange_gradient(op, gradient, name):
     kind, root = op.get_attr('kind'), op.get_attr('root')
     reduce, process_set = op.get_attr('reduce'), by_id(op.get_attr('process_set'))
     if kind == _BROADCAST:
