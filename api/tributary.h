@@ -562,7 +562,7 @@ TRIB_API TRIB_CHECKED trib_status trib_memory_unregister(trib_engine *engine, vo
 typedef struct trib_group_desc {
     uint32_t struct_size; /* set by trib_group_desc_init */
     uint32_t flags;       /* none defined: 0 */
-    /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all members, and on others if these have no common rank; the rules of
+    /* 1..TRIB_TENSOR_NAME_MAX bytes, the same on all members; a worker has one group of a name at a time. The rules of
      * tensor names apply */
     const char *name;
     const int32_t *ranks; /* its members, each once, in the order in which the group counts them from 0; copied */
@@ -577,24 +577,26 @@ TRIB_API void trib_group_desc_init(trib_group_desc *desc, size_t struct_size);
 /* Makes a group of workers, which has tensors and collectives of its own, at any time. Each of its members calls this;
  * names decide which calls belong together. Servers are shared, and tensors of one name in two groups are two tensors.
  * Returns at once, and tensors may be declared in the group at once. The same name with the same ranks gives the same
- * handle; with others TRIB_MISMATCH. If members disagree about its ranks, every operation in the group completes with
- * TRIB_MISMATCH, on every member, and a text that says who gave which ranks; if all workers together have more groups
- * than a job can have, those in the last ones with TRIB_BUSY. TRIB_INVALID (a rank that does not fit or comes twice;
- * this worker is none of them), TRIB_STATE (no worker), TRIB_BUSY (this worker has as many groups as a job can have,
- * 1023, with those that have not ended everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group lives
- * until trib_group_release or the engine's end. With TRIB_SURVIVE=workers a group and its tensors end with the epoch:
- * calls that use them then fail with TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED
- * between two epochs). TRIB_ANY_THREAD. */
+ * handle; with others TRIB_MISMATCH. If members disagree about its ranks, or about the order of groups of one name, so
+ * that they wait for each other, every operation in these groups completes with TRIB_MISMATCH, on every member, and a
+ * text that says who gave which ranks; if all workers together have more groups than a job can have, those in the last
+ * ones with TRIB_BUSY. TRIB_INVALID (a rank that does not fit or comes twice; this worker is none of them), TRIB_STATE
+ * (no worker), TRIB_BUSY (this worker has as many groups as a job can have, 1023, with those that have not ended
+ * everywhere since their release), TRIB_NO_MEMORY, TRIB_CLOSED. A group lives until trib_group_release or the engine's
+ * end. With TRIB_SURVIVE=workers a group and its tensors end with the epoch: calls that use them then fail with
+ * TRIB_EPOCH_CHANGED, and the name may be used for other ranks (TRIB_EPOCH_CHANGED between two epochs).
+ * TRIB_ANY_THREAD. */
 TRIB_API TRIB_CHECKED trib_status trib_group_create(trib_engine *engine, const trib_group_desc *desc,
                                                     trib_group **group_out, trib_error *error);
 /* Ends a group, and with it this worker's tensors in it: all these handles are refused from now on, and the group's
  * memory in this process is freed (with the last handle of operations in it). Every member must do so, each in its own
- * time: the n-th group of a name is the n-th on all its members, which may use the name again at once, in another
- * order; other workers not before all members have released it. Servers and the coordinator forget the group when all
- * its members have released it or left. Operations that other members still submit in it lack this worker's
- * contributions, as if it had not submitted them. TRIB_STATE: operations in the group are in flight or prepared
- * (trib_op_prepare), or another thread is in a call that names it: nothing has changed. TRIB_INVALID. NULL is fine.
- * TRIB_ANY_THREAD, also in a callback, where the operation is complete. */
+ * time, and may use the name again at once, for the same ranks or others, whether or not other workers have released
+ * the group: the n-th group of a name and ranks is the n-th on all its members, and workers that share several groups
+ * of one name create these in the same order. Servers and the coordinator forget the group when all its members have
+ * released it or left. Operations that other members still submit in it lack this worker's contributions, as if it had
+ * not submitted them. TRIB_STATE: operations in the group are in flight or prepared (trib_op_prepare), or another
+ * thread is in a call that names it: nothing has changed. TRIB_INVALID. NULL is fine. TRIB_ANY_THREAD, also in a
+ * callback, where the operation is complete. */
 TRIB_API TRIB_CHECKED trib_status trib_group_release(trib_group *group, trib_error *error);
 /* This worker's place in the group, from 0, and the number of its members. NULL, or a handle that was released: -1 and
  * 0. TRIB_ANY_THREAD. */

@@ -61,10 +61,19 @@ typedef struct trib_group_entry {
     uint32_t *tags;          /* by rank, or a TRIB_TAG_* */
     uint32_t released_count; /* number of ranks that have released the group */
     bool is_ending;          /* all ranks have released it, so the members are told to forget it */
-    unsigned char *knows;    /* by member: it has answered that it knows the ranks */
-    trib_dealer *dealer;     /* deals the group's tensors to its members and to servers; NULL: the job's dealer does */
+    uint32_t conflict;       /* the same number for the groups that are bad together; 0: none (group_conflict.c) */
+    uint32_t sides;          /* of the search for conflicts, as is the next field */
+    struct trib_group_entry *peer;
+    unsigned char *knows; /* by member: it has answered that it knows the ranks */
+    trib_dealer *dealer;  /* deals the group's tensors to its members and to servers; NULL: the job's dealer does */
     struct trib_group_entry *next;
 } trib_group_entry;
+
+/* True if the rank is in the group and has yet to ask for it. */
+static inline bool trib_group_awaits(const trib_group_entry *entry, uint32_t rank)
+{
+    return trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT && entry->tags[rank] == TRIB_TAG_NONE;
+}
 
 /* The tensors of one name, in the order in which workers declare them. */
 typedef struct trib_registry_name {
@@ -160,6 +169,7 @@ struct trib_coordinator {
     trib_group_entry *groups;                             /* newest first */
     trib_group_entry *groups_by_id[TRIB_GROUPS_MAX];      /* by number; NULL: it is free */
     uint32_t group_last, groups_numbered;                 /* the number that was given last, and how many are taken */
+    uint32_t group_conflicts;                             /* so many so far */
     bool noticed;                                         /* the missing members were logged before the join deadline */
     uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
@@ -276,6 +286,11 @@ void trib_number_end(trib_coordinator *self, uint32_t number, uint32_t rounds, u
 
 /* The group, whose tensors have ended, is freed. */
 void trib_numbers_group_ended(trib_coordinator *self, const trib_rank_set *ranks);
+
+/* ---- group_conflict.c ---- */
+/* The rank has just asked for the group. Returns a group of the name that can therefore not be made, nor this one: both
+ * then have the number of a conflict, with others that are in it. NULL: there is none. */
+const trib_group_entry *trib_group_find_conflict(trib_coordinator *self, trib_group_entry *entry, uint32_t rank);
 
 /* ---- group_registry.c ---- */
 TRIB_CHECKED trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,

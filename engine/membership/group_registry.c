@@ -1,13 +1,14 @@
 /*
  * group_registry.c - the groups of the job, from the first request for them to their last release. The first worker
- * that asks for a name defines the group.
+ * that asks for a name and ranks defines the group.
  *
  * The coordinator tells all members the ranks, and waits until each has answered. Only then may the group be used: a
- * server knows the ranks before the first contribution of the group can reach it. If another worker gives other ranks,
- * the group becomes bad for all that ask for it.
+ * server knows the ranks before the first contribution of the group can reach it.
  *
- * A group ends when all workers that have a part in it have released it, or left; their tensors in it have ended then.
- * Its number is free when all members have forgotten it. The n-th group of a name on one worker is the n-th on all.
+ * A group ends when all its workers have released it, or left; their tensors in it have ended then. Its number is free
+ * when all members have forgotten it. The n-th group of a name and ranks on one worker is the n-th on all. A worker may
+ * ask for the next group of a name, with other ranks, before the releases of the last one have come from others. Groups
+ * of one name therefore live side by side, and are bad only where their members' orders differ (group_conflict.c).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -18,28 +19,24 @@
 #include "engine/membership/commits.h"
 #include "engine/membership/coordinator_internal.h"
 
-static bool have_common_rank(const trib_rank_set *one, const trib_rank_set *other)
+static bool are_equal(const trib_rank_set *one, const trib_rank_set *other)
 {
-    bool have = false;
-    for (uint32_t i = 0; i < one->count && !have; i++) {
-        have = trib_rank_set_index(other, one->ranks[i]) != TRIB_RANK_ABSENT;
-    }
-    return have;
+    return one->count == other->count && memcmp(one->ranks, other->ranks, one->count * sizeof one->ranks[0]) == 0;
 }
 
-/* Returns the oldest group of the name that the rank has not asked for, or NULL. Groups without a common rank are two,
- * although they have one name. */
+/* Returns the group that the rank means: the oldest one of the name and ranks that it has not asked for, else one that
+ * is in conflict and has the rank. NULL: a group that nobody has asked for. */
 static trib_group_entry *find_unasked(const trib_coordinator *self, const char *name, const trib_rank_set *ranks,
                                       uint32_t rank)
 {
-    trib_group_entry *oldest = NULL;
+    trib_group_entry *oldest = NULL, *in_conflict = NULL;
     for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
-        if (!entry->is_ending && entry->tags[rank] == TRIB_TAG_NONE && strcmp(entry->name, name) == 0 &&
-            have_common_rank(ranks, entry->ranks)) {
-            oldest = entry;
+        if (!entry->is_ending && trib_group_awaits(entry, rank) && strcmp(entry->name, name) == 0) {
+            oldest = are_equal(entry->ranks, ranks) ? entry : oldest;
+            in_conflict = entry->conflict != 0 ? entry : in_conflict;
         }
     }
-    return oldest;
+    return oldest != NULL ? oldest : in_conflict;
 }
 
 /* The group that the rank calls so and has not released. */
@@ -75,7 +72,7 @@ static void answer_create(trib_coordinator *self, const trib_group_entry *entry,
         const trib_cause cause = trib_cause_note(entry->bad_status, TRIB_NO_MEMBER, entry->bad_text);
         trib_link_send_cause(link, (trib_frame){.type = TRIB_FRAME_GROUP_BAD, .tensor = entry->tags[rank]}, &cause);
     } else if (entry->is_known) {
-        trib_assert(trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT); /* else they disagree */
+        trib_assert(trib_rank_set_index(entry->ranks, rank) != TRIB_RANK_ABSENT);
         const trib_frame frame = {
             .type = TRIB_FRAME_GROUP_MADE, .tensor = entry->tags[rank], .group = entry->ranks->id};
         trib_link_send_copy(link, frame, NULL, 0);
@@ -226,11 +223,6 @@ static trib_group_entry *new_entry(trib_coordinator *self, const char *name, tri
     return entry;
 }
 
-static bool are_equal(const trib_rank_set *one, const trib_rank_set *other)
-{
-    return one->count == other->count && memcmp(one->ranks, other->ranks, one->count * sizeof one->ranks[0]) == 0;
-}
-
 static void describe_ranks(const trib_rank_set *set, char *text, size_t size)
 {
     int length = snprintf(text, size, "%u ranks (", set->count);
@@ -238,19 +230,6 @@ static void describe_ranks(const trib_rank_set *set, char *text, size_t size)
         length += snprintf(text + length, size - (size_t)length, "%s%u", i > 0 ? ", " : "", set->ranks[i]);
     }
     snprintf(text + length, size - (size_t)length, ")");
-}
-
-static void reject_differing(trib_coordinator *self, trib_group_entry *entry, const trib_rank_set *other, uint32_t rank)
-{
-    char mine[96], theirs[96];
-    describe_ranks(entry->ranks, mine, sizeof mine);
-    describe_ranks(other, theirs, sizeof theirs);
-    entry->bad = true;
-    entry->bad_status = TRIB_MISMATCH;
-    snprintf(entry->bad_text, sizeof entry->bad_text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s",
-             entry->name, trib_roster_name(self->roster, entry->first_rank), mine, trib_roster_name(self->roster, rank),
-             theirs);
-    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
 }
 
 static void reject_for_number(trib_coordinator *self, trib_group_entry *entry)
@@ -261,70 +240,6 @@ static void reject_for_number(trib_coordinator *self, trib_group_entry *entry)
              "group \"%.64s\": the job has %u groups, as many as it can have: release some first", entry->name,
              self->groups_numbered);
     trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", entry->bad_text);
-}
-
-/* Takes over the ranks. */
-static trib_status add_group(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank,
-                             uint32_t tag, trib_error *error)
-{
-    trib_group_entry *entry = find_unasked(self, name, ranks, rank);
-    const bool is_new = entry == NULL;
-    const bool gets_number = !is_new || may_wait(self);
-    if (is_new) {
-        entry = new_entry(self, name, ranks, rank);
-        if (entry == NULL) {
-            trib_rank_set_unref(ranks);
-        }
-    }
-    if (entry == NULL || (is_new && !number_entry(self, entry))) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
-    }
-    trib_assert(entry->tags[rank] == TRIB_TAG_NONE);
-    entry->tags[rank] = tag;
-    if (!gets_number) {
-        reject_for_number(self, entry);
-    }
-    if (!is_new && !entry->bad && !are_equal(entry->ranks, ranks)) {
-        reject_differing(self, entry, ranks, rank);
-        answer_all(self, entry);
-    } else {
-        answer_create(self, entry, rank);
-    }
-    trib_rank_set_unref(is_new ? NULL : ranks);
-    return TRIB_OK;
-}
-
-trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame, const void *payload,
-                                    trib_error *error)
-{
-    char name[TRIB_TENSOR_NAME_MAX + 1];
-    trib_reader reader = {.data = payload, .left = frame->payload_size};
-    trib_get_text(&reader, name, sizeof name);
-    const uint32_t count = trib_get_u32(&reader);
-    if (reader.failed || rank >= self->worker_count || count > self->worker_count ||
-        reader.left != (size_t)count * sizeof(uint32_t) || frame->tensor >= TRIB_TAG_RELEASED ||
-        find_tag(self, rank, frame->tensor) != NULL) {
-        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_CREATE, or one with a number that is in use");
-    }
-    uint32_t *ranks = malloc((count > 0 ? count : 1) * sizeof *ranks);
-    if (ranks == NULL) {
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
-    }
-    for (uint32_t i = 0; i < count; i++) {
-        ranks[i] = trib_get_u32(&reader);
-    }
-    bool is_valid = false;
-    trib_rank_set *set = trib_rank_set_create(0, ranks, count, self->worker_count, &is_valid);
-    free(ranks);
-    if (set == NULL) {
-        return is_valid ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name)
-                        : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE with ranks that cannot be");
-    }
-    if (trib_rank_set_index(set, rank) == TRIB_RANK_ABSENT) {
-        trib_rank_set_unref(set);
-        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE from a rank that is none of the group's");
-    }
-    return add_group(self, name, set, rank, frame->tensor, error);
 }
 
 /* ---- The end of a group ---- */
@@ -363,14 +278,13 @@ static void number_waiting(trib_coordinator *self)
     } while (oldest != NULL && oldest->ranks->id > 0);
 }
 
-/* All workers that have a part in the group have released it, or left, and not all have left. A good one that waits for
- * its number is made first, because its workers wait for it. */
+/* All workers of the group have released it, or left, and not all have left. A good one that waits for its number is
+ * made first, because its workers wait for it. */
 static bool is_over(const trib_coordinator *self, const trib_group_entry *entry)
 {
     bool is_over = entry->released_count > 0 && !entry->is_ending && (entry->ranks->id > 0 || entry->bad);
     for (uint32_t i = 0; i < self->worker_count && is_over; i++) {
-        const bool has_part =
-            entry->tags[i] != TRIB_TAG_NONE || trib_rank_set_index(entry->ranks, i) != TRIB_RANK_ABSENT;
+        const bool has_part = trib_rank_set_index(entry->ranks, i) != TRIB_RANK_ABSENT;
         is_over = !has_part || entry->tags[i] == TRIB_TAG_RELEASED || self->slots[i].left;
     }
     return is_over;
@@ -393,15 +307,140 @@ static void check_over(trib_coordinator *self, trib_group_entry *entry)
     }
 }
 
+static void release_rank(trib_coordinator *self, trib_group_entry *entry, uint32_t rank)
+{
+    entry->tags[rank] = TRIB_TAG_RELEASED;
+    entry->released_count++;
+    trib_registry_group_released(self, entry, rank);
+}
+
+/* ---- Members that disagree ---- */
+
+/* Tells all that have asked for one of the groups that are in conflict with this one. */
+static void reject_conflict(trib_coordinator *self, const trib_group_entry *entry, const trib_group_entry *other,
+                            uint32_t rank)
+{
+    char mine[96], theirs[96], text[TRIB_ERROR_TEXT_SIZE];
+    describe_ranks(other->ranks, theirs, sizeof theirs);
+    describe_ranks(entry->ranks, mine, sizeof mine);
+    snprintf(text, sizeof text, "group \"%.64s\": %.60s gave it %s, %.60s gave it %s", entry->name,
+             trib_roster_name(self->roster, other->first_rank), theirs, trib_roster_name(self->roster, rank), mine);
+    trib_log(self->core->reactor->logger, TRIB_LOG_ERROR, "%s", text);
+    for (trib_group_entry *bad = self->groups; bad != NULL; bad = bad->next) {
+        if (bad->conflict == entry->conflict) {
+            bad->bad = true;
+            bad->bad_status = TRIB_MISMATCH;
+            snprintf(bad->bad_text, sizeof bad->bad_text, "%s", text);
+            answer_all(self, bad);
+        }
+    }
+}
+
+static bool has_asked_one(const trib_coordinator *self, uint32_t conflict, uint32_t rank)
+{
+    bool has = false;
+    for (const trib_group_entry *entry = self->groups; entry != NULL && !has; entry = entry->next) {
+        has = entry->conflict == conflict && entry->tags[rank] != TRIB_TAG_NONE;
+    }
+    return has;
+}
+
+/* A rank that has asked for one of the groups does not ask for the others: the next one of the name that it asks for is
+ * a new one. */
+static void settle_conflict(trib_coordinator *self, uint32_t conflict)
+{
+    trib_group_entry *next;
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = next) {
+        next = entry->next;
+        for (uint32_t i = 0; entry->conflict == conflict && i < self->worker_count; i++) {
+            if (trib_group_awaits(entry, i) && has_asked_one(self, conflict, i)) {
+                release_rank(self, entry, i);
+            }
+        }
+        if (entry->conflict == conflict) {
+            check_over(self, entry);
+        }
+    }
+}
+
+/* ---- A worker's request ---- */
+
+/* Takes over the ranks. */
+static trib_status add_group(trib_coordinator *self, const char *name, trib_rank_set *ranks, uint32_t rank,
+                             uint32_t tag, trib_error *error)
+{
+    trib_group_entry *entry = find_unasked(self, name, ranks, rank);
+    const bool is_new = entry == NULL;
+    const bool gets_number = !is_new || may_wait(self);
+    if (is_new) {
+        entry = new_entry(self, name, ranks, rank);
+        if (entry == NULL) {
+            trib_rank_set_unref(ranks);
+        }
+    }
+    if (entry == NULL || (is_new && !number_entry(self, entry))) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
+    }
+    trib_assert(trib_group_awaits(entry, rank));
+    entry->tags[rank] = tag;
+    if (!gets_number) {
+        reject_for_number(self, entry);
+    }
+    const trib_group_entry *other = trib_group_find_conflict(self, entry, rank);
+    if (other != NULL) {
+        reject_conflict(self, entry, other, rank);
+    } else {
+        answer_create(self, entry, rank);
+    }
+    if (entry->conflict != 0) {
+        settle_conflict(self, entry->conflict);
+    }
+    trib_rank_set_unref(is_new ? NULL : ranks);
+    return TRIB_OK;
+}
+
+trib_status trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame, const void *payload,
+                                    trib_error *error)
+{
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, name, sizeof name);
+    const uint32_t count = trib_get_u32(&reader);
+    if (reader.failed || rank >= self->worker_count || count > self->worker_count ||
+        reader.left != (size_t)count * sizeof(uint32_t) || frame->tensor >= TRIB_TAG_RELEASED ||
+        find_tag(self, rank, frame->tensor) != NULL) {
+        return trib_error_set(error, TRIB_PROTOCOL, "malformed GROUP_CREATE, or one with a number that is in use");
+    }
+    uint32_t *ranks = malloc((count > 0 ? count : 1) * sizeof *ranks);
+    if (ranks == NULL) {
+        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name);
+    }
+    for (uint32_t i = 0; i < count; i++) {
+        ranks[i] = trib_get_u32(&reader);
+    }
+    bool is_valid = false;
+    trib_rank_set *set = trib_rank_set_create(0, ranks, count, self->worker_count, &is_valid);
+    free(ranks);
+    if (set == NULL) {
+        return is_valid ? trib_error_set(error, TRIB_NO_MEMORY, "out of memory for group \"%s\"", name)
+                        : trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE with ranks that cannot be");
+    }
+    if (trib_rank_set_index(set, rank) == TRIB_RANK_ABSENT) {
+        trib_rank_set_unref(set);
+        return trib_error_set(error, TRIB_PROTOCOL, "GROUP_CREATE from a rank that is none of the group's");
+    }
+    return add_group(self, name, set, rank, frame->tensor, error);
+}
+
+/* ---- What the members say of its end ---- */
+
 trib_status trib_groups_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame, trib_error *error)
 {
     trib_group_entry *entry = rank < self->worker_count ? find_tag(self, rank, frame->tensor) : NULL;
     if (entry == NULL || frame->tensor >= TRIB_TAG_RELEASED) {
         return trib_error_set(error, TRIB_PROTOCOL, "GROUP_RELEASE of what was not created");
     }
-    entry->tags[rank] = TRIB_TAG_RELEASED;
-    entry->released_count++;
-    trib_registry_group_released(self, entry, rank);
+    release_rank(self, entry, rank);
     check_over(self, entry);
     return TRIB_OK;
 }

@@ -261,6 +261,79 @@ static void of_members_that_disagree(void **state)
     job_close(&jobs);
 }
 
+/* Three members of which no two agree: all of them hear it, also the one that comes when the others have released. */
+static void of_members_that_disagree_in_turn(void **state)
+{
+    (void)state;
+    static const int32_t two[] = {0, 1}, all[] = {0, 1, 2}, other[] = {1, 2}, back[] = {2, 0};
+    static const struct {
+        const int32_t *ranks[WORKERS];
+        uint32_t counts[WORKERS];
+        bool is_late; /* the last one comes when the others have released */
+    } cases[] = {
+        {{two, other, back}, {2, 2, 2}, false}, /* each waits for the next one */
+        {{two, all, all}, {2, 3, 3}, true},
+        {{two, all, back}, {2, 3, 2}, true},
+        {{all, two, all}, {3, 2, 3}, true},
+    };
+    job jobs;
+    job_open(&jobs, WORKERS, 0, several_reactors);
+    for (size_t turn = 0; turn < 5 * sizeof cases / sizeof cases[0]; turn++) {
+        const size_t c = turn % (sizeof cases / sizeof cases[0]);
+        const int early = cases[c].is_late ? WORKERS - 1 : WORKERS;
+        trib_group *groups[WORKERS];
+        trib_op *ops[WORKERS];
+        for (int i = 0; i < WORKERS; i++) {
+            for (int k = 0; i == early && k < i; k++) {
+                assert_int_equal(job_wait(ops[k], NULL), TRIB_MISMATCH);
+                assert_int_equal(trib_group_release(groups[k], NULL), TRIB_OK);
+            }
+            groups[i] = create(&jobs, i, "bad", cases[c].ranks[i], cases[c].counts[i]);
+            ops[i] = begin(&jobs, i, declare(&jobs, i, groups[i], TRIB_WHOLE));
+        }
+        for (int i = early < WORKERS ? early : 0; i < WORKERS; i++) {
+            assert_int_equal(job_wait(ops[i], NULL), TRIB_MISMATCH);
+            assert_int_equal(trib_group_release(groups[i], NULL), TRIB_OK);
+        }
+        live_once(&jobs, "bad", turn % 2 == 0 ? two : all, turn % 2 == 0 ? 2 : 3, (int)turn);
+    }
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
+/* A worker asks for the next group of the name, with other ranks, while others still have the last one. */
+static void of_other_ranks_at_once(void **state)
+{
+    (void)state;
+    static const int32_t pairs[][2] = {{0, 1}, {1, 2}, {2, 0}};
+    job jobs;
+    job_open(&jobs, WORKERS, 1, several_reactors);
+    trib_group *held[WORKERS] = {create(&jobs, 0, "moves", pairs[0], 2), create(&jobs, 1, "moves", pairs[0], 2)};
+    for (int turn = 0; turn < 100; turn++) {
+        const int32_t leaves = pairs[turn % 3][0], stays = pairs[turn % 3][1], comes = pairs[(turn + 1) % 3][1];
+        const int32_t *next = pairs[(turn + 1) % 3];
+        trib_op *last[] = {meet(&jobs, leaves, held[leaves]), meet(&jobs, stays, held[stays])};
+        assert_int_equal(job_wait(last[0], NULL), TRIB_OK);
+        assert_int_equal(job_wait(last[1], NULL), TRIB_OK);
+        held[comes] = create(&jobs, comes, "moves", next, 2);
+        trib_op *first = begin(&jobs, comes, declare(&jobs, comes, held[comes], TRIB_WHOLE));
+        assert_int_equal(trib_group_release(held[stays], NULL), TRIB_OK);
+        held[stays] = create(&jobs, stays, "moves", next, 2);
+        trib_op *second = begin(&jobs, stays, declare(&jobs, stays, held[stays], TRIB_WHOLE));
+        trib_error error = {.text = ""};
+        if (job_wait(first, &error) != TRIB_OK || job_wait(second, &error) != TRIB_OK) {
+            fail_msg("%s", error.text);
+        }
+        assert_int_equal(trib_group_release(held[leaves], NULL), TRIB_OK);
+        held[leaves] = NULL;
+    }
+    for (int i = 0; i < WORKERS; i++) {
+        assert_int_equal(trib_group_release(held[i], NULL), TRIB_OK);
+    }
+    expect_nothing(&jobs);
+    job_close(&jobs);
+}
+
 /* One member gathers, and the other one releases the group without having declared the tensor. */
 static void without_a_declaration(void **state)
 {
@@ -340,9 +413,14 @@ static void too_many_of_two_workers(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_stays),           cmocka_unit_test(without_use),
-        cmocka_unit_test(what_is_refused),         cmocka_unit_test(of_members_that_disagree),
-        cmocka_unit_test(without_a_declaration),   cmocka_unit_test(of_one_name_without_common_ranks),
+        cmocka_unit_test(nothing_stays),
+        cmocka_unit_test(without_use),
+        cmocka_unit_test(what_is_refused),
+        cmocka_unit_test(of_members_that_disagree),
+        cmocka_unit_test(of_members_that_disagree_in_turn),
+        cmocka_unit_test(of_other_ranks_at_once),
+        cmocka_unit_test(without_a_declaration),
+        cmocka_unit_test(of_one_name_without_common_ranks),
         cmocka_unit_test(too_many_of_two_workers),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
