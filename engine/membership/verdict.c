@@ -17,6 +17,7 @@
 
 /* Two members that do not reach each other. */
 typedef struct trib_dispute {
+    uint64_t pair;    /* both ids, as the key */
     uint32_t ends[2]; /* their ids, the lower one first */
     bool is_doubt;    /* one of them still tries: this decides nothing, and counts */
     int64_t at_ns;    /* when the report came, or the last doubt */
@@ -214,7 +215,8 @@ static bool note(trib_coordinator *self, const trib_cause *cause, bool is_doubt)
     const bool is_lower = cause->origin < cause->subject;
     const uint32_t ends[2] = {is_lower ? cause->origin : cause->subject, is_lower ? cause->subject : cause->origin};
     trib_dispute *at;
-    HASH_FIND(hh, self->disputes, ends, sizeof ends, at);
+    const uint64_t pair = (uint64_t)ends[0] << 32 | ends[1];
+    HASH_FIND(hh, self->disputes, &pair, sizeof pair, at);
     if (at != NULL && !at->is_doubt) {
         return true;
     }
@@ -224,7 +226,8 @@ static bool note(trib_coordinator *self, const trib_cause *cause, bool is_doubt)
             return false;
         }
         memcpy(at->ends, ends, sizeof ends);
-        HASH_ADD(hh, self->disputes, ends, sizeof at->ends, at);
+        at->pair = pair;
+        HASH_ADD(hh, self->disputes, pair, sizeof at->pair, at);
         if (at->hh.tbl == NULL) {
             free(at);
             return false;
