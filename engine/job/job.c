@@ -388,14 +388,14 @@ bool trib_job_survives(const trib_engine *engine, const trib_cause *cause)
 void trib_job_member_lost(trib_engine *engine, const trib_cause *cause)
 {
     if (trib_job_survives(engine, cause)) {
-        engine->hooks->server_suspected(engine, cause->subject);
+        engine->hooks->member_suspected(engine, cause->subject);
     } else if (atomic_load(&engine->shrinks)) {
         /* The coordinator decides what that means for all, or the one that is elected in its place. A member that has
          * trouble tells the coordinator itself. */
         const trib_roster *roster = engine->roster;
         if (cause->status == TRIB_PEER_LOST && cause->subject_kind == TRIB_SUBJECT_MEMBER && roster != NULL &&
             cause->subject < roster->member_count && cause->subject != engine->member_id) {
-            engine->hooks->server_suspected(engine, cause->subject);
+            engine->hooks->member_suspected(engine, cause->subject);
         }
     } else if (trib_loss_ends_job(cause)) {
         trib_job_end(engine, cause);

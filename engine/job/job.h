@@ -157,11 +157,10 @@ typedef struct trib_job_hooks {
     uint32_t (*carried_out)(const struct trib_core *core);
     /* Core 0: asks the coordinator for its time. Returns false if the coordinator cannot be asked now. */
     bool (*ask_time)(trib_engine *engine);
-    /* Any core: its link to a server is lost, and the loss of that server costs nothing, so the coordinator is
-     * asked. */
-    void (*server_suspected)(trib_engine *engine, uint32_t member);
+    /* Any core: its link to that member is lost, and the job may go on without it, so the coordinator is asked. */
+    void (*member_suspected)(trib_engine *engine, uint32_t member);
     /* Any core: it has not reached that member for the peer timeout, and still tries. */
-    void (*server_doubted)(trib_engine *engine, uint32_t member);
+    void (*member_doubted)(trib_engine *engine, uint32_t member);
     /* Any core: all cores have taken one more loss. */
     void (*losses_taken)(trib_engine *engine);
     /* Core 0: sends a frame to the coordinator, if it can be reached. */
@@ -239,9 +238,9 @@ struct trib_engine {
     _Atomic uint64_t magic;
     trib_config config; /* its strings belong to the engine */
     char *job, *listen_host;
-    const char *_Atomic coordinator_address; /* the text of one of these, which stay, as any core may read it */
-    struct trib_noted_address *coordinators;
-    char *store;                  /* the store as configured, for texts; NULL: none */
+    struct trib_noted_address *coordinators; /* they stay as long as the engine */
+    const char *_Atomic coordinator_address; /* the text of one of `coordinators`; any core may read it */
+    char *store;                             /* the store as configured, for texts; NULL: none */
     char *coordinator_list;       /* addresses as configured; coordinator_address is where the coordinator is now */
     trib_codec_rules codec_rules; /* rules of config.codec, which is NULL here */
     trib_codec_set codecs;        /* codecs that the program brings */

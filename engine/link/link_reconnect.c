@@ -179,7 +179,7 @@ static void deadline_passed(trib_link *link)
     const int64_t timeout_ns = trib_session_peer_timeout(link->host);
     if (link->redial.extensions < EXTENSIONS && peer_lives(link, trib_now(link->host->reactor))) {
         link->redial.extensions++;
-        link->host->engine->hooks->server_doubted(link->host->engine, link->peer);
+        link->host->engine->hooks->member_doubted(link->host->engine, link->peer);
         trib_link_limit(link, timeout_ns / 4, deadline_passed);
         return;
     }

@@ -195,6 +195,9 @@ static trib_status take_server_lost(trib_coordinator *self, uint32_t member, con
     const trib_status status = trib_cause_decode(frame, payload, &cause, error);
     if (status == TRIB_OK) {
         trib_cause_set_sender(&cause, member);
+        if (frame->root != TRIB_SERVER_LOST_STOPS) { /* else it passes on what the coordinator has told */
+            cause.origin = member;
+        }
         if (frame->root == TRIB_SERVER_LOST_DOUBTS) {
             trib_verdict_doubt(self, &cause);
         } else if (!trib_formation_judge(self, member, frame, &cause) && !trib_verdict_waits(self, &cause)) {

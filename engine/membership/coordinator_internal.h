@@ -173,10 +173,10 @@ struct trib_coordinator {
     bool noticed;                                         /* the missing members were logged before the join deadline */
     uint32_t parked;                   /* members that wait for the end of the epoch to join (formation.h) */
     struct trib_commit_entry *commits; /* rounds that some workers are through with (commits.h) */
-    struct trib_report *reports;       /* members that do not reach each other (verdict.h) */
-    uint32_t report_count;
-    trib_timer disputes;
-    trib_timer knocking; /* a boundary waits for members that are about to join (formation_join.c) */
+    struct trib_dispute *disputes;     /* members that do not reach each other (verdict.h) */
+    trib_timer verdict;
+    bool looks, looked_late; /* the timer is armed; it was late the last time */
+    trib_timer knocking;     /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
     struct trib_formation_probe *probes; /* by place, between epochs (formation_probe.c) */
     uint32_t probe_count;

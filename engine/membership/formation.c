@@ -169,7 +169,7 @@ bool trib_formation_judge(trib_coordinator *self, uint32_t reporter, const trib_
     if (!self->running || self->over || !self->roster->shrinks) {
         return false;
     }
-    if (frame->root == TRIB_SERVER_LOST_STOPS) {
+    if (frame->root == TRIB_SERVER_LOST_STOPS && trib_formation_survives(self, cause)) {
         trib_formation_end_epoch(self, cause);
         return true;
     }

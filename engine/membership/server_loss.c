@@ -47,14 +47,14 @@ static void tell(trib_engine *engine, atomic_bool *what)
     }
 }
 
-void trib_server_suspected(trib_engine *engine, uint32_t member)
+void trib_loss_suspected(trib_engine *engine, uint32_t member)
 {
     if (member < atomic_load(&engine->losses.capacity)) {
         tell(engine, &engine->losses.suspected[member]);
     } /* else the roster has yet to come, and the coordinator sees for itself who does not */
 }
 
-void trib_server_doubted(trib_engine *engine, uint32_t member)
+void trib_loss_doubted(trib_engine *engine, uint32_t member)
 {
     if (member < atomic_load(&engine->losses.capacity) && atomic_load(&engine->shrinks)) {
         tell(engine, &engine->losses.doubted[member]);

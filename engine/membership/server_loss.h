@@ -14,10 +14,10 @@
 
 #include "engine/membership/coordinator_internal.h"
 
-/* Any core: asks the coordinator about that server. */
-void trib_server_suspected(trib_engine *engine, uint32_t member);
+/* Any core: its link to that member is lost. Asks the coordinator. */
+void trib_loss_suspected(trib_engine *engine, uint32_t member);
 /* Any core: it has not reached that member for the peer timeout, and still tries. The coordinator is told. */
-void trib_server_doubted(trib_engine *engine, uint32_t member);
+void trib_loss_doubted(trib_engine *engine, uint32_t member);
 /* Core 0: the coordinator says that a server is lost. */
 TRIB_CHECKED trib_status trib_server_loss_take(trib_engine *engine, const trib_frame *frame, const void *payload,
                                                trib_error *error);

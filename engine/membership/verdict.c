@@ -3,19 +3,26 @@
 
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/base/hash.h"
 
-#define WAIT_SHARE 8  /* a report is kept for this part of the peer timeout */
-#define DOUBT_SHARE 2 /* a doubt that is not repeated counts for this part of it */
+/* Times, as parts of the peer timeout */
+#define WAIT_SHARE 8    /* a report is kept for this part */
+#define HEARD_SHARE 32  /* both members have to be heard after this part of the wait's beginning */
+#define SILENT_SHARE 4  /* a member that is not heard for this part is the one that is cut off */
+#define DOUBT_EIGHTHS 3 /* a doubt counts for so many eighths; one that lasts is repeated after two */
 #define LOOK_NS (20 * INT64_C(1000000))
 
 /* Two members that do not reach each other. */
-typedef struct trib_report {
-    uint32_t reporter, subject;
-    bool is_doubt; /* the reporter still tries: this decides nothing, and counts */
-    int64_t at_ns; /* of a doubt: when it came last */
-} trib_report;
+typedef struct trib_dispute {
+    uint64_t pair;    /* both ids, as the key */
+    uint32_t ends[2]; /* their ids, the lower one first */
+    bool is_doubt;    /* one of them still tries: this decides nothing, and counts */
+    int64_t at_ns;    /* when the report came, or the last doubt */
+    UT_hash_handle hh;
+} trib_dispute;
 
 static bool is_report_of_loss(const trib_cause *cause, uint32_t reporter)
 {
@@ -50,155 +57,199 @@ void trib_verdict_judge(const trib_coordinator *self, uint32_t reporter, trib_ca
     cause->silence_ns = silence_ns;
 }
 
-/* ---- Two members that the coordinator hears, and that do not reach each other ---- */
+/* ---- Two members that do not reach each other, while the coordinator hears both ---- */
 
-static bool is_heard(const trib_coordinator *self, uint32_t member)
+static bool is_there(const trib_coordinator *self, uint32_t member)
 {
-    const trib_coordinator_slot *slot = &self->slots[member];
-    return !slot->left && slot->link != NULL && slot->link->state == TRIB_LINK_READY;
+    return !self->slots[member].left && self->slots[member].link != NULL;
 }
 
-static bool is_about(const trib_report *report, uint32_t one, uint32_t other)
+static bool is_heard_after(const trib_coordinator *self, uint32_t member, int64_t time_ns)
 {
-    return (report->reporter == one && report->subject == other) ||
-           (report->reporter == other && report->subject == one);
+    const trib_link *link = self->slots[member].link;
+    return link != NULL && link->state == TRIB_LINK_READY && link->last_received_ns > time_ns;
 }
 
-/* Returns how many others the member does not reach. */
-static uint32_t count_against(const trib_coordinator *self, uint32_t member)
+static int64_t silence_of(const trib_coordinator *self, uint32_t member, int64_t now_ns)
 {
-    uint32_t count = 0;
-    for (uint32_t i = 0; i < self->report_count; i++) {
-        count += self->reports[i].reporter == member || self->reports[i].subject == member;
-    }
-    return count;
+    return now_ns - self->slots[member].link->last_received_ns;
 }
 
-/* True if a loss of this member is worse for the job than a loss of the other one. */
-static bool is_dearer(const trib_coordinator *self, uint32_t member, uint32_t other)
+/* True if the report has waited for others. A member that became silent with it may be the one that is cut off, so both
+ * have to be heard again. */
+static bool is_ripe(const trib_coordinator *self, const trib_dispute *at, int64_t now_ns)
 {
-    const uint32_t count = count_against(self, member), others = count_against(self, other);
-    const bool works = member < self->worker_count, other_works = other < self->worker_count;
-    return count != others ? count < others : works != other_works ? works : member < other;
+    const int64_t timeout_ns = self->roster->peer_timeout_ns, heard_ns = at->at_ns + timeout_ns / HEARD_SHARE;
+    return !at->is_doubt && now_ns - at->at_ns >= timeout_ns / WAIT_SHARE &&
+           is_heard_after(self, at->ends[0], heard_ns) && is_heard_after(self, at->ends[1], heard_ns);
 }
 
-/* Returns a member of one of the reports that are no doubts. */
-static uint32_t find_loser(const trib_coordinator *self)
+/* Returns a member that is silent while the other one of a report is heard, or TRIB_NO_MEMBER. */
+static uint32_t find_silent(const trib_coordinator *self, int64_t now_ns)
 {
-    uint32_t loser = TRIB_NO_MEMBER;
-    for (uint32_t i = 0; i < self->report_count; i++) {
-        const uint32_t both[] = {self->reports[i].reporter, self->reports[i].subject};
-        for (uint32_t k = 0; k < 2 && !self->reports[i].is_doubt; k++) {
-            loser = loser == TRIB_NO_MEMBER || is_dearer(self, loser, both[k]) ? both[k] : loser;
+    const int64_t most_ns = self->roster->peer_timeout_ns / SILENT_SHARE;
+    for (const trib_dispute *at = self->disputes; at != NULL; at = at->hh.next) {
+        const bool is_first = silence_of(self, at->ends[0], now_ns) > most_ns;
+        const bool is_second = silence_of(self, at->ends[1], now_ns) > most_ns;
+        if (!at->is_doubt && is_first != is_second) {
+            return at->ends[is_second];
         }
     }
-    return loser;
+    return TRIB_NO_MEMBER;
 }
 
-/* Takes the report out of the list. The order of the others may change. */
-static trib_report take_report(trib_coordinator *self, uint32_t index)
+static void lose_silent(trib_coordinator *self, uint32_t member, int64_t now_ns)
 {
-    const trib_report report = self->reports[index];
-    self->reports[index] = self->reports[--self->report_count];
-    return report;
+    trib_cause cause =
+        trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, member, TRIB_NO_MEMBER, "");
+    cause.silence_ns = silence_of(self, member, now_ns);
+    trib_coordinator_take_loss(self, &cause);
 }
 
-static void lose(trib_coordinator *self, uint32_t loser)
+/* True if the job loses less with `one` than with `other`. counts: how many others each member does not reach. */
+static bool is_cheaper(const trib_coordinator *self, const uint32_t *counts, uint32_t one, uint32_t other)
 {
-    uint32_t count = 0, other = TRIB_NO_MEMBER;
-    for (uint32_t i = self->report_count; i-- > 0;) {
-        if (self->reports[i].reporter == loser || self->reports[i].subject == loser) {
-            const trib_report report = take_report(self, i);
-            other = report.reporter == loser ? report.subject : report.reporter;
-            count++;
-        }
+    const bool works = one < self->worker_count, other_works = other < self->worker_count;
+    return counts[one] != counts[other] ? counts[one] > counts[other]
+           : works != other_works       ? other_works
+                                        : one > other;
+}
+
+static void lose(trib_coordinator *self, uint32_t loser, uint32_t count)
+{
+    const trib_dispute *at = self->disputes;
+    while (at->ends[0] != loser && at->ends[1] != loser) {
+        at = at->hh.next;
     }
-    trib_assert(count > 0);
     char text[TRIB_REASON_MAX], more[32] = "";
     if (count > 1) {
         snprintf(more, sizeof more, " and %u other%s", count - 1, count > 2 ? "s" : "");
     }
     snprintf(text, sizeof text, "does not reach %s%s, while the coordinator hears both sides",
-             trib_roster_name(self->roster, other), more);
+             trib_roster_name(self->roster, at->ends[at->ends[0] == loser]), more);
     const trib_cause cause =
         trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, loser, TRIB_NO_MEMBER, text);
     trib_coordinator_take_loss(self, &cause);
 }
 
-/* Drops doubts that were not repeated. Where the coordinator has lost a subject, too, that one is lost at once. Returns
- * true if a report is old enough. */
-static bool look_through(trib_coordinator *self, int64_t now_ns)
+/* Loses one member of the ripe reports. */
+static void decide(trib_coordinator *self, int64_t now_ns)
 {
-    const int64_t timeout_ns = self->roster->peer_timeout_ns;
-    bool is_due = false;
-    for (uint32_t i = self->report_count; i-- > 0 && !self->over;) {
-        const trib_report at = self->reports[i];
-        if (self->slots[at.reporter].left || (at.is_doubt && now_ns - at.at_ns > timeout_ns / DOUBT_SHARE)) {
-            (void)take_report(self, i);
-        } else if (!at.is_doubt && !is_heard(self, at.subject)) {
-            (void)take_report(self, i);
-            const trib_cause cause =
-                trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_CONNECTION_LOST, TRIB_SUBJECT_MEMBER, at.subject,
-                                 at.reporter, "the connection ended and could not be made again");
-            trib_coordinator_take_loss(self, &cause);
-        } else {
-            is_due = is_due || (!at.is_doubt && now_ns - at.at_ns >= timeout_ns / WAIT_SHARE);
+    uint32_t *counts = calloc(trib_coordinator_slots(self), sizeof *counts), loser = TRIB_NO_MEMBER;
+    if (counts == NULL) {
+        return; /* there may be memory at the next look */
+    }
+    for (const trib_dispute *at = self->disputes; at != NULL; at = at->hh.next) {
+        counts[at->ends[0]]++;
+        counts[at->ends[1]]++;
+    }
+    for (const trib_dispute *at = self->disputes; at != NULL; at = at->hh.next) {
+        for (uint32_t k = 0; k < 2 && is_ripe(self, at, now_ns); k++) {
+            loser = loser == TRIB_NO_MEMBER || is_cheaper(self, counts, at->ends[k], loser) ? at->ends[k] : loser;
         }
     }
-    return is_due && !self->over;
+    if (loser != TRIB_NO_MEMBER) {
+        lose(self, loser, counts[loser]);
+    }
+    free(counts);
+}
+
+/* Drops what has settled itself. Returns true if reports are left. */
+static bool look_through(trib_coordinator *self, int64_t now_ns)
+{
+    bool any = false;
+    trib_dispute *at, *next;
+    HASH_ITER(hh, self->disputes, at, next)
+    {
+        const bool is_old = at->is_doubt && now_ns - at->at_ns > self->roster->peer_timeout_ns / 8 * DOUBT_EIGHTHS;
+        if (is_old || !is_there(self, at->ends[0]) || !is_there(self, at->ends[1])) {
+            HASH_DEL(self->disputes, at);
+            free(at);
+        } else {
+            any = any || !at->is_doubt;
+        }
+    }
+    return any;
+}
+
+static void judge(trib_coordinator *self, int64_t now_ns)
+{
+    self->looks = look_through(self, now_ns);
+    const uint32_t silent = self->looks ? find_silent(self, now_ns) : TRIB_NO_MEMBER;
+    if (silent != TRIB_NO_MEMBER) {
+        lose_silent(self, silent, now_ns);
+    } else if (self->looks) {
+        decide(self, now_ns);
+    }
 }
 
 static void look(trib_reactor *reactor, trib_timer *timer)
 {
     trib_coordinator *self = timer->user;
-    if (look_through(self, trib_now(reactor)) && find_loser(self) != TRIB_NO_MEMBER) {
-        lose(self, find_loser(self));
+    if (self->over) {
+        return;
     }
-    if (!self->over && find_loser(self) != TRIB_NO_MEMBER) {
+    /* after a stop of this process others' reports may lie unread */
+    const bool stalled = trib_timer_stalled_locally(reactor, timer, self->roster->peer_timeout_ns / WAIT_SHARE);
+    const bool judges = !stalled || self->looked_late;
+    self->looked_late = stalled;
+    if (judges) {
+        judge(self, trib_now(reactor));
+    }
+    if (self->looks && !self->over) {
         trib_timer_arm(reactor, timer, trib_now(reactor) + LOOK_NS);
     }
 }
 
-/* True if the coordinator has to decide between two other members. */
 static bool is_dispute(const trib_coordinator *self, const trib_cause *cause)
 {
-    const uint32_t me = self->core->engine->member_id, count = trib_coordinator_slots(self);
+    const uint32_t count = trib_coordinator_slots(self);
     return self->running && !self->over && self->roster->shrinks && cause->subject_kind == TRIB_SUBJECT_MEMBER &&
-           cause->subject < count && cause->origin < count && cause->subject != cause->origin && cause->subject != me &&
-           cause->origin != me && is_heard(self, cause->subject);
+           cause->subject < count && cause->origin < count && cause->subject != cause->origin &&
+           is_there(self, cause->subject);
 }
 
 /* Returns false if memory runs out. */
 static bool note(trib_coordinator *self, const trib_cause *cause, bool is_doubt)
 {
-    const trib_report report = {.reporter = cause->origin,
-                                .subject = cause->subject,
-                                .is_doubt = is_doubt,
-                                .at_ns = trib_now(self->core->reactor)};
-    for (uint32_t i = 0; i < self->report_count; i++) {
-        trib_report *at = &self->reports[i];
-        if (is_about(at, report.reporter, report.subject)) {
-            *at = at->is_doubt ? report : *at;
-            return true;
+    const bool is_lower = cause->origin < cause->subject;
+    const uint32_t ends[2] = {is_lower ? cause->origin : cause->subject, is_lower ? cause->subject : cause->origin};
+    trib_dispute *at;
+    const uint64_t pair = (uint64_t)ends[0] << 32 | ends[1];
+    HASH_FIND(hh, self->disputes, &pair, sizeof pair, at);
+    if (at != NULL && !at->is_doubt) {
+        return true;
+    }
+    if (at == NULL) {
+        at = calloc(1, sizeof *at);
+        if (at == NULL) {
+            return false;
+        }
+        memcpy(at->ends, ends, sizeof ends);
+        at->pair = pair;
+        HASH_ADD(hh, self->disputes, pair, sizeof at->pair, at);
+        if (at->hh.tbl == NULL) {
+            free(at);
+            return false;
         }
     }
-    trib_report *reports = realloc(self->reports, (self->report_count + 1) * sizeof *reports);
-    if (reports == NULL) {
-        return false;
-    }
-    self->reports = reports;
-    reports[self->report_count++] = report;
+    at->is_doubt = is_doubt;
+    at->at_ns = trib_now(self->core->reactor);
     return true;
 }
 
 bool trib_verdict_waits(trib_coordinator *self, const trib_cause *cause)
 {
-    if (!is_dispute(self, cause) || !note(self, cause, false)) {
+    const uint32_t me = self->core->engine->member_id; /* its process decides, so it is the other one that is cut off */
+    if (!is_dispute(self, cause) || cause->origin == me || cause->subject == me || !note(self, cause, false)) {
         return false;
     }
-    self->disputes.fired = look;
-    self->disputes.user = self;
-    trib_timer_arm(self->core->reactor, &self->disputes, trib_now(self->core->reactor) + LOOK_NS);
+    if (!self->looks) {
+        self->looks = true;
+        self->verdict.fired = look;
+        self->verdict.user = self;
+        trib_timer_arm(self->core->reactor, &self->verdict, trib_now(self->core->reactor) + LOOK_NS);
+    }
     return true;
 }
 
@@ -211,8 +262,11 @@ void trib_verdict_doubt(trib_coordinator *self, const trib_cause *cause)
 
 void trib_verdict_close(trib_coordinator *self)
 {
-    trib_timer_stop(self->core->reactor, &self->disputes);
-    free(self->reports);
-    self->reports = NULL;
-    self->report_count = 0;
+    trib_timer_stop(self->core->reactor, &self->verdict);
+    trib_dispute *at, *next;
+    HASH_ITER(hh, self->disputes, at, next)
+    {
+        HASH_DEL(self->disputes, at);
+        free(at);
+    }
 }

@@ -125,7 +125,8 @@ _Static_assert(TRIB_FRAME_COUNT <= 256, "a header has one byte for the type");
 #define TRIB_PUSH_KEEPS 1u
 #define TRIB_SUM_IS_KEPT 1u
 /* `root` of an ENDED: the epoch is over, and the job goes on without the subject. `root` of a SERVER_LOST: the sender
- * cannot go on without that server, or has not reached it for the peer timeout, and still tries. */
+ * cannot go on without that server (STOPS), or has not reached that member for the peer timeout, and still tries
+ * (DOUBTS). */
 #define TRIB_ENDED_CHANGES 1u
 #define TRIB_PING_WAITS 1u /* root of a PING: the receiver joins when all workers have asked for the next epoch */
 #define TRIB_SERVER_LOST_STOPS 1u

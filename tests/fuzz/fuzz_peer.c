@@ -2,10 +2,11 @@
  * fuzz_peer.c - a member that has the token sends anything to an engine in virtual time. Whatever it sends, the
  * engine does not crash, every operation of its caller completes exactly once, and the engine closes.
  *
- * The first byte's lowest bit chooses the roles. 0: the engine is rank 0 and coordinates, and the peer would join
- * it. 1: the peer coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life
- * by itself. With the third bit, receivers are asked about messages ahead of their turn, and consecutive frames are
- * sent at once. The rest is a list of acts, a byte each with its arguments (act_of).
+ * The first byte's lowest bit chooses the roles. 0: the engine is rank 0 and coordinates, and the peer would join it.
+ * 1: the peer coordinates and the engine would join. The next bit makes the peer mute: it gives no sign of life by
+ * itself. With the third bit, receivers are asked about messages ahead of their turn, and consecutive frames are sent
+ * at once. With the fourth bit the job goes on without members that are lost. The rest is a list of acts, a byte each
+ * with its arguments (act_of).
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -320,6 +321,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     self->epoch = trib_epoch_make(7, 1);
     self->mute = (shape & 2) != 0;
     self->ahead = (shape & 4) != 0 ? TRIB_AHEAD_MAX - 1 : 0;
+    self->survives = (shape & 8) != 0;
     world_open(self);
     for (unsigned i = 0; i < ACTS_MAX && from.left > 0; i++) {
         act_of(self, &from);

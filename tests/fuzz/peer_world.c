@@ -250,6 +250,7 @@ static void open_engine(world *self)
     config.join_timeout_ns = 3000 * MS;
     config.peer_timeout_ns = PEER_TIMEOUT_NS;
     config.close_timeout_ns = 1000 * MS;
+    config.survive = self->survives ? TRIB_SURVIVE_WORKERS : TRIB_SURVIVE_NOTHING;
     const trib_sim_host host = {.process = self->processes[0], .place = "n0:1"};
     require(trib_engine_create_sim(&host, &config, &self->engine, &error) == TRIB_OK);
 }

@@ -44,6 +44,7 @@ struct world {
     bool coordinates; /* the peer is the coordinator */
     uint32_t epoch;   /* of the job; the peer's own choice, or what the engine's frames bear */
     bool mute;        /* it gives no sign of life by itself */
+    bool survives;    /* TRIB_SURVIVE=workers */
     uint32_t ahead;   /* messages that receivers are asked about before their turn */
     trib_sim *sim;
     trib_sim_net *net;

@@ -55,11 +55,11 @@ void __wrap_trib_losses_add(trib_losses *losses, uint32_t member)
 
 static bool workers_are_slow; /* the coordinator finds a loss by itself, as no worker tells it */
 
-__typeof__(trib_server_suspected) __real_trib_server_suspected, __wrap_trib_server_suspected;
-void __wrap_trib_server_suspected(trib_engine *engine, uint32_t member)
+__typeof__(trib_loss_suspected) __real_trib_loss_suspected, __wrap_trib_loss_suspected;
+void __wrap_trib_loss_suspected(trib_engine *engine, uint32_t member)
 {
     if (!workers_are_slow) {
-        __real_trib_server_suspected(engine, member);
+        __real_trib_loss_suspected(engine, member);
     }
 }
 

@@ -162,12 +162,17 @@ uint64_t trib_sim_node_bytes_in(const trib_sim_node *node)
     return node->machine->bytes_in;
 }
 
+static bool shuns(const trib_sim_node *node, const trib_sim_node *other)
+{
+    return other->index < 64 && (node->shuns >> other->index & 1) != 0;
+}
+
 bool trib_sim_passes(const sim_flow *flow)
 {
     const sim_pair *pair = flow->pair;
     return !pair->forgotten && pair->ends[0].node->group == pair->ends[1].node->group &&
            !pair->ends[flow->from].node->blocks_out && !pair->ends[1 - flow->from].node->blocks_in &&
-           (pair->ends[0].node->shuns >> pair->ends[1].node->index % 64 & 1) == 0;
+           !shuns(pair->ends[0].node, pair->ends[1].node);
 }
 
 bool trib_sim_reachable(const sim_pair *pair)
