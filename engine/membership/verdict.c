@@ -12,6 +12,7 @@
 #define WAIT_SHARE 8    /* a report is kept for this part */
 #define HEARD_SHARE 32  /* both members have to be heard after this part of the wait's beginning */
 #define SILENT_SHARE 4  /* a member that is not heard for this part is the one that is cut off */
+#define ENDED_SHARE 32  /* the same, where its connection has ended */
 #define DOUBT_EIGHTHS 3 /* a doubt counts for so many eighths; one that lasts is repeated after two */
 #define LOOK_NS (20 * INT64_C(1000000))
 
@@ -84,14 +85,21 @@ static bool is_ripe(const trib_coordinator *self, const trib_dispute *at, int64_
            is_heard_after(self, at->ends[0], heard_ns) && is_heard_after(self, at->ends[1], heard_ns);
 }
 
+/* A member whose connection has ended is silent for a shorter time: it may be made again at once, or its process has
+ * died. */
+static bool is_silent(const trib_coordinator *self, uint32_t member, int64_t now_ns)
+{
+    const bool is_connected = self->slots[member].link->state == TRIB_LINK_READY;
+    return silence_of(self, member, now_ns) >
+           self->roster->peer_timeout_ns / (is_connected ? SILENT_SHARE : ENDED_SHARE);
+}
+
 /* Returns a member that is silent while the other one of a report is heard, or TRIB_NO_MEMBER. */
 static uint32_t find_silent(const trib_coordinator *self, int64_t now_ns)
 {
-    const int64_t most_ns = self->roster->peer_timeout_ns / SILENT_SHARE;
     for (const trib_dispute *at = self->disputes; at != NULL; at = at->hh.next) {
-        const bool is_first = silence_of(self, at->ends[0], now_ns) > most_ns;
-        const bool is_second = silence_of(self, at->ends[1], now_ns) > most_ns;
-        if (!at->is_doubt && is_first != is_second) {
+        const bool is_second = is_silent(self, at->ends[1], now_ns);
+        if (!at->is_doubt && is_silent(self, at->ends[0], now_ns) != is_second) {
             return at->ends[is_second];
         }
     }
@@ -100,8 +108,10 @@ static uint32_t find_silent(const trib_coordinator *self, int64_t now_ns)
 
 static void lose_silent(trib_coordinator *self, uint32_t member, int64_t now_ns)
 {
-    trib_cause cause =
-        trib_cause_about(TRIB_PEER_LOST, TRIB_CAUSE_SILENT, TRIB_SUBJECT_MEMBER, member, TRIB_NO_MEMBER, "");
+    const bool is_connected = self->slots[member].link->state == TRIB_LINK_READY;
+    trib_cause cause = trib_cause_about(TRIB_PEER_LOST, is_connected ? TRIB_CAUSE_SILENT : TRIB_CAUSE_CONNECTION_LOST,
+                                        TRIB_SUBJECT_MEMBER, member, TRIB_NO_MEMBER,
+                                        is_connected ? "" : "the connection ended and could not be made again");
     cause.silence_ns = silence_of(self, member, now_ns);
     trib_coordinator_take_loss(self, &cause);
 }

@@ -9,7 +9,7 @@
  * report is kept for an eighth of the peer timeout. Reports count against both members, and so do doubts: a member has
  * not reached another one for the peer timeout, and still tries. The one that fails to reach the most others is lost
  * then; of several a server before a worker, then the higher id. Both must have been heard again by then. If only one
- * of the two is silent for a quarter of the peer timeout, that one is lost.
+ * of the two is silent for a quarter of the peer timeout, or a 32nd where its connection has ended, that one is lost.
  */
 #ifndef TRIB_ENGINE_VERDICT_H
 #define TRIB_ENGINE_VERDICT_H
