@@ -277,11 +277,16 @@ static void impatient(trib_config *config, int member)
     config->peer_timeout_ns = INT64_C(600000000);
 }
 
+typedef struct slow_one {
+    atomic_bool has_begun, is_lost;
+} slow_one;
+
 static void run_until_lost(const trib_result *result, void *user)
 {
     (void)result;
-    const atomic_bool *lost = user;
-    while (!atomic_load(lost)) {
+    slow_one *self = user;
+    atomic_store(&self->has_begun, true);
+    while (!atomic_load(&self->is_lost)) {
         sched_yield();
     }
 }
@@ -300,14 +305,14 @@ static void push_all(const job *jobs, trib_op *ops[NAMES][WORKERS])
     }
 }
 
-static void begin_slow(trib_engine *engine, trib_tensor *tensor, float *data, atomic_bool *lost)
+static void begin_slow(trib_engine *engine, trib_tensor *tensor, float *data, slow_one *victim)
 {
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.tensor = tensor;
     params.input = params.output = data;
     params.done_cb = run_until_lost;
-    params.user = lost;
+    params.user = victim;
     assert_int_equal(trib_push_pull(engine, &params, NULL, NULL), TRIB_OK);
 }
 
@@ -326,7 +331,7 @@ static void named_to_who_was_lost(void **state)
 {
     (void)state;
     job jobs;
-    atomic_bool lost = false;
+    slow_one victim = {.has_begun = false};
     float data[WORKERS] = {0};
     trib_tensor *slow[WORKERS];
     trib_op *begun[WORKERS], *ops[NAMES][WORKERS];
@@ -339,12 +344,15 @@ static void named_to_who_was_lost(void **state)
     for (int i = 0; i < NAMES * WORKERS; i++) {
         assert_int_equal(job_wait(ops[i / WORKERS][i % WORKERS], NULL), TRIB_OK);
     }
-    begin_slow(jobs.engines[1], slow[1], &data[1], &lost);
+    begin_slow(jobs.engines[1], slow[1], &data[1], &victim);
     for (int i = 0; i < WORKERS; i += 2) {
         begun[i] = job_push_pull(jobs.engines[i], slow[i], &data[i], &data[i], TRIB_SUM);
     }
     assert_int_equal(job_wait(begun[0], NULL), TRIB_OK);
     assert_int_equal(job_wait(begun[2], NULL), TRIB_OK);
+    while (!atomic_load(&victim.has_begun)) { /* else rank 1 may still take part in the next sums */
+        sched_yield();
+    }
     push_all(&jobs, ops);
     for (int i = 0; i < NAMES * WORKERS; i++) {
         if (i % WORKERS != 1) {
@@ -356,7 +364,7 @@ static void named_to_who_was_lost(void **state)
         assert_int_equal(trib_engine_destroy(jobs.engines[i]), TRIB_OK);
         jobs.engines[i] = NULL;
     }
-    atomic_store(&lost, true);
+    atomic_store(&victim.is_lost, true);
     for (int n = 0; n < NAMES; n++) {
         assert_int_equal(job_wait(ops[n][1], &error), TRIB_PEER_LOST);
         check_blamed(&error, true);
