@@ -270,7 +270,7 @@ static void assert_refused(submitter *call, trib_engine *engine, trib_op_params 
     }
 }
 
-/* What has no factors, and in part no flags, refuses them. */
+/* Operations that do not reduce refuse factors, and those without a tensor refuse flags, too. */
 static void test_refused_elsewhere(void **state)
 {
     (void)state;

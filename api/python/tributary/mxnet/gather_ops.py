@@ -4,20 +4,16 @@ result."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import mxnet as mx
 import numpy as np
 
-from .._library import lib
-from ..buffers import buffer_of
-from .. import _abi
 from ..errors import ArgumentError
-from ..objects import gathered
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import REDUCTIONS, Average, Sum, reduction_of
+from ..reductions import Average, reduction_of
+from ..rows import begin_gather, begin_scatter
 from .ops import checked, name_of, scale
 
 
@@ -28,63 +24,32 @@ def _like(tensor, values):
 
 
 def _host(tensor, name):
-    """Returns a copy of an array's elements, and how many an index of the first dimension stands for."""
+    """Returns a copy of an array's elements."""
     if not checked(tensor, name, is_copied=True).shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
-    return np.ascontiguousarray(tensor.asnumpy()), max(math.prod(tensor.shape[1:]), 1)
+    return np.ascontiguousarray(tensor.asnumpy())
 
 
 def _begin_gather(tensor, name, process_set, splits=None):
     """Returns a function that waits for the result, and for how many rows came from each worker."""
-    host, row = _host(tensor, name)
-    trailing, dtype, is_empty = host.shape[1:], host.dtype, math.prod(host.shape[1:]) == 0
-    if is_empty:  # how many there are is all that can be sent of rows without elements
-        host = np.array([host.shape[0]] if splits is None else splits, np.int64)
-        splits = splits and [1] * len(splits)
-    engine = process_set.engine()
-    kind = lib.trib_all_gather if splits is None else lib.trib_all_to_all
-    elements = None if splits is None else [length * row for length in splits]
-    shape = host.shape if splits is None else ()
-    operation = gathered(engine, kind, name, buffer_of(host), row, elements, host, shape)
+    begun = begin_gather(process_set.engine(), name, _host(tensor, name), splits)
 
     def finish():
-        content, counts = operation.wait()
-        values = np.frombuffer(content, host.dtype)
-        rows = values.tolist() if is_empty else [count // row for count in counts]
-        values = np.empty(0, dtype) if is_empty else values
-        return _like(tensor, values.reshape([sum(rows), *trailing])), rows
+        values, rows = begun()
+        return _like(tensor, values), rows
 
     return finish
 
 
 def _begin_scatter(tensor, name, process_set, op, prescale, postscale):
     """Returns a function that waits for the result."""
-    engine, op = process_set.engine(), reduction_of(op)
-    if op not in (Average, Sum):
-        raise ArgumentError('%s: op must be Average or Sum' % name)
     if prescale != 1.0:
         tensor = tensor.copy()
         scale(tensor, prescale)
-    host, row = _host(tensor, name)
-    each, more = divmod(host.shape[0], engine.size)
-    result = np.empty([each + (engine.rank < more), *host.shape[1:]], host.dtype)
-    source, target = buffer_of(host), buffer_of(result)
-    declared = engine.declare_once(
-        name, target.dtype, target.count, layout=_abi.TRIB_SLICES, row=row, shape=result.shape
-    )
-    operation = declared.submit(
-        lib.trib_reduce_scatter,
-        source.address,
-        target.address,
-        (host, result),
-        reduce=REDUCTIONS[op],
-        input_bytes=host.nbytes,
-        is_once=True,
-    )
+    begun = begin_scatter(process_set.engine(), name, _host(tensor, name), reduction_of(op))
 
     def finish():
-        operation.wait()
-        output = _like(tensor, result)
+        output = _like(tensor, begun())
         scale(output, postscale)
         return output
 
