@@ -350,13 +350,15 @@ static bool has_asked_one(const trib_coordinator *self, uint32_t conflict, uint3
 static void settle_conflict(trib_coordinator *self, uint32_t conflict)
 {
     trib_group_entry *next;
-    for (trib_group_entry *entry = self->groups; entry != NULL; entry = next) {
-        next = entry->next;
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
         for (uint32_t i = 0; entry->conflict == conflict && i < self->worker_count; i++) {
             if (trib_group_awaits(entry, i) && has_asked_one(self, conflict, i)) {
                 release_rank(self, entry, i);
             }
         }
+    }
+    for (trib_group_entry *entry = self->groups; entry != NULL; entry = next) { /* those that are over are freed */
+        next = entry->next;
         if (entry->conflict == conflict) {
             check_over(self, entry);
         }
