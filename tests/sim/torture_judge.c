@@ -68,6 +68,10 @@ torture_tensor torture_tensor_of(const torture_plan *plan, uint32_t index, uint3
     torture_tensor what = plan->tensors[index];
     const bool turns = what.regroups && round / plan->lives % 2 == 1;
     what.backwards = what.backwards != turns;
+    if (turns && what.other_group != 0) {
+        what.group = what.other_group;
+        what.root = what.root >= 0 ? what.root % (int32_t)torture_members(&what, plan->job.workers) : -1;
+    }
     return what;
 }
 
