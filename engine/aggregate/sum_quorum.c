@@ -142,7 +142,7 @@ static void exclude_from_key(trib_summation *self, sum_key *key, void *user)
     }
     if (round->what.collective != TRIB_COLLECTIVE_ALL_REDUCE) {
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, "the workers disagree: only all-reduces have a quorum");
-        return; /* the round stays: not all have come to it */
+        return; /* a refused round stays: not all have come to it */
     }
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         if (!is_in(what->set, i) && has_begun(self, round, i)) {
@@ -152,7 +152,7 @@ static void exclude_from_key(trib_summation *self, sum_key *key, void *user)
     }
     round->late = make_late(self, round, what->set);
     if (round->late == NULL) {
-        what->status = TRIB_NO_MEMORY;
+        trib_sum_round_refuse(self, round, TRIB_NO_MEMORY, "out of memory for a quorum");
         return;
     }
     trib_sum_fill_late(self, round); /* the round stays: late contributors have asked for nothing yet */

@@ -88,9 +88,7 @@ static void apply_set(trib_core *core, struct trib_quorum *self)
     const trib_status status =
         trib_summation_exclude(summation_of(core), (uint32_t)(self->key >> 32), (uint32_t)self->key, self->set, &begun);
     if (status != TRIB_OK) {
-        trib_job_fail(core->engine, status,
-                      status == TRIB_NO_MEMORY ? "out of memory for a quorum"
-                                               : "QUORUM_SET without a worker that has begun the round");
+        trib_job_fail(core->engine, status, "QUORUM_SET without a worker that has begun the round");
     } else if (begun >= self->partitions) {
         drop(core, self);
     }

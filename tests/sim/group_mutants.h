@@ -6,6 +6,7 @@
     X(BUG_OTHER_MEMBER, 18, "a contribution to a group counts for another member, 1 in 50")                            \
     X(BUG_ROOTS_IGNORED, 13, "nobody notices that workers name different roots")                                       \
     X(BUG_GROUP_RELEASE_LOST, 87, "the release of a group is not taken")                                               \
+    X(BUG_GROUPS_BY_NAME, 245, "a worker gets the oldest group of the name that awaits it, whatever its ranks")        \
     X(BUG_GROUP_ENDS_EARLY, 18, "a group ends when one of its members has released it")                                \
     X(BUG_GROUP_SUMS_KEPT, 87, "a server keeps the aggregator of a group that has ended")
 

@@ -23,6 +23,32 @@ void __wrap_trib_sum_round_check(trib_summation *self, sum_round *round, const t
     __real_trib_sum_round_check(self, round, &same);
 }
 
+__typeof__(trib_groups_take_create) __real_trib_groups_take_create, __wrap_trib_groups_take_create;
+trib_status __wrap_trib_groups_take_create(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
+                                           const void *payload, trib_error *error)
+{
+    char name[TRIB_TENSOR_NAME_MAX + 1];
+    unsigned char other[sizeof name + (2 + TORTURE_WORKERS_MAX) * sizeof(uint32_t)];
+    trib_reader reader = {.data = payload, .left = frame->payload_size};
+    trib_get_text(&reader, name, sizeof name);
+    const trib_group_entry *oldest = NULL;
+    for (const trib_group_entry *entry = self->groups; entry != NULL; entry = entry->next) {
+        oldest = trib_group_awaits(entry, rank) && strcmp(entry->name, name) == 0 ? entry : oldest;
+    }
+    if (oldest == NULL || !strikes(BUG_GROUPS_BY_NAME, 1)) {
+        return __real_trib_groups_take_create(self, rank, frame, payload, error);
+    }
+    trib_writer writer = {.data = other, .capacity = sizeof other};
+    trib_put_text(&writer, name);
+    trib_put_u32(&writer, oldest->ranks->count);
+    for (uint32_t i = 0; i < oldest->ranks->count; i++) {
+        trib_put_u32(&writer, oldest->ranks->ranks[i]);
+    }
+    trib_frame changed = *frame;
+    changed.payload_size = (uint32_t)writer.size;
+    return __real_trib_groups_take_create(self, rank, &changed, other, error);
+}
+
 __typeof__(trib_groups_take_release) __real_trib_groups_take_release, __wrap_trib_groups_take_release;
 trib_status __wrap_trib_groups_take_release(trib_coordinator *self, uint32_t rank, const trib_frame *frame,
                                             trib_error *error)

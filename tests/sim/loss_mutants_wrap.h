@@ -53,7 +53,11 @@ trib_status __wrap_trib_takeover_report(trib_link *link, const trib_frame *frame
     if (strikes(BUG_SUMMED_AGAIN, 1)) {
         memset(changed + TRIB_REPORT_COPY_AT, 0, sizeof(uint32_t));
     }
-    return __real_trib_takeover_report(link, frame, changed, error);
+    trib_frame said = *frame;
+    if (frame->collective == TRIB_COLLECTIVE_REDUCE && strikes(BUG_REDUCE_GIVEN, 1)) {
+        said.collective = TRIB_COLLECTIVE_ALL_REDUCE;
+    }
+    return __real_trib_takeover_report(link, &said, changed, error);
 }
 
 __typeof__(trib_keeper_awaits) __real_trib_keeper_awaits, __wrap_trib_keeper_awaits;

@@ -1,9 +1,10 @@
 /* test_quorum_cases.c - jobs with a quorum (TRIB_QUORUM): one that waits for ever, one whose workers all give up,
- * workers that disagree, and sets that are too small. */
+ * workers that disagree, sets that are too small, and a decision for which there is no memory. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "engine/aggregate/summation.h"
 #include "engine/membership/coordinator_internal.h"
 #include "engine/membership/quorums.h"
 #include "engine/server/quorum.h"
@@ -19,6 +20,28 @@ void __wrap_trib_quorum_came(trib_server_sum *sum, const trib_frame *frame)
     if (!is_planted || frame->type != TRIB_FRAME_WITHDRAW) {
         __real_trib_quorum_came(sum, frame);
     }
+}
+
+/* The next decision finds no memory. */
+static bool lacks_memory, is_deciding;
+
+__typeof__(calloc) __real_calloc, __wrap_calloc;
+void *__wrap_calloc(size_t count, size_t size)
+{
+    const bool fails = is_deciding;
+    is_deciding = false;
+    return fails ? NULL : __real_calloc(count, size);
+}
+
+__typeof__(trib_summation_exclude) __real_trib_summation_exclude, __wrap_trib_summation_exclude;
+trib_status __wrap_trib_summation_exclude(trib_summation *self, uint32_t tensor, uint32_t round,
+                                          const unsigned char *set, uint32_t *keys_out)
+{
+    is_deciding = lacks_memory;
+    lacks_memory = false;
+    const trib_status status = __real_trib_summation_exclude(self, tensor, round, set, keys_out);
+    is_deciding = false;
+    return status;
 }
 
 static bool is_any_done(sim_job *job, void *argument)
@@ -345,12 +368,55 @@ static void sets_that_cannot_be(void **state)
     end_patient(job, all);
 }
 
+/* ---- No memory ---- */
+
+static bool are_two_done(sim_job *job, void *argument)
+{
+    (void)job;
+    const exchange *all = argument;
+    return all[0].done > 0 && all[1].done > 0;
+}
+
+/* Two of three are enough, and the server has no memory for the third one's absence: the operation fails on all of
+ * them, and the next one works. */
+static void no_memory_for_a_decision(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(3, 1);
+    config.engine.quorum = 2;
+    config.engine.quorum_timeout_ns = 1000000;
+    sim_job *job = sim_bed_open(&config);
+    int32_t buffers[3];
+    exchange all[3];
+    assert_non_null(sim_bed_declare(job, 2, "scarce", 1));
+    for (uint32_t round = 0; round < 2; round++) {
+        lacks_memory = round == 0;
+        for (uint32_t i = 0; i < 3; i++) {
+            buffers[i] = (int32_t)i + 1;
+            all[i] = (exchange){.buffer = &buffers[i]};
+        }
+        sim_bed_begin(job, 0, "scarce", 1, &all[0], 0, NULL);
+        sim_bed_begin(job, 1, "scarce", 1, &all[1], 0, NULL);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_two_done, all));
+        assert_false(lacks_memory);
+        sim_bed_begin(job, 2, "scarce", 1, &all[2], 0, NULL);
+        assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, are_all_done, all));
+        for (uint32_t i = 0; i < 3; i++) {
+            assert_int_equal(all[i].status, round == 0 ? TRIB_NO_MEMORY : TRIB_OK);
+            assert_true(round == 0 || buffers[i] == 3);
+        }
+    }
+    assert_true(has_no_records(job, NULL));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_quorum_that_never_goes_on), cmocka_unit_test(everybody_gives_up),
         cmocka_unit_test(workers_that_disagree),       cmocka_unit_test(a_call_of_too_few),
-        cmocka_unit_test(sets_that_cannot_be),
+        cmocka_unit_test(sets_that_cannot_be),         cmocka_unit_test(no_memory_for_a_decision),
     };
     return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
 }

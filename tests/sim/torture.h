@@ -113,10 +113,11 @@ typedef struct torture_tensor {
     double prescale, postscale; /* 0: 1 */
     int32_t root;               /* -1: push_pull; a place in the group */
     torture_exchange exchange;
-    uint32_t shape; /* decides the lengths of slices, together with count */
-    uint32_t group; /* a bit for each of its members; 0: all workers */
-    bool backwards; /* the group counts its members from the highest rank on */
-    bool regroups;  /* the group ends with each life of the tensor, and the next one counts the other way round */
+    uint32_t shape;       /* decides the lengths of slices, together with count */
+    uint32_t group;       /* a bit for each of its members; 0: all workers */
+    bool backwards;       /* the group counts its members from the highest rank on */
+    bool regroups;        /* the group ends with each life of the tensor, and the next one counts the other way round */
+    uint32_t other_group; /* of a tensor that regroups: the members of every second group; 0: always the same */
     bool on_device;
     uint32_t stays;  /* on a device: a bit for each worker that has the same buffers in all rounds */
     bool inexact;    /* sums are rounded, so their bits show along which tree they were made */

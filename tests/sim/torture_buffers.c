@@ -28,13 +28,12 @@ void torture_buffers_give_back(attempt *what)
 {
     memset(what->input, 0x5a, torture_buffers_size(what));
     memset(what->output, POISON, torture_buffers_size(what));
-    what->poisoned = true;
+    what->poisoned = torture_buffers_size(what);
 }
 
 static void check_output(const attempt *what)
 {
-    const size_t size = what->poisoned ? torture_buffers_size(what) : 0;
-    for (size_t i = 0; i < size; i++) {
+    for (size_t i = 0; i < what->poisoned; i++) {
         if (what->output[i] != POISON) {
             torture_broken(what->run, "rank %u, tensor %u, round %u: byte %zu was written after its callback had run",
                            what->driver->rank, what->tensor, what->round, i);
@@ -97,7 +96,7 @@ static bool stream_begin(driver *self, attempt *what)
 void torture_buffers_begin(attempt *what)
 {
     check_output(what);
-    what->poisoned = false;
+    what->poisoned = 0;
     if (!stream_begin(what->driver, what)) {
         fill(what);
     }
@@ -106,7 +105,10 @@ void torture_buffers_begin(attempt *what)
 void torture_buffers_open(attempt *what)
 {
     const torture_plan *plan = what->run->plan;
-    const size_t size = torture_buffers_size(what);
+    const size_t first = torture_buffers_size(what);
+    what->round = plan->lives; /* another group may have other slices */
+    const size_t other = torture_buffers_size(what), size = first > other ? first : other;
+    what->round = 0;
     what->output = malloc(size + SPARE); /* the odd worker's tensor has one element more */
     const bool in_place = plan->in_place && torture_tensor_of(plan, what->tensor, 0).exchange != TORTURE_PAIRS;
     what->input = in_place ? what->output : malloc(size + SPARE);

@@ -88,8 +88,12 @@ static void describe_tensors(const torture_plan *plan, line *out)
             say(out, " (times %.3g, %.3g)", what->prescale, what->postscale);
         }
         if (what->group != 0) {
-            say(out, " (group 0x%x%s%s)", what->group, what->backwards ? " backwards" : "",
+            say(out, " (group 0x%x%s%s", what->group, what->backwards ? " backwards" : "",
                 what->regroups ? ", released" : "");
+            if (what->other_group != 0) {
+                say(out, ", then 0x%x", what->other_group);
+            }
+            say(out, ")");
         }
         if (what->stays != 0) {
             say(out, " (buffers stay on 0x%x)", what->stays);

@@ -62,4 +62,11 @@ void torture_draw_regroups(torture_plan *plan)
     for (uint32_t i = 0; i < plan->tensor_count && plan->lives > 0; i++) {
         plan->tensors[i].regroups = plan->tensors[i].group != 0 && !trib_sim_draw_one_in(&stream, 3);
     }
+    stream.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 199;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const uint32_t other = 1 + below(&stream, (1u << plan->job.workers) - 1);
+        const bool keeps = trib_sim_draw_one_in(&stream, 3);
+        const bool is_disputed = plan->odd_rank != TORTURE_NOBODY && plan->odd_tensor == i;
+        plan->tensors[i].other_group = plan->tensors[i].regroups && !keeps && !is_disputed ? other : 0;
+    }
 }

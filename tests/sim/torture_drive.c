@@ -184,8 +184,27 @@ static void begin(driver *self, uint32_t index)
 static uint32_t rounds_of(const driver *self, uint32_t index)
 {
     const torture_plan *plan = self->run->plan;
-    const uint32_t rounds = torture_is_member(&plan->tensors[index], self->rank) ? torture_lap_ends(self, index) : 0;
+    const uint32_t rounds = torture_lap_ends(self, index);
     return plan->early_leaver == self->rank && plan->early_leaver_rounds < rounds ? plan->early_leaver_rounds : rounds;
+}
+
+static bool has_part(const driver *self, uint32_t index)
+{
+    const torture_tensor what = torture_tensor_of(self->run->plan, index, self->next_round[index]);
+    return torture_is_member(&what, self->rank);
+}
+
+/* Passes over rounds of groups that the worker is not in, and so is done with its last group of the name. */
+static void skip_rounds(driver *self, uint32_t index, uint32_t end)
+{
+    const bool is_busy = self->attempts[index][0].busy || self->attempts[index][1].busy;
+    const uint32_t first = self->next_round[index];
+    while (!is_busy && self->next_round[index] < end && !has_part(self, index)) {
+        self->next_round[index]++;
+    }
+    if (self->next_round[index] > first && self->groups[index] != NULL) {
+        torture_release_last(self, index);
+    }
 }
 
 static bool may_begin(driver *self, uint32_t index)
@@ -199,7 +218,7 @@ static bool may_begin(driver *self, uint32_t index)
     if (is_reborn(self, index) && torture_attempt(self, index, round - 1)->busy) {
         return false;
     }
-    return round < rounds_of(self, index) && !torture_attempt(self, index, round)->busy;
+    return round < rounds_of(self, index) && has_part(self, index) && !torture_attempt(self, index, round)->busy;
 }
 
 /* Begins the next operation in an order that is the same on every worker: all first rounds, then all second rounds, and
@@ -288,6 +307,9 @@ void torture_submit_more(driver *self)
 {
     const uint32_t window = self->run->plan->window;
     bool began = !self->run->is_last && !self->joins;
+    for (uint32_t i = 0; i < self->run->plan->tensor_count && began && !self->refused; i++) {
+        skip_rounds(self, i, rounds_of(self, i));
+    }
     while (began && !self->refused && (window == 0 || self->in_flight < window)) {
         began = window == 0 ? begin_any(self) : begin_next(self);
     }
@@ -378,11 +400,13 @@ void torture_drive_last(run *self)
     self->is_last = true;
     for (uint32_t rank = 0; rank < plan->job.workers; rank++) {
         for (uint32_t i = 0; i < plan->tensor_count; i++) {
-            if (!torture_is_member(&plan->tensors[i], rank)) {
+            driver *mine = &self->drivers[rank];
+            skip_rounds(mine, i, plan->tensors[i].rounds + 1);
+            if (mine->next_round[i] > plan->tensors[i].rounds) {
                 continue;
             }
             if (plan->odd_rank == TORTURE_NOBODY || plan->odd_round >= 0 || i != plan->odd_tensor) {
-                begin(&self->drivers[rank], i);
+                begin(mine, i);
             }
         }
     }

@@ -20,7 +20,7 @@ typedef struct attempt {
     uint32_t tensor, round;
     unsigned char *input, *output;
     bool busy;
-    bool poisoned; /* the output holds a pattern that nothing may overwrite */
+    size_t poisoned; /* so many bytes of the output hold a pattern that nothing may overwrite */
     uint32_t callbacks;
     int64_t submit_clock_ns, timeout_ns;
     int64_t submit_ns, done_ns; /* the world's time */

@@ -32,6 +32,19 @@ static void make_plain(torture_plan *plan)
     }
 }
 
+/* Some tensors are reduced to one rank, which alone has the sum. */
+static void draw_reduces(torture_plan *plan)
+{
+    trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 211};
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        const uint32_t root = below(&stream, plan->job.workers);
+        if (trib_sim_draw_one_in(&stream, 4)) {
+            plan->tensors[i].exchange = TORTURE_REDUCE;
+            plan->tensors[i].root = (int32_t)root;
+        }
+    }
+}
+
 /* All servers but one go, or all of them where workers sum, too, which they do where there are more workers than
  * servers. Other faults are harmless, and no operation may notice any. A job that may end anyway has the setting and no
  * such loss. One that is attacked has neither. */
@@ -50,6 +63,7 @@ void torture_draw_losses(torture_plan *plan)
     }
     make_plain(plan);
     plan->job.engine.colocate = colocates ? TRIB_COLOCATE_ON : plan->job.engine.colocate;
+    draw_reduces(plan);
     const int64_t horizon_ns = (5 * MS) << below(&stream, 8);
     const uint32_t count = 1 + below(&stream, dying), first = below(&stream, servers);
     /* Only tensors of several partitions have keepers. */
