@@ -103,6 +103,7 @@ def independent_in_any_order(rank, size):
     before = ops.calls(), ops.calls(True)
     function([of(rank, (10 + i,)) for i in range(8)])
     assert ops.calls() == before[0] + 8
+    python_bed.assert_only_reactors_are_pinned()
 
 
 def trains(rank, size):
