@@ -4,6 +4,7 @@ exceptions. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and e
 """
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -197,6 +198,41 @@ def byteps_variables_are_read():
         assert 'Error: %s' % name in output, output
 
 
+TIMELINE = '''
+import array, sys, tributary
+tributary.init()
+values = array.array('d', [1.0])
+def add(name):
+    tributary.engine().declare_like(name, values).push_pull(values, reduce=tributary.SUM).wait()
+add('first layer')
+if len(sys.argv) > 1:
+    tributary.start_timeline(sys.argv[1])
+    add('second layer')
+    tributary.stop_timeline()
+    add('third layer')
+'''
+
+
+def timelines_are_for_chrome():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + '/100 %.json'
+        for variables, arguments, layers in (
+            ({'HOROVOD_TIMELINE': path}, (), ['first']),
+            ({'HOROVOD_TIMELINE': 'DYNAMIC'}, (path,), ['second']),
+        ):
+            python_bed.run_workers(sys.executable, 2, '-c', TIMELINE, *arguments, **variables)
+            with open(path, encoding='utf-8') as file:
+                assert json.loads(file.read())
+                file.seek(0)
+                assert re.findall(r'(\w+) layer', file.read())[:1] == layers
+            assert sorted(os.listdir(folder)) == ['100 %.json'] + ['100 %%.json.rank%d.trib' % r for r in range(2)]
+            os.remove(path)
+        output = python_bed.run_workers(
+            sys.executable, 1, '-c', TIMELINE, statuses=(1,), HOROVOD_TIMELINE=folder + '/none/timeline.json'
+        )
+        assert 'ArgumentError: timeline' in output and 'make it first' in output, output
+
+
 BOOTSTRAP = '''
 import array, os, sys, time
 import tributary
@@ -349,6 +385,7 @@ def main():
             ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),
+            ('timelines', timelines_are_for_chrome),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )

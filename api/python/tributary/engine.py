@@ -517,6 +517,10 @@ class Engine:
         with self._entered():
             call(lib.trib_trace_start, self._handle, 0)
 
+    def trace_stop(self):
+        with self._entered():
+            lib.trib_trace_stop(self._handle)
+
     def trace_write(self, path):
         try:
             with self._entered():
