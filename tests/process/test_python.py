@@ -14,6 +14,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
+import ports  # noqa: E402
 import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
 
@@ -233,6 +234,41 @@ def timelines_are_for_chrome():
         assert 'ArgumentError: timeline' in output and 'make it first' in output, output
 
 
+def bytepss_servers_run():
+    """A job as BytePS's launcher starts it: a scheduler, a server and two workers."""
+    stand_in = python_bed.SOURCE + '/api/python/tributary/alias/byteps'
+    worker = 'import array, tributary; tributary.init(); values = array.array("f", [1]); ' + (
+        'tributary.engine().declare_like("x", values).push_pull(values, reduce=tributary.SUM).wait(); print(values[0])'
+    )
+    names = {
+        'DMLC_NUM_WORKER': '2',
+        'DMLC_NUM_SERVER': '1',
+        'DMLC_PS_ROOT_URI': '127.0.0.1',
+        'DMLC_PS_ROOT_PORT': str(ports.free_port()),
+        'TRIB_TOKEN': 'token of a test',
+    }
+    roles = [('scheduler', None), ('server', None), ('worker', '0'), ('worker', '1')]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', 'import byteps.server' if number is None else worker],
+            env=python_bed.environment(
+                stand_in, **names, DMLC_ROLE=role, **({} if number is None else {'DMLC_WORKER_ID': number})
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role, number in roles
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4 and outputs[2:] == ['2.0\n'] * 2, outputs
+    for name, text in ('server', 'DMLC_ROLE is worker'), ('misc.imagenet18', 'has no such part'):
+        output = python_bed.run(
+            [sys.executable, '-c', 'import byteps.' + name], python_bed.environment(stand_in), statuses=(1,)
+        )
+        assert 'Error: byteps.' in output and text in output, output
+
+
 BOOTSTRAP = '''
 import array, os, sys, time
 import tributary
@@ -386,6 +422,7 @@ def main():
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),
             ('timelines', timelines_are_for_chrome),
+            ('bytepss_servers', bytepss_servers_run),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )
