@@ -135,17 +135,40 @@ except tributary.MismatchError as problem:
     assert 'differs' in str(problem), problem
 else:
     raise AssertionError('workers disagreed, and nothing was raised')
+tensor, values = engine.declare('closed', 0, 1), array.array('f', [1.0])
+lock = engine._lock
+lock.acquire()  # as if another thread were inside a call
 child = os.fork()
 if child == 0:
-    try:
-        engine.barrier()
-    except tributary.NotInitializedError:
-        os._exit(7)
-    os._exit(1)
+    for call in engine.barrier, lambda: tensor.push_pull(values):
+        try:
+            call()
+        except tributary.NotInitializedError as problem:
+            assert 'forked' in str(problem), problem
+        else:
+            os._exit(1)
+    os._exit(7)
+lock.release()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 engine.barrier()
-tributary.shutdown()
-tributary.shutdown()
+
+class Closing:
+    """The engine's lock, for which a thread waits while another one closes the engine."""
+    def __enter__(self):
+        engine._lock = lock
+        tributary.shutdown()
+        tributary.shutdown()
+    def __exit__(self, *exception):
+        pass
+
+engine._lock = Closing()
+for call in lambda: tensor.push_pull(values), engine.info:
+    try:
+        call()
+    except tributary.NotInitializedError as problem:
+        assert 'closed' in str(problem), problem
+    else:
+        raise AssertionError('an engine was called that has been closed')
 print('errors are right')
 '''
 
