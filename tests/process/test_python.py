@@ -4,6 +4,7 @@ exceptions. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME: why` and e
 """
 
 import ctypes
+import json
 import os
 import re
 import subprocess
@@ -13,6 +14,7 @@ import tempfile
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path.insert(0, os.path.dirname(HERE))
 sys.path.insert(0, os.path.join(os.path.dirname(HERE), 'python'))
+import ports  # noqa: E402
 import python_bed  # noqa: E402
 from cases import run_cases  # noqa: E402
 
@@ -133,17 +135,40 @@ except tributary.MismatchError as problem:
     assert 'differs' in str(problem), problem
 else:
     raise AssertionError('workers disagreed, and nothing was raised')
+tensor, values = engine.declare('closed', 0, 1), array.array('f', [1.0])
+lock = engine._lock
+lock.acquire()  # as if another thread were inside a call
 child = os.fork()
 if child == 0:
-    try:
-        engine.barrier()
-    except tributary.NotInitializedError:
-        os._exit(7)
-    os._exit(1)
+    for call in engine.barrier, lambda: tensor.push_pull(values):
+        try:
+            call()
+        except tributary.NotInitializedError as problem:
+            assert 'forked' in str(problem), problem
+        else:
+            os._exit(1)
+    os._exit(7)
+lock.release()
 assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
 engine.barrier()
-tributary.shutdown()
-tributary.shutdown()
+
+class Closing:
+    """The engine's lock, for which a thread waits while another one closes the engine."""
+    def __enter__(self):
+        engine._lock = lock
+        tributary.shutdown()
+        tributary.shutdown()
+    def __exit__(self, *exception):
+        pass
+
+engine._lock = Closing()
+for call in lambda: tensor.push_pull(values), engine.info:
+    try:
+        call()
+    except tributary.NotInitializedError as problem:
+        assert 'closed' in str(problem), problem
+    else:
+        raise AssertionError('an engine was called that has been closed')
 print('errors are right')
 '''
 
@@ -195,6 +220,76 @@ def byteps_variables_are_read():
     for name, value in (('BYTEPS_ENABLE_ASYNC', '1'), ('BYTEPS_PARTITION_BYTES', '4M')):
         output = python_bed.run_workers(sys.executable, 1, '-c', VARIABLES, statuses=(1,), **{name: value})
         assert 'Error: %s' % name in output, output
+
+
+TIMELINE = '''
+import array, sys, tributary
+tributary.init()
+values = array.array('d', [1.0])
+def add(name):
+    tributary.engine().declare_like(name, values).push_pull(values, reduce=tributary.SUM).wait()
+add('first layer')
+if len(sys.argv) > 1:
+    tributary.start_timeline(sys.argv[1])
+    add('second layer')
+    tributary.stop_timeline()
+    add('third layer')
+'''
+
+
+def timelines_are_for_chrome():
+    with tempfile.TemporaryDirectory() as folder:
+        path = folder + '/100 %.json'
+        for variables, arguments, layers in (
+            ({'HOROVOD_TIMELINE': path}, (), ['first']),
+            ({'HOROVOD_TIMELINE': 'DYNAMIC'}, (path,), ['second']),
+        ):
+            python_bed.run_workers(sys.executable, 2, '-c', TIMELINE, *arguments, **variables)
+            with open(path, encoding='utf-8') as file:
+                assert json.loads(file.read())
+                file.seek(0)
+                assert re.findall(r'(\w+) layer', file.read())[:1] == layers
+            assert sorted(os.listdir(folder)) == ['100 %.json'] + ['100 %%.json.rank%d.trib' % r for r in range(2)]
+            os.remove(path)
+        output = python_bed.run_workers(
+            sys.executable, 1, '-c', TIMELINE, statuses=(1,), HOROVOD_TIMELINE=folder + '/none/timeline.json'
+        )
+        assert 'ArgumentError: timeline' in output and 'make it first' in output, output
+
+
+def bytepss_servers_run():
+    """A job as BytePS's launcher starts it: a scheduler, a server and two workers."""
+    stand_in = python_bed.SOURCE + '/api/python/tributary/alias/byteps'
+    worker = 'import array, tributary; tributary.init(); values = array.array("f", [1]); ' + (
+        'tributary.engine().declare_like("x", values).push_pull(values, reduce=tributary.SUM).wait(); print(values[0])'
+    )
+    names = {
+        'DMLC_NUM_WORKER': '2',
+        'DMLC_NUM_SERVER': '1',
+        'DMLC_PS_ROOT_URI': '127.0.0.1',
+        'DMLC_PS_ROOT_PORT': str(ports.free_port()),
+        'TRIB_TOKEN': 'token of a test',
+    }
+    roles = [('scheduler', None), ('server', None), ('worker', '0'), ('worker', '1')]
+    processes = [
+        subprocess.Popen(
+            [sys.executable, '-c', 'import byteps.server' if number is None else worker],
+            env=python_bed.environment(
+                stand_in, **names, DMLC_ROLE=role, **({} if number is None else {'DMLC_WORKER_ID': number})
+            ),
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        for role, number in roles
+    ]
+    outputs = [process.communicate(timeout=120)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0] * 4 and outputs[2:] == ['2.0\n'] * 2, outputs
+    for name, text in ('server', 'DMLC_ROLE is worker'), ('misc.imagenet18', 'has no such part'):
+        output = python_bed.run(
+            [sys.executable, '-c', 'import byteps.' + name], python_bed.environment(stand_in), statuses=(1,)
+        )
+        assert 'Error: byteps.' in output and text in output, output
 
 
 BOOTSTRAP = '''
@@ -349,6 +444,8 @@ def main():
             ('script_that_ends_well', a_script_that_ends_well_completes_operations),
             ('join', workers_join),
             ('byteps_variables', byteps_variables_are_read),
+            ('timelines', timelines_are_for_chrome),
+            ('bytepss_servers', bytepss_servers_run),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )

@@ -1,6 +1,8 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import concurrent.futures
 import os
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -79,6 +81,26 @@ def many_at_once(rank, size):
     for i, result in enumerate(results):
         assert equal(result, total((100 + i,)))
     assert ops.calls() == before + 40
+    python_bed.assert_only_reactors_are_pinned()
+
+
+def computations_do_not_wait_for_each_other(rank, size):
+    """A function that follows an operation in one program ends only when another program's operation is over."""
+    has_begun, is_over = threading.Event(), threading.Event()
+
+    def wait(x):
+        has_begun.set()
+        assert is_over.wait(60), 'the other operation does not end'
+        return x
+
+    waits = jax.jit(lambda x: jax.pure_callback(wait, jax.typeof(x), trib.allreduce(x, trib.Sum)))
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        first = pool.submit(lambda: np.asarray(waits(of(rank, (5,)))))
+        assert has_begun.wait(60), first.result()
+        second = jax.jit(lambda x: trib.allreduce(x, trib.Sum))(of(rank, (6,)))
+        assert equal(second, total((6,)))
+        is_over.set()
+        assert equal(first.result(), total((5,)))
 
 
 def trains(rank, size):
@@ -210,6 +232,7 @@ if __name__ == '__main__':
         transformed,
         gathers,
         many_at_once,
+        computations_do_not_wait_for_each_other,
         trains,
         like_gradients_in_one_program,
         codecs,

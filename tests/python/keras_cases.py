@@ -10,6 +10,7 @@ import python_bed  # noqa: E402
 import tributary  # noqa: E402
 import tributary.keras as trib  # noqa: E402
 import tributary.keras.byteps as bps  # noqa: E402
+from tributary.keras.framework import momentums_of  # noqa: E402
 
 
 def model_of(seed, wrap):
@@ -82,6 +83,32 @@ def rates(rank, size):
     assert np.allclose(rates_of(decayed), [1, 1, 1, 1, 0.5, 0.5])
     constant = bps.callbacks.LearningRateScheduleCallback(0.5, 1)
     assert np.allclose(rates_of(constant), [1, 1, 0.5, 0.5, 0.5, 0.5])
+
+
+def momentum_follows_the_rate(rank, size):
+    """A step is the momentum times the last step, as it would be at the present rate, less the rate times the gradient,
+    which is 1 here."""
+    rates = [1, 0.5, 2, 2]
+    for is_corrected in True, False:
+        for wrap in lambda made: made, trib.DistributedOptimizer:
+            optimizer = wrap(keras.optimizers.SGD(1.0, momentum=0.5))
+            model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1, use_bias=False)])
+            model.layers[0].kernel.assign([[0.0]])
+            model.compile(optimizer, lambda _, made: keras.ops.mean(made), jit_compile=False)
+            callback = trib.callbacks.LearningRateScheduleCallback(
+                1.0, lambda epoch: rates[round(2 * epoch)], staircase=False, momentum_correction=is_corrected
+            )
+            ones = np.ones((2, 1), 'float32')
+            model.fit(ones, ones, batch_size=1, epochs=2, verbose=0, callbacks=[callback])
+            expected, velocity, before = 0.0, 0.0, rates[0]
+            for rate in rates:
+                velocity = 0.5 * velocity * (rate / before if is_corrected else 1) - rate
+                expected, before = expected + velocity, rate
+            got = keras.ops.convert_to_numpy(model.layers[0].kernel)
+            assert np.allclose(got, expected), (is_corrected, got, expected)
+    adam = keras.optimizers.Adam()
+    adam.build([keras.Variable(np.zeros(2))])
+    assert momentums_of(adam) == []
 
 
 class OfKeras2:
@@ -193,6 +220,7 @@ def main():
             assert np.array_equal(keras.ops.convert_to_numpy(a), keras.ops.convert_to_numpy(b))
     accumulates_and_leaves_local(rank, size)
     rates(rank, size)
+    momentum_follows_the_rate(rank, size)
     optimizers_of_keras_2(rank, size)
     unused_and_compiled(rank, size)
     wrong_use_is_told(rank, size)

@@ -41,6 +41,7 @@ def reductions(rank, size):
         trib.byteps_push_pull(array, name='many.%d' % i, is_average=False, priority=-i)
     for i, array in enumerate(arrays):
         assert np.array_equal(array.asnumpy(), total((100 + i,)))
+    python_bed.assert_only_reactors_are_pinned()
 
 
 def scaling(rank, size):

@@ -6,7 +6,7 @@ import sys
 import threading
 import types
 
-LIBRARY, FRAMEWORK = os.environ['PEER_LIBRARY'], os.environ['PEER_FRAMEWORK']
+LIBRARY = os.environ['PEER_LIBRARY']
 
 
 def module(name, **contents):
@@ -32,12 +32,6 @@ def is_version_greater_equal_than(version, wanted):
     return parse(version) >= parse(wanted)
 
 
-def executing_eagerly():
-    import tensorflow
-
-    return tensorflow.executing_eagerly()
-
-
 def prepare_horovod():
     """Its launcher, and functions that tell versions."""
     import horovod  # noqa: F401
@@ -54,12 +48,6 @@ def prepare_horovod():
         gloo_built=lambda verbose=False: job.gloo_built(),
         mpi_built=lambda verbose=False: job.mpi_built(),
     )
-    module('tensorflow.util', _executing_eagerly=executing_eagerly)
-    if FRAMEWORK == 'tensorflow':
-        import tributary.tensorflow
-
-        tributary.tensorflow._executing_eagerly = executing_eagerly
-        tributary.tensorflow.util = sys.modules['horovod.tensorflow.util']
 
 
 def prepare_byteps(folder):

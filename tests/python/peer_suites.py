@@ -130,7 +130,7 @@ def main():
             '-k',
             ' and '.join(['not ' + name for name in left_out] + ['(%s)' % arguments.k] * bool(arguments.k)),
         ]
-        names = {'PEER_FRAMEWORK': arguments.framework, 'PEER_LIBRARY': arguments.peer, 'PEER_FOLDER': tests}
+        names = {'PEER_LIBRARY': arguments.peer, 'PEER_FOLDER': tests}
         stand_in = python_bed.SOURCE + '/api/python/tributary/alias/' + arguments.peer
         path = folder + os.pathsep + os.environ['PATH']
         if arguments.peer == 'byteps':

@@ -94,6 +94,15 @@ def is_declared(name):
     return lib.trib_tensor_find(job.engine()._handle, name.encode(), ctypes.byref(handle), None) == _abi.TRIB_OK
 
 
+def assert_only_reactors_are_pinned():
+    """Threads on which a framework may go on computing run on every core that the program may use."""
+    from tributary import job
+
+    mine = os.sched_getaffinity(0)
+    pinned = [thread for thread in os.listdir('/proc/self/task') if os.sched_getaffinity(int(thread)) != mine]
+    assert len(pinned) <= job.engine().info().reactors, pinned
+
+
 def wrong_arguments(trib, value):
     """Calls that every binding refuses with ArgumentError, and a part of each text."""
     return [

@@ -10,6 +10,7 @@ import keras  # noqa: E402
 import numpy as np  # noqa: E402
 import tensorflow as tf  # noqa: E402
 import python_bed  # noqa: E402
+import tensorflow_1_cases  # noqa: E402
 import tributary  # noqa: E402
 import tributary.tensorflow as trib  # noqa: E402
 from tributary import _abi, job  # noqa: E402
@@ -103,6 +104,7 @@ def independent_in_any_order(rank, size):
     before = ops.calls(), ops.calls(True)
     function([of(rank, (10 + i,)) for i in range(8)])
     assert ops.calls() == before[0] + 8
+    python_bed.assert_only_reactors_are_pinned()
 
 
 def trains(rank, size):
@@ -372,23 +374,6 @@ def uneven_data(rank, size):
         assert np.array_equal(function(of(rank, (4,))), total((4,)))
 
 
-def session_of_tensorflow_1(rank, size):
-    # A worker's loss is (weight - rank)^2, so the mean of all gradients is that of the mean rank.
-    with tf.Graph().as_default():
-        weight = tf.compat.v1.get_variable('weight', initializer=float(10 + rank))
-        step = tf.compat.v1.train.get_or_create_global_step()
-        optimizer = trib.DistributedOptimizer(tf.compat.v1.train.GradientDescentOptimizer(0.25))
-        train = optimizer.minimize((weight - float(rank)) ** 2, global_step=step)
-        hooks = [trib.BroadcastGlobalVariablesHook(0), tf.compat.v1.train.StopAtStepHook(last_step=3)]
-        expected = 10.0
-        with tf.compat.v1.train.MonitoredTrainingSession(hooks=hooks) as session:
-            while not session.should_stop():
-                _, value = session.run([train, weight])
-                assert value in (expected, (expected + (size - 1) / 2) / 2), (value, expected)  # before or after it
-                expected = (expected + (size - 1) / 2) / 2
-        assert expected == 10.0 / 8 + (size - 1) / 2 * 7 / 8
-
-
 def shut_down_in_flight():
     """Another thread's eager operation, which no other worker has begun, ends with the job."""
     before, problems = ops.calls(), []
@@ -413,7 +398,7 @@ def errors(rank, size):
     python_bed.refused(
         tributary.UnsupportedError,
         (lambda: trib.DistributedOptimizer(object()), 'object is neither'),
-        (lambda: trib.DistributedOptimizer(old, backward_passes_per_step=2), 'do not accumulate'),
+        (lambda: trib.DistributedOptimizer(old, backward_passes_per_step=2), 'sum in graphs alone'),
         (lambda: tf.function(trib.allreduce, jit_compile=True)(tf.ones(3)), 'jit_compile'),
     )
     python_bed.refused(
@@ -475,7 +460,8 @@ if __name__ == '__main__':
         batch_norm_over_all,
         local_layers,
         uneven_data,
-        session_of_tensorflow_1,
+        tensorflow_1_cases.session_of_tensorflow_1,
+        tensorflow_1_cases.passes_of_tensorflow_1,
         functions_have_type_hints,
         errors,
     ):

@@ -91,7 +91,7 @@ def layout_is_xlas(python):
 
 def all_cases(python, workers, *options):
     output = python_bed.run_workers(python, workers, HERE + '/jax_cases.py', options=options, JAX_PLATFORMS='cpu')
-    assert output.count('is right') == 10 * workers, output[-1500:]
+    assert output.count('is right') == 11 * workers, output[-1500:]
 
 
 def main():

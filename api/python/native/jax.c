@@ -1,6 +1,6 @@
 /* jax.c - operations of an engine as calls in XLA programs: handlers of XLA's foreign function interface, in plain C.
  *
- * On processors a handler submits and gives XLA a future, which the completion thread completes: no thread of XLA
+ * On processors a handler submits and gives XLA a future, which a completion thread completes: no thread of XLA
  * waits, and the interpreter is not needed. On a GPU the operation is put between the work of XLA's stream.
  *
  * A compiled program may outlive the engine that it was compiled for. So it knows its tensors by numbers in a table,
@@ -228,7 +228,7 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     params.done_cb = operation_done;
     params.user = pending;
     trib_error error;
-    if (submit(call, &params, NULL, &error) != TRIB_OK) {
+    if (completion_begin(&error) != TRIB_OK || submit(call, &params, NULL, &error) != TRIB_OK) {
         free(pending);
         return error_of(call->api, error.text);
     }

@@ -91,7 +91,7 @@ static void complete(struct completion *completion)
     trib_mxnet_error_free(error);
 }
 
-/* Runs on an engine's thread. The tensor ends here: the completion thread may come after the engine's end. */
+/* Runs on an engine's thread. The tensor ends here: a completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
@@ -109,6 +109,9 @@ static void start(struct operation *operation, const struct on_complete *callbac
     trib_status status = mxnet.get_data(operation->array, &data) == 0 ? TRIB_OK : TRIB_SYSTEM;
     operation->params.input = data;
     operation->params.output = data;
+    if (status == TRIB_OK) {
+        status = completion_begin(&error);
+    }
     if (status == TRIB_OK) {
         status = operation->is_broadcast ? trib_broadcast(operation->engine, &operation->params, NULL, &error)
                                          : trib_push_pull(operation->engine, &operation->params, NULL, &error);

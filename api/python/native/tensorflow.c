@@ -1,5 +1,5 @@
 /* tensorflow.c - an operation of TensorFlow's, TributaryExchange, whose kernel is asynchronous: compute() submits, and
- * the completion thread tells TensorFlow that the result is there. No thread of TensorFlow waits, and the interpreter
+ * a completion thread tells TensorFlow that the result is there. No thread of TensorFlow waits, and the interpreter
  * is not needed. The operation is not stateful: TensorFlow would run stateful ones one by one, in an order that may
  * differ between workers. */
 #include "native/tensorflow_job.h"
@@ -258,7 +258,7 @@ static void finish_completion(struct completion *completion)
     finish(operation, completion_failure(completion));
 }
 
-/* Runs on an engine's thread. The tensor ends here: the completion thread may come after the engine's end. */
+/* Runs on an engine's thread. The tensor ends here: a completion thread may come after the engine's end. */
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
@@ -399,6 +399,7 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
     pthread_mutex_lock(&kernel->lock);
     trib_group *group = NULL;
     trib_status status = trib_tf_group(kernel, &group, error);
+    status = status == TRIB_OK ? completion_begin(error) : status;
     if (status == TRIB_OK) {
         status = declare(kernel, operation->number, input, group, error);
     }

@@ -1,6 +1,6 @@
 /* tensorflow_gather.c - TensorFlow's second operation, TributaryGather: all-gather, reduce-scatter and all-to-all,
  * whose outputs differ from their inputs in the first dimension. How long a gathered output is, only its end tells: the
- * engine takes memory for it, and the completion thread copies it into a tensor of TensorFlow's.
+ * engine takes memory for it, and a completion thread copies it into a tensor of TensorFlow's.
  *
  * Every operation declares a tensor and releases it, so that lengths may differ each time. */
 #include <stdio.h>
@@ -358,6 +358,7 @@ static void compute(void *user, TF_OpKernelContext *context, TF_AsyncOpKernelDon
     pthread_mutex_lock(&trib_tf_job.lock);
     pthread_mutex_lock(&kernel->lock);
     trib_status status = trib_tf_group(kernel, &group, &error);
+    status = status == TRIB_OK ? completion_begin(&error) : status;
     if (status == TRIB_OK) {
         gather = record(kernel, context, copy, group);
         status = gather == NULL                ? TRIB_NO_MEMORY
@@ -367,7 +368,7 @@ static void compute(void *user, TF_OpKernelContext *context, TF_AsyncOpKernelDon
     pthread_mutex_unlock(&kernel->lock);
     pthread_mutex_unlock(&trib_tf_job.lock);
     if (status == TRIB_OK) {
-        return; /* the completion thread may have freed gather already */
+        return; /* a completion thread may have freed gather already */
     }
     if (gather != NULL) {
         finish(gather, status, error.text);

@@ -11,6 +11,7 @@ _PLACES = {
     'byteps.keras': 'keras.byteps',
     'byteps.keras.callbacks': 'keras.byteps_callbacks',
     'byteps.mxnet.ops': 'mxnet',
+    'byteps.server': 'byteps_server',
     'byteps.tensorflow.keras': 'keras.byteps',
     'byteps.tensorflow.keras.callbacks': 'keras.byteps_callbacks',
     'byteps.tensorflow.ops': 'tensorflow',
@@ -35,8 +36,17 @@ class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return importlib.machinery.ModuleSpec(name, self, is_package=True)
 
     def create_module(self, spec):
-        place = _PLACES.get(spec.name, spec.name[len(self._prefix) :])
-        return importlib.import_module('tributary.' + place)
+        place = 'tributary.' + _PLACES.get(spec.name, spec.name[len(self._prefix) :])
+        try:
+            return importlib.import_module(place)
+        except ModuleNotFoundError as problem:
+            if problem.name is None or not (place + '.').startswith(problem.name + '.'):
+                raise  # something that the module needs
+            raise ModuleNotFoundError(
+                '%s: tributary stands in for %s here and has no such part: see "What is not there" in docs/python.md'
+                % (spec.name, self._prefix[:-1]),
+                name=spec.name,
+            ) from None
 
     def exec_module(self, module):
         """The module has been executed under its own name."""

@@ -25,12 +25,15 @@ _PLACE = ('rank', 'worker_count')
 # A program in which one of these is raised goes on, or was about to end well.
 _NO_FAILURES = (HostsUpdatedInterrupt, JobLostError, GeneratorExit, StopIteration, StopAsyncIteration)
 
-_process = os.getpid()  # kept up to date, as asking the system would cost each operation a call
+_open_engines = set()
 
 
 def _enter_child():
-    global _process
-    _process = os.getpid()
+    """A forked child has none of the engines' threads, and a lock may be held there for ever."""
+    for engine in _open_engines:
+        engine._lock, engine._handle = threading.Lock(), None
+        engine._refusal = 'the engine belongs to the process that this one was forked from'
+    _open_engines.clear()
 
 
 os.register_at_fork(after_in_child=_enter_child)
@@ -89,7 +92,9 @@ class Tensor:
 
     def _start(self, function, fields, owner, value, once):
         engine = self.engine
-        with engine._entered():
+        with engine._lock:
+            if engine._handle is None:
+                raise NotInitializedError(engine._refusal)
             if fields is not self._fields and fields != self._fields:
                 self._write(*fields)
             status = function(engine._passed, *self._passed)
@@ -218,7 +223,7 @@ class Engine:
             config.oob_cb = exchange.callback
         self._handle = ctypes.c_void_p()
         self._lock = threading.Lock()  # no thread may be inside a call when the engine is destroyed
-        self._process = os.getpid()
+        self._refusal = 'the engine has been closed'  # once there is no handle
         self._tensors, self._live = {}, set()
         self.turns = {}  # how often a binding has used each kind of operation without a name
         self.known = {}  # tensors by what a binding declares them by
@@ -231,6 +236,7 @@ class Engine:
         self._passed = ctypes.c_void_p.from_param(self._handle.value)
         self.rank, self.size = config.rank, config.worker_count
         self.has_device = config.device not in (None, b'', b'none')
+        _open_engines.add(self)
         atexit.register(self._close_at_exit)
 
     def __enter__(self):
@@ -320,8 +326,8 @@ class Engine:
 
     def close(self):
         """Completes what is under way, leaves the job and frees the engine. Further calls do nothing."""
-        if os.getpid() != self._process or self._handle is None:
-            return  # a forked child has none of the engine's threads, and the lock may be held for ever
+        if self._handle is None:
+            return
         self.give_up_if_failing()
         for operation in list(self._live):
             try:
@@ -331,6 +337,7 @@ class Engine:
         self._completions.stop()
         with self._lock:
             handle, self._handle = self._handle, None
+            _open_engines.discard(self)
             if handle is not None:
                 lib.trib_engine_destroy(handle)
         atexit.unregister(self._close_at_exit)
@@ -346,26 +353,24 @@ class Engine:
             self._give_up()
 
     def _give_up(self):
-        if os.getpid() != self._process:
-            return
         with self._lock:
             if self._handle is not None:
                 lib.trib_engine_close(self._handle, _abi.trib_closed_cb(), None)
 
     def _close_at_exit(self):
         self.give_up_if_failing(is_exit=True)
-        while self._handle is not None and os.getpid() == self._process:
+        while self._handle is not None:
             try:
                 self.close()
             except KeyboardInterrupt:  # the user does not wait any more
                 self._give_up()
 
+    @contextlib.contextmanager
     def _entered(self):
-        if self._process != _process:
-            raise NotInitializedError('the engine belongs to the process that this one was forked from')
-        if self._handle is None:
-            raise NotInitializedError('the engine has been closed')
-        return self._lock
+        with self._lock:
+            if self._handle is None:
+                raise NotInitializedError(self._refusal)
+            yield
 
     def _submit(self, function, params, handle):
         with self._entered():
@@ -516,6 +521,10 @@ class Engine:
     def trace_start(self):
         with self._entered():
             call(lib.trib_trace_start, self._handle, 0)
+
+    def trace_stop(self):
+        with self._entered():
+            lib.trib_trace_stop(self._handle)
 
     def trace_write(self, path):
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import logging
 import os
 import sys
 import threading
@@ -12,10 +13,10 @@ import time
 import traceback
 from typing import Any
 
-from . import _abi, byteps_variables
+from . import _abi, byteps_variables, timeline
 from .bootstrap import place_of
 from .engine import Engine
-from .errors import JobLostError, NotInitializedError, UnsupportedError
+from .errors import JobLostError, NotInitializedError, TributaryError, UnsupportedError
 from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
@@ -43,17 +44,19 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
     with _lock:
         if _engine is not None:
             return
+        recording = timeline.of_environment()
         _engine = _join(settings, time.monotonic() + _REJOIN_SECONDS if _generation else 0)
         if _engine.rank == 0 and not _generation:
             byteps_variables.tell_unread()
         _generation, _settings, _suspended, _continues = _generation + 1, settings, None, continues
         if _engine.size > 1 and sys.excepthook is sys.__excepthook__:
             sys.excepthook = _told_in_short
-        if _followers:
-            # It runs before the engine's own, as it is registered later: frameworks may still compute.
-            atexit.register(_shutdown_at_exit)
+        # It runs before the engine's own, as it is registered later: frameworks may still compute.
+        atexit.register(_shutdown_at_exit)
         for opened, _ in _followers:
             opened()
+        if recording is not None:
+            start_timeline(recording)
     try:
         for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
             from .process_sets import add_process_set
@@ -159,6 +162,10 @@ def shutdown() -> None:
     engine = _engine
     if engine is not None:
         engine.give_up_if_failing()
+        try:
+            stop_timeline()
+        except (OSError, TributaryError) as problem:  # the job ends as it would without one
+            logging.getLogger('tributary').warning('tributary: %s', problem)
     with _lock:
         for _, closing in _followers if _engine is not None else ():
             closing()
@@ -290,18 +297,21 @@ def is_homogeneous() -> bool:
 
 
 def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
-    """Records what the engine does from now on, until stop_timeline(). mark_cycles is taken and has no meaning here."""
+    """Records what the engine does from now on, until stop_timeline() or shutdown(). HOROVOD_TIMELINE names a file for
+    all that a job does. mark_cycles is taken and has no meaning here."""
     global _timeline
+    path = timeline.checked(file_path)
     engine().trace_start()
-    _timeline = file_path
+    _timeline = path
 
 
 def stop_timeline() -> None:
-    """Writes the recording to start_timeline's file. `tributary trace --chrome` makes Chrome's format of it."""
+    """Writes what rank 0 has recorded to start_timeline's file, in Chrome's format, and what each worker has to
+    FILE.rankN.trib, of which `tributary trace` makes one view."""
     global _timeline
-    if _timeline is not None:
-        engine().trace_write(_timeline)
-        _timeline = None
+    path, _timeline = _timeline, None
+    if path is not None:
+        timeline.write(engine(), path)
 
 
 _timeline = None

@@ -1,11 +1,13 @@
 """Callbacks for fit(), with Horovod's names and order of arguments."""
 
+import math
+
 import numpy as np
 
 from .. import job
 from ..engine import AVG
 from ..errors import ArgumentError
-from .framework import keras, to_numpy, variables_of
+from .framework import keras, momentums_of, to_numpy, variables_of
 
 
 class BroadcastGlobalVariablesCallback(keras.callbacks.Callback):
@@ -51,7 +53,8 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
     """Multiplies the initial learning rate by `multiplier`, a function of the epoch, from start_epoch to end_epoch; a
     number is raised to the power of the epochs since start_epoch. staircase: once an epoch, else with every batch,
     which needs steps_per_epoch where Keras does not know it. initial_lr: the optimizer's rate when training begins, by
-    default. momentum_correction is taken and has no meaning: momentum is a constant of Keras's compiled step."""
+    default. momentum_correction: the steps that the optimizer has accumulated are multiplied as the rate is (Goyal et
+    al., 2017)."""
 
     def __init__(
         self,
@@ -69,13 +72,18 @@ class LearningRateScheduleCallback(keras.callbacks.Callback):
         self.initial_lr, self.start_epoch, self.end_epoch = initial_lr, start_epoch, end_epoch
         self.multiplier = multiplier if callable(multiplier) else lambda epoch: multiplier ** (epoch - start_epoch)
         self.staircase, self.steps_per_epoch, self._epoch = staircase, steps_per_epoch, 0
+        self.momentum_correction = momentum_correction
 
     def _rate(self):
         return float(to_numpy(self.model.optimizer.learning_rate))
 
     def _adjust(self, epoch):
         if self._epoch >= self.start_epoch and (self.end_epoch is None or self._epoch < self.end_epoch):
-            self.model.optimizer.learning_rate = self.initial_lr * self.multiplier(epoch)
+            before, rate = self._rate(), self.initial_lr * self.multiplier(epoch)
+            self.model.optimizer.learning_rate = rate
+            if self.momentum_correction and before > 0 and not math.isclose(before, rate, rel_tol=1e-6):
+                for momentum in momentums_of(self.model.optimizer):
+                    momentum.assign(momentum * (rate / before))
 
     def on_train_begin(self, logs=None):
         if self.initial_lr is None:
@@ -111,7 +119,12 @@ class LearningRateWarmupCallback(LearningRateScheduleCallback):
             return 1.0 / job.size() * (epoch * (job.size() - 1) / warmup_epochs + 1)
 
         super().__init__(
-            initial_lr, multiplier, end_epoch=warmup_epochs, staircase=False, steps_per_epoch=steps_per_epoch
+            initial_lr,
+            multiplier,
+            end_epoch=warmup_epochs,
+            staircase=False,
+            momentum_correction=momentum_correction,
+            steps_per_epoch=steps_per_epoch,
         )
         self.verbose, self.warmup_epochs = verbose, warmup_epochs
 

@@ -20,6 +20,16 @@ def to_numpy(value: Any) -> np.ndarray:
     return np.array(ops.convert_to_numpy(value) if is_known else value, order='C')
 
 
+def momentums_of(optimizer: Any) -> list[Any]:
+    """Returns the variables in which an optimizer with a momentum accumulates its steps. Those that have a variable of
+    that name and no momentum, such as Adam, accumulate gradients there."""
+    if not hasattr(optimizer, 'momentum'):
+        return []
+    if hasattr(optimizer, '_slots'):  # Keras 2's older ones
+        return [slots['momentum'] for slots in optimizer._slots.values() if 'momentum' in slots]
+    return getattr(optimizer, 'momentums', None) or getattr(optimizer, '_momentums', None) or []
+
+
 def variables_of(optimizer: Any) -> list[Any]:
     """Returns the variables of an optimizer: a method of Keras 2's older ones, and an attribute of others."""
     variables = optimizer.variables

@@ -36,6 +36,7 @@ from ..job import (
 )
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Adasum, Average, Max, Min, Product, Sum
+from . import util
 from .compression import Compression
 from .functions import (
     BroadcastGlobalVariablesHook,
@@ -63,6 +64,7 @@ from .ops import (
     shutdown,
     size_op,
 )
+from .util import _executing_eagerly
 
 # Horovod's name for the error after which a job begins anew.
 HorovodInternalError = JobLostError

@@ -12,6 +12,7 @@ from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
 from ..reductions import Average, Sum, passes_of, reduction_of
 from .compression import Compression
+from .gradient_aggregation import LocalGradientAggregationHelper
 from .ops import allreduce, place_of, plain
 
 
@@ -186,9 +187,20 @@ def DistributedOptimizer(
         return reduce_gradients(gradients, op, compression, **options)
 
     if isinstance(optimizer, tf.compat.v1.train.Optimizer):
-        if passes != 1:
-            raise UnsupportedError('backward_passes_per_step: optimizers of tf.compat.v1.train do not accumulate')
-        return _distributed_of_graph(optimizer, reduced if resolve(process_set).included() else list)
+        reduced = reduced if resolve(process_set).included() else list
+        if passes == 1:
+            return _distributed_of_graph(optimizer, lambda gradients, variables: reduced(gradients))
+        if tf.executing_eagerly():
+            raise UnsupportedError('backward_passes_per_step: optimizers of tf.compat.v1.train sum in graphs alone')
+        helper = LocalGradientAggregationHelper(
+            passes,
+            lambda gradients, variables: reduced(gradients),
+            sparse_as_dense,
+            average_aggregated_gradients,
+            process_set=process_set,
+            name=name or '',
+        )
+        return _distributed_of_graph(optimizer, helper.compute_gradients, helper)
     if not hasattr(optimizer, 'get_config'):
         raise UnsupportedError(
             "DistributedOptimizer: %s is neither one of Keras's optimizers nor one of tf.compat.v1.train"
@@ -199,15 +211,25 @@ def DistributedOptimizer(
     return distributed(optimizer, reduced, passes, 1.0 if average_aggregated_gradients else float(passes))
 
 
-def _distributed_of_graph(optimizer, reduced):
+def _distributed_of_graph(optimizer, reduced, helper=None):
     """Returns an optimizer of TensorFlow 1's whose gradients are reduced where they are computed. A worker outside the
-    set keeps its own."""
+    set keeps its own. helper: sums gradients of several passes."""
 
     def compute_gradients(self, *arguments, **keywords):
         pairs = super(kind, self).compute_gradients(*arguments, **keywords)
-        return list(zip(reduced([gradient for gradient, _ in pairs]), [variable for _, variable in pairs]))
+        variables = [variable for _, variable in pairs]
+        return list(zip(reduced([gradient for gradient, _ in pairs], variables), variables))
 
-    kind = type('Distributed' + type(optimizer).__name__, (type(optimizer),), {'compute_gradients': compute_gradients})
+    def apply_gradients(self, grads_and_vars, *arguments, **keywords):
+        pairs = list(grads_and_vars)
+
+        def apply():
+            return super(kind, self).apply_gradients(pairs, *arguments, **keywords)
+
+        return apply() if helper is None else helper.apply_gradients(apply, self, pairs, *arguments, **keywords)
+
+    contents = {'compute_gradients': compute_gradients, 'apply_gradients': apply_gradients}
+    kind = type('Distributed' + type(optimizer).__name__, (type(optimizer),), contents)
     made = kind.__new__(kind)
     made.__dict__.update(optimizer.__dict__, _optimizer=optimizer)  # Horovod's name of what is wrapped
     return made

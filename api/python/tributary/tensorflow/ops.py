@@ -91,7 +91,8 @@ class _Trace:
 
     def __init__(self, graph):
         self._used, outer = collections.Counter(), getattr(graph, 'outer_graph', None)
-        if hasattr(outer, 'outer_graph'):  # a function within a function, or a branch of it
+        is_inner = hasattr(outer, 'outer_graph') or not tf.compat.v1.executing_eagerly_outside_functions()
+        if outer is not None and is_inner:  # a function within a function or a graph of TensorFlow 1, or a branch there
             self.place = '%s%d.' % (_trace_of(outer).place, _trace_of(outer).count(None))
         else:
             name = getattr(graph, 'name', None) or 'graph'
