@@ -2,6 +2,8 @@
 itself."""
 
 import functools
+import shutil
+import tempfile
 
 import torch
 import torch.distributed as dist
@@ -92,6 +94,49 @@ def data_parallel(rank, size):
     assert torch.equal(least, most)
 
 
+def sharded(rank, size):
+    """Trains a model whose parameters are spread, saves it, and brings it back from rank 0's memory and from files."""
+    from torch.distributed import checkpoint
+    from torch.distributed.checkpoint.state_dict import StateDictOptions, get_model_state_dict, set_model_state_dict
+    from torch.distributed.fsdp import fully_shard
+
+    def batch(of):
+        return torch.randn(4, 8, generator=torch.Generator().manual_seed(of))
+
+    def model(seed):
+        torch.manual_seed(seed)
+        return torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 3))
+
+    def step(model, batches):
+        for one in batches:
+            model(one).square().mean().div(len(batches)).backward()
+        torch.optim.SGD(model.parameters(), lr=0.1).step()
+
+    def whole_of(model):
+        return get_model_state_dict(model, options=StateDictOptions(full_state_dict=True, cpu_offload=True))
+
+    plain, spread = model(0), fully_shard(model(0))
+    step(plain, [batch(r) for r in range(size)])
+    step(spread, [batch(rank)])
+    expected, whole = plain.state_dict(), whole_of(spread)
+    kept = {name: value.clone() for name, value in whole.items()}
+    assert rank != 0 or all(torch.allclose(whole[name], expected[name], atol=1e-6) for name in expected)
+    again = fully_shard(model(1))
+    options = StateDictOptions(full_state_dict=True, broadcast_from_rank0=True)
+    set_model_state_dict(again, whole if rank == 0 else {}, options=options)
+    folder = [tempfile.mkdtemp() if rank == 0 else None]
+    dist.broadcast_object_list(folder, 0)
+    checkpoint.async_save({'model': get_model_state_dict(again)}, checkpoint_id=folder[0]).result()
+    last = fully_shard(model(2))
+    state = {'model': get_model_state_dict(last)}
+    checkpoint.load(state, checkpoint_id=folder[0])
+    got = whole_of(last)
+    assert rank != 0 or all(torch.equal(got[name], kept[name]) for name in kept)
+    dist.barrier()
+    if rank == 0:
+        shutil.rmtree(folder[0])
+
+
 def names(rank, size):
     group = dist.new_group(list(range(size)), group_desc='all of them')
     assert group.group_name not in ('', dist.group.WORLD.group_name) and group.group_desc == 'all of them'
@@ -128,6 +173,13 @@ def futures(rank, size):
         work.wait()
         future.wait()
         assert (value == sum(range(size)) + number * size).all(), value
+    first, second = torch.ones(4), torch.full((4,), 2.0)
+
+    def follow(done):  # as PyTorch's PowerSGD does
+        return dist.all_reduce(second, async_op=True).get_future().wait()
+
+    dist.all_reduce(first, async_op=True).get_future().then(follow).wait()
+    assert (first == size).all() and (second == 2 * size).all()
 
 
 def refusals(rank, size):
@@ -149,7 +201,7 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, names, deadlines, futures, refusals):
+    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, refusals):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     dist.destroy_process_group()

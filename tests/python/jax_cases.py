@@ -10,7 +10,7 @@ import numpy as np
 import python_bed
 import tributary
 import tributary.jax as trib
-from tributary.jax import ops
+from tributary.jax.tensors import calls as ops_called
 
 
 # What is expected is computed in numpy: JAX would compile each shape and type of it.
@@ -69,18 +69,98 @@ def gathers(rank, size):
     if rank in (0, size - 1):
         ends = np.concatenate([numbers(r, (2, 2)) for r in sorted({0, size - 1})])
         assert equal(trib.allgather(of(rank, (2, 2)), process_set=pair), ends)
-    python_bed.refused(
-        tributary.UnsupportedError, (lambda: jax.jit(trib.allgather)(mine), 'does not run in a compiled program')
-    )
+    trib.remove_process_set(pair)
     python_bed.refused(tributary.ArgumentError, (lambda: trib.alltoall(sent, [size + 1] * size), 'do not fit'))
 
 
+def gathers_in_programs(rank, size):
+    for dtype in (jnp.float32, jnp.bfloat16, jnp.int8):
+        for trailing in ((), (3,), (2, 0)):
+            shape = (2 * size, *trailing)
+            before = ops_called()
+            got = jax.jit(lambda x: (trib.allgather(x), trib.alltoall(x), trib.reducescatter(x, trib.Sum)))(
+                of(rank, shape, dtype)
+            )
+            assert ops_called() == before + 3
+            every = [numbers(r, shape, dtype) for r in range(size)]
+            part = slice(2 * rank, 2 * rank + 2)
+            assert equal(got[0], np.concatenate(every)), (dtype, trailing)
+            assert equal(got[1], np.concatenate([values[part] for values in every])), (dtype, trailing)
+            assert equal(got[2], sum(every)[part]), (dtype, trailing)
+    uneven = jax.jit(lambda x: trib.reducescatter(x, trib.Sum))(of(rank, (size + 1, 2)))
+    assert equal(uneven, total((size + 1, 2))[(0 if rank == 0 else rank + 1) : rank + 2])
+    mapped = jax.jit(jax.vmap(trib.allgather, 1, 1))(of(rank, (3, 4)))
+    assert equal(mapped, np.concatenate([numbers(r, (3, 4)) for r in range(size)]))
+    pair = trib.add_process_set([0, size - 1]) if size > 2 else trib.global_process_set
+    if pair.included():
+        ends = [numbers(r, (2, 2)) for r in sorted({0, size - 1})]
+
+        def of_pair(x):
+            whole = trib.allgather(x, 'ends', process_set=pair)
+            return whole, trib.allreduce(x, trib.Sum, process_set=pair), trib.broadcast(x, size - 1, process_set=pair)
+
+        for function in (of_pair, jax.jit(of_pair)):
+            whole, summed, last = function(of(rank, (2, 2)))
+            assert equal(whole, np.concatenate(ends)) and equal(summed, sum(ends)) and equal(last, ends[-1])
+    if size > 2:
+        trib.remove_process_set(pair)
+        if rank in (0, size - 1):
+            python_bed.refused(
+                Exception, (lambda: jax.block_until_ready(jax.jit(of_pair)(of(rank, (2, 2)))), 'has been closed')
+            )
+    python_bed.refused(
+        tributary.UnsupportedError, (lambda: jax.jit(lambda x: trib.alltoall(x, [0] * size))(jnp.ones(size)), 'splits')
+    )
+    if size > 1:
+        ragged = jnp.ones((rank + 1, 3))
+        python_bed.refused(
+            RuntimeError,
+            (lambda: jax.block_until_ready(jax.jit(trib.allgather)(ragged)), 'x3] in slices'),
+            (lambda: jax.block_until_ready(jax.jit(trib.alltoall)(jnp.ones((size * (rank + 1), 3)))), 'alltoall'),
+        )
+
+
+def derivatives(rank, size):
+    """Compares with the function of all workers' values at once, whose loss is the sum of theirs."""
+    weights = [np.arange(1.0, 1 + 4 * size, dtype=np.float32).reshape(2 * size, 2) * (r + 1) for r in range(size)]
+    values = [of(r, (2 * size, 2)) for r in range(size)]
+    everybody = jnp.stack(values)
+
+    def mean(parts):
+        return sum(parts) / size
+
+    cases = {
+        'gather': (lambda x: trib.allgather(x[:2]), lambda xs, r: jnp.concatenate([x[:2] for x in xs])),
+        'exchange': (trib.alltoall, lambda xs, r: jnp.concatenate([x[2 * r : 2 * r + 2] for x in xs])),
+        'scatter': (lambda x: trib.reducescatter(x, trib.Sum), lambda xs, r: sum(xs)[2 * r : 2 * r + 2]),
+        'scatter of means': (trib.reducescatter, lambda xs, r: mean(xs)[2 * r : 2 * r + 2]),
+        'mean': (trib.allreduce, lambda xs, r: mean(xs)),
+        'broadcast': (lambda x: trib.broadcast(x, size - 1), lambda xs, r: xs[size - 1]),
+    }
+    for what, (ours, theirs) in cases.items():
+
+        def loss(x, r, function):
+            result = function(x)
+            return (jnp.sin(result) * weights[r][: len(result)]).sum()
+
+        def whole(xs):
+            return sum(loss(xs, r, lambda xs: theirs(xs, r)) for r in range(size))
+
+        got = jax.jit(jax.grad(lambda x: loss(x, rank, ours)))(values[rank])
+        assert jnp.allclose(got, jax.grad(whole)(everybody)[rank], atol=1e-4), what
+        _, got = jax.jit(lambda x, t: jax.jvp(ours, (x,), (t,)))(values[rank], values[rank] + 1)
+        _, expected = jax.jvp(lambda xs: theirs(xs, rank), (everybody,), (everybody + 1,))
+        assert jnp.allclose(got, expected, atol=1e-4), what
+    most = jax.jit(lambda x: jax.jvp(lambda x: trib.allreduce(x, trib.Max), (x,), (x,)))
+    python_bed.refused(tributary.UnsupportedError, (lambda: most(values[rank]), 'no derivative'))
+
+
 def many_at_once(rank, size):
-    before = ops.calls()
+    before = ops_called()
     results = jax.jit(lambda xs: [trib.allreduce(x, trib.Sum) for x in xs])([of(rank, (100 + i,)) for i in range(40)])
     for i, result in enumerate(results):
         assert equal(result, total((100 + i,)))
-    assert ops.calls() == before + 40
+    assert ops_called() == before + 40
     python_bed.assert_only_reactors_are_pinned()
 
 
@@ -220,6 +300,45 @@ def suspended_and_resumed(rank, size):
     assert (trib.allreduce(of(rank, (4,)), trib.Sum) == total((4,))).all() and program._cache_size() == 1
 
 
+def like_operations(rank, size):
+    """Operations of one name that XLA could begin in another order on each worker."""
+    values = [jnp.full((200, 200), 1.0 + i) for i in range(6)]
+
+    def squares(function):
+        return jax.jit(lambda values: [function(value @ value) for value in values])
+
+    inline = squares(jax.jit(lambda x: trib.allreduce(x, trib.Sum), inline=True))
+    for i, result in enumerate(inline(values)):
+        assert (result == size * 200 * (1.0 + i) ** 2).all(), i
+    swept = jax.jit(lambda xs: jax.lax.map(lambda x: trib.allreduce(x, trib.Sum), xs))(of(rank, (20, 3)))
+    assert equal(swept, total((20, 3)))
+    if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
+        return  # one worker mixes nothing up; and servers of `tributary run` end with the job
+    mixed = squares(jax.jit(lambda x: trib.allreduce(x, trib.Sum)))
+    try:
+        for _ in range(100):
+            jax.block_until_ready(mixed(values))
+    except Exception as problem:  # where the other worker saw it first, it has left the job
+        assert 'of one name' in str(problem) or 'left' in str(problem), problem
+    else:
+        raise AssertionError('operations of one name were mixed up')
+    trib.shutdown()
+    trib.init()
+
+
+def several_devices(rank, size):
+    """An array on several devices of a worker is reduced outside of programs, and refused within them."""
+    if len(jax.devices()) == 1:
+        return
+    mesh = jax.sharding.Mesh(np.array(jax.devices()), ('devices',))
+    spec = jax.sharding.PartitionSpec('devices')
+    spread = jax.device_put(of(rank, (8, 2)), jax.sharding.NamedSharding(mesh, spec))
+    for _ in range(2):
+        assert equal(trib.allreduce(spread, trib.Sum), total((8, 2)))
+    for function in (trib.allreduce, jax.shard_map(trib.allreduce, mesh=mesh, in_specs=spec, out_specs=spec)):
+        python_bed.refused(tributary.UnsupportedError, (lambda: jax.jit(function)(spread), 'several devices'))
+
+
 def functions_have_type_hints(rank, size):
     count, untyped = python_bed.untyped(trib)
     assert count > 15 and not untyped, untyped
@@ -231,11 +350,15 @@ if __name__ == '__main__':
         reductions,
         transformed,
         gathers,
+        gathers_in_programs,
+        derivatives,
         many_at_once,
         computations_do_not_wait_for_each_other,
         trains,
         like_gradients_in_one_program,
         codecs,
+        like_operations,
+        several_devices,
         functions_have_type_hints,
         suspended_and_resumed,
         errors,

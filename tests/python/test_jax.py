@@ -89,9 +89,12 @@ def layout_is_xlas(python):
         )
 
 
-def all_cases(python, workers, *options):
-    output = python_bed.run_workers(python, workers, HERE + '/jax_cases.py', options=options, JAX_PLATFORMS='cpu')
-    assert output.count('is right') == 11 * workers, output[-1500:]
+def all_cases(python, workers, *options, devices=1):
+    flags = '--xla_force_host_platform_device_count=%d' % devices
+    output = python_bed.run_workers(
+        python, workers, HERE + '/jax_cases.py', options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
+    )
+    assert output.count('is right') == 15 * workers, output[-1500:]
 
 
 def main():
@@ -102,7 +105,7 @@ def main():
     return run_cases(
         [
             ('layout', lambda: layout_is_xlas(python)),
-            ('alone', lambda: all_cases(python, 1)),
+            ('alone', lambda: all_cases(python, 1, devices=2)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
             ('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')),

@@ -15,11 +15,17 @@
 #include "native/xla_ffi.h"
 #include "tributary.h"
 
-enum { KIND_PUSH_PULL = 0, KIND_BROADCAST = 1 };
+typedef trib_status submit_function(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
+                                    trib_error *error);
+
+/* The attribute `kind` of a call is an index here (tributary/jax/program.py). */
+static submit_function *const functions[] = {trib_push_pull, trib_broadcast, trib_all_gather, trib_reduce_scatter,
+                                             trib_all_to_all};
 
 struct entry {
     trib_engine *engine; /* NULL: the engine has been closed */
     trib_tensor *tensor;
+    bool is_busy; /* an operation of a program on processors is under way */
 };
 
 /* The table of tensors, shared by threads of Python and XLA. */
@@ -36,6 +42,7 @@ struct pending {
     struct completion completion; /* first */
     const struct xla_api *api;
     struct xla_future *future;
+    uint64_t number; /* of the tensor */
 };
 
 TRIB_API uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor);
@@ -60,7 +67,7 @@ uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
         }
     }
     if (table.count < table.capacity) {
-        table.entries[table.count++] = (struct entry){engine, tensor};
+        table.entries[table.count++] = (struct entry){.engine = engine, .tensor = tensor};
         number = table.count;
     }
     pthread_mutex_unlock(&table.lock);
@@ -84,7 +91,7 @@ void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor)
 {
     pthread_mutex_lock(&table.lock);
     if (number > 0 && number <= table.count) {
-        table.entries[number - 1] = (struct entry){engine, tensor};
+        table.entries[number - 1] = (struct entry){.engine = engine, .tensor = tensor};
     }
     pthread_mutex_unlock(&table.lock);
 }
@@ -124,6 +131,9 @@ static void complete(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct pending *pending = user;
+    pthread_mutex_lock(&table.lock);
+    table.entries[pending->number - 1].is_busy = false;
+    pthread_mutex_unlock(&table.lock);
     pending->completion.run = complete;
     completion_post(&pending->completion, result);
 }
@@ -185,21 +195,34 @@ static trib_status submit(const struct xla_call *call, trib_op_params *params, t
     const struct xla_buffer *input = call->args.buffers[0];
     const struct xla_buffer *output = call->results.buffers[0];
     uint64_t number = (uint64_t)attribute(call, "tensor");
-    *error = (trib_error){.status = TRIB_CLOSED,
-                          .text = "the program was compiled for an engine that has been closed: call it "
-                                  "through a function that is compiled after init()"};
     /* The lock is held during the call, so that no engine is destroyed meanwhile: it takes microseconds. */
     pthread_mutex_lock(&table.lock);
-    struct entry entry = number >= 1 && number <= table.count ? table.entries[number - 1] : (struct entry){0};
+    struct entry *entry = number >= 1 && number <= table.count ? &table.entries[number - 1] : NULL;
     trib_status status = TRIB_CLOSED;
-    if (entry.engine != NULL) {
-        params->tensor = entry.tensor;
+    if (entry == NULL || entry->engine == NULL) {
+        *error = (trib_error){.status = TRIB_CLOSED,
+                              .text = "the program was compiled for an engine that has been closed: call it "
+                                      "through a function that is compiled after init()"};
+    } else if (entry->is_busy) {
+        /* XLA orders such operations as it likes, and on each worker differently. It waits for all others that it has
+         * begun before it tells anyone, and they for the other workers, so the job ends here. */
+        status = TRIB_UNSUPPORTED;
+        *error = (trib_error){.status = TRIB_UNSUPPORTED,
+                              .text = "two operations of one name at the same time, which workers could mix up: give "
+                                      "each its name; if it is in a function with its own jit or checkpoint, which a "
+                                      "program calls twice, take that away, or jit(..., inline=True)"};
+        trib_engine_close(entry->engine, NULL, NULL);
+    } else {
+        params->tensor = entry->tensor;
         params->input = input->data;
         params->output = output->data;
         params->reduce = (trib_reduce)attribute(call, "reduce");
         params->root = (int32_t)attribute(call, "root");
-        status = attribute(call, "kind") == KIND_BROADCAST ? trib_broadcast(entry.engine, params, op_out, error)
-                                                           : trib_push_pull(entry.engine, params, op_out, error);
+        params->input_bytes = (uint64_t)attribute(call, "input_bytes");
+        params->output_bytes = (uint64_t)attribute(call, "output_bytes");
+        entry->is_busy = params->stream == NULL; /* a stream has an order */
+        status = functions[attribute(call, "kind")](entry->engine, params, op_out, error);
+        entry->is_busy = entry->is_busy && status == TRIB_OK;
         table.calls++;
         table.in_place += input->data == output->data;
     }
@@ -223,6 +246,7 @@ struct xla_error *trib_jax_host(struct xla_call *call)
     }
     pending->api = call->api;
     pending->future = create.future;
+    pending->number = (uint64_t)attribute(call, "tensor");
     trib_op_params params;
     trib_op_params_init(&params, sizeof params);
     params.done_cb = operation_done;

@@ -12,8 +12,9 @@ from ..objects import allgather_object, broadcast_object
 from ..process_sets import ProcessSet, add_process_set, global_process_set, remove_process_set
 from ..reductions import Average, Max, Min, Product, Sum
 from .gather_ops import allgather, alltoall, reducescatter
-from .ops import Compression, allreduce, barrier, broadcast, check, init, push_pull, resume, shutdown, suspend
+from .ops import Compression, allreduce, barrier, broadcast, init, push_pull, shutdown
 from .optimizer import DistributedOptimizer, allreduce_gradients, broadcast_parameters
+from .tensors import check, resume, suspend
 
 # Horovod's name for the error after which a job begins anew.
 HorovodInternalError = JobLostError

@@ -1,5 +1,7 @@
-"""Collectives of JAX's arrays whose results differ from them in the first dimension. They run outside of compiled
-programs: how long a result is, the workers say as it is gathered, and XLA must know it before."""
+"""Collectives of JAX's arrays whose results differ from them in the first dimension.
+
+In compiled programs XLA must know how long a result is, so all workers have arrays of one shape there. Outside of them
+the workers say how many rows they have as these are gathered."""
 
 from __future__ import annotations
 
@@ -11,45 +13,39 @@ import jax.numpy as jnp
 import numpy as np
 
 from .._library import encoded
-from ..buffers import DTYPES
 from ..errors import ArgumentError, UnsupportedError
 from ..process_sets import ProcessSet, global_process_set, resolve
-from ..reductions import Average, reduction_of
+from ..reductions import Average, Sum, reduction_of
 from ..rows import begin_gather, begin_scatter
+from .program import EXCHANGE, GATHER, SCATTER, bind
+from .tensors import checked_name, type_of
 
 
 def _row_count(array, name):
     """Returns how many rows an array has, and refuses what has none that can be sent."""
     encoded(name)  # refuses what is no name
-    if isinstance(array, jax.core.Tracer):
-        raise UnsupportedError(
-            '%s: it does not run in a compiled program: call it outside of jit, grad and vmap' % name
-        )
     shape = np.shape(array)
     if not shape:
         raise ArgumentError('%s: an array without dimensions has no rows' % name)
+    type_of(array.dtype if isinstance(array, jax.core.Tracer) else np.asarray(array).dtype, name)
     return shape[0]
 
 
-def _host(array, name):
-    """Returns a copy of an array's elements."""
-    _row_count(array, name)
-    host = np.array(array, order='C')
-    if str(host.dtype) not in DTYPES:
-        raise ArgumentError('%s: elements of %s cannot be sent' % (name, host.dtype))
-    return host
-
-
-def _gathered(array, name, process_set, splits=None):
-    """Returns the rows that came from all workers, and how many from each."""
-    values, rows = begin_gather(process_set.engine(), name, _host(array, name), splits)()
-    return jnp.asarray(values), rows
+def _in_program(array, kind, text, name, process_set, rows, op=None):
+    """Adds an operation to the program that is traced. It shares no name with those outside of programs."""
+    set_id = process_set.process_set_id
+    name = checked_name(None, text, set_id) if name is None else '%s.%s' % (name, text)
+    return bind(array, kind, name, set_id, op, rows=rows)
 
 
 def allgather(array: Any, name: str | None = None, process_set: ProcessSet | None = global_process_set) -> jax.Array:
-    """Returns the arrays of a set's workers, one behind the other along the first dimension, which may differ in
-    length."""
-    return _gathered(array, name or 'allgather', resolve(process_set))[0]
+    """Returns the arrays of a set's workers, one behind the other along the first dimension. Outside of compiled
+    programs they may differ in length."""
+    process_set = resolve(process_set)
+    engine, rows = process_set.engine(), _row_count(array, name or 'allgather')
+    if isinstance(array, jax.core.Tracer):
+        return _in_program(array, GATHER, 'allgather', name, process_set, rows * process_set.size())
+    return jnp.asarray(begin_gather(engine, name or 'allgather', np.array(array, order='C'))()[0])
 
 
 def alltoall(
@@ -59,16 +55,24 @@ def alltoall(
     process_set: ProcessSet | None = global_process_set,
 ) -> Any:
     """Returns what the workers of a set have for this one. splits: how many rows each worker gets, in order of rank;
-    then the result is a pair of the output and the rows received. None: equal parts."""
-    process_set, name = resolve(process_set), name or 'alltoall'
-    size, rows = process_set.size(), _row_count(array, name)
+    then the result is a pair of the output and the rows received. None: equal parts. A compiled program takes no
+    splits."""
+    process_set, text = resolve(process_set), name or 'alltoall'
+    engine, size, rows = process_set.engine(), process_set.size(), _row_count(array, text)
     if splits is None and rows % size:
-        raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (name, rows, size))
+        raise ArgumentError('%s: %d rows cannot be split evenly among %d workers: give splits' % (text, rows, size))
+    if isinstance(array, jax.core.Tracer) or isinstance(splits, jax.core.Tracer):
+        if splits is not None:
+            raise UnsupportedError(
+                '%s: with splits its result is of unknown length, which no compiled program can have: call it outside '
+                'of jit, grad and vmap, or leave splits out' % text
+            )
+        return _in_program(array, EXCHANGE, 'alltoall', name, process_set, rows)
     lengths = [rows // size] * size if splits is None else [int(length) for length in splits]
     if len(lengths) != size or sum(lengths) > rows or min(lengths) < 0:
-        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (name, lengths, size, rows))
-    output, received = _gathered(array, name, process_set, lengths)
-    return output if splits is None else (output, jnp.asarray(received, jnp.int32))
+        raise ArgumentError('%s: splits %s do not fit %d workers and %d rows' % (text, lengths, size, rows))
+    output, received = begin_gather(engine, text, np.array(array, order='C'), lengths)()
+    return jnp.asarray(output) if splits is None else (jnp.asarray(output), jnp.asarray(received, jnp.int32))
 
 
 def reducescatter(
@@ -78,5 +82,11 @@ def reducescatter(
     process_set: ProcessSet | None = global_process_set,
 ) -> jax.Array:
     """Returns this worker's part of the reduction along the first dimension; the first workers get the rest's rows."""
-    engine, name = resolve(process_set).engine(), name or 'reducescatter'
-    return jnp.asarray(begin_scatter(engine, name, _host(array, name), reduction_of(op))())
+    process_set, text, op = resolve(process_set), name or 'reducescatter', reduction_of(op)
+    engine, rows = process_set.engine(), _row_count(array, text)
+    if op not in (Average, Sum):
+        raise ArgumentError('%s: op must be Average or Sum' % text)
+    if isinstance(array, jax.core.Tracer):
+        each, more = divmod(rows, process_set.size())
+        return _in_program(array, SCATTER, 'reducescatter', name, process_set, each + (process_set.rank() < more), op)
+    return jnp.asarray(begin_scatter(engine, text, np.array(array, order='C'), op)())

@@ -9,7 +9,7 @@ from typing import Any
 from .._library import encoded
 from ..errors import ArgumentError
 from ..reductions import reduction_of
-from .ops import Average, allreduce, broadcast, unique
+from .ops import Average, allreduce, broadcast
 
 GradientTransformation = collections.namedtuple('GradientTransformation', 'init update')
 
@@ -36,7 +36,7 @@ def allreduce_gradients(
         return ()
 
     def update(gradients, state, parameters=None):
-        return allreduce(gradients, op, unique(name, gradients), compression), state
+        return allreduce(gradients, op, name, compression), state
 
     return GradientTransformation(init, update)
 
@@ -52,9 +52,7 @@ def DistributedOptimizer(
         raise ArgumentError("optimizer: it must be one of optax's form, with init and update, and is %r" % (optimizer,))
 
     def update(gradients, state, parameters=None, **extra):
-        return optimizer.update(
-            allreduce(gradients, op, unique(name, gradients), compression), state, parameters, **extra
-        )
+        return optimizer.update(allreduce(gradients, op, name, compression), state, parameters, **extra)
 
     return GradientTransformation(optimizer.init, update)
 

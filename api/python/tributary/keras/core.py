@@ -26,14 +26,11 @@ if _backend == 'tensorflow':
 elif _backend == 'jax':
     from .. import jax as _jax
     from ..jax import init, shutdown  # noqa: F401
-    from ..jax import ops as _jax_ops
 
     Compression = _jax.Compression
 
     def reduce_gradients(gradients, op=Average, compression=None, process_set=global_process_set, **options):
-        if process_set is not global_process_set:
-            raise UnsupportedError('%r: on JAX there are no operations of a part of the workers' % (process_set,))
-        return _jax.allreduce(gradients, op, _jax_ops.unique('gradient', gradients), compression)
+        return _jax.allreduce(gradients, op, 'gradient', compression, process_set)
 else:
     import torch
 

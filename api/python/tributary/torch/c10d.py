@@ -6,6 +6,7 @@ that engine. Point-to-point messages are not supported."""
 import datetime
 import os
 import socket
+import threading
 import time
 
 import torch
@@ -47,6 +48,11 @@ def _reduction(opts):
         if op == known:
             return reduce
     raise UnsupportedError('tributary: %s is not supported' % op)
+
+
+def _device_kinds():
+    """Returns the types of devices whose tensors a group takes."""
+    return ['cpu', 'cuda'] if torch.cuda.is_available() else ['cpu']
 
 
 class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
@@ -110,7 +116,8 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
                 def count(_unused):
                     left[0] -= 1
                     if left[0] == 0:
-                        complete.set_result(None)
+                        # What follows may wait for another future, and this thread completes all of them.
+                        threading.Thread(target=complete.set_result, args=(None,), daemon=True).start()
 
                 for operation, _ in operations:
                     operation.future().add_done_callback(count)
@@ -134,6 +141,9 @@ class ProcessGroup(dist.ProcessGroup):
 
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._description)
+
+    # PyTorch's checkpoints, and others that have no tensor at hand, look here for where one may lie.
+    _device_types = property(lambda self: [torch.device(kind) for kind in _device_kinds()])
 
     def getBackendName(self):
         return 'tributary'
@@ -394,4 +404,6 @@ def _create(opts, _backend_options=None):
     return ProcessGroup(engine, rank, size)
 
 
+# PyTorch's flight recorder looks for a backend within a group, and this one is the group. The engine has its own trace.
+getattr(dist.distributed_c10d, '_FR_SELF_RECORDING_BACKENDS', set()).add('tributary')
 dist.Backend.register_backend('tributary', _create, extended_api=True, devices=['cpu', 'cuda'])

@@ -1,0 +1,150 @@
+"""Collectives as a primitive of JAX: what compiled programs call (native/jax.c), with its derivatives and batches."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.extend import core
+from jax.interpreters import ad, batching, mlir
+
+from .. import _abi, process_sets
+from ..errors import UnsupportedError
+from ..reductions import REDUCTIONS, Average, Sum
+from .tensors import Declaration, native, number_of, type_of
+
+PUSH_PULL, BROADCAST, GATHER, SCATTER, EXCHANGE = range(5)  # as native/jax.c numbers them
+
+jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(native.trib_jax_host), platform='cpu')
+jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(native.trib_jax_device), platform='CUDA')
+
+_exchange = core.Primitive('tributary')
+_exchange.def_impl(lambda value, **parameters: jax.jit(lambda x: _exchange.bind(x, **parameters))(value))
+
+
+def bind(value, kind, name, set_id, op=None, root=-1, priority=0, codec=None, rows=None):
+    """Adds an operation to the program that is traced. rows: of the result, where it has others than the value."""
+    parameters = dict(kind=kind, name=name, set_id=set_id, op=op, root=root, priority=priority, codec=codec, rows=rows)
+    return _exchange.bind(value, **parameters)
+
+
+@_exchange.def_abstract_eval
+def _shaped(value, *, rows, **_parameters):
+    return value if rows is None else jax.core.ShapedArray((rows, *value.shape[1:]), value.dtype)
+
+
+def _declaration(value, result, is_device, kind, name, set_id, priority, codec):
+    """Returns what declares the tensor of an operation."""
+    dtype = type_of(value.dtype, name)
+    if kind in (PUSH_PULL, BROADCAST):
+        return Declaration(name, dtype, tuple(value.shape), set_id, priority, is_device, codec)
+    size, row = process_sets.by_id(set_id).size(), math.prod(value.shape[1:])
+    if kind == EXCHANGE:
+        layout, shape, splits = _abi.TRIB_PAIRS, (), (value.shape[0] // size * row,) * size
+    else:
+        mine, whole = (value, result) if kind == GATHER else (result, value)
+        # The engine lets slices differ in their first dimension. Here they may not, unless the rows cannot be dealt
+        # evenly: a program has room for as many rows as its own from each worker.
+        is_even = whole.shape[0] == size * mine.shape[0]
+        layout, shape, splits = _abi.TRIB_SLICES, (1,) * is_even + tuple(mine.shape), None
+    return Declaration(name, dtype, shape, set_id, priority, is_device, None, layout, max(row, 1), splits)
+
+
+class _Names(collections.Counter):
+    """How often a program that is lowered has used each name."""
+
+
+def _unique(name, module):
+    """Returns the name, with a number where the program has it before: its operations may run at the same time."""
+    names = next((kept for kept in module.keepalives if isinstance(kept, _Names)), None)
+    if names is None:
+        module.keepalives.append(names := _Names())
+    names[name] += 1
+    return name if names[name] == 1 else '%s~%d' % (name, names[name] - 1)
+
+
+def _refuse_devices(context, name):
+    """Each device would run the operation, in no order that other workers know."""
+    if getattr(context, 'num_devices', None) != 1:  # shard_map's context has none
+        raise UnsupportedError(
+            '%s: the program runs on several devices, and a compiled operation is for a worker with one: take a worker '
+            'for each device, or call it outside of jit, shard_map and pmap' % name
+        )
+
+
+def _lowering(target, is_device):
+    def lower(context, value, *, kind, name, set_id, op, root, priority, codec, rows):
+        (before,), (after,) = context.avals_in, context.avals_out
+        _refuse_devices(context.module_context.axis_context, name)
+        name = _unique(name, context.module_context)
+        number = number_of(_declaration(before, after, is_device, kind, name, set_id, priority, codec))
+        aliases = {0: 0} if rows is None else None
+        rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases, has_side_effect=True)
+        return rule(
+            context,
+            value,
+            tensor=np.int64(number),
+            kind=np.int64(kind),
+            reduce=np.int64(REDUCTIONS.get(op, 0)),
+            root=np.int64(root),
+            input_bytes=np.int64(before.size * before.dtype.itemsize),
+            output_bytes=np.int64(after.size * after.dtype.itemsize),
+        )
+
+    return lower
+
+
+# Newer JAX would lower operations that look alike once, for all of them.
+_each = {'cacheable': False} if 'cacheable' in inspect.signature(mlir.register_lowering).parameters else {}
+mlir.register_lowering(_exchange, _lowering('tributary', False), platform='cpu', **_each)
+mlir.register_lowering(_exchange, _lowering('tributary_device', True), platform='cuda', **_each)
+
+
+def _refuse_nonlinear(name, op):
+    if op not in (None, Average, Sum):
+        raise UnsupportedError('%s: a minimum, maximum or product over workers has no derivative' % name)
+
+
+def _jvp(values, tangents, *, name, op, **parameters):
+    (value,), (tangent,) = values, tangents
+    result = _exchange.bind(value, name=name, op=op, **parameters)
+    if isinstance(tangent, ad.Zero):
+        return result, ad.Zero.from_primal_value(result)
+    _refuse_nonlinear(name, op)
+    return result, _exchange.bind(tangent, name=name + '.tangent', op=op, **parameters)
+
+
+def _transpose(cotangent, value, *, kind, name, set_id, op, root, priority, codec, rows):
+    _refuse_nonlinear(name, op)
+    if isinstance(cotangent, ad.Zero):
+        return [ad.Zero(value.aval)]
+    members, name = process_sets.by_id(set_id), name + '.gradient'
+    if kind == BROADCAST:
+        total = bind(cotangent, PUSH_PULL, name, set_id, Sum, priority=priority, codec=codec)
+        # On the others, too, the result depends on the sum: a program without a use for it would leave it out.
+        return [jnp.where(members.rank() == root, total, jnp.zeros_like(total))]
+    if kind == GATHER:
+        return [bind(cotangent, SCATTER, name, set_id, Sum, priority=priority, rows=value.aval.shape[0])]
+    if kind == SCATTER:
+        gathered = bind(cotangent, GATHER, name, set_id, priority=priority, rows=value.aval.shape[0])
+        return [gathered / members.size() if op == Average else gathered]
+    return [bind(cotangent, kind, name, set_id, op, root, priority, codec, rows)]
+
+
+# Sums, broadcasts and gathers are linear: their derivative is the same operation on tangents.
+ad.primitive_jvps[_exchange] = _jvp
+ad.primitive_transposes[_exchange] = _transpose
+
+
+def _batch(values, axes, *, rows, **parameters):
+    if rows is None:  # an operation on elements: a batch is one larger array
+        return _exchange.bind(values[0], rows=None, **parameters), axes[0]
+    value = jnp.moveaxis(values[0], axes[0], -1)  # a batch is longer rows
+    return _exchange.bind(value, rows=rows, **parameters), value.ndim - 1
+
+
+batching.primitive_batchers[_exchange] = _batch

@@ -1,0 +1,126 @@
+"""The tensors of compiled programs: numbers in a native table (native/jax.c), which programs know them by and which
+outlive an engine."""
+
+from __future__ import annotations
+
+import collections
+import ctypes
+import itertools
+import math
+from typing import Any
+
+import jax
+
+from .. import _abi, job, process_sets
+from .._library import beside, encoded
+from ..buffers import DTYPES
+from ..errors import ArgumentError, TributaryError
+
+native = ctypes.CDLL(beside('libtributary-jax.so'))
+native.trib_jax_add.argtypes, native.trib_jax_add.restype = [ctypes.c_void_p, ctypes.c_void_p], ctypes.c_uint64
+native.trib_jax_close.argtypes, native.trib_jax_close.restype = [ctypes.c_void_p], None
+native.trib_jax_reopen.argtypes = [ctypes.c_uint64, ctypes.c_void_p, ctypes.c_void_p]
+native.trib_jax_reopen.restype = None
+native.trib_jax_calls.argtypes, native.trib_jax_calls.restype = [ctypes.c_bool], ctypes.c_uint64
+native.trib_jax_failure.argtypes, native.trib_jax_failure.restype = [ctypes.c_char_p], ctypes.c_bool
+
+# What declares a tensor: row and splits are those of layouts other than whole, in elements. set_id: the set's number.
+Declaration = collections.namedtuple(
+    'Declaration',
+    'name dtype shape set_id priority is_device codec layout row splits',
+    defaults=(0, False, None, _abi.TRIB_WHOLE, 1, None),
+)
+
+_numbers = {}  # declaration -> its number in the native table
+_counters = {}
+_suspended = {}, {}  # the two as suspend() left them
+
+
+def _closing():
+    """Waits for what XLA computes."""
+    for array in jax.live_arrays():
+        try:
+            array.block_until_ready()
+        except Exception:  # its owner sees the error
+            pass
+    native.trib_jax_close(job.engine()._handle)
+    _numbers.clear()
+    _counters.clear()
+
+
+def _set_removed(set_id):
+    """Programs that were compiled for a set fail with a text when it is gone."""
+    for what in [what for what in _numbers if what.set_id == set_id]:
+        native.trib_jax_reopen(_numbers.pop(what), None, None)
+
+
+job.follow(lambda: None, _closing)
+process_sets.follow_removal(_set_removed)
+
+
+def suspend() -> None:
+    """Leaves the job; resume() joins it again. Programs that have been compiled can run again then, but for those whose
+    results are as long as the number of workers says."""
+    global _suspended
+    kept = dict(_numbers) or _suspended[0], dict(_counters) or _suspended[1]
+    job.suspend()
+    _suspended = kept
+
+
+def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = None) -> None:
+    """Joins the job again, as job.resume() has it. Names go on to be counted where they were: a worker that was not
+    there before traces the same programs from the start."""
+    global _suspended
+    job.resume(num_workers, num_servers, global_rank, context)
+    numbers, counters = _suspended
+    for what, number in numbers.items():
+        if what.layout == _abi.TRIB_WHOLE and what.set_id == 0:
+            native.trib_jax_reopen(number, job.engine()._handle, _declare(what).handle)
+            _numbers[what] = number
+    _counters.update(counters)
+    _suspended = {}, {}
+
+
+def checked_name(name, kind, set_id):
+    """Returns the caller's name, or one that is counted: in each set by itself, as others know nothing of it."""
+    if name is None:
+        return '%s.%d' % (kind, next(_counters.setdefault((kind, set_id), itertools.count())))
+    encoded(name)  # refuses what is no name
+    return name
+
+
+def type_of(dtype, name):
+    """Returns the engine's number of a type of elements."""
+    if str(dtype) not in DTYPES:
+        raise ArgumentError('%s: elements of %s cannot be sent' % (name, dtype))
+    return DTYPES[str(dtype)]
+
+
+def _declare(what):
+    engine = process_sets.by_id(what.set_id).engine()
+    count, options = math.prod(what.shape), dict(priority=what.priority, is_device=what.is_device, shape=what.shape)
+    if what.layout == _abi.TRIB_WHOLE:
+        return engine.declare(what.name, what.dtype, count, codec=what.codec, **options)
+    alike = [known for known in _numbers if (known.name, known.set_id) == (what.name, what.set_id)]
+    name = '%s#%d' % (what.name, len(alike)) if alike else what.name
+    return engine.declare_once(name, what.dtype, count, layout=what.layout, row=what.row, splits=what.splits, **options)
+
+
+def number_of(what):
+    """Returns the number of a tensor in the native table. It is declared when a program is lowered."""
+    if what not in _numbers:
+        _numbers[what] = native.trib_jax_add(job.engine()._handle, _declare(what).handle)
+    return _numbers[what]
+
+
+def check() -> None:
+    """Raises the error of an operation on a GPU that has failed. There XLA's stream goes on, as it waits for no thread:
+    the next operation raises the error, or this call, after block_until_ready()."""
+    text = ctypes.create_string_buffer(_abi.TRIB_ERROR_TEXT_SIZE)
+    if native.trib_jax_failure(text):
+        raise TributaryError(text.value.decode(errors='replace'))
+
+
+def calls(in_place: bool = False) -> int:
+    """How many operations XLA's programs have called for, or how many of those in place."""
+    return native.trib_jax_calls(in_place)
