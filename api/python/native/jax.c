@@ -15,6 +15,12 @@
 #include "native/xla_ffi.h"
 #include "tributary.h"
 
+/* XLA begins operations that need not wait for each other in any order, and on each worker in another one. */
+static const char mixed_up[] =
+    "two operations of one name at the same time, which workers could mix up: give each its name; if it is in a "
+    "function "
+    "with its own jit or checkpoint, which a program calls twice, take that away, or jit(..., inline=True)";
+
 typedef trib_status submit_function(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                     trib_error *error);
 
@@ -34,6 +40,7 @@ static struct {
     struct entry *entries;
     uint64_t count, capacity;
     uint64_t calls, in_place; /* for tests */
+    const trib_engine *mixed; /* it was closed because of operations that could be mixed up */
     bool has_failed;          /* an operation on a GPU failed, and no call has told it yet */
     char failure[TRIB_ERROR_TEXT_SIZE];
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
@@ -78,6 +85,7 @@ uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
 void trib_jax_close(const trib_engine *engine)
 {
     pthread_mutex_lock(&table.lock);
+    table.mixed = NULL;
     for (uint64_t i = 0; i < table.count; i++) {
         if (table.entries[i].engine == engine) {
             table.entries[i].engine = NULL;
@@ -131,11 +139,16 @@ static void complete(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct pending *pending = user;
+    trib_result told = *result;
     pthread_mutex_lock(&table.lock);
-    table.entries[pending->number - 1].is_busy = false;
+    struct entry *entry = &table.entries[pending->number - 1];
+    entry->is_busy = false;
+    if (told.status == TRIB_CLOSED && table.mixed != NULL && entry->engine == table.mixed) {
+        told.text = mixed_up; /* XLA raises the error of any operation of the program */
+    }
     pthread_mutex_unlock(&table.lock);
     pending->completion.run = complete;
-    completion_post(&pending->completion, result);
+    completion_post(&pending->completion, &told);
 }
 
 static int64_t attribute(const struct xla_call *call, const char *name)
@@ -204,13 +217,12 @@ static trib_status submit(const struct xla_call *call, trib_op_params *params, t
                               .text = "the program was compiled for an engine that has been closed: call it "
                                       "through a function that is compiled after init()"};
     } else if (entry->is_busy) {
-        /* XLA orders such operations as it likes, and on each worker differently. It waits for all others that it has
-         * begun before it tells anyone, and they for the other workers, so the job ends here. */
+        /* XLA waits for all others that it has begun before it tells anyone, and they for the other workers, so the job
+         * ends here. */
         status = TRIB_UNSUPPORTED;
-        *error = (trib_error){.status = TRIB_UNSUPPORTED,
-                              .text = "two operations of one name at the same time, which workers could mix up: give "
-                                      "each its name; if it is in a function with its own jit or checkpoint, which a "
-                                      "program calls twice, take that away, or jit(..., inline=True)"};
+        *error = (trib_error){.status = TRIB_UNSUPPORTED};
+        (void)snprintf(error->text, sizeof error->text, "%s", mixed_up);
+        table.mixed = entry->engine;
         trib_engine_close(entry->engine, NULL, NULL);
     } else {
         params->tensor = entry->tensor;
