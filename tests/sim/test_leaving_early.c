@@ -223,11 +223,39 @@ static void slowest_worker_sums_for_itself(void **state)
     free(what.buffer);
 }
 
+/* Both workers of the first machine leave without a contribution. One of them keeps the membership, and so stays until
+ * the others have left. They do not wait for what it could contribute. */
+static void first_machine_leaves(void **state)
+{
+    (void)state;
+    exchange what[4];
+    sim_job_config config = sim_job_config_default(4, 1);
+    config.per_machine = 2;
+    config.engine.local_sum = TRIB_LOCAL_SUM_ON;
+    sim_job *job = sim_bed_open(&config);
+    sim_job_leave(job, 0);
+    sim_job_leave(job, 1);
+    for (uint32_t rank = 2; rank < 4; rank++) {
+        what[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t)), .reduce = TRIB_SUM};
+        sim_bed_begin(job, rank, "tensor", COUNT, &what[rank], 0, NULL);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 3 * SECOND, NULL, NULL);
+    for (uint32_t rank = 2; rank < 4; rank++) {
+        assert_int_equal(what[rank].done, 1);
+        assert_int_equal(what[rank].status, TRIB_PEER_LEFT);
+        assert_false(job->members[rank].ended_told);
+        free(what[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(leave_at_once),        cmocka_unit_test(leave_after_one_broadcast),
         cmocka_unit_test(leave_at_any_time),    cmocka_unit_test(slowest_worker_sums_for_itself),
+        cmocka_unit_test(first_machine_leaves),
     };
     return cmocka_run_group_tests_name("leaving early", tests, NULL, NULL);
 }
