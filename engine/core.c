@@ -214,7 +214,7 @@ void trib_core_roster(trib_reactor *reactor, trib_post *post)
 
 /* ---- The job is over ---- */
 
-static void close_links(trib_core *core, bool flush)
+static void close_links(trib_core *core, bool flush, bool data_only)
 {
     /* A member says why in the coordinator's words, if it has them, so that all hear the same. */
     trib_engine *engine = core->engine;
@@ -224,7 +224,9 @@ static void close_links(trib_core *core, bool flush)
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        trib_link_close_for(link, flush, cause);
+        if (!data_only || link->purpose == TRIB_PURPOSE_DATA) {
+            trib_link_close_for(link, flush, cause);
+        }
     }
 }
 
@@ -237,6 +239,13 @@ static bool is_still_called(const trib_core *core)
     return !is_announced || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
 }
 
+/* True if no other member needs a core that leaves in good order: sums that others wait for have been sent. */
+static bool is_dispensable(const trib_core *core)
+{
+    const bool has_told = core->reactor->index != 0 || trib_member_is_leaving(core->engine->member);
+    return has_told && !is_still_called(core) && trib_server_is_idle(core);
+}
+
 /* Sums that others wait for are sent before the links close, and rank 0 waits for the others to leave. Both waits
  * end at the deadline; the core's tick repeats the check. */
 static bool may_close_links(const trib_core *core)
@@ -246,14 +255,10 @@ static bool may_close_links(const trib_core *core)
         /* Others hear of a loss from the coordinator, whose verdict may differ from this member's report. */
         return engine->member == NULL || atomic_load(&engine->job_over) || atomic_load(&engine->leave_settled);
     }
-    if (core->reactor->index == 0 && !trib_member_is_leaving(engine->member)) {
-        return false;
-    }
     bool coordinates = core->reactor->index == 0 && engine->coordinator != NULL;
     /* Core 0 tells the others which members leave, so it closes last. */
     const bool informs = core->reactor->index == 0 && atomic_load(&engine->cores_open) > 1;
-    return !is_still_called(core) && trib_server_is_idle(core) && !informs &&
-           (!coordinates || trib_coordinator_is_alone(engine->coordinator));
+    return is_dispensable(core) && !informs && (!coordinates || trib_coordinator_is_alone(engine->coordinator));
 }
 
 /* A member that leaves in good order reports how many device collectives it has carried out. Leaving waits until
@@ -277,7 +282,7 @@ static void finish_ending(trib_core *core)
         }
     }
     /* Both an orderly end and a loss flush their last messages before the links close. */
-    close_links(core, true);
+    close_links(core, true, false);
 }
 
 /* At the end of the job the listener closes after the last link: last messages whose path failed arrive over a new
@@ -339,8 +344,11 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     }
     if (!core->closing && (overdue || may_close_links(core))) {
         finish_ending(core);
+    } else if (!core->closing && trib_status_is_orderly(core->ended_status) && is_dispensable(core)) {
+        /* Members that sum may wait for this worker as long as it could contribute, and rank 0 waits for them. */
+        close_links(core, true, true);
     } else if (core->closing && overdue && core->host.links != NULL) {
-        close_links(core, false);
+        close_links(core, false, false);
     } else if (core->closing && !trib_link_host_is_leaving(&core->host)) {
         trib_link_handshake_stop(&core->host);
     }

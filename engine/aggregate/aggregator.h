@@ -119,6 +119,8 @@ typedef bool trib_is_gone(void *user, const trib_contribution *what, char *text,
 /* Reports a receiver that waits for a round, with its lowest missing contributor and the number of missing ones. */
 typedef void trib_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count);
+/* For `owes`: this process is a worker, and sums what its machine contributes through another one. */
+#define TRIB_SUM_FOR_OTHERS (UINT32_MAX - 1)
 typedef void trib_waits(void *user, uint32_t receiver, const trib_contribution *what);
 
 typedef struct trib_aggregator trib_aggregator;
@@ -160,7 +162,8 @@ typedef struct trib_aggregator_ops {
     void (*fill)(trib_aggregator *self, const trib_contribution *what, trib_is_gone *is_absent);
     /* Calls notify for each receiver that waits for the round and has not been refused. */
     void (*each_waiting)(trib_aggregator *self, const trib_contribution *what, trib_waits *notify, void *user);
-    /* True if this contributor has finished a round that another one, which is not gone, has not. */
+    /* True if this contributor has finished a round that another one, which is not gone, has not. For others
+     * (TRIB_SUM_FOR_OTHERS): if a round has begun, and one of its contributors is not gone. */
     bool (*owes)(const trib_aggregator *self, uint32_t contributor, trib_is_gone *is_gone);
     /* The key's tensor has ended with what->round. Rounds that lack contributions will never get them, so they are
      * given up without a word; the key goes when nothing of it is being sent. */

@@ -343,6 +343,20 @@ static bool owes_late(const trib_summation *self, const sum_round *round, uint32
     return owes;
 }
 
+/* True if a contributor of the round is not gone. */
+static bool owes_others(const trib_summation *self, const sum_round *round,
+                        bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
+{
+    char text[TRIB_ERROR_TEXT_SIZE];
+    trib_contribution what = round->what;
+    bool owes = false;
+    for (uint32_t i = 0; i < self->config.contributor_count && !owes; i++) {
+        what.contributor = i;
+        owes = !is_gone(self->config.user, &what, text, sizeof text);
+    }
+    return owes;
+}
+
 bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
                          bool (*is_gone)(void *user, const trib_contribution *what, char *text, size_t size))
 {
@@ -352,6 +366,9 @@ bool trib_summation_owes(const trib_summation *self, uint32_t contributor,
         const bool is_for_late = round->chunks_done == round->what.chunk_count && round->late != NULL;
         if (round->refused == TRIB_OK ? is_through && (!is_for_late || owes_late(self, round, contributor, is_gone))
                                       : round->refused == TRIB_MISMATCH && owes_refusal(self, round, is_gone)) {
+            return true;
+        }
+        if (contributor == TRIB_SUM_FOR_OTHERS && round->refused == TRIB_OK && owes_others(self, round, is_gone)) {
             return true;
         }
     }

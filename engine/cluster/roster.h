@@ -14,7 +14,7 @@
 typedef struct trib_member_info {
     uint32_t roles;
     bool sums;      /* a server, or a worker with a weight, or: */
-    bool stands_by; /* a worker that gets a weight if links turn out to be unequal */
+    bool stands_by; /* a worker that has no weight, sums its own, and may get a weight if links turn out otherwise */
     bool placed;    /* its launcher told it which of the machine's processes it is */
     bool subflows;  /* a link to it may have a connection by each of its addresses (link_subflow.h) */
     uint32_t reactors;

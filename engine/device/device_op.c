@@ -17,6 +17,7 @@
 
 #define AHEAD_COPY_BYTES (1u << 20) /* 20 to 40 us over PCIe: about the time that a core takes to wake up */
 #define GRACE_NS (2 * INT64_C(1000000000))
+#define GRACE_PARTS 8 /* while the process stands still, one part of it passes at most */
 
 trib_status trib_device_op_prepare(trib_op *op, trib_error *error)
 {
@@ -120,7 +121,8 @@ void trib_device_op_begin(trib_op *op, void *marker)
         return;
     }
     atomic_fetch_add(&op->cores_left, 1); /* the copy reads the caller's buffer */
-    device->is_over = device->grace_extended = false;
+    device->is_over = false;
+    device->grace_parts = 0;
     trib_assert(atomic_load(&op->tensor->ahead_round) == 0);
     atomic_store(&op->tensor->ahead_round, op->round);
     device->wait.kind = TRIB_DEVICE_TO_HOST;
@@ -161,18 +163,17 @@ void trib_device_input_arrived(trib_reactor *reactor, trib_post *post)
 
 /* ---- Copies ahead of failed operations ---- */
 
-static int64_t patience_ns(const trib_engine *engine)
+static int64_t part_of_grace_ns(const trib_engine *engine)
 {
-    return GRACE_NS + engine->config.peer_timeout_ns;
+    return (GRACE_NS + engine->config.peer_timeout_ns) / GRACE_PARTS;
 }
 
 static void handle_grace_passed(trib_reactor *reactor, trib_timer *timer)
 {
     trib_op *op = timer->user;
     trib_engine *engine = op->engine;
-    if (!op->device->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
-        op->device->grace_extended = true;
-        trib_timer_arm(reactor, timer, trib_now(reactor) + patience_ns(engine));
+    if (++op->device->grace_parts < GRACE_PARTS) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + part_of_grace_ns(engine));
         return;
     }
     char text[TRIB_ERROR_TEXT_SIZE];
@@ -190,7 +191,7 @@ static void handle_failure(trib_reactor *reactor, trib_post *post)
     if (!device->is_over && !core->ended) {
         device->grace.fired = handle_grace_passed;
         device->grace.user = op;
-        trib_timer_arm(reactor, &device->grace, trib_now(reactor) + patience_ns(core->engine));
+        trib_timer_arm(reactor, &device->grace, trib_now(reactor) + part_of_grace_ns(core->engine));
     }
     trib_op_unref(op);
 }

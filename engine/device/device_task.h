@@ -66,7 +66,7 @@ typedef struct trib_device_op {
     atomic_bool notified;
     struct trib_device_op *next; /* next in trib_local_group.unnotified */
     bool is_over;                /* core 0: the copy ahead is back */
-    bool grace_extended;         /* core 0: grace was extended once, because this process had been stopped */
+    uint32_t grace_parts;        /* core 0: of the grace period that have passed */
     trib_timer grace;            /* core 0: bounds the copy ahead of a failed operation */
 } trib_device_op;
 

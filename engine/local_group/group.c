@@ -66,12 +66,14 @@ static bool is_about(const trib_device_task *device, uint32_t tensor, uint32_t r
     return op->tensor->id == tensor && op->round == round;
 }
 
-void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text)
+bool trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status, const char *text)
 {
+    bool has_announced = false;
     trib_device_task *next;
     for (trib_device_task *at = group->announced; at != NULL; at = next) {
         next = at->next;
         if (is_about(at, tensor, round)) {
+            has_announced = true;
             trib_op *op = at->task->op_core->op;
             trib_group_forget(group, at);
             trib_op_fail(op, status, "%s", text);
@@ -79,20 +81,75 @@ void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t roun
             trib_group_answer(at, status);
         }
     }
+    return has_announced;
 }
 
-void trib_group_call_off_early(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
-                               const char *text)
+/* Fails an operation that is here and may have announced nothing yet. */
+static bool call_off_early(const trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                           const char *text)
 {
-    trib_op_core *next;
-    for (trib_op_core *at = group->core->op_cores; at != NULL; at = next) {
-        next = at->next;
+    for (trib_op_core *at = group->core->op_cores; at != NULL; at = at->next) {
         const bool has_id = atomic_load(&at->op->tensor->placed);
         if (has_id && at->op->tensor->id == tensor && at->op->round == round) {
             trib_op_fail(at->op, status, "%s", text);
             trib_op_give_up(at->op);
-            return;
+            return true;
         }
+    }
+    return false;
+}
+
+/* ---- The leader's word on rounds to come ---- */
+
+static const trib_group_failure *find_failure(const trib_local_group *group, uint32_t tensor, uint32_t round)
+{
+    const trib_group_failure *at = group->failures;
+    while (at != NULL && (at->tensor != tensor || at->round != round)) {
+        at = at->next;
+    }
+    return at;
+}
+
+/* Drops what is said of rounds of the tensor that are longer ago than the leader keeps a reason. */
+static void drop_old_failures(trib_local_group *group, uint32_t tensor, uint32_t round)
+{
+    for (trib_group_failure **at = &group->failures; *at != NULL;) {
+        trib_group_failure *failure = *at;
+        if (failure->tensor == tensor && failure->round + TRIB_LEADER_KEPT < round) {
+            *at = failure->next;
+            free(failure);
+        } else {
+            at = &failure->next;
+        }
+    }
+}
+
+bool trib_group_take_failure(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                             const char *text)
+{
+    const bool has_announced = trib_group_call_off(group, tensor, round, status, text);
+    if (call_off_early(group, tensor, round, status, text) || has_announced ||
+        find_failure(group, tensor, round) != NULL) {
+        return true;
+    }
+    /* The coordinator's answer to the tensor's declaration, with its number, may still be on its way. */
+    trib_group_failure *failure = trib_core_zalloc(group->core, sizeof *failure);
+    if (failure == NULL) {
+        return false;
+    }
+    drop_old_failures(group, tensor, round);
+    *failure = (trib_group_failure){.tensor = tensor, .round = round, .status = status, .next = group->failures};
+    snprintf(failure->text, sizeof failure->text, "%s", text);
+    group->failures = failure;
+    return true;
+}
+
+void trib_group_drop_failures(trib_local_group *group)
+{
+    while (group->failures != NULL) {
+        trib_group_failure *failure = group->failures;
+        group->failures = failure->next;
+        free(failure);
     }
 }
 
@@ -271,7 +328,10 @@ static void announce_to_leader(trib_local_group *group, const trib_device_task *
         }
         return;
     }
-    if (group->links[0] == NULL) {
+    const trib_group_failure *failure = find_failure(group, what.tensor, what.round);
+    if (failure != NULL) {
+        trib_group_call_off(group, what.tensor, what.round, failure->status, failure->text);
+    } else if (group->links[0] == NULL) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text, "%s has left the job", trib_group_name_of(group, 0));
         trib_group_call_off(group, what.tensor, what.round, TRIB_PEER_LEFT, text);

@@ -21,6 +21,10 @@
 #include "engine/worker/device_hooks.h"
 #include "engine/device/device_task.h"
 
+/* The cores of a process go from round to round independently. A core may announce slices of a failed round while
+ * another core is some rounds ahead. The core is told the reason if the round is not longer ago than this. */
+#define TRIB_LEADER_KEPT 8u
+
 typedef struct trib_local_group trib_local_group;
 
 /* Core 0, with the roster: connects to the leader. Joining is not over before that. */

@@ -5,6 +5,14 @@
 #include "engine/local_group/group.h"
 #include "engine/worker/worker.h"
 
+/* What the leader said of a round that this rank has not come to. */
+typedef struct trib_group_failure {
+    uint32_t tensor, round;
+    trib_status status;
+    char text[TRIB_ERROR_TEXT_SIZE];
+    struct trib_group_failure *next;
+} trib_group_failure;
+
 struct trib_local_group {
     trib_core *core;
     uint32_t local_size, local_rank, machine;
@@ -22,7 +30,8 @@ struct trib_local_group {
     trib_post pump_post;
     trib_device_job id_job, join_job;
     unsigned char id[TRIB_DEVICE_ID_SIZE];
-    trib_device_op *unnotified; /* operations that failed before the connection to the leader was up */
+    trib_group_failure *failures; /* newest first */
+    trib_device_op *unnotified;   /* operations that failed before the connection to the leader was up */
     bool id_known;
     bool ended;
 };
@@ -34,11 +43,13 @@ void trib_group_end_job(trib_local_group *group, trib_status status, const char 
 void trib_group_forget(trib_local_group *group, trib_device_task *device);
 /* Posts the answer to the task's core: ordered (TRIB_OK) or called off. */
 void trib_group_answer(trib_device_task *device, trib_status status);
-void trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+/* Fails the operation that has announced collectives of that round. Returns false if none has. */
+bool trib_group_call_off(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
                          const char *text);
-/* The same for an operation that may have announced nothing yet. */
-void trib_group_call_off_early(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
-                               const char *text);
+/* Takes the leader's word, also for an operation that has announced nothing yet. Returns false if memory runs out. */
+bool trib_group_take_failure(trib_local_group *group, uint32_t tensor, uint32_t round, trib_status status,
+                             const char *text);
+void trib_group_drop_failures(trib_local_group *group);
 TRIB_CHECKED trib_status trib_group_take_order(trib_local_group *group, const trib_announcement *what,
                                                trib_error *error);
 TRIB_CHECKED trib_status trib_group_leader_takes_ready(trib_local_group *group, uint32_t local_rank,

@@ -8,7 +8,7 @@
  *   in flight. The credit returns when the leader's own device is done, which depends on no other machine. So machines
  *   cannot deadlock, however different their orders are.
  * - A failed round is remembered. Its reason is kept until every rank is known to have come to the round, and for
- *   FAILED_KEPT further rounds.
+ *   TRIB_LEADER_KEPT further rounds.
  * - A round that has not failed is never mistaken for a failed one, however far the cores of a rank are apart.
  */
 #include <stdio.h>
@@ -34,9 +34,6 @@ typedef struct entry {
     struct entry *next, *previous; /* neighbours in the queue for credit */
 } entry;
 
-/* The cores of a process go from round to round independently. A core may announce slices of a failed round while
- * another core is some rounds ahead. The core is told the reason if the round is not longer ago than this. */
-#define FAILED_KEPT 8u
 #define LAG_MAX (1u << 20) /* most rounds between two cores of a rank for one tensor, all of which are in flight */
 #define RUNS_LEAST 4u
 
@@ -222,7 +219,7 @@ static void note_progress(trib_leader *leader, failed_tensor *tensor, uint32_t r
     for (failed_round **at = &tensor->rounds; *at != NULL;) {
         failed_round *failed = *at;
         failed->seen |= failed->round <= round ? UINT64_C(1) << rank : 0;
-        const bool is_old = failed->seen == all_ranks(leader) && failed->round + FAILED_KEPT <= round;
+        const bool is_old = failed->seen == all_ranks(leader) && failed->round + TRIB_LEADER_KEPT <= round;
         if (is_old && remember_failed(tensor, failed->round)) {
             *at = failed->next;
             free(failed);

@@ -91,9 +91,9 @@ static trib_status group_received(trib_link *link, const trib_frame *frame, cons
         }
         trib_frame_take_text(frame, payload, text, sizeof text);
         if (group->leader == NULL) {
-            trib_group_call_off(group, frame->tensor, frame->round, status, text);
-            trib_group_call_off_early(group, frame->tensor, frame->round, status, text);
-            return TRIB_OK;
+            return trib_group_take_failure(group, frame->tensor, frame->round, status, text)
+                       ? TRIB_OK
+                       : trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a failed operation");
         }
         return trib_leader_fail(group->leader, link->peer % group->local_size, frame->tensor, frame->round, status,
                                 text);
@@ -340,6 +340,7 @@ void trib_group_close(trib_local_group *group)
     if (group != NULL) {
         trib_assert(group->announced == NULL && group->unnotified == NULL);
         trib_leader_free(group->leader);
+        trib_group_drop_failures(group);
         free(group->tensors);
         free(group);
     }

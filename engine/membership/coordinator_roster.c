@@ -45,21 +45,22 @@ static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *r
 }
 
 /* Decides whether shares follow the measured rates of links. If they do, workers without a share stand by for one,
- * unless that makes too many connections. */
+ * unless that makes too many connections. Without dedicated servers they always stand by: what belongs to a worker
+ * alone, or to a group of such workers, would else be with a worker that leaves when it is done with its own. */
 static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
 {
-    if (self->core->engine->config.shares != TRIB_SHARES_FOLLOW || roster->survives) {
-        return;
-    }
+    const bool is_needed = roster->server_count == 0;
+    const bool is_wanted = self->core->engine->config.shares == TRIB_SHARES_FOLLOW && !roster->survives;
     for (uint32_t i = 0; i < roster->worker_count; i++) {
         trib_member_info *info = &roster->members[i];
-        info->stands_by = members[i].can_sum && !info->sums && roster->worker_count <= STAND_BY_MAX;
+        const bool may = is_needed || (is_wanted && roster->worker_count <= STAND_BY_MAX);
+        info->stands_by = members[i].can_sum && !info->sums && may;
         info->sums = info->sums || info->stands_by;
     }
-    roster->follows = trib_rebalance_is_possible(roster);
+    roster->follows = is_wanted && trib_rebalance_is_possible(roster);
     for (uint32_t i = 0; i < roster->worker_count; i++) {
         trib_member_info *info = &roster->members[i];
-        if (info->stands_by && !roster->follows) {
+        if (info->stands_by && !roster->follows && !is_needed) {
             info->stands_by = info->sums = false;
         }
         members[i].can_sum = info->sums;

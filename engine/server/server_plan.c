@@ -72,11 +72,12 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
     return status == TRIB_OK ? trib_server_find_sum(link, frame, sum_out, error) : status;
 }
 
-/* A late frame may name a group that has ended with its tensor, or another one that has its number now. */
-static bool is_of_ended_group(const trib_link *link, const trib_frame *frame)
+/* A late frame may name a group that has ended with its tensor, or another one that has its number now. Nobody waits
+ * for a late withdrawal, whose tensor may end while it arrives: only a PUSH holds its round from the header on. */
+static bool is_of_ended(const trib_link *link, const trib_frame *frame)
 {
-    return frame->group > 0 && (frame->type == TRIB_FRAME_PUSH || frame->type == TRIB_FRAME_WITHDRAW) &&
-           trib_server_is_late(link, frame);
+    const bool is_push = frame->type == TRIB_FRAME_PUSH && frame->group > 0;
+    return (is_push || frame->type == TRIB_FRAME_WITHDRAW) && trib_server_is_late(link, frame);
 }
 
 trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
@@ -89,7 +90,7 @@ trib_status trib_server_header(trib_link *link, const trib_frame *frame, trib_re
         return TRIB_AGAIN; /* this relay cannot reach all owners yet: trib_server_resume resumes the link */
     }
     trib_server_sum *sum = NULL;
-    if (is_of_ended_group(link, frame)) {
+    if (is_of_ended(link, frame)) {
         return TRIB_OK; /* the link's own memory receives the unneeded payload */
     }
     trib_status status = classify_frame(link, frame, &sum, error);
@@ -197,7 +198,7 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
                                  trib_error *error)
 {
     server_chunk chunk = {.link = link, .frame = frame, .sum = link->recv_claim.owner};
-    if (chunk.sum == NULL && is_of_ended_group(link, frame)) {
+    if ((chunk.sum == NULL || frame->type == TRIB_FRAME_WITHDRAW) && is_of_ended(link, frame)) {
         return TRIB_OK;
     }
     trib_assert(in_place == (chunk.sum == NULL)); /* a process announces no header for frames to itself */

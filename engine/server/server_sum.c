@@ -50,6 +50,11 @@ static uint32_t own_contributor(const trib_server_sum *sum)
         return 1;
     case TRIB_SUM_GROUP:
         return trib_rank_set_index(sum->ranks, me);
+    case TRIB_SUM_SHARD:
+        if (me < sum->core->engine->roster->worker_count && me % sum->rank_step != sum->place) {
+            return TRIB_SUM_FOR_OTHERS;
+        }
+        return me / sum->rank_step;
     default:
         return (me - sum->rank_first) / sum->rank_step;
     }

@@ -148,11 +148,11 @@ struct trib_op_core {
     trib_op_core *next, *previous; /* the core's list */
     trib_op_core *queue_next;      /* the tensor's pending or waiting list */
     uint32_t tasks_left;
-    bool abort;          /* open tasks are to fail */
-    int64_t abort_ns;    /* time when `abort` was set */
-    bool grace_extended; /* the grace period was repeated because this process had been suspended */
-    bool is_kept;        /* this core's part of the input is in the operation's copy */
-    bool released;       /* this core will not touch the operation's buffers again */
+    bool abort;           /* open tasks are to fail */
+    int64_t abort_ns;     /* time when `abort` was set */
+    uint32_t grace_parts; /* of the grace period that have passed */
+    bool is_kept;         /* this core's part of the input is in the operation's copy */
+    bool released;        /* this core will not touch the operation's buffers again */
     trib_timer grace;
 };
 

@@ -19,6 +19,7 @@
 #include "engine/worker/worker_orphan.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
+#define GRACE_PARTS 8                    /* while the process stands still, one part of it passes at most */
 #define AGAIN_NS (10 * INT64_C(1000000)) /* until a connection that broke for it has given buffers back */
 
 /* Returns the reason for the loss of a peer, worded for the other workers. */
@@ -97,10 +98,8 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_op_core *op_core = timer->user;
     trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
     bool held = false, waits = false;
-    if (!op_core->grace_extended && trib_timer_stalled_locally(reactor, timer, GRACE_NS / 8)) {
-        /* This process was suspended or its clock jumped, so the bytes get the grace period again. */
-        op_core->grace_extended = true;
-        trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS);
+    if (op_core->grace_parts < GRACE_PARTS && ++op_core->grace_parts < GRACE_PARTS) {
+        trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS / GRACE_PARTS);
         return;
     }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
@@ -141,11 +140,11 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
         return;
     }
     op_core->abort = true;
-    op_core->grace_extended = false;
+    op_core->grace_parts = 0;
     op_core->abort_ns = trib_now(core->reactor);
     op_core->grace.fired = grace_passed;
     op_core->grace.user = op_core;
-    trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_NS);
+    trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_NS / GRACE_PARTS);
     uint32_t count = mine->task_count;
     for (uint32_t i = 0; i < count && mine->active == op_core; i++) {
         trib_pipeline_fail(core, &mine->tasks[i]);

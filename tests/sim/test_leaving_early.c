@@ -1,6 +1,6 @@
 /* test_leaving_early.c - workers that leave in good order while others are still connecting. No member is lost by that:
  * a leaver waits for workers that have yet to connect, and a worker that cannot connect learns that its peer has
- * left. */
+ * left. Nor does a member need one that has left, or wait for it. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -174,12 +174,88 @@ static void leave_at_any_time(void **state)
     }
 }
 
+static void limit_last_link(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    config->bandwidth_bits = UINT64_C(1000000000) / (member + 1 == job->config.workers ? 10 : 1);
+}
+
+/* The last worker has the slowest link, and so no share of what all workers sum. */
+static void slowest_worker_sums_for_itself(void **state)
+{
+    (void)state;
+    const int32_t alone = 2;
+    exchange what = {.buffer = calloc(COUNT, sizeof(int32_t)), .reduce = TRIB_SUM};
+    sim_job_config config = sim_job_config_default(3, 0);
+    config.tweak = limit_last_link;
+    sim_job *job = sim_bed_open(&config);
+    sim_job_leave(job, 0);
+    sim_job_leave(job, 1);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_true(job->members[1].closed);
+
+    trib_group_desc group;
+    trib_group_desc_init(&group, sizeof group);
+    group.name = "slow";
+    group.ranks = &alone;
+    group.rank_count = 1;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    desc.name = "tensor";
+    desc.dtype = TRIB_INT32;
+    desc.count = COUNT;
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.input = params.output = what.buffer;
+    params.done_cb = sim_bed_on_done;
+    params.user = &what;
+    trib_engine *engine = job->members[alone].engine;
+    assert_int_equal(trib_group_create(engine, &group, &desc.group, NULL), TRIB_OK);
+    assert_int_equal(trib_tensor_declare(engine, &desc, &params.tensor, NULL), TRIB_OK);
+    what.buffer[7] = 42;
+    assert_int_equal(trib_push_pull(engine, &params, NULL, NULL), TRIB_OK);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    assert_int_equal(what.done, 1);
+    assert_int_equal(what.status, TRIB_OK);
+    assert_int_equal(what.buffer[7], 42);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    free(what.buffer);
+}
+
+/* Both workers of the first machine leave without a contribution. One of them keeps the membership, and so stays until
+ * the others have left. They do not wait for what it could contribute. */
+static void first_machine_leaves(void **state)
+{
+    (void)state;
+    exchange what[4];
+    sim_job_config config = sim_job_config_default(4, 1);
+    config.per_machine = 2;
+    config.engine.local_sum = TRIB_LOCAL_SUM_ON;
+    sim_job *job = sim_bed_open(&config);
+    sim_job_leave(job, 0);
+    sim_job_leave(job, 1);
+    for (uint32_t rank = 2; rank < 4; rank++) {
+        what[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t)), .reduce = TRIB_SUM};
+        sim_bed_begin(job, rank, "tensor", COUNT, &what[rank], 0, NULL);
+    }
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 3 * SECOND, NULL, NULL);
+    for (uint32_t rank = 2; rank < 4; rank++) {
+        assert_int_equal(what[rank].done, 1);
+        assert_int_equal(what[rank].status, TRIB_PEER_LEFT);
+        assert_false(job->members[rank].ended_told);
+        free(what[rank].buffer);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leave_at_once),
-        cmocka_unit_test(leave_after_one_broadcast),
-        cmocka_unit_test(leave_at_any_time),
+        cmocka_unit_test(leave_at_once),        cmocka_unit_test(leave_after_one_broadcast),
+        cmocka_unit_test(leave_at_any_time),    cmocka_unit_test(slowest_worker_sums_for_itself),
+        cmocka_unit_test(first_machine_leaves),
     };
     return cmocka_run_group_tests_name("leaving early", tests, NULL, NULL);
 }

@@ -12,6 +12,7 @@
 #define WATCH_EVERY 16u /* events */
 #define RARE 8u
 #define LOSE_AGAIN_NS (5 * INT64_C(1000000)) /* until a job is asked again whether it has formed */
+#define DEALS_MAX 1000u                      /* a job may wait for deadlines, in which more would find nothing */
 #define LIMIT_NS (4000 * SECOND)             /* every operation has ended by then */
 
 void torture_broken(run *self, const char *format, ...)
@@ -172,7 +173,7 @@ static void restless(trib_sim *sim, trib_sim_event *event)
 {
     run *self = (run *)((char *)event - offsetof(run, restless));
     sim_member *first = &self->job->members[0];
-    if (self->rests) {
+    if (self->rests || self->deals == DEALS_MAX) {
         return;
     }
     if (!first->killed && !first->closing && !self->restless_posted) {
