@@ -121,7 +121,7 @@ def failure_ends_all_hosts():
 def survived_loss_ends_no_host():
     """With TRIB_SURVIVE the others go on, and their statuses count."""
     shrink = python_bed.BUILD + '/examples/shrink'
-    job = Job('-H', 'a:1,b:2', '-s', '1', *AWAY, '--', shrink, '20000', TRIB_SURVIVE='workers')
+    job = Job('-H', 'a:1,b:2', '-s', '1', *AWAY, '--', shrink, '6000', TRIB_SURVIVE='workers')
     assert comes_true(lambda: 'epoch 1, rank 0 of 3' in job.text()), job.text()
     (pid,) = (pid for pid in alive(job.mark) if b'TRIB_RANK=1\0' in open('/proc/%s/environ' % pid, 'rb').read())
     job.kill(int(pid))
