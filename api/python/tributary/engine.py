@@ -163,8 +163,8 @@ class Group:
     """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use
     it; ranks are places in the group."""
 
-    def __init__(self, engine, handle):
-        self._engine, self._group = engine, handle.value
+    def __init__(self, engine, handle, name):
+        self._engine, self._group, self.name = engine, handle.value, name
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.has_device = engine.has_device
         self.turns, self.known = {}, {}
@@ -195,6 +195,8 @@ class Engine:
     mpi4py's kind, which says rank and size and exchanges the address. With either no address and no token is needed.
     Methods may be called from any thread, but not in a forked child. close() before the interpreter ends: it is
     registered with atexit."""
+
+    name = ''  # a Group has one
 
     def __init__(self, comm=None, unique_id=None, **settings):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
@@ -329,12 +331,12 @@ class Engine:
         if self._handle is None:
             return
         self.give_up_if_failing()
+        self._completions.stop()  # callbacks of futures may submit more
         for operation in list(self._live):
             try:
                 operation.wait()
             except Exception:  # nobody asked for it any more
                 pass
-        self._completions.stop()
         with self._lock:
             handle, self._handle = self._handle, None
             _open_engines.discard(self)
@@ -474,7 +476,7 @@ class Engine:
         handle = ctypes.c_void_p()
         with self._entered():
             call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        return Group(self, handle)
+        return Group(self, handle, name)
 
     def release_group(self, group):
         """As Group.release, which calls it."""
