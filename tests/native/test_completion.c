@@ -14,6 +14,7 @@
 #include <cmocka.h>
 
 #include "native/completion.h"
+#include "tests/support/sanitized.h"
 
 enum { ENTRIES = 10 };
 
@@ -155,7 +156,7 @@ static void retry(void)
 static void test_child_has_threads_of_its_own(void **state)
 {
     (void)state;
-#ifdef __SANITIZE_THREAD__
+#ifdef UNDER_TSAN
     skip(); /* its runtime starts no threads in a child */
 #endif
     const pid_t child = fork();

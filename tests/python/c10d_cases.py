@@ -181,6 +181,19 @@ def futures(rank, size):
 
     dist.all_reduce(first, async_op=True).get_future().then(follow).wait()
     assert (first == size).all() and (second == 2 * size).all()
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == 'tributary callbacks':
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse
+    try:
+        dist.all_reduce(first, async_op=True).get_future().wait()
+    finally:
+        threading.Thread.start = start
+    assert (first == size**2).all()
 
 
 def callbacks(rank, size):
