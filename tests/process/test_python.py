@@ -236,25 +236,51 @@ if len(sys.argv) > 1:
     add('third layer')
 '''
 
+# A child that is forked ends as programs do.
+TIMELINE_OF_PARENT = '''
+import os, sys, tributary
+tributary.init()
+child = os.fork()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+'''
+
+# A folder that is there on rank 0's machine alone.
+TIMELINE_OF_FIRST = '''
+import os, tributary
+if os.environ['TRIB_RANK'] != '0':
+    os.environ['HOROVOD_TIMELINE'] += '/none/timeline.json'
+tributary.init()
+print('rank', tributary.rank(), 'is there')
+'''
+
 
 def timelines_are_for_chrome():
     with tempfile.TemporaryDirectory() as folder:
-        path = folder + '/100 %.json'
-        for variables, arguments, layers in (
-            ({'HOROVOD_TIMELINE': path}, (), ['first']),
-            ({'HOROVOD_TIMELINE': 'DYNAMIC'}, (path,), ['second']),
+        odd, plain = folder + '/100 %.json', folder + '/plain.json'
+        for path, variables, arguments, layers in (
+            (plain, {'HOROVOD_TIMELINE': plain}, (), ['first']),
+            (odd, {'HOROVOD_TIMELINE': odd}, (), ['first']),
+            (odd, {'HOROVOD_TIMELINE': 'DYNAMIC'}, (odd,), ['second']),
         ):
             python_bed.run_workers(sys.executable, 2, '-c', TIMELINE, *arguments, **variables)
             with open(path, encoding='utf-8') as file:
                 assert json.loads(file.read())
                 file.seek(0)
                 assert re.findall(r'(\w+) layer', file.read())[:1] == layers
-            assert sorted(os.listdir(folder)) == ['100 %.json'] + ['100 %%.json.rank%d.trib' % r for r in range(2)]
-            os.remove(path)
+            written = [path] + ['%s.rank%d.trib' % (path, r) for r in range(2)]
+            assert sorted(os.listdir(folder)) == [os.path.basename(one) for one in written]
+            for one in written:
+                os.remove(one)
         output = python_bed.run_workers(
             sys.executable, 1, '-c', TIMELINE, statuses=(1,), HOROVOD_TIMELINE=folder + '/none/timeline.json'
         )
         assert 'ArgumentError: timeline' in output and 'make it first' in output, output
+        output = python_bed.run_workers(sys.executable, 1, '-c', TIMELINE_OF_PARENT, HOROVOD_TIMELINE=path)
+        assert 'tributary:' not in output and os.path.exists(path), output
+        output = python_bed.run_workers(sys.executable, 2, '-c', TIMELINE_OF_FIRST, HOROVOD_TIMELINE=path)
+        assert output.count('is there') == 2 and 'rank 1 records nothing: timeline' in output, output
 
 
 def bytepss_servers_run():

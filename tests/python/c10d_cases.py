@@ -4,6 +4,7 @@ itself."""
 import functools
 import shutil
 import tempfile
+import threading
 
 import torch
 import torch.distributed as dist
@@ -180,6 +181,65 @@ def futures(rank, size):
 
     dist.all_reduce(first, async_op=True).get_future().then(follow).wait()
     assert (first == size).all() and (second == 2 * size).all()
+    start = threading.Thread.start
+
+    def refuse(thread):
+        if thread.name == 'tributary callbacks':
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    threading.Thread.start = refuse
+    try:
+        dist.all_reduce(first, async_op=True).get_future().wait()
+    finally:
+        threading.Thread.start = start
+    assert (first == size**2).all()
+
+
+def callbacks(rank, size):
+    """Callbacks of several futures submit operations of the same size, in another order on each worker."""
+    for number in range(20):
+        told = [threading.Event(), threading.Event()]
+        first = (rank + number) % 2  # the bucket whose callback is first here
+        parts = [torch.full((6,), float(bucket + 1)) for bucket in (0, 1)]
+
+        def follow(bucket, step):
+            def run(done):
+                assert (done.value()[0] == (bucket + 1) * 10**step * size ** (step + 1)).all(), (bucket, step, done)
+                if step == 0 and bucket != first:
+                    assert told[first].wait(100)
+                work = dist.all_reduce(parts[bucket].mul_(10), async_op=True)
+                told[bucket].set()
+                return work.get_future().wait()
+
+            return run
+
+        works = [dist.all_reduce(part, async_op=True) for part in parts]
+        futures = [work.get_future() for work in works]
+        if rank == 1 and number % 4 == 3:
+            futures[first].wait()  # its callback runs on this thread, as it is complete
+        order = (first, 1 - first)
+        ends = {bucket: futures[bucket].then(follow(bucket, 0)).then(follow(bucket, 1)) for bucket in order}
+        for bucket in (0, 1):
+            assert (ends[bucket].wait()[0] == (bucket + 1) * 100 * size**3).all(), parts
+
+
+def end(group, size):
+    """A group that ends waits for callbacks and for what they submit."""
+    values, may_go_on, has_ended = [torch.ones(3), torch.ones(3)], threading.Event(), []
+
+    def follow(_done):
+        may_go_on.wait()
+        group.allreduce([values[1]]).wait()
+        group.allgather([[torch.empty(3) for _ in range(size)]], [values[1]]).get_future().wait()
+        has_ended.append(values[1].tolist())
+
+    work = group.allreduce([values[0]])
+    work.get_future().then(follow)
+    work.wait()
+    may_go_on.set()
+    group.shutdown()
+    assert has_ended == [[size] * 3], has_ended
 
 
 def refusals(rank, size):
@@ -201,7 +261,8 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, refusals):
+    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, callbacks, refusals):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
+    end(dist.group.WORLD, dist.get_world_size())
     dist.destroy_process_group()

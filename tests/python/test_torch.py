@@ -18,6 +18,7 @@ CASES = (
     'in_place_and_strided',
     'scaling',
     'many_at_once',
+    'bucket_callbacks',
     'gathers',
     'sparse',
     'uneven_data',
@@ -58,7 +59,7 @@ def all_cases(python, workers, *options):
 def backend(python):
     command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '3', HERE + '/c10d_cases.py']
     output = python_bed.run(command, python_bed.environment())
-    assert output.count('is right') == 24, output[-1500:]
+    assert output.count('is right') == 27, output[-1500:]
 
 
 def horovod_and_byteps_names(python):

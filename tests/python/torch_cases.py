@@ -12,6 +12,7 @@ import python_bed
 import torch
 import tributary
 import tributary.torch as trib
+import tributary.torch.hooks
 from torch_attentive import Attentive, attentive_run
 
 FLOATS = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -122,6 +123,29 @@ def many_at_once():
     tensors = [mine((i,), torch.float64, i) for i in range(1, 9)]
     for i, result in enumerate(trib.grouped_allreduce(tensors, op=trib.Sum), 1):
         assert torch.equal(result, of_all((i,), torch.float64, i).sum(0))
+
+
+def bucket_callbacks():
+    """A callback of a bucket's future waits for another bucket."""
+
+    class Bucket:
+        def __init__(self, index):
+            self.number, self.values = index, mine((9,), torch.float64, index)
+
+        def index(self):
+            return self.number
+
+        def buffer(self):
+            return self.values
+
+    for _ in range(20):
+
+        def follow(done):
+            assert torch.equal(done.value(), of_all((9,), torch.float64, 0).mean(0))
+            return trib.hooks.allreduce_hook(None, Bucket(1)).wait()
+
+        last = trib.hooks.allreduce_hook(None, Bucket(0)).then(follow)
+        assert torch.equal(last.wait(), of_all((9,), torch.float64, 1).mean(0))
 
 
 def gathers():
@@ -567,6 +591,7 @@ CASES = [
     in_place_and_strided,
     scaling,
     many_at_once,
+    bucket_callbacks,
     gathers,
     sparse,
     uneven_data,

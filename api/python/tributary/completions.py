@@ -8,6 +8,7 @@ class Completions:
     def __init__(self):
         self._condition = threading.Condition()
         self._waiting, self._thread, self._is_stopping = [], None, False
+        self._apart = set()  # threads of run_apart() that have not ended
 
     def future_of(self, operation):
         future = concurrent.futures.Future()
@@ -18,15 +19,40 @@ class Completions:
                 # A daemon: the interpreter waits for other threads before it closes engines.
                 self._thread = threading.Thread(target=self._run, name='tributary futures', daemon=True)
                 self._thread.start()
-            self._condition.notify()
+            self._condition.notify_all()
         return future
 
-    def stop(self):
-        """Ends the thread when the futures asked for are complete."""
+    def run_apart(self, function):
+        """Calls a function on a thread of its own, or on this one where none can be started: better that it keeps
+        others waiting than that its future is never complete."""
+
+        def run():
+            try:
+                function()
+            finally:
+                with self._condition:
+                    self._apart.discard(thread)
+                    self._condition.notify_all()
+
+        thread = threading.Thread(target=run, name='tributary callbacks', daemon=True)
         with self._condition:
-            thread, self._is_stopping = self._thread, True
-            self._condition.notify()
-        if thread is not None and thread is not threading.current_thread():
+            self._apart.add(thread)
+        try:
+            thread.start()
+        except (RuntimeError, MemoryError):  # too many threads, or the interpreter is about to end
+            run()
+
+    def stop(self):
+        """Ends the thread when the futures asked for are complete, and their callbacks have returned. One that calls
+        it is not waited for."""
+        this = threading.current_thread()
+        with self._condition:
+            thread = self._thread
+            if this is not thread:
+                self._condition.wait_for(lambda: not self._waiting and self._apart <= {this})
+            self._is_stopping = True
+            self._condition.notify_all()
+        if thread is not None and thread is not this:
             thread.join()
 
     def _run(self):
@@ -43,10 +69,11 @@ class Completions:
             except Exception:  # the future gets it below
                 pass
             finished = [pair for pair in waiting if pair[0].done()]
-            with self._condition:
-                self._waiting = [pair for pair in self._waiting if pair not in finished]
             for operation, future in finished:
                 try:
                     future.set_result(operation.wait())
                 except Exception as problem:
                     future.set_exception(problem)
+            with self._condition:
+                self._waiting = [pair for pair in self._waiting if pair not in finished]
+                self._condition.notify_all()

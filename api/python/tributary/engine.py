@@ -93,8 +93,7 @@ class Tensor:
     def _start(self, function, fields, owner, value, once):
         engine = self.engine
         with engine._lock:
-            if engine._handle is None:
-                raise NotInitializedError(engine._refusal)
+            engine._check()
             if fields is not self._fields and fields != self._fields:
                 self._write(*fields)
             status = function(engine._passed, *self._passed)
@@ -163,8 +162,8 @@ class Group:
     """Some of a job's workers, with collectives of their own. It has the interface of an engine as far as bindings use
     it; ranks are places in the group."""
 
-    def __init__(self, engine, handle):
-        self._engine, self._group = engine, handle.value
+    def __init__(self, engine, handle, name):
+        self._engine, self._group, self.name = engine, handle.value, name
         self.rank, self.size = lib.trib_group_rank(handle), lib.trib_group_size(handle)
         self.has_device = engine.has_device
         self.turns, self.known = {}, {}
@@ -195,6 +194,8 @@ class Engine:
     mpi4py's kind, which says rank and size and exchanges the address. With either no address and no token is needed.
     Methods may be called from any thread, but not in a forked child. close() before the interpreter ends: it is
     registered with atexit."""
+
+    name = ''  # a Group has one
 
     def __init__(self, comm=None, unique_id=None, **settings):
         # Strings in config point into the environment. Nothing may change it before create has copied them.
@@ -253,7 +254,8 @@ class Engine:
         """Waits until the job has come together, and raises what kept it from that. is_void: a function that is asked
         now and then; JobLostError when it says that the job cannot come together."""
         while True:
-            with self._entered():
+            with self._lock:
+                self._check()
                 error = _abi.trib_error()
                 status = lib.trib_engine_wait_ready(self._handle, SLICE_NS, ctypes.byref(error))
             if status == _abi.TRIB_OK:
@@ -268,7 +270,8 @@ class Engine:
     def membership(self):
         """Returns the membership as it is now, a trib_membership; a worker that has joined learns its rank so."""
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
-        with self._entered():
+        with self._lock:
+            self._check()
             status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
         if status < 0:
             raise error_of(status, '')
@@ -283,11 +286,13 @@ class Engine:
         membership = _abi.trib_membership()
         while True:
             if not self._advances:
-                with self._entered():
+                with self._lock:
+                    self._check()
                     call(lib.trib_membership_advance, self._handle, None, None)
                 self._advances = True
             error = _abi.trib_error()
-            with self._entered():
+            with self._lock:
+                self._check()
                 status = lib.trib_membership_wait(self._handle, SLICE_NS, ctypes.byref(membership), ctypes.byref(error))
             self._advances = status == _abi.TRIB_TIMEOUT
             if status == _abi.TRIB_OK:
@@ -306,7 +311,8 @@ class Engine:
                 operation.wait()
         for shapes in self._tensors.values():
             for tensor in shapes.values():
-                with self._entered():
+                with self._lock:
+                    self._check()
                     call(lib.trib_tensor_release, tensor.handle)
         for kept in (self._tensors, self.known, self.turns):
             kept.clear()
@@ -314,13 +320,15 @@ class Engine:
     def has_changed(self):
         """True if a worker was lost in a job that goes on: operations fail until advance() is called."""
         membership = _abi.trib_membership(struct_size=ctypes.sizeof(_abi.trib_membership))
-        with self._entered():
+        with self._lock:
+            self._check()
             status = lib.trib_membership_get(self._handle, ctypes.byref(membership))
         return status == _abi.TRIB_OK and membership.status == _abi.TRIB_EPOCH_CHANGED
 
     def is_lost(self):
         """True if the job has ended because a member was lost or has left."""
-        with self._entered():
+        with self._lock:
+            self._check()
             status = lib.trib_engine_wait_ready(self._handle, 0, ctypes.byref(_abi.trib_error()))
         return status < 0 and isinstance(error_of(status, ''), JobLostError)
 
@@ -329,12 +337,12 @@ class Engine:
         if self._handle is None:
             return
         self.give_up_if_failing()
+        self._completions.stop()  # callbacks of futures may submit more
         for operation in list(self._live):
             try:
                 operation.wait()
             except Exception:  # nobody asked for it any more
                 pass
-        self._completions.stop()
         with self._lock:
             handle, self._handle = self._handle, None
             _open_engines.discard(self)
@@ -365,15 +373,15 @@ class Engine:
             except KeyboardInterrupt:  # the user does not wait any more
                 self._give_up()
 
-    @contextlib.contextmanager
-    def _entered(self):
-        with self._lock:
-            if self._handle is None:
-                raise NotInitializedError(self._refusal)
-            yield
+    def _check(self):
+        """Refuses calls without a handle; the caller holds the lock. A generator that took it, too, would keep it where
+        Ctrl-C comes before the generator has returned."""
+        if self._handle is None:
+            raise NotInitializedError(self._refusal)
 
     def _submit(self, function, params, handle):
-        with self._entered():
+        with self._lock:
+            self._check()
             call(function, self._handle, params, ctypes.byref(handle))
 
     def _forget(self, operation):
@@ -382,7 +390,8 @@ class Engine:
     def info(self):
         """Returns what the engine knows of the job."""
         info = _abi.trib_engine_info(struct_size=ctypes.sizeof(_abi.trib_engine_info))
-        with self._entered():
+        with self._lock:
+            self._check()
             status = lib.trib_engine_get_info(self._handle, ctypes.byref(info))
         if status < 0:
             raise error_of(status, '')
@@ -391,7 +400,8 @@ class Engine:
     def stats(self):
         """Returns the engine's counters, a trib_stats."""
         stats = _abi.trib_stats(struct_size=ctypes.sizeof(_abi.trib_stats))
-        with self._entered():
+        with self._lock:
+            self._check()
             status = lib.trib_engine_get_stats(self._handle, ctypes.byref(stats))
         if status < 0:
             raise error_of(status, '')
@@ -457,7 +467,8 @@ class Engine:
             listed = numbers('Q', splits, '%s: splits' % name)
             desc.splits, desc.split_count = listed.buffer_info()
         handle = ctypes.c_void_p()
-        with self._entered():
+        with self._lock:
+            self._check()
             call(lib.trib_tensor_declare, self._handle, ctypes.byref(desc), ctypes.byref(handle))
         return Tensor(self, name, dtype, count, handle, is_device)
 
@@ -472,13 +483,15 @@ class Engine:
         listed = numbers('i', ranks, 'group %s: ranks' % name)
         desc.name, (desc.ranks, desc.rank_count) = encoded(name), listed.buffer_info()
         handle = ctypes.c_void_p()
-        with self._entered():
+        with self._lock:
+            self._check()
             call(lib.trib_group_create, self._handle, ctypes.byref(desc), ctypes.byref(handle))
-        return Group(self, handle)
+        return Group(self, handle, name)
 
     def release_group(self, group):
         """As Group.release, which calls it."""
-        with self._entered():
+        with self._lock:
+            self._check()
             call(lib.trib_group_release, group)
         for key in [key for key in self._tensors if key[1] == group]:
             del self._tensors[key]
@@ -519,16 +532,19 @@ class Engine:
         return last.value
 
     def trace_start(self):
-        with self._entered():
+        with self._lock:
+            self._check()
             call(lib.trib_trace_start, self._handle, 0)
 
     def trace_stop(self):
-        with self._entered():
+        with self._lock:
+            self._check()
             lib.trib_trace_stop(self._handle)
 
     def trace_write(self, path):
         try:
-            with self._entered():
+            with self._lock:
+                self._check()
                 call(lib.trib_trace_write, self._handle, os.fsencode(path))
         except JobLostError as problem:
             if problem.status == _abi.TRIB_SYSTEM:  # the file alone is lost

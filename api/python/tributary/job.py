@@ -16,7 +16,7 @@ from typing import Any
 from . import _abi, byteps_variables, timeline
 from .bootstrap import place_of
 from .engine import Engine
-from .errors import JobLostError, NotInitializedError, TributaryError, UnsupportedError
+from .errors import ArgumentError, JobLostError, NotInitializedError, TributaryError, UnsupportedError
 from .rendezvous import mine as launcher
 
 _lock = threading.Lock()
@@ -55,15 +55,15 @@ def init(comm: Any = None, process_sets: Any = None, *, _may_continue: bool = Fa
         atexit.register(_shutdown_at_exit)
         for opened, _ in _followers:
             opened()
+    try:
         if recording is not None:
             start_timeline(recording)
-    try:
         for process_set in process_sets if isinstance(process_sets, (list, tuple)) else []:
             from .process_sets import add_process_set
 
             add_process_set(process_set)
     except ValueError:
-        shutdown()  # all workers are refused alike, and a second init() shall add the right sets
+        shutdown()  # a second init() shall find nothing of this one
         raise
 
 
@@ -300,7 +300,13 @@ def start_timeline(file_path: str, mark_cycles: bool = False) -> None:
     """Records what the engine does from now on, until stop_timeline() or shutdown(). HOROVOD_TIMELINE names a file for
     all that a job does. mark_cycles is taken and has no meaning here."""
     global _timeline
-    path = timeline.checked(file_path)
+    try:
+        path = timeline.checked(file_path)
+    except ArgumentError as problem:
+        if rank() == 0:
+            raise
+        logging.getLogger('tributary').warning('tributary: rank %d records nothing: %s', rank(), problem)
+        return
     engine().trace_start()
     _timeline = path
 
@@ -315,6 +321,15 @@ def stop_timeline() -> None:
 
 
 _timeline = None
+
+
+def _enter_child():
+    """A forked child has no engine whose recording it could write when it ends."""
+    global _timeline
+    _timeline = None
+
+
+os.register_at_fork(after_in_child=_enter_child)
 
 
 # Horovod's functions that tell what the library was built with. Scripts choose their way by them. verbose is taken and

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import tempfile
 
 from ._library import beside
 from .errors import ArgumentError, TributaryError
@@ -18,14 +19,20 @@ def checked(path):
 def of_environment():
     """Returns the file that HOROVOD_TIMELINE names, or None. DYNAMIC stands for a program that starts it itself."""
     path = os.environ.get('HOROVOD_TIMELINE')
-    return checked(path) if path and path.upper() != 'DYNAMIC' else None
+    return path if path and path.upper() != 'DYNAMIC' else None
 
 
 def write(engine, path):
     """Ends the recording, and writes it beside that file; rank 0's into the file, too, in Chrome's format."""
     recording = '%s.rank%d.trib' % (path, engine.rank)
-    engine.trace_write(recording.replace('%', '%%'))
-    engine.trace_stop()
+    try:
+        # The engine names files of its own: a name has something of the process in it, and of its first membership.
+        with tempfile.TemporaryDirectory(prefix='.timeline-', dir=os.path.dirname(path)) as folder:
+            engine.trace_write(folder.replace('%', '%%') + '/%r.trib')
+            (name,) = os.listdir(folder)
+            os.replace(os.path.join(folder, name), recording)
+    finally:
+        engine.trace_stop()
     if engine.rank != 0:
         return
     command = [beside('tributary'), 'trace', '--chrome', path, recording]

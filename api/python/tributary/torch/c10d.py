@@ -6,7 +6,6 @@ that engine. Point-to-point messages are not supported."""
 import datetime
 import os
 import socket
-import threading
 import time
 
 import torch
@@ -16,7 +15,7 @@ from .. import _abi, job
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
-from . import device, exchange
+from . import device, exchange, futures
 from .elements import contiguous
 
 _REDUCTIONS = [
@@ -58,9 +57,10 @@ def _device_kinds():
 class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
     """One collective under way."""
 
-    def __init__(self, handle, value):
+    def __init__(self, handle, value, line):
         super().__init__()
-        self._handle, self._value, self._future, self._exception = handle, value, None, None
+        self._handle, self._value, self._line = handle, value, line
+        self._future, self._exception = None, None
 
     def wait(self, timeout=None):
         # timeout: a timedelta; what is not positive stands for the group's own. On a GPU the stream waits, without one.
@@ -104,23 +104,7 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
 
     def get_future(self):
         if self._future is None:
-            # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
-            complete = torch.futures.Future()
-            self._future = complete.then(self._outcome)
-            operations = self._handle.operations
-            if not operations or operations[0][1] is not None:
-                complete.set_result(None)  # on a GPU the stream waits, and this thread only for the launch
-            else:
-                left = [len(operations)]
-
-                def count(_unused):
-                    left[0] -= 1
-                    if left[0] == 0:
-                        # What follows may wait for another future, and this thread completes all of them.
-                        threading.Thread(target=complete.set_result, args=(None,), daemon=True).start()
-
-                for operation, _ in operations:
-                    operation.future().add_done_callback(count)
+            self._future = futures.future_of(self._handle.operations, self._outcome, self._line)
         return self._future
 
 
@@ -154,6 +138,9 @@ class ProcessGroup(dist.ProcessGroup):
     def rank(self):
         return self._rank
 
+    def _work(self, handle, value):
+        return Work(handle, value, futures.next_line(self._engine))
+
     def _in_place(self, tensors, begin):
         """Runs a collective on tensors in place; what is not contiguous goes through a copy."""
         copies = [contiguous(tensor, 'tensor') for tensor in tensors]
@@ -164,7 +151,7 @@ class ProcessGroup(dist.ProcessGroup):
                 if tensor.data_ptr() != copy.data_ptr():
                     tensor.detach().copy_(copy)
 
-        return Work(exchange.merged(handles, finish), list(tensors))
+        return self._work(exchange.merged(handles, finish), list(tensors))
 
     def allreduce(self, tensors, opts=None):
         reduce = _reduction(opts)
@@ -186,7 +173,7 @@ class ProcessGroup(dist.ProcessGroup):
                 for tensor, landing in zip(tensors, scratch):
                     tensor.detach().copy_(landing)
 
-        return Work(exchange.merged(handles, finish), list(tensors))
+        return self._work(exchange.merged(handles, finish), list(tensors))
 
     def broadcast(self, tensors, opts):
         return self._in_place(tensors, lambda tensor: exchange.broadcast(self._engine, tensor, opts.rootRank))
@@ -200,14 +187,14 @@ class ProcessGroup(dist.ProcessGroup):
                 output.detach().copy_(handle.wait()[0][begin : begin + length].view(output.shape))
                 begin += length
 
-        return Work(exchange.merged([handle], finish), value)
+        return self._work(exchange.merged([handle], finish), value)
 
     def allgather(self, outputs, inputs, opts=None):
         works = [self._gather(listed, source, outputs) for listed, source in zip(outputs, inputs)]
         return (
             works[0]
             if len(works) == 1
-            else Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+            else self._work(exchange.merged([work._handle for work in works], lambda: None), outputs)
         )
 
     def allgather_coalesced(self, outputs, inputs, opts=None):
@@ -217,13 +204,13 @@ class ProcessGroup(dist.ProcessGroup):
         _check_fit(output, source, output.numel() == source.numel() * self._size)
         if not output.is_contiguous():
             return self._gather(list(output.view(self._size, -1).unbind(0)), source, output)
-        return Work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
+        return self._work(exchange.all_gather_into(self._engine, output.detach(), contiguous(source, 'input')), output)
 
     _allgather_base = all_gather_single
 
     def allgather_into_tensor_coalesced(self, outputs, inputs, opts=None):
         works = [self.all_gather_single(output, source) for output, source in zip(outputs, inputs)]
-        return Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+        return self._work(exchange.merged([work._handle for work in works], lambda: None), outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -238,7 +225,7 @@ class ProcessGroup(dist.ProcessGroup):
                 for output, part in zip(outputs[0], handle.wait()[0].view(self._size, -1)):
                     output.detach().copy_(part.view(output.shape))
 
-        return Work(exchange.merged([handle], finish), outputs)
+        return self._work(exchange.merged([handle], finish), outputs)
 
     def scatter(self, outputs, inputs, opts):
         is_root, output = self._rank == opts.rootRank, outputs[0]
@@ -246,7 +233,7 @@ class ProcessGroup(dist.ProcessGroup):
             torch.cat([contiguous(part, 'input').reshape(-1) for part in inputs[0]]) if is_root else output.new_empty(0)
         )
         handle = exchange.all_to_all(self._engine, source, [output.numel() if is_root else 0] * self._size)
-        return Work(
+        return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), outputs
         )
 
@@ -269,17 +256,17 @@ class ProcessGroup(dist.ProcessGroup):
             self._scatter_sum(output, torch.cat([contiguous(part, 'input').reshape(-1) for part in listed]), opts)
             for output, listed in zip(outputs, inputs)
         ]
-        return Work(exchange.merged(handles, lambda: None), outputs)
+        return self._work(exchange.merged(handles, lambda: None), outputs)
 
     def reduce_scatter_single(self, output, source, opts=None):
         _check_fit(output, source, output.numel() * self._size == source.numel())
-        return Work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
+        return self._work(self._scatter_sum(output, contiguous(source, 'input'), opts), output)
 
     _reduce_scatter_base = reduce_scatter_single
 
     def reduce_scatter_tensor_coalesced(self, outputs, inputs, opts=None):
         works = [self.reduce_scatter_single(output, source, opts) for output, source in zip(outputs, inputs)]
-        return Work(exchange.merged([work._handle for work in works], lambda: None), outputs)
+        return self._work(exchange.merged([work._handle for work in works], lambda: None), outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -292,7 +279,7 @@ class ProcessGroup(dist.ProcessGroup):
             for output, part in zip(outputs, flat.split(lengths)):
                 output.detach().copy_(part.view(output.shape))
 
-        return Work(exchange.merged([handle], finish), outputs)
+        return self._work(exchange.merged([handle], finish), outputs)
 
     def all_to_all_single(self, output, source, output_splits=None, input_splits=None, opts=None):
         source = contiguous(source, 'input')
@@ -303,7 +290,7 @@ class ProcessGroup(dist.ProcessGroup):
         if row == 0:  # nothing is sent
             lengths, row = [0] * self._size, 1
         handle = exchange.all_to_all(self._engine, source, lengths, row)
-        return Work(
+        return self._work(
             exchange.merged([handle], lambda: output.detach().copy_(handle.wait()[0].view(output.shape))), output
         )
 
@@ -322,7 +309,7 @@ class ProcessGroup(dist.ProcessGroup):
 
     def barrier(self, opts=None):
         flag = torch.zeros(1, dtype=torch.uint8, device='cpu')
-        return Work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
+        return self._work(exchange.all_reduce(self._engine, flag, flag, _abi.TRIB_MAX, 'barrier'), None)
 
     def monitored_barrier(self, timeout=None, wait_all_ranks=False):
         self.barrier().wait(timeout)

@@ -1,7 +1,7 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
 Each function submits and returns a Handle. A name of None takes one that is counted for each kind, type and size, so
-workers must submit operations without names in the same order."""
+workers must submit operations without names in the same order. Callbacks of futures count for themselves."""
 
 import ctypes
 import math
@@ -10,6 +10,7 @@ import torch
 
 from .. import _abi, job
 from .._library import call, lib
+from . import futures
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
@@ -33,25 +34,27 @@ def part_of(name, part):
 
 
 def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
-    """shape: compared with the other workers', if the name was given and the shape is that of the elements as sent."""
-    is_cuda = source.is_cuda
+    """Returns the tensor, and whether it is for one operation alone. shape: compared with the other workers', if the
+    name was given and the shape is that of the elements as sent."""
+    is_cuda, line = source.is_cuda, futures.line()
+    if name is None and line is not None:
+        name, shape = OnceName('%s.%s' % (kind, line.next().name)), ()
     if isinstance(name, OnceName):
         declared = shape if math.prod(shape) == source.numel() else ()
         options = dict(priority=priority, is_device=is_cuda, codec=codec, shape=declared)
-        return engine.declare_once(name, dtype_of(source, name), source.numel(), **options)
+        return engine.declare_once(name, dtype_of(source, name), source.numel(), **options), True
     key = name, source.dtype, source.numel(), shape, is_cuda, codec
     known = engine.known.get(key) if name is not None else None  # to look it up so is cheaper than to describe it
     if known is not None:
-        return known
+        return known, False
     dtype, count = dtype_of(source, name or kind), source.numel()
     if name is None:
         key, shape = (kind, dtype, count, is_cuda, codec), ()
-        turn = engine.turns[key] = engine.turns.get(key, -1) + 1
-        name = '%s.%d.%d.%d' % (kind, dtype, count, turn % _SLOTS)
-        return engine.declare(name, dtype, count, priority, is_cuda, codec=codec)
+        name = '%s.%d.%d.%d' % (kind, dtype, count, futures.counted(engine, key) % _SLOTS)
+        return engine.declare(name, dtype, count, priority, is_cuda, codec=codec), False
     declared = shape if math.prod(shape) == count else ()
     tensor = engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
-    return tensor
+    return tensor, False
 
 
 def _shape_of(tensor, count):
@@ -80,7 +83,7 @@ def all_reduce(
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
     kind = 'all_reduce.%d' % reduce if name is None else None
-    tensor = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
+    tensor, is_once = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -89,7 +92,7 @@ def all_reduce(
         reduce=reduce,
         stream=stream_of(source),
         priority=priority,
-        is_once=isinstance(name, OnceName),
+        is_once=is_once,
         prescale=prescale,
         postscale=postscale,
     )
@@ -99,7 +102,7 @@ def all_reduce(
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat = bits_of(tensor)
-    declared = _tensor(engine, 'broadcast', name, flat, shape=tensor.shape)
+    declared, is_once = _tensor(engine, 'broadcast', name, flat, shape=tensor.shape)
     operation = declared.submit(
         lib.trib_broadcast,
         flat.data_ptr(),
@@ -107,7 +110,7 @@ def broadcast(engine, tensor, root, name=None, value=None):
         (tensor, flat),
         root=root,
         stream=stream_of(tensor),
-        is_once=isinstance(name, OnceName),
+        is_once=is_once,
     )
     return Handle([(operation, _device(tensor))], lambda: tensor if value is None else value)
 
@@ -127,8 +130,8 @@ def _once_name(engine, kind, name):
     """Returns the name of a tensor for one operation: the caller's, or one that is counted."""
     job.refuse_continue(kind)  # a caller takes the result apart by the number of workers
     if name is None:
-        engine.turns[kind] = engine.turns.get(kind, -1) + 1
-        return '%s.%d' % (kind, engine.turns[kind])
+        line = futures.line()
+        return '%s.%s' % (kind, futures.counted(engine, kind) if line is None else line.next().name)
     return name
 
 
@@ -276,8 +279,14 @@ def reduce_to(engine, source, landing, root, reduce):
     """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
     near = source.cpu()  # on devices only groups reduce to one worker
     target = _like(landing, near)
-    tensor = _tensor(engine, 'reduce.%d' % reduce, None, near)
+    tensor, is_once = _tensor(engine, 'reduce.%d' % reduce, None, near)
     operation = tensor.submit(
-        lib.trib_reduce_to, near.data_ptr(), target.data_ptr(), (near, target), reduce=reduce, root=root
+        lib.trib_reduce_to,
+        near.data_ptr(),
+        target.data_ptr(),
+        (near, target),
+        reduce=reduce,
+        root=root,
+        is_once=is_once,
     )
     return _landed(operation, target, landing)

@@ -1,0 +1,102 @@
+"""PyTorch's futures of operations, and names for what their callbacks submit.
+
+Operations without a name are counted, and belong with those of the same number on the other workers. Callbacks run as
+operations end, so their order differs from worker to worker. A count of its own for each callback does not depend on
+that order: a Line, whose name tells where in the program the callback was given."""
+
+import functools
+import itertools
+import threading
+import weakref
+
+import torch
+
+_lock = threading.Lock()
+_running = threading.local()  # .line: of the callback that runs on a thread
+_lines = weakref.WeakKeyDictionary()  # by future: PyTorch's have no room for more
+
+
+class Line:
+    """The numbers of what a callback submits, or of what is done with a future."""
+
+    def __init__(self, name):
+        self.name, self._count = name, itertools.count()
+
+    def next(self):
+        """Returns the line of the next one."""
+        return Line('%s.%d' % (self.name, next(self._count)))
+
+
+def line():
+    """Returns the line of the callback that runs on this thread, or None."""
+    return getattr(_running, 'line', None)
+
+
+def counted(engine, key):
+    """Returns how many were counted under a key before. Threads may submit at once."""
+    with _lock:
+        turn = engine.turns[key] = engine.turns.get(key, -1) + 1
+    return turn
+
+
+def next_line(engine):
+    """Returns a line for a future of an operation, which has just been submitted."""
+    return line().next() if line() is not None else Line('%s@%d' % (engine.name, counted(engine, 'line')))
+
+
+def future_of(operations, outcome, its_line):
+    """Returns a future of what outcome(None) returns when operations, pairs of a Handle's, are complete."""
+    # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
+    complete = torch.futures.Future()
+    future = complete.then(outcome)
+    if operations and operations[0][1] is not None:
+        complete.set_result(None)  # on a GPU the stream waits, and this thread only for the launch
+        return future
+    _lines[future] = its_line
+    if not operations:
+        complete.set_result(None)
+    count = itertools.count(1)
+
+    def finish(_unused):
+        if next(count) == len(operations):
+            # What follows may wait for another future, and this thread completes all of them.
+            operations[0][0].run_apart(functools.partial(complete.set_result, None))
+
+    for operation, _ in operations:
+        operation.future().add_done_callback(finish)
+    return future
+
+
+def _inside(its_line, callback):
+    """Returns the callback with a line, whichever thread it runs on: a future that is complete calls it at once."""
+
+    def run(future):
+        before, _running.line = line(), its_line
+        try:
+            return callback(future)
+        finally:
+            _running.line = before
+
+    return run
+
+
+def _follow(name):
+    plain = getattr(torch._C.Future, name)
+
+    @functools.wraps(plain)
+    def follow(self, callback):
+        its_line = _lines.get(self)
+        if its_line is None:
+            return plain(self, callback)
+        inner, outer = its_line.next(), its_line.next()
+        future = plain(self, _inside(inner, callback))
+        if future is not None:
+            _lines[future] = outer
+        return future
+
+    setattr(torch._C.Future, name, follow)
+
+
+# PyTorch makes a future's followers itself, of a type that cannot be derived from. Other futures are left as they are.
+_follow('then')
+_follow('add_done_callback')
