@@ -89,12 +89,12 @@ def layout_is_xlas(python):
         )
 
 
-def all_cases(python, workers, *options, devices=1):
+def all_cases(python, workers, *options, devices=1, only=()):
     flags = '--xla_force_host_platform_device_count=%d' % devices
     output = python_bed.run_workers(
-        python, workers, HERE + '/jax_cases.py', options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
+        python, workers, HERE + '/jax_cases.py', *only, options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
     )
-    assert output.count('is right') == 16 * workers, output[-1500:]
+    assert output.count('is right') == (len(only) or 16) * workers, output[-1500:]
 
 
 def main():
@@ -108,6 +108,7 @@ def main():
             ('alone', lambda: all_cases(python, 1, devices=2)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+            ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
             ('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')),
         ]
     )

@@ -281,8 +281,8 @@ static trib_status submit(const struct xla_call *call, trib_op_params *params, t
     trib_status status = TRIB_CLOSED;
     if (entry == NULL || entry->engine == NULL) {
         *error = (trib_error){.status = TRIB_CLOSED,
-                              .text = "the program was compiled for an engine that has been closed: call "
-                                      "jax.clear_caches() after init()"};
+                              .text = "the program was compiled for an engine that has been closed, or for another "
+                                      "rank: call jax.clear_caches() after init() or resume()"};
     } else if (could_mix(entry)) {
         /* XLA waits for all others that it has begun before it tells anyone, and they for the other workers, so the job
          * ends here. */

@@ -44,11 +44,12 @@ def _shaped(value, *, rows, **_parameters):
     return value if rows is None else jax.core.ShapedArray((rows, *value.shape[1:]), value.dtype)
 
 
-def _declaration(value, result, is_device, kind, name, set_id, priority, codec):
+def _declaration(value, result, is_device, kind, name, set_id, root, priority, codec):
     """Returns what declares the tensor of an operation."""
     dtype, members = type_of(value.dtype, name), process_sets.by_id(set_id)
     if kind in (PUSH_PULL, BROADCAST):
-        return Declaration(name, dtype, tuple(value.shape), set_id, priority, is_device, codec)
+        rank = members.rank() if kind == PUSH_PULL and root >= 0 else None
+        return Declaration(name, dtype, tuple(value.shape), set_id, priority, is_device, codec, rank=rank)
     size, row = members.size(), math.prod(value.shape[1:])
     if kind == EXCHANGE:
         layout, shape, splits = _abi.TRIB_PAIRS, (), (value.shape[0] // size * row,) * size
@@ -88,7 +89,7 @@ def _lowering(target, is_device):
         (before,), (after,) = context.avals_in, context.avals_out
         _refuse_devices(context.module_context.axis_context, name)
         name = _unique(name, context.module_context)
-        number = number_of(_declaration(before, after, is_device, kind, name, set_id, priority, codec))
+        number = number_of(_declaration(before, after, is_device, kind, name, set_id, root, priority, codec))
         aliases = {0: 0} if rows is None else None
         rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases, has_side_effect=True)
         return rule(
@@ -133,8 +134,9 @@ def _transpose(cotangent, value, *, kind, name, set_id, op, root, priority, code
         return [ad.Zero(value.aval)]
     members, name = process_sets.by_id(set_id), name + '.gradient'
     if kind == BROADCAST:
-        total = bind(cotangent, PUSH_PULL, name, set_id, Sum, priority=priority, codec=codec)
+        total = bind(cotangent, PUSH_PULL, name, set_id, Sum, root, priority, codec)
         # On the others, too, the result depends on the sum: a program without a use for it would leave it out.
+        # A sum that has a root says that the program is for this rank.
         return [jnp.where(members.rank() == root, total, jnp.zeros_like(total))]
     if kind == GATHER:
         return [bind(cotangent, SCATTER, name, set_id, Sum, priority=priority, rows=value.aval.shape[0])]
