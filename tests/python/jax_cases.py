@@ -1,7 +1,9 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
 import concurrent.futures
+import functools
 import os
+import sys
 import threading
 
 import jax
@@ -11,6 +13,7 @@ import python_bed
 import tributary
 import tributary.jax as trib
 from tributary.jax.tensors import calls as ops_called
+from tributary.jax.tensors import checked_name
 
 
 # What is expected is computed in numpy: JAX would compile each shape and type of it.
@@ -286,42 +289,114 @@ def errors(rank, size):
 
 
 def suspended_and_resumed(rank, size):
-    """A compiled program goes on with the workers that there are."""
+    """A compiled program goes on with the workers that there are, unless it is for another rank."""
     if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
         return
     program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
-    for change, workers in enumerate((size, size - 1, size)):
+    to_root = jax.jit(jax.grad(lambda x: trib.broadcast(x, size - 1, 'from the root').sum()))
+    assert equal(to_root(jnp.ones(3)), np.full(3, np.float32(size * (rank == size - 1))))
+    turned = 1 + rank % (size - 1) if rank else 0  # the first one stays, as the coordinator stays at its address
+    for change, (workers, now) in enumerate(((size, rank), (size - 1, rank), (size, rank), (size, turned))):
         if change:
             trib.suspend()
             if rank < workers:
-                trib.resume(workers, 0, rank)
+                trib.resume(workers, 0, now)
         if rank < workers:
             assert (program(of(rank, (5,))) == sum(of(r, (5,)) for r in range(workers))).all(), workers
     assert (trib.allreduce(of(rank, (4,)), trib.Sum) == total((4,))).all() and program._cache_size() == 1
+    if now != rank:
+        python_bed.refused(Exception, (lambda: jax.block_until_ready(to_root(jnp.ones(3))), 'jax.clear_caches()'))
+    jax.clear_caches()
+    assert equal(to_root(jnp.ones(3)), np.full(3, np.float32(size * (now == size - 1))))
+    # A worker that was not there before traces gathers for the first time, so all count them from the start.
+    assert checked_name(None, 'allgather', 0) == 'allgather.0'
+    whole = jax.jit(trib.allgather)(of(now, (2,)))
+    assert equal(whole, np.concatenate([numbers(r, (2,)) for r in range(size)]))
 
 
-def like_operations(rank, size):
-    """Operations of one name that XLA could begin in another order on each worker."""
+def functions_in_programs(rank, size):
+    """A program may have a function of its own jit, a loop or a checkpoint once. XLA would begin those that it has
+    twice in another order on each worker."""
     values = [jnp.full((200, 200), 1.0 + i) for i in range(6)]
+    three = jnp.stack(values[:3])
 
-    def squares(function):
-        return jax.jit(lambda values: [function(value @ value) for value in values])
+    def reduced(x):
+        return trib.allreduce(x, trib.Sum)
 
-    inline = squares(jax.jit(lambda x: trib.allreduce(x, trib.Sum), inline=True))
-    for i, result in enumerate(inline(values)):
-        assert (result == size * 200 * (1.0 + i) ** 2).all(), i
-    swept = jax.jit(lambda xs: jax.lax.map(lambda x: trib.allreduce(x, trib.Sum), xs))(of(rank, (20, 3)))
+    def body(carry, x):
+        return carry + reduced(x), None
+
+    def loop(xs):
+        return jax.lax.scan(body, xs[0], xs)[0]
+
+    def twice(function, values):
+        return [function(value @ value) for value in values]
+
+    inline = jax.jit(functools.partial(twice, jax.jit(reduced, inline=True)))(values)
+    of_its_own = jax.jit(lambda values: [jax.jit(lambda x: reduced(x))(value @ value) for value in values])(values)
+    for results in inline, of_its_own:
+        for i, result in enumerate(results):
+            assert (result == size * 200 * (1.0 + i) ** 2).all(), i
+    swept = jax.jit(lambda xs: jax.lax.map(reduced, xs))(of(rank, (20, 3)))
     assert equal(swept, total((20, 3)))
-    if size == 1 or os.environ.get('TRIB_SERVERS', '0') != '0':
-        return  # one worker mixes nothing up; and servers of `tributary run` end with the job
-    mixed = squares(jax.jit(lambda x: trib.allreduce(x, trib.Sum)))
-    try:
-        for _ in range(100):
-            jax.block_until_ready(mixed(values))
-    except Exception as problem:  # where the other worker saw it first, it withdraws, and has left the job then
-        assert any(text in str(problem) for text in ('of one name', 'withdrew', 'left')), problem
+    assert (jax.jit(jax.jit(reduced))(values[1]) == 2.0 * size).all()
+    assert (jax.jit(loop)(three) == 1.0 + 6 * size).all()
+    gradient = jax.jit(jax.grad(lambda xs: loop(xs).sum()))(three)
+    assert (gradient == (size + jnp.array([1.0, 0, 0]))[:, None, None]).all()
+    gradient = jax.jit(jax.grad(lambda x: jax.checkpoint(lambda x: reduced(x) ** 2)(x).sum()))(values[0])
+    assert (gradient == 2 * size**2).all()
+    branches = jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, reduced, reduced, x))(values[2])
+    assert (branches == 3.0 * size).all()
+    inner = jax.jit(reduced)
+
+    def crossed(values):  # nothing overlaps, and yet each worker's first call would meet the other's second one
+        first, second = values[:2] if rank == 0 else values[1::-1]
+        done = inner(first)
+        return done, inner(second + 0 * done)
+
+    python_bed.refused(
+        RuntimeError,
+        *(
+            (lambda: jax.block_until_ready(jax.jit(program)(values)), 'which the program has twice')
+            for program in (
+                crossed,
+                lambda values: twice(inner, values),
+                lambda values: inner(inner(values[0])),
+                lambda values: twice(jax.checkpoint(reduced), values),
+                lambda values: (loop(jnp.stack(values)), loop(jnp.stack(values) + 1)),
+            )
+        ),
+    )
+    assert (jax.jit(reduced)(values[0]) == size).all()
+
+
+def one_name_in_two_programs(rank, size):
+    """Two threads run programs that have one name: the second one's operation is refused, and the job ends."""
+    if os.environ.get('TRIB_SERVERS', '0') != '0':
+        return  # servers of `tributary run` end with the job
+    programs = [jax.jit(lambda x, i=i: trib.allreduce(x + i, trib.Sum, 'of both')) for i in range(2)]
+    if size == 1:
+        with concurrent.futures.ThreadPoolExecutor(2) as pool:
+            for _ in range(50):  # one worker mixes nothing up
+                assert [result[0] for result in pool.map(lambda program: program(jnp.ones(9)), programs)] == [1, 2]
+        return
+    if rank == 0:
+        before = ops_called()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            first = pool.submit(lambda: jax.block_until_ready(programs[0](jnp.ones(9))))
+            while ops_called() == before:
+                os.sched_yield()
+            text = 'of both: two programs at the same time'
+            python_bed.refused(
+                Exception, (lambda: jax.block_until_ready(programs[1](jnp.ones(9))), text), (first.result, text)
+            )
     else:
-        raise AssertionError('operations of one name were mixed up')
+        try:
+            trib.allreduce(jnp.ones(9), name='other')
+        except tributary.TributaryError as problem:  # the first worker withdraws, and may have left the job then
+            assert any(text in str(problem) for text in ('withdrew', 'left')), problem
+        else:
+            raise AssertionError('the job went on')
     trib.shutdown()
     trib.init()
 
@@ -357,12 +432,15 @@ if __name__ == '__main__':
         trains,
         like_gradients_in_one_program,
         codecs,
-        like_operations,
+        functions_in_programs,
+        one_name_in_two_programs,
         several_devices,
         functions_have_type_hints,
         suspended_and_resumed,
         errors,
     ):
+        if sys.argv[1:] and case.__name__ not in sys.argv[1:]:
+            continue
         case(trib.rank(), trib.size())
         print('worker %d of %d: %s is right' % (trib.rank(), trib.size(), case.__name__), flush=True)
     trib.shutdown()

@@ -24,7 +24,7 @@ LAYOUT = {
     'xla_bytes': ('XLA_FFI_ByteSpan', {'bytes': 'ptr', 'length': 'len'}),
     'xla_scalar': ('XLA_FFI_Scalar', {'dtype': 'dtype', 'value': 'value'}),
     'xla_buffers': ('XLA_FFI_Args', {'count': 'size', 'kinds': 'types', 'buffers': 'args'}),
-    'xla_attributes': ('XLA_FFI_Attrs', {'count': 'size', 'names': 'names', 'scalars': 'attrs'}),
+    'xla_attributes': ('XLA_FFI_Attrs', {'count': 'size', 'names': 'names', 'values': 'attrs'}),
     'xla_error_create_args': ('XLA_FFI_Error_Create_Args', {'message': 'message', 'code': 'errc'}),
     'xla_stream_get_args': ('XLA_FFI_Stream_Get_Args', {'context': 'ctx', 'stream': 'stream'}),
     'xla_future_args': ('XLA_FFI_Future_Create_Args', {'future': 'future'}),
@@ -89,12 +89,12 @@ def layout_is_xlas(python):
         )
 
 
-def all_cases(python, workers, *options, devices=1):
+def all_cases(python, workers, *options, devices=1, only=()):
     flags = '--xla_force_host_platform_device_count=%d' % devices
     output = python_bed.run_workers(
-        python, workers, HERE + '/jax_cases.py', options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
+        python, workers, HERE + '/jax_cases.py', *only, options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
     )
-    assert output.count('is right') == 15 * workers, output[-1500:]
+    assert output.count('is right') == (len(only) or 16) * workers, output[-1500:]
 
 
 def main():
@@ -108,6 +108,7 @@ def main():
             ('alone', lambda: all_cases(python, 1, devices=2)),
             ('two_workers', lambda: all_cases(python, 2)),
             ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+            ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
             ('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')),
         ]
     )

@@ -15,12 +15,6 @@
 #include "native/xla_ffi.h"
 #include "tributary.h"
 
-/* XLA begins operations that need not wait for each other in any order, and on each worker in another one. */
-static const char mixed_up[] =
-    "two operations of one name at the same time, which workers could mix up: give each its name; if it is in a "
-    "function "
-    "with its own jit or checkpoint, which a program calls twice, take that away, or jit(..., inline=True)";
-
 typedef trib_status submit_function(trib_engine *engine, const trib_op_params *params, trib_op **op_out,
                                     trib_error *error);
 
@@ -40,8 +34,11 @@ static struct {
     struct entry *entries;
     uint64_t count, capacity;
     uint64_t calls, in_place; /* for tests */
-    const trib_engine *mixed; /* it was closed because of operations that could be mixed up */
-    bool has_failed;          /* an operation on a GPU failed, and no call has told it yet */
+    bool *places;             /* by number: XLA has a place of that number in a program */
+    uint64_t place_capacity;
+    const trib_engine *closed_for_mixing; /* it was closed because two operations could be mixed up */
+    char mixing[TRIB_ERROR_TEXT_SIZE];    /* why */
+    bool has_failed;                      /* an operation on a GPU failed, and no call has told it yet */
     char failure[TRIB_ERROR_TEXT_SIZE];
 } table = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
@@ -57,6 +54,7 @@ TRIB_API void trib_jax_close(const trib_engine *engine);
 TRIB_API void trib_jax_reopen(uint64_t number, trib_engine *engine, trib_tensor *tensor);
 TRIB_API uint64_t trib_jax_calls(bool in_place);
 TRIB_API bool trib_jax_failure(char *text);
+TRIB_API struct xla_error *trib_jax_place(struct xla_call *call);
 TRIB_API struct xla_error *trib_jax_host(struct xla_call *call);
 TRIB_API struct xla_error *trib_jax_device(struct xla_call *call);
 
@@ -85,7 +83,7 @@ uint64_t trib_jax_add(trib_engine *engine, trib_tensor *tensor)
 void trib_jax_close(const trib_engine *engine)
 {
     pthread_mutex_lock(&table.lock);
-    table.mixed = NULL;
+    table.closed_for_mixing = NULL;
     for (uint64_t i = 0; i < table.count; i++) {
         if (table.entries[i].engine == engine) {
             table.entries[i].engine = NULL;
@@ -113,10 +111,15 @@ uint64_t trib_jax_calls(bool in_place)
     return calls;
 }
 
+static struct xla_error *error_with_code(const struct xla_api *api, const char *text, int code)
+{
+    struct xla_error_create_args args = {sizeof args, NULL, text, code};
+    return api->error_create(&args);
+}
+
 static struct xla_error *error_of(const struct xla_api *api, const char *text)
 {
-    struct xla_error_create_args args = {sizeof args, NULL, text, XLA_ERROR_INTERNAL};
-    return api->error_create(&args);
+    return error_with_code(api, text, XLA_ERROR_INTERNAL);
 }
 
 /* Tells XLA, which may go on computing in here. */
@@ -143,24 +146,38 @@ static void operation_done(const trib_result *result, void *user)
     pthread_mutex_lock(&table.lock);
     struct entry *entry = &table.entries[pending->number - 1];
     entry->is_busy = false;
-    if (told.status == TRIB_CLOSED && table.mixed != NULL && entry->engine == table.mixed) {
-        told.text = mixed_up; /* XLA raises the error of any operation of the program */
+    if (told.status == TRIB_CLOSED && table.closed_for_mixing != NULL && entry->engine == table.closed_for_mixing) {
+        told.text = table.mixing; /* XLA raises the error of any operation of the program */
     }
-    pthread_mutex_unlock(&table.lock);
     pending->completion.run = complete;
-    completion_post(&pending->completion, &told);
+    completion_post(&pending->completion, &told); /* copies the text */
+    pthread_mutex_unlock(&table.lock);
 }
 
-static int64_t attribute(const struct xla_call *call, const char *name)
+static const void *attribute_value(const struct xla_call *call, const char *name)
 {
     const struct xla_attributes *attributes = &call->attributes;
     for (int64_t i = 0; i < attributes->count; i++) {
         if (attributes->names[i]->length == strlen(name) &&
             memcmp(attributes->names[i]->bytes, name, strlen(name)) == 0) {
-            return *(const int64_t *)attributes->scalars[i]->value;
+            return attributes->values[i];
         }
     }
-    return 0;
+    return NULL;
+}
+
+static int64_t attribute(const struct xla_call *call, const char *name)
+{
+    const struct xla_scalar *scalar = attribute_value(call, name);
+    return scalar != NULL ? *(const int64_t *)scalar->value : 0;
+}
+
+/* Writes to `text` what is wrong, with the operation's name before it. */
+static void tell_of_call(const struct xla_call *call, char *text, const char *what)
+{
+    const struct xla_bytes *name = attribute_value(call, "name");
+    (void)snprintf(text, TRIB_ERROR_TEXT_SIZE, "%.*s: %s", name != NULL ? (int)name->length : 0,
+                   name != NULL ? name->bytes : "", what);
 }
 
 /* XLA asks a handler for its version by a call without arguments. Returns true if this is such a call. */
@@ -202,6 +219,56 @@ bool trib_jax_failure(char *text)
     return has_failed;
 }
 
+/* Remembers a place and tells in *is_known_out whether it was known. Returns false when out of memory. */
+static bool remember_place(uint64_t place, bool *is_known_out)
+{
+    if (place >= table.place_capacity) {
+        uint64_t capacity = place < 64 ? 128 : 2 * place;
+        bool *grown = realloc(table.places, capacity * sizeof *grown);
+        if (grown == NULL) {
+            return false;
+        }
+        memset(grown + table.place_capacity, 0, (capacity - table.place_capacity) * sizeof *grown);
+        table.places = grown;
+        table.place_capacity = capacity;
+    }
+    *is_known_out = table.places[place];
+    table.places[place] = true;
+    return true;
+}
+
+/* XLA calls this for each operation that it puts into a program. JAX has given each a number of its own, but for those
+ * of a function that JAX lowers once and a program has several times: XLA begins them in any order, on each worker in
+ * another one, and they would have one name. */
+struct xla_error *trib_jax_place(struct xla_call *call)
+{
+    if (answered_metadata(call)) {
+        return NULL;
+    }
+    bool is_known = false;
+    pthread_mutex_lock(&table.lock);
+    const bool has_memory = remember_place((uint64_t)attribute(call, "place"), &is_known);
+    pthread_mutex_unlock(&table.lock);
+    if (!has_memory) {
+        return error_of(call->api, "out of memory");
+    }
+    if (!is_known) {
+        return NULL;
+    }
+    char text[TRIB_ERROR_TEXT_SIZE];
+    tell_of_call(call, text,
+                 "it is in a function with a jit, checkpoint or loop of its own, which the program has twice, and "
+                 "workers could mix the two up: make a function for each, or jit(..., inline=True)");
+    return error_with_code(call->api, text, XLA_ERROR_UNIMPLEMENTED);
+}
+
+/* Workers mix up operations of one name that two threads begin, unless there is one worker. */
+static bool could_mix(const struct entry *entry)
+{
+    trib_engine_info info = {.struct_size = sizeof info};
+    return entry->is_busy && (trib_engine_get_info(entry->engine, &info) != TRIB_OK || info.worker_count > 1);
+}
+
 /* Fills the parameters of a call's operation and submits it. */
 static trib_status submit(const struct xla_call *call, trib_op_params *params, trib_op **op_out, trib_error *error)
 {
@@ -214,15 +281,18 @@ static trib_status submit(const struct xla_call *call, trib_op_params *params, t
     trib_status status = TRIB_CLOSED;
     if (entry == NULL || entry->engine == NULL) {
         *error = (trib_error){.status = TRIB_CLOSED,
-                              .text = "the program was compiled for an engine that has been closed: call it "
-                                      "through a function that is compiled after init()"};
-    } else if (entry->is_busy) {
+                              .text = "the program was compiled for an engine that has been closed, or for another "
+                                      "rank: call jax.clear_caches() after init() or resume()"};
+    } else if (could_mix(entry)) {
         /* XLA waits for all others that it has begun before it tells anyone, and they for the other workers, so the job
          * ends here. */
         status = TRIB_UNSUPPORTED;
         *error = (trib_error){.status = TRIB_UNSUPPORTED};
-        (void)snprintf(error->text, sizeof error->text, "%s", mixed_up);
-        table.mixed = entry->engine;
+        tell_of_call(call, table.mixing,
+                     "two programs at the same time have an operation of that name, and workers could mix the two up: "
+                     "give each its name");
+        memcpy(error->text, table.mixing, sizeof table.mixing);
+        table.closed_for_mixing = entry->engine;
         trib_engine_close(entry->engine, NULL, NULL);
     } else {
         params->tensor = entry->tensor;

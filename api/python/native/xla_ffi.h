@@ -9,7 +9,13 @@
 #include <stddef.h>
 #include <stdint.h>
 
-enum { XLA_EXTENSION_METADATA = 1, XLA_ERROR_INTERNAL = 13, XLA_API_MAJOR = 0, XLA_API_MINOR = 1 };
+enum {
+    XLA_EXTENSION_METADATA = 1,
+    XLA_ERROR_UNIMPLEMENTED = 12,
+    XLA_ERROR_INTERNAL = 13,
+    XLA_API_MAJOR = 0,
+    XLA_API_MINOR = 1
+};
 
 struct xla_extension {
     size_t struct_size;
@@ -72,7 +78,7 @@ struct xla_attributes {
     int64_t count;
     int *kinds;
     struct xla_bytes **names;
-    struct xla_scalar **scalars;
+    void **values; /* a number is an xla_scalar, a string an xla_bytes */
 };
 
 struct xla_call;

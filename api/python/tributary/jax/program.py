@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import inspect
+import itertools
 import math
 
 import jax
@@ -19,30 +20,37 @@ from .tensors import Declaration, native, number_of, type_of
 
 PUSH_PULL, BROADCAST, GATHER, SCATTER, EXCHANGE = range(5)  # as native/jax.c numbers them
 
-jax.ffi.register_ffi_target('tributary', jax.ffi.pycapsule(native.trib_jax_host), platform='cpu')
+_on_host = {
+    'instantiate': jax.ffi.pycapsule(native.trib_jax_place),
+    'execute': jax.ffi.pycapsule(native.trib_jax_host),
+}
+jax.ffi.register_ffi_target('tributary', _on_host, platform='cpu')
+# XLA fills a stream in one order on all workers, so a program may have a place twice there.
 jax.ffi.register_ffi_target('tributary_device', jax.ffi.pycapsule(native.trib_jax_device), platform='CUDA')
+_places = itertools.count()  # of operations that are lowered
 
-_exchange = core.Primitive('tributary')
-_exchange.def_impl(lambda value, **parameters: jax.jit(lambda x: _exchange.bind(x, **parameters))(value))
+_collective = core.Primitive('tributary')
+_collective.def_impl(lambda value, **parameters: jax.jit(lambda x: _collective.bind(x, **parameters))(value))
 
 
 def bind(value, kind, name, set_id, op=None, root=-1, priority=0, codec=None, rows=None):
     """Adds an operation to the program that is traced. rows: of the result, where it has others than the value."""
     parameters = dict(kind=kind, name=name, set_id=set_id, op=op, root=root, priority=priority, codec=codec, rows=rows)
-    return _exchange.bind(value, **parameters)
+    return _collective.bind(value, **parameters)
 
 
-@_exchange.def_abstract_eval
+@_collective.def_abstract_eval
 def _shaped(value, *, rows, **_parameters):
     return value if rows is None else jax.core.ShapedArray((rows, *value.shape[1:]), value.dtype)
 
 
-def _declaration(value, result, is_device, kind, name, set_id, priority, codec):
+def _declaration(value, result, is_device, kind, name, set_id, root, priority, codec):
     """Returns what declares the tensor of an operation."""
-    dtype = type_of(value.dtype, name)
+    dtype, members = type_of(value.dtype, name), process_sets.by_id(set_id)
     if kind in (PUSH_PULL, BROADCAST):
-        return Declaration(name, dtype, tuple(value.shape), set_id, priority, is_device, codec)
-    size, row = process_sets.by_id(set_id).size(), math.prod(value.shape[1:])
+        rank = members.rank() if kind == PUSH_PULL and root >= 0 else None
+        return Declaration(name, dtype, tuple(value.shape), set_id, priority, is_device, codec, rank=rank)
+    size, row = members.size(), math.prod(value.shape[1:])
     if kind == EXCHANGE:
         layout, shape, splits = _abi.TRIB_PAIRS, (), (value.shape[0] // size * row,) * size
     else:
@@ -81,12 +89,14 @@ def _lowering(target, is_device):
         (before,), (after,) = context.avals_in, context.avals_out
         _refuse_devices(context.module_context.axis_context, name)
         name = _unique(name, context.module_context)
-        number = number_of(_declaration(before, after, is_device, kind, name, set_id, priority, codec))
+        number = number_of(_declaration(before, after, is_device, kind, name, set_id, root, priority, codec))
         aliases = {0: 0} if rows is None else None
         rule = jax.ffi.ffi_lowering(target, operand_output_aliases=aliases, has_side_effect=True)
         return rule(
             context,
             value,
+            name=name,
+            place=np.int64(next(_places)),
             tensor=np.int64(number),
             kind=np.int64(kind),
             reduce=np.int64(REDUCTIONS.get(op, 0)),
@@ -100,8 +110,8 @@ def _lowering(target, is_device):
 
 # Newer JAX would lower operations that look alike once, for all of them.
 _each = {'cacheable': False} if 'cacheable' in inspect.signature(mlir.register_lowering).parameters else {}
-mlir.register_lowering(_exchange, _lowering('tributary', False), platform='cpu', **_each)
-mlir.register_lowering(_exchange, _lowering('tributary_device', True), platform='cuda', **_each)
+mlir.register_lowering(_collective, _lowering('tributary', False), platform='cpu', **_each)
+mlir.register_lowering(_collective, _lowering('tributary_device', True), platform='cuda', **_each)
 
 
 def _refuse_nonlinear(name, op):
@@ -111,11 +121,11 @@ def _refuse_nonlinear(name, op):
 
 def _jvp(values, tangents, *, name, op, **parameters):
     (value,), (tangent,) = values, tangents
-    result = _exchange.bind(value, name=name, op=op, **parameters)
+    result = _collective.bind(value, name=name, op=op, **parameters)
     if isinstance(tangent, ad.Zero):
         return result, ad.Zero.from_primal_value(result)
     _refuse_nonlinear(name, op)
-    return result, _exchange.bind(tangent, name=name + '.tangent', op=op, **parameters)
+    return result, _collective.bind(tangent, name=name + '.tangent', op=op, **parameters)
 
 
 def _transpose(cotangent, value, *, kind, name, set_id, op, root, priority, codec, rows):
@@ -124,8 +134,9 @@ def _transpose(cotangent, value, *, kind, name, set_id, op, root, priority, code
         return [ad.Zero(value.aval)]
     members, name = process_sets.by_id(set_id), name + '.gradient'
     if kind == BROADCAST:
-        total = bind(cotangent, PUSH_PULL, name, set_id, Sum, priority=priority, codec=codec)
+        total = bind(cotangent, PUSH_PULL, name, set_id, Sum, root, priority, codec)
         # On the others, too, the result depends on the sum: a program without a use for it would leave it out.
+        # A sum that has a root says that the program is for this rank.
         return [jnp.where(members.rank() == root, total, jnp.zeros_like(total))]
     if kind == GATHER:
         return [bind(cotangent, SCATTER, name, set_id, Sum, priority=priority, rows=value.aval.shape[0])]
@@ -136,15 +147,15 @@ def _transpose(cotangent, value, *, kind, name, set_id, op, root, priority, code
 
 
 # Sums, broadcasts and gathers are linear: their derivative is the same operation on tangents.
-ad.primitive_jvps[_exchange] = _jvp
-ad.primitive_transposes[_exchange] = _transpose
+ad.primitive_jvps[_collective] = _jvp
+ad.primitive_transposes[_collective] = _transpose
 
 
 def _batch(values, axes, *, rows, **parameters):
     if rows is None:  # an operation on elements: a batch is one larger array
-        return _exchange.bind(values[0], rows=None, **parameters), axes[0]
+        return _collective.bind(values[0], rows=None, **parameters), axes[0]
     value = jnp.moveaxis(values[0], axes[0], -1)  # a batch is longer rows
-    return _exchange.bind(value, rows=rows, **parameters), value.ndim - 1
+    return _collective.bind(value, rows=rows, **parameters), value.ndim - 1
 
 
-batching.primitive_batchers[_exchange] = _batch
+batching.primitive_batchers[_collective] = _batch

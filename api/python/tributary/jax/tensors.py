@@ -25,10 +25,11 @@ native.trib_jax_calls.argtypes, native.trib_jax_calls.restype = [ctypes.c_bool],
 native.trib_jax_failure.argtypes, native.trib_jax_failure.restype = [ctypes.c_char_p], ctypes.c_bool
 
 # What declares a tensor: row and splits are those of layouts other than whole, in elements. set_id: the set's number.
+# rank: the one that the program is for, or None if it is for all.
 Declaration = collections.namedtuple(
     'Declaration',
-    'name dtype shape set_id priority is_device codec layout row splits',
-    defaults=(0, False, None, _abi.TRIB_WHOLE, 1, None),
+    'name dtype shape set_id priority is_device codec layout row splits rank',
+    defaults=(0, False, None, _abi.TRIB_WHOLE, 1, None, None),
 )
 
 _numbers = {}  # declaration -> its number in the native table
@@ -59,8 +60,8 @@ process_sets.follow_removal(_set_removed)
 
 
 def suspend() -> None:
-    """Leaves the job; resume() joins it again. Programs that have been compiled can run again then, but for those whose
-    results are as long as the number of workers says."""
+    """Leaves the job; resume() joins it again. Programs that have been compiled can run again then, but for those that
+    depend on the number of workers, on a rank that is another one then, or on a process set."""
     global _suspended
     kept = dict(_numbers) or _suspended[0], dict(_counters) or _suspended[1]
     job.suspend()
@@ -74,10 +75,11 @@ def resume(num_workers: int, num_servers: int, global_rank: int, context: Any = 
     job.resume(num_workers, num_servers, global_rank, context)
     numbers, counters = _suspended
     for what, number in numbers.items():
-        if what.layout == _abi.TRIB_WHOLE and what.set_id == 0:
+        if what.layout == _abi.TRIB_WHOLE and what.set_id == 0 and what.rank in (None, job.rank()):
             native.trib_jax_reopen(number, job.engine()._handle, _declare(what).handle)
             _numbers[what] = number
-    _counters.update(counters)
+    # Operations that cannot go on are traced again by all, who count them from the start.
+    _counters.update({key: counters[key] for key in (('allreduce', 0), ('broadcast', 0)) if key in counters})
     _suspended = {}, {}
 
 
