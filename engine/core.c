@@ -345,7 +345,8 @@ static void tick(trib_reactor *reactor, trib_timer *timer)
     if (!core->closing && (overdue || may_close_links(core))) {
         finish_ending(core);
     } else if (!core->closing && trib_status_is_orderly(core->ended_status) && is_dispensable(core)) {
-        /* Members that sum may wait for this worker as long as it could contribute, and rank 0 waits for them. */
+        /* While such a link is up, owners wait for contributions that will not come, and rank 0 would wait for those
+         * owners. */
         close_links(core, true, true);
     } else if (core->closing && overdue && core->host.links != NULL) {
         close_links(core, false, false);

@@ -119,9 +119,10 @@ typedef bool trib_is_gone(void *user, const trib_contribution *what, char *text,
 /* Reports a receiver that waits for a round, with its lowest missing contributor and the number of missing ones. */
 typedef void trib_stalled(void *user, uint32_t receiver, const trib_contribution *what, uint32_t missing,
                           uint32_t missing_count);
-/* For `owes`: this process is a worker, and sums what its machine contributes through another one. */
-#define TRIB_SUM_FOR_OTHERS (UINT32_MAX - 1)
 typedef void trib_waits(void *user, uint32_t receiver, const trib_contribution *what);
+
+/* For `owes`: this process is a worker, and sums what its machine contributes through another rank of the machine. */
+#define TRIB_SUM_FOR_OTHERS (UINT32_MAX - 1)
 
 typedef struct trib_aggregator trib_aggregator;
 

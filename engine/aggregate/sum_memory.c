@@ -322,7 +322,7 @@ sum_round *trib_sum_round_take(trib_summation *self, uint32_t chunk_count)
     round->next = round->report_next = NULL;
     round->late = NULL;
     round->refused = TRIB_OK;
-    round->is_torn = false;
+    round->is_decided = round->is_torn = false;
     round->chunks_done = round->notified_count = round->come_count = round->partials_out = 0;
     round->receives = round->references = round->holds = 0;
     round->is_reported = false;

@@ -78,7 +78,7 @@ void trib_summation_each_open(trib_summation *self, trib_open_round *notify, voi
 {
     for (sum_round *round = self->oldest, *younger; round != NULL; round = younger) {
         younger = round->younger;
-        if (round->refused != TRIB_OK || round->late != NULL || round->chunks_done == round->what.chunk_count ||
+        if (round->refused != TRIB_OK || round->is_decided || round->chunks_done == round->what.chunk_count ||
             round->what.collective != TRIB_COLLECTIVE_ALL_REDUCE) {
             continue;
         }
@@ -137,18 +137,24 @@ static void exclude_from_key(trib_summation *self, sum_key *key, void *user)
         return;
     }
     what->keys++;
-    if (round->late != NULL || round->refused != TRIB_OK || what->status != TRIB_OK) {
+    if (round->is_decided || round->refused != TRIB_OK || what->status != TRIB_OK) {
         return;
     }
     if (round->what.collective != TRIB_COLLECTIVE_ALL_REDUCE) {
         trib_sum_round_refuse(self, round, TRIB_MISMATCH, "the workers disagree: only all-reduces have a quorum");
         return; /* a refused round stays: not all have come to it */
     }
+    bool is_full = true;
     for (uint32_t i = 0; i < self->config.contributor_count; i++) {
         if (!is_in(what->set, i) && has_begun(self, round, i)) {
             what->status = TRIB_PROTOCOL;
             return;
         }
+        is_full = is_full && is_in(what->set, i);
+    }
+    round->is_decided = true;
+    if (is_full) {
+        return; /* nobody is late, and sums may be out already: there is nothing that memory could be short of */
     }
     round->late = make_late(self, round, what->set);
     if (round->late == NULL) {
@@ -171,7 +177,11 @@ trib_status trib_summation_begin_late(trib_summation *self, const trib_contribut
 {
     sum_round *round = NULL;
     const trib_status status = trib_sum_begin_for_late(self, what, &round);
-    if (round != NULL && (round->late = make_late(self, round, set)) == NULL) {
+    if (round != NULL) {
+        round->is_decided = true;
+        round->late = make_late(self, round, set);
+    }
+    if (round != NULL && round->late == NULL) {
         trib_sum_round_refuse(self, round, TRIB_NO_MEMORY, "out of memory for a quorum");
     }
     return status == TRIB_NO_MEMORY ? TRIB_NO_MEMORY : TRIB_OK; /* else the contribution is refused as any other */

@@ -140,6 +140,7 @@ struct sum_round {
     uint64_t *arrived;       /* bit chunk * n + contributor */
     unsigned char *notified; /* [contributor]: a sum_notice */
     sum_late *late;          /* NULL: all contribute */
+    bool is_decided;         /* who contributes is settled (sum_quorum.c) */
     bool is_torn; /* an operand was taken back while it was read, so the round is refused before a sum goes out */
     char text[TRIB_ERROR_TEXT_SIZE];
 };

@@ -148,8 +148,8 @@ bool trib_summation_has_begun(const trib_summation *self, const trib_contributio
 /* Sets the bits of contributors that have begun the round in some key of the tensor. */
 void trib_summation_note_begun(trib_summation *self, uint32_t tensor, uint32_t round, unsigned char *begun);
 /* The round of the tensor goes on without the contributors whose bits are not set. Has no effect on keys that have not
- * come to the round, and the second time. *keys_out is the number of keys that have come to it. TRIB_PROTOCOL: some of
- * them has begun it. TRIB_NO_MEMORY. */
+ * come to the round, and the second time. *keys_out is the number of keys that have come to it. If memory runs out for
+ * the record of who is late, the round is refused. TRIB_PROTOCOL: some of them has begun it. */
 TRIB_CHECKED trib_status trib_summation_exclude(trib_summation *self, uint32_t tensor, uint32_t round,
                                                 const unsigned char *set, uint32_t *keys_out);
 /* Begins the round of that key for a contributor that is not in the set, and comes first of all. No effect if it is not

@@ -13,10 +13,11 @@
 /* Ids: workers have 0..n-1, in the order of their ranks; dedicated servers follow. */
 typedef struct trib_member_info {
     uint32_t roles;
-    bool sums;      /* a server, or a worker with a weight, or: */
-    bool stands_by; /* a worker that has no weight, sums its own, and may get a weight if links turn out otherwise */
-    bool placed;    /* its launcher told it which of the machine's processes it is */
-    bool subflows;  /* a link to it may have a connection by each of its addresses (link_subflow.h) */
+    bool sums; /* a server, or a worker with a weight, or: */
+    /* a worker that has no weight, sums its own, and may get a weight if links are not as measured at the start */
+    bool stands_by;
+    bool placed;   /* its launcher told it which of the machine's processes it is */
+    bool subflows; /* a link to it may have a connection by each of its addresses (link_subflow.h) */
     uint32_t reactors;
     uint64_t bandwidth;
     uint64_t kernel;                 /* id of the kernel it runs on, the same in containers; 0: unknown */

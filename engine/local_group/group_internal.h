@@ -5,7 +5,8 @@
 #include "engine/local_group/group.h"
 #include "engine/worker/worker.h"
 
-/* What the leader said of a round that this rank has not come to. */
+/* The leader's word on a round that this rank had not come to when it heard it. It is kept until later rounds of the
+ * tensor fail (TRIB_LEADER_KEPT), or the group ends. */
 typedef struct trib_group_failure {
     uint32_t tensor, round;
     trib_status status;

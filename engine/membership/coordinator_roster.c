@@ -44,12 +44,16 @@ static uint32_t local_size_of(const trib_coordinator *self, const trib_roster *r
     return local_size;
 }
 
-/* Decides whether shares follow the measured rates of links. If they do, workers without a share stand by for one,
- * unless that makes too many connections. Without dedicated servers they always stand by: what belongs to a worker
- * alone, or to a group of such workers, would else be with a worker that leaves when it is done with its own. */
+/* Decides whether shares follow the measured rates of links, and which workers without a share stand by. Where some
+ * workers have a share all others stand by: what belongs to a worker alone, or to two or a group of such workers, would
+ * else be with a worker that leaves when it is done with its own. Where no worker has a share, they stand by for one
+ * if shares follow, unless that makes too many connections. */
 static void stand_by(const trib_coordinator *self, trib_roster *roster, trib_place_member *members)
 {
-    const bool is_needed = roster->server_count == 0;
+    bool is_needed = false;
+    for (uint32_t i = 0; i < roster->worker_count; i++) {
+        is_needed = is_needed || roster->members[i].sums;
+    }
     const bool is_wanted = self->core->engine->config.shares == TRIB_SHARES_FOLLOW && !roster->survives;
     for (uint32_t i = 0; i < roster->worker_count; i++) {
         trib_member_info *info = &roster->members[i];

@@ -72,8 +72,9 @@ static trib_status classify_frame(const trib_link *link, const trib_frame *frame
     return status == TRIB_OK ? trib_server_find_sum(link, frame, sum_out, error) : status;
 }
 
-/* A late frame may name a group that has ended with its tensor, or another one that has its number now. Nobody waits
- * for a late withdrawal, whose tensor may end while it arrives: only a PUSH holds its round from the header on. */
+/* A late frame may name a group that has ended with its tensor, or another one that has its number now. Only a PUSH
+ * holds its round from the header on, so its tensor cannot end before its payload. Nobody waits for a late withdrawal,
+ * whose tensor may. */
 static bool is_of_ended(const trib_link *link, const trib_frame *frame)
 {
     const bool is_push = frame->type == TRIB_FRAME_PUSH && frame->group > 0;
@@ -198,7 +199,10 @@ trib_status trib_server_received(trib_link *link, const trib_frame *frame, const
                                  trib_error *error)
 {
     server_chunk chunk = {.link = link, .frame = frame, .sum = link->recv_claim.owner};
-    if ((chunk.sum == NULL || frame->type == TRIB_FRAME_WITHDRAW) && is_of_ended(link, frame)) {
+    if (!in_place && chunk.sum == NULL) {
+        return TRIB_OK; /* it was late at its header; since then its number may have gone to a new tensor */
+    }
+    if ((in_place || frame->type == TRIB_FRAME_WITHDRAW) && is_of_ended(link, frame)) {
         return TRIB_OK;
     }
     trib_assert(in_place == (chunk.sum == NULL)); /* a process announces no header for frames to itself */

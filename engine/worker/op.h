@@ -149,8 +149,7 @@ struct trib_op_core {
     trib_op_core *queue_next;      /* the tensor's pending or waiting list */
     uint32_t tasks_left;
     bool abort;           /* open tasks are to fail */
-    int64_t abort_ns;     /* time when `abort` was set */
-    uint32_t grace_parts; /* of the grace period that have passed */
+    uint32_t grace_parts; /* of the grace period, and of what devices get beyond it, that have passed */
     bool is_kept;         /* this core's part of the input is in the operation's copy */
     bool released;        /* this core will not touch the operation's buffers again */
     trib_timer grace;

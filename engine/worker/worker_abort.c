@@ -19,7 +19,8 @@
 #include "engine/worker/worker_orphan.h"
 
 #define GRACE_NS (2 * INT64_C(1000000000))
-#define GRACE_PARTS 8                    /* while the process stands still, one part of it passes at most */
+#define GRACE_PARTS 8 /* while the process stands still, one part of it passes at most */
+#define GRACE_PART_NS (GRACE_NS / GRACE_PARTS)
 #define AGAIN_NS (10 * INT64_C(1000000)) /* until a connection that broke for it has given buffers back */
 
 /* Returns the reason for the loss of a peer, worded for the other workers. */
@@ -98,8 +99,8 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
     trib_op_core *op_core = timer->user;
     trib_tensor_core *tensor = trib_tensor_core_of(core, op_core->op->tensor);
     bool held = false, waits = false;
-    if (op_core->grace_parts < GRACE_PARTS && ++op_core->grace_parts < GRACE_PARTS) {
-        trib_timer_arm(reactor, &op_core->grace, trib_now(reactor) + GRACE_NS / GRACE_PARTS);
+    if (++op_core->grace_parts < GRACE_PARTS) {
+        trib_timer_arm(reactor, timer, trib_now(reactor) + GRACE_PART_NS);
         return;
     }
     for (uint32_t i = 0; i < tensor->task_count; i++) {
@@ -114,13 +115,14 @@ static void grace_passed(trib_reactor *reactor, trib_timer *timer)
         held = held || task->held[TRIB_HOLD_DEVICE] > 0;
     }
     if (waits) {
+        op_core->grace_parts--; /* no part of it has passed when the timer fires */
         trib_timer_arm(reactor, timer, trib_now(reactor) + AGAIN_NS);
         return;
     }
-    const int64_t waited_ns = trib_now(reactor) - op_core->abort_ns, limit_ns = core->engine->config.peer_timeout_ns;
-    if (held && waited_ns < GRACE_NS + limit_ns) {
+    const int64_t more_ns = (op_core->grace_parts - GRACE_PARTS) * GRACE_PART_NS;
+    if (held && more_ns < core->engine->config.peer_timeout_ns) {
         /* A stopped local rank delays collectives and counts as lost only after the peer timeout. */
-        trib_timer_arm(reactor, &op_core->grace, op_core->abort_ns + GRACE_NS + limit_ns);
+        trib_timer_arm(reactor, timer, trib_now(reactor) + GRACE_PART_NS);
     } else if (held) {
         char text[TRIB_ERROR_TEXT_SIZE];
         snprintf(text, sizeof text,
@@ -141,10 +143,9 @@ void trib_worker_abort_active(trib_core *core, trib_op_core *op_core)
     }
     op_core->abort = true;
     op_core->grace_parts = 0;
-    op_core->abort_ns = trib_now(core->reactor);
     op_core->grace.fired = grace_passed;
     op_core->grace.user = op_core;
-    trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_NS / GRACE_PARTS);
+    trib_timer_arm(core->reactor, &op_core->grace, trib_now(core->reactor) + GRACE_PART_NS);
     uint32_t count = mine->task_count;
     for (uint32_t i = 0; i < count && mine->active == op_core; i++) {
         trib_pipeline_fail(core, &mine->tasks[i]);

@@ -20,6 +20,7 @@ typedef struct exchange {
     uint32_t done;
     trib_status status;
     int64_t at_ns;
+    int64_t timeout_ns; /* on a device: of the operation; 0: none */
 } exchange;
 
 static inline void sim_bed_on_done(const trib_result *result, void *user)
@@ -112,7 +113,7 @@ static inline trib_status sim_bed_hand_in_on_device(sim_job *job, uint32_t rank,
     params.input = params.output = what->buffer;
     params.done_cb = sim_bed_on_done;
     params.user = what;
-    params.timeout_ns = -1;
+    params.timeout_ns = what->timeout_ns > 0 ? what->timeout_ns : -1;
     params.root = root < 0 ? 0 : root;
     trib_engine *engine = job->members[rank].engine;
     const trib_status status = trib_tensor_declare(engine, &desc, &params.tensor, &error);

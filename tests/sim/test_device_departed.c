@@ -1,6 +1,6 @@
 /*
  * test_device_departed.c - a local rank leaves normally. No rank waits on a device for work that the departed rank
- * never does, and no rank is stopped that needs nothing from it.
+ * never does, and no rank is stopped that needs nothing from it, nor for devices that a suspended machine held up.
  */
 #include <stdio.h>
 #include <stdlib.h>
@@ -332,6 +332,48 @@ static void finished_collective_survives_a_departure(void **state)
     trib_host_world_free(world);
 }
 
+/* ---- A process that stands still ---- */
+
+/* The operation fails while the devices work on it, and then the machine is suspended for longer than devices have to
+ * give their buffers back. They had no time to: they have it after that. */
+static void suspended_devices_get_their_time(void **state)
+{
+    (void)state;
+    trib_host_world *world = trib_host_world_create();
+    trib_device_job *jobs[RANKS] = {NULL};
+    exchange exchanges[RANKS];
+    held = jobs;
+    sim_job *job = open_ranks(exchanges, world);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        exchanges[rank].timeout_ns = SECOND;
+        assert_true(hand_in(job, rank, -1, &exchanges[rank]));
+    }
+    const int64_t more_ns = job->members[0].engine->config.peer_timeout_ns;
+    run_for(job, 4 * SECOND); /* it fails, and the time in which links give back passes */
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        trib_sim_process_freeze(job->members[rank].process, true);
+    }
+    run_for(job, 2 * more_ns);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        trib_sim_process_freeze(job->members[rank].process, false);
+    }
+    run_for(job, more_ns / 4);
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        if (job->members[rank].ended_told) {
+            fail_msg("rank %u: %s", rank, job->members[rank].ended.text);
+        }
+        give_back(rank, TRIB_OK);
+    }
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, sim_bed_all_done, exchanges));
+    for (uint32_t rank = 0; rank < RANKS; rank++) {
+        assert_int_equal(exchanges[rank].status, TRIB_TIMEOUT);
+        assert_false(job->members[rank].ended_told);
+    }
+    close_ranks(job, exchanges);
+    held = NULL;
+    trib_host_world_free(world);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -340,6 +382,7 @@ int main(void)
         cmocka_unit_test(broadcast_root_may_leave_early),
         cmocka_unit_test(late_rank_is_released_after_a_departure),
         cmocka_unit_test(finished_collective_survives_a_departure),
+        cmocka_unit_test(suspended_devices_get_their_time),
     };
     return cmocka_run_group_tests_name("a local rank that leaves", tests, NULL, NULL);
 }

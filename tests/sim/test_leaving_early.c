@@ -223,6 +223,85 @@ static void slowest_worker_sums_for_itself(void **state)
     free(what.buffer);
 }
 
+static void limit_last_two_links(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
+{
+    (void)link;
+    const bool is_slow = member == job->config.workers - 1 || member == job->config.workers - 2;
+    config->bandwidth_bits = UINT64_C(1000000000) / (is_slow ? 10 : 1);
+    config->shares = TRIB_SHARES_FIXED;
+}
+
+/* Ranks 2 and 3 have slices for each other, and nobody else has any. */
+static trib_tensor *declare_pairs(sim_job *job, uint32_t rank)
+{
+    uint64_t splits[4] = {0};
+    trib_tensor *tensor = NULL;
+    trib_tensor_desc desc;
+    trib_tensor_desc_init(&desc, sizeof desc);
+    if (rank >= 2) {
+        splits[rank ^ 1] = COUNT;
+    }
+    desc.name = "pairs";
+    desc.dtype = TRIB_INT32;
+    desc.layout = TRIB_PAIRS;
+    desc.splits = splits;
+    desc.split_count = 4;
+    assert_int_equal(trib_tensor_declare(job->members[rank].engine, &desc, &tensor, NULL), TRIB_OK);
+    return tensor;
+}
+
+static void begin_all_to_all(sim_job *job, uint32_t rank, const int32_t *input, exchange *what)
+{
+    trib_op_params params;
+    trib_op_params_init(&params, sizeof params);
+    params.tensor = declare_pairs(job, rank);
+    params.input = input;
+    params.output = what->buffer;
+    params.output_bytes = COUNT * sizeof(int32_t);
+    params.done_cb = sim_bed_on_done;
+    params.user = what;
+    assert_int_equal(trib_all_to_all(job->members[rank].engine, &params, NULL, NULL), TRIB_OK);
+}
+
+/* Beside a dedicated server and two workers that sum, two workers have slow links and no share of what all sum. Their
+ * slices for each other do not need the others, which are done with the operation earlier. */
+static void slow_workers_exchange_for_themselves(void **state)
+{
+    (void)state;
+    exchange what[4];
+    int32_t *inputs[4];
+    sim_job_config config = sim_job_config_default(4, 1);
+    config.tweak = limit_last_two_links;
+    sim_job *job = sim_bed_open(&config);
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        what[rank] = (exchange){.buffer = calloc(COUNT, sizeof(int32_t))};
+        inputs[rank] = calloc(COUNT, sizeof(int32_t));
+        inputs[rank][7] = (int32_t)rank + 1;
+        assert_non_null(declare_pairs(job, rank));
+    }
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        if (rank == 3) { /* rank 2 has sent its slice, and the others are done and leave */
+            assert_int_equal(what[0].done + what[1].done, 2);
+            sim_job_leave(job, 0);
+            sim_job_leave(job, 1);
+            (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+        }
+        begin_all_to_all(job, rank, inputs[rank], &what[rank]);
+        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    }
+    for (uint32_t rank = 0; rank < 4; rank++) {
+        assert_int_equal(what[rank].done, 1);
+        if (what[rank].status != TRIB_OK) {
+            fail_msg("rank %u ended with %s", rank, trib_status_text(what[rank].status));
+        }
+        assert_int_equal(what[rank].buffer[7], rank == 2 ? 4 : rank == 3 ? 3 : 0);
+        free(what[rank].buffer);
+        free(inputs[rank]);
+    }
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+}
+
 /* Both workers of the first machine leave without a contribution. One of them keeps the membership, and so stays until
  * the others have left. They do not wait for what it could contribute. */
 static void first_machine_leaves(void **state)
@@ -253,8 +332,11 @@ static void first_machine_leaves(void **state)
 int main(void)
 {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(leave_at_once),        cmocka_unit_test(leave_after_one_broadcast),
-        cmocka_unit_test(leave_at_any_time),    cmocka_unit_test(slowest_worker_sums_for_itself),
+        cmocka_unit_test(leave_at_once),
+        cmocka_unit_test(leave_after_one_broadcast),
+        cmocka_unit_test(leave_at_any_time),
+        cmocka_unit_test(slowest_worker_sums_for_itself),
+        cmocka_unit_test(slow_workers_exchange_for_themselves),
         cmocka_unit_test(first_machine_leaves),
     };
     return cmocka_run_group_tests_name("leaving early", tests, NULL, NULL);

@@ -38,9 +38,9 @@ trib_status __wrap_trib_summation_exclude(trib_summation *self, uint32_t tensor,
                                           const unsigned char *set, uint32_t *keys_out)
 {
     is_deciding = lacks_memory;
-    lacks_memory = false;
     const trib_status status = __real_trib_summation_exclude(self, tensor, round, set, keys_out);
     is_deciding = false;
+    lacks_memory = lacks_memory && *keys_out == 0;
     return status;
 }
 
@@ -254,6 +254,7 @@ static sim_job *open_patient(exchange all[3], int32_t buffers[3])
     sim_job_config config = sim_job_config_default(3, 1);
     config.engine.quorum = 2;
     config.engine.quorum_timeout_ns = INT64_MAX;
+    config.engine.colocate = TRIB_COLOCATE_OFF;
     sim_job *job = sim_bed_open(&config);
     for (uint32_t i = 0; i < 3; i++) {
         all[i] = (exchange){.buffer = &buffers[i]};
@@ -370,11 +371,38 @@ static void sets_that_cannot_be(void **state)
 
 /* ---- No memory ---- */
 
+static bool has_decided(sim_job *job, void *argument)
+{
+    (void)argument;
+    return !lacks_memory && has_no_records(job, NULL);
+}
+
 static bool are_two_done(sim_job *job, void *argument)
 {
     (void)job;
     const exchange *all = argument;
     return all[0].done > 0 && all[1].done > 0;
+}
+
+/* The set is all workers, so there is nothing to keep of who is late: the operation goes on as any other. */
+static void no_memory_for_a_set_of_all(void **state)
+{
+    (void)state;
+    exchange all[3];
+    int32_t buffers[3] = {1, 10, 100};
+    sim_job *job = open_patient(all, buffers);
+    trib_engine *server = job->members[3].engine;
+    const unsigned char payload[1 + (TRIB_REACTORS_MAX + 1) * sizeof(uint32_t)] = {1 | 2 | 4};
+    injected frame = {.frame = {.type = TRIB_FRAME_QUORUM_SET,
+                                .tensor = find_id(job->members[0].engine),
+                                .round = 1,
+                                .payload_size = 1 + server->core_count * (uint32_t)sizeof(uint32_t)},
+                      .payload = payload};
+    lacks_memory = true;
+    inject(job, 3, &frame);
+    assert_int_equal(frame.status, TRIB_OK);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, has_decided, NULL));
+    end_patient(job, all);
 }
 
 /* Two of three are enough, and the server has no memory for the third one's absence: the operation fails on all of
@@ -416,7 +444,8 @@ int main(void)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_quorum_that_never_goes_on), cmocka_unit_test(everybody_gives_up),
         cmocka_unit_test(workers_that_disagree),       cmocka_unit_test(a_call_of_too_few),
-        cmocka_unit_test(sets_that_cannot_be),         cmocka_unit_test(no_memory_for_a_decision),
+        cmocka_unit_test(sets_that_cannot_be),         cmocka_unit_test(no_memory_for_a_set_of_all),
+        cmocka_unit_test(no_memory_for_a_decision),
     };
     return cmocka_run_group_tests_name("cases of a quorum", tests, NULL, NULL);
 }

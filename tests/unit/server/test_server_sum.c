@@ -9,6 +9,7 @@
 
 #include "engine/server/relay.h"
 #include "engine/server/server_sum.h"
+#include "engine/server/server_tensor.h"
 #include "stages/kernels/kernels.h"
 
 #define WORKERS 6u
@@ -169,6 +170,76 @@ static void malformed_withdrawals_are_rejected(void **state)
     bed_close(&self);
 }
 
+/* ---- A late withdrawal ---- */
+
+static void ignore_wake(trib_reactor *reactor)
+{
+    (void)reactor;
+}
+
+static bool is_here(const trib_reactor *reactor)
+{
+    (void)reactor;
+    return true;
+}
+
+static void note_served(trib_engine *engine, bool lacks_codec)
+{
+    (void)engine;
+    assert_false(lacks_codec);
+}
+
+static void serve(bed *self, uint32_t id)
+{
+    const trib_reactor_ops ops = {.wake = ignore_wake};
+    unsigned char payload[64];
+    trib_writer writer = {.data = payload, .capacity = sizeof payload};
+    trib_put_u32(&writer, CHUNK_BYTES);
+    trib_put_text(&writer, "new");
+    trib_put_text(&writer, "");
+    trib_put_u32(&writer, 0);
+    trib_put_u64(&writer, 0);
+    trib_put_u64(&writer, 1);
+    assert_false(writer.overflow);
+    const trib_frame frame = {.type = TRIB_FRAME_SERVE,
+                              .tensor = id,
+                              .size = CHUNK_BYTES,
+                              .dtype = TRIB_FLOAT32,
+                              .payload_size = (uint32_t)writer.size};
+    trib_error error = {.text = ""};
+    self->engine->env.on_thread = is_here;
+    self->engine->cores = &self->core;
+    self->core.reactor->ops = &ops;
+    self->core.reactor->owner = &self->core;
+    assert_int_equal(trib_server_take_serve(self->engine, &frame, payload, note_served, &error), TRIB_OK);
+    (void)trib_reactor_run_posts(self->core.reactor);
+    assert_false(trib_reactor_has_posts(self->core.reactor));
+    self->core.reactor->ops = NULL;
+}
+
+/* The withdrawal of a worker that has left is about a tensor that has ended. Before its text arrives, a new tensor gets
+ * the number. What was late at its header stays so. */
+static void a_withdrawal_whose_number_is_given_again(void **state)
+{
+    (void)state;
+    bed self;
+    bed_open(&self, 0);
+    self.link.peer = 1;
+    assert_int_equal(trib_departed_open(&self.engine->departed, WORKERS), TRIB_OK);
+    trib_departed_add(&self.engine->departed, 1, 0, 1);
+    const trib_frame late = {.type = TRIB_FRAME_WITHDRAW, .round = 1, .chunk_count = 1, .dtype = TRIB_FLOAT32};
+    trib_recv_target target = {.buffer = NULL};
+    trib_error error = {.text = ""};
+    assert_int_equal(trib_server_header(&self.link, &late, &target, &error), TRIB_OK);
+    assert_null(self.link.recv_claim.owner);
+    serve(&self, 0);
+    assert_false(trib_server_is_late(&self.link, &late));
+    assert_int_equal(trib_server_received(&self.link, &late, NULL, false, &error), TRIB_OK);
+    trib_server_forget_tensors(&self.core);
+    trib_departed_close(&self.engine->departed);
+    bed_close(&self);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -176,6 +247,7 @@ int main(void)
         cmocka_unit_test(machines_sum_first),
         cmocka_unit_test(shards_of_devices),
         cmocka_unit_test(malformed_withdrawals_are_rejected),
+        cmocka_unit_test(a_withdrawal_whose_number_is_given_again),
     };
     return cmocka_run_group_tests_name("server_sum", tests, NULL, NULL);
 }
