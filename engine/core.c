@@ -224,7 +224,8 @@ static void close_links(trib_core *core, bool flush, bool data_only)
     trib_link *next;
     for (trib_link *link = core->host.links; link != NULL; link = next) {
         next = link->next;
-        if (!data_only || link->purpose == TRIB_PURPOSE_DATA) {
+        /* A connection that is being made may be another one for a link that has yet to hand over its last frames. */
+        if (!data_only || (link->purpose == TRIB_PURPOSE_DATA && trib_link_is_up(link))) {
             trib_link_close_for(link, flush, cause);
         }
     }

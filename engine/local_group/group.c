@@ -101,6 +101,8 @@ static bool call_off_early(const trib_local_group *group, uint32_t tensor, uint3
 
 /* ---- The leader's word on rounds to come ---- */
 
+enum { FAILURES_MAX = 256 };
+
 static const trib_group_failure *find_failure(const trib_local_group *group, uint32_t tensor, uint32_t round)
 {
     const trib_group_failure *at = group->failures;
@@ -110,16 +112,20 @@ static const trib_group_failure *find_failure(const trib_local_group *group, uin
     return at;
 }
 
-/* Drops what is said of rounds of the tensor that are longer ago than the leader keeps a reason. */
+/* Drops what is said of rounds of the tensor that are longer ago than the leader keeps a reason, and the oldest of too
+ * many: tensors whose numbers are on their way are few. */
 static void drop_old_failures(trib_local_group *group, uint32_t tensor, uint32_t round)
 {
+    uint32_t kept = 1; /* the one that comes */
     for (trib_group_failure **at = &group->failures; *at != NULL;) {
         trib_group_failure *failure = *at;
-        if (failure->tensor == tensor && failure->round + TRIB_LEADER_KEPT < round) {
+        const bool is_past = failure->tensor == tensor && failure->round + TRIB_LEADER_KEPT < round;
+        if (is_past || kept == FAILURES_MAX) {
             *at = failure->next;
             free(failure);
         } else {
             at = &failure->next;
+            kept++;
         }
     }
 }
