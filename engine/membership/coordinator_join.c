@@ -161,10 +161,11 @@ void trib_coordinator_join_deadline_passed(trib_reactor *reactor, trib_timer *ti
     trib_coordinator_end_job(self, &cause);
 }
 
-/* Between two epochs a process without a roster is not the one that had that rank. */
+/* Between two epochs a process without the last roster is not the one that had that rank there. It may have stood still
+ * while the others went on without it. */
 static bool is_impostor(const trib_coordinator *self, uint32_t claimed, uint32_t epoch)
 {
-    return trib_formation_gathers(self) && claimed != TRIB_NO_MEMBER && epoch == 0;
+    return trib_formation_gathers(self) && claimed != TRIB_NO_MEMBER && epoch != self->core->engine->formation.epoch;
 }
 
 /* epoch: the number of the member's last roster, or 0. A server without the last one is a stranger, and must not take

@@ -4,6 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "engine/membership/coordinator_internal.h"
+#include "engine/membership/formation.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS = 3, SERVERS = 2, LOG_SIZE = 16384 };
@@ -215,6 +217,59 @@ static void a_joiner_that_comes_and_goes_gives_no_time(void **state)
     sim_job_free(job);
 }
 
+static bool is_epoch_over(sim_job *job, void *unused)
+{
+    (void)unused;
+    return trib_formation_gathers(job->members[0].engine->coordinator);
+}
+
+static bool passed_are(sim_job *job, void *argument)
+{
+    const uint32_t *passed = argument; /* by each worker, and in the last place the number that is awaited */
+    (void)job;
+    return passed[0] >= passed[WORKERS] && passed[2] >= passed[WORKERS];
+}
+
+static void advance(sim_job *job, uint32_t member, uint32_t *passed)
+{
+    trib_error error;
+    assert_int_equal(trib_membership_advance(job->members[member].engine, on_advanced, &passed[member], &error),
+                     TRIB_OK);
+}
+
+/* A worker stands still while the job gathers, and the others go on without it, so that another one has its rank. It
+ * comes back when the job gathers again, before that one: the place is not its own any more. */
+static void a_member_of_an_old_epoch_takes_no_place(void **state)
+{
+    (void)state;
+    sim_job_config config = sim_job_config_default(WORKERS, 0);
+    config.engine.survive = TRIB_SURVIVE_WORKERS;
+    config.engine.peer_timeout_ns = 2 * SECOND;
+    sim_job *job = sim_bed_open(&config);
+    uint32_t passed[WORKERS + 1] = {[WORKERS] = 1};
+    advance(job, 1, passed);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    trib_sim_process_freeze(job->members[1].process, true);
+    advance(job, 0, passed);
+    advance(job, 2, passed);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, passed_are, passed));
+    assert_int_equal(job->members[2].engine->member_id, 1);
+    advance(job, 2, passed);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 10, NULL, NULL);
+    trib_sim_process_freeze(job->members[2].process, true);
+    advance(job, 0, passed);
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + SECOND, is_epoch_over, NULL));
+    trib_sim_process_freeze(job->members[1].process, false);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
+    trib_sim_process_freeze(job->members[2].process, false);
+    passed[WORKERS] = 2;
+    assert_true(sim_job_run(job, trib_sim_now(job->sim) + 20 * SECOND, passed_are, passed));
+    assert_int_equal(passed[1], 0);
+    assert_non_null(strstr(job->members[1].engine->fate.text, "TRIB_RANK=-1"));
+    assert_true(sim_job_close(job, 60 * SECOND));
+    sim_job_free(job);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -222,6 +277,7 @@ int main(void)
         cmocka_unit_test(time_that_a_member_missed_ends_no_handshake),
         cmocka_unit_test(no_place_of_another_is_taken),
         cmocka_unit_test(a_joiner_that_comes_and_goes_gives_no_time),
+        cmocka_unit_test(a_member_of_an_old_epoch_takes_no_place),
     };
     return cmocka_run_group_tests_name("gathering", tests, NULL, NULL);
 }
