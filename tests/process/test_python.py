@@ -440,6 +440,23 @@ def a_script_that_ends_well_completes_operations():
         python_bed.run_workers(sys.executable, 2, '-c', ENDS_WELL, folder + '/end')
 
 
+STUCK = '''
+import threading, warnings
+from tributary import completions
+completions.CALLBACK_S = 0.01
+waits, never = completions.Completions(), threading.Event()
+waits.run_apart(never.wait)
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter('always')
+    waits.stop()
+assert ['has not returned' in str(one.message) for one in told] == [True], told
+'''
+
+
+def callbacks_that_do_not_return_are_left():
+    subprocess.run([sys.executable, '-c', STUCK], env=python_bed.environment(), check=True, timeout=60)
+
+
 def processes_find_together_without_an_address():
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, '-c', BOOTSTRAP, folder]
@@ -472,6 +489,7 @@ def main():
             ('byteps_variables', byteps_variables_are_read),
             ('timelines', timelines_are_for_chrome),
             ('bytepss_servers', bytepss_servers_run),
+            ('stuck_callbacks', callbacks_that_do_not_return_are_left),
             ('bootstrap', processes_find_together_without_an_address),
         ]
     )

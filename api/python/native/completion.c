@@ -10,7 +10,7 @@
 
 #include "engine/base/thread_signals.h"
 
-/* So many computations may wait for another operation's end at a time. */
+/* Computations may wait for other operations' ends, each on a thread; more of them wait for a thread to be free. */
 enum { THREADS_MAX = 64 };
 
 /* An engine's threads post under the lock: nothing is started under it. */

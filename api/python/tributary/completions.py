@@ -2,6 +2,9 @@
 
 import concurrent.futures
 import threading
+import warnings
+
+CALLBACK_S = 60  # for callbacks to return once all operations are complete
 
 
 class Completions:
@@ -49,7 +52,13 @@ class Completions:
         with self._condition:
             thread = self._thread
             if this is not thread:
-                self._condition.wait_for(lambda: not self._waiting and self._apart <= {this})
+                self._condition.wait_for(lambda: not self._waiting)  # operations end by themselves
+                if not self._condition.wait_for(lambda: not self._waiting and self._apart <= {this}, CALLBACK_S):
+                    warnings.warn(
+                        'a callback of a future has not returned for %g s: the engine is closed without it'
+                        % CALLBACK_S,
+                        stacklevel=2,
+                    )
             self._is_stopping = True
             self._condition.notify_all()
         if thread is not None and thread is not this:
