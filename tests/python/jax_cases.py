@@ -1,10 +1,10 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
 import concurrent.futures
-import functools
 import os
 import sys
 import threading
+import unittest.mock
 
 import jax
 import jax.numpy as jnp
@@ -12,6 +12,7 @@ import numpy as np
 import python_bed
 import tributary
 import tributary.jax as trib
+from tributary.jax.program import _Lowered as Lowered
 from tributary.jax.tensors import calls as ops_called
 from tributary.jax.tensors import checked_name
 
@@ -315,8 +316,8 @@ def suspended_and_resumed(rank, size):
 
 
 def functions_in_programs(rank, size):
-    """A program may have a function of its own jit, a loop or a checkpoint once. XLA would begin those that it has
-    twice in another order on each worker."""
+    """A program may have a function of its own jit, a checkpoint or a loop as often as it likes. XLA begins operations
+    that do not depend on each other in another order on each worker."""
     values = [jnp.full((200, 200), 1.0 + i) for i in range(6)]
     three = jnp.stack(values[:3])
 
@@ -326,48 +327,50 @@ def functions_in_programs(rank, size):
     def body(carry, x):
         return carry + reduced(x), None
 
-    def loop(xs):
-        return jax.lax.scan(body, xs[0], xs)[0]
+    def loop(xs, unroll=1):
+        return jax.lax.scan(body, xs[0], xs, unroll=unroll)[0]
 
-    def twice(function, values):
-        return [function(value @ value) for value in values]
+    inner, saved = jax.jit(reduced), jax.checkpoint(reduced)
+    for function in inner, saved, jax.jit(reduced, inline=True):
+        program = jax.jit(lambda values: [function(value @ value) for value in values])
+        for _ in range(10):
+            for i, result in enumerate(program(values)):
+                assert (result == size * 200 * (1.0 + i) ** 2).all(), i
 
-    inline = jax.jit(functools.partial(twice, jax.jit(reduced, inline=True)))(values)
-    of_its_own = jax.jit(lambda values: [jax.jit(lambda x: reduced(x))(value @ value) for value in values])(values)
-    for results in inline, of_its_own:
-        for i, result in enumerate(results):
-            assert (result == size * 200 * (1.0 + i) ** 2).all(), i
-    swept = jax.jit(lambda xs: jax.lax.map(reduced, xs))(of(rank, (20, 3)))
-    assert equal(swept, total((20, 3)))
-    assert (jax.jit(jax.jit(reduced))(values[1]) == 2.0 * size).all()
-    assert (jax.jit(loop)(three) == 1.0 + 6 * size).all()
-    gradient = jax.jit(jax.grad(lambda xs: loop(xs).sum()))(three)
-    assert (gradient == (size + jnp.array([1.0, 0, 0]))[:, None, None]).all()
-    gradient = jax.jit(jax.grad(lambda x: jax.checkpoint(lambda x: reduced(x) ** 2)(x).sum()))(values[0])
-    assert (gradient == 2 * size**2).all()
-    branches = jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, reduced, reduced, x))(values[2])
-    assert (branches == 3.0 * size).all()
-    inner = jax.jit(reduced)
-
-    def crossed(values):  # nothing overlaps, and yet each worker's first call would meet the other's second one
+    def crossed(values):  # nothing overlaps, and yet each worker's first call must not meet the other's second one
         first, second = values[:2] if rank == 0 else values[1::-1]
         done = inner(first)
         return done, inner(second + 0 * done)
 
-    python_bed.refused(
-        RuntimeError,
-        *(
-            (lambda: jax.block_until_ready(jax.jit(program)(values)), 'which the program has twice')
-            for program in (
-                crossed,
-                lambda values: twice(inner, values),
-                lambda values: inner(inner(values[0])),
-                lambda values: twice(jax.checkpoint(reduced), values),
-                lambda values: (loop(jnp.stack(values)), loop(jnp.stack(values) + 1)),
-            )
-        ),
+    first, second = jax.jit(crossed)(values)
+    assert (first == 1 + 2.0 * (size - 1)).all() and (second == 2 + 1.0 * (size - 1)).all()
+    assert (jax.jit(lambda x: inner(inner(x)))(values[1]) == 2.0 * size**2).all()
+    swept = jax.jit(lambda xs: jax.lax.map(inner, xs) + jax.lax.map(inner, xs, batch_size=8))(of(rank, (20, 3)))
+    assert equal(swept, 2 * total((20, 3)))
+    for unroll in 1, 2, True:
+        assert (jax.jit(lambda xs: loop(xs, unroll) + loop(xs + 1, unroll))(three) == 3.0 + 15 * size).all()
+        gradient = jax.jit(jax.grad(lambda xs: loop(xs, unroll).sum()))(three)
+        assert (gradient == (size + jnp.array([1.0, 0, 0]))[:, None, None]).all()
+    squared = jax.checkpoint(lambda x: reduced(x) ** 2)
+    gradient = jax.jit(jax.grad(lambda x: squared(squared(x)).sum()))(values[0])
+    assert (gradient == 4 * size**6).all()
+    branches = jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, inner, lambda x: 2 * inner(x), x) + inner(x))(values[2])
+    assert (branches == 6.0 * size).all()
+    repeated = jax.lax.while_loop(
+        lambda state: state[0] < 3, lambda state: (state[0] + 1, inner(inner(state[1]))), (0, 1.0)
     )
-    assert (jax.jit(reduced)(values[0]) == size).all()
+    assert repeated[1] == size**6
+
+
+def functions_that_are_lowered_once(rank, size):
+    """A JAX that keeps them where this package does not look would have two operations of one name in a program."""
+    inner = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
+    program = jax.jit(lambda x: inner(inner(x)))
+    with unittest.mock.patch.object(Lowered, '__setitem__', dict.__setitem__):
+        python_bed.refused(
+            RuntimeError, (lambda: jax.block_until_ready(program(jnp.ones(3))), 'has this operation twice')
+        )
+    assert (inner(jnp.ones(3)) == size).all()
 
 
 def one_name_in_two_programs(rank, size):
@@ -433,6 +436,7 @@ if __name__ == '__main__':
         like_gradients_in_one_program,
         codecs,
         functions_in_programs,
+        functions_that_are_lowered_once,
         one_name_in_two_programs,
         several_devices,
         functions_have_type_hints,

@@ -94,7 +94,7 @@ def all_cases(python, workers, *options, devices=1, only=()):
     output = python_bed.run_workers(
         python, workers, HERE + '/jax_cases.py', *only, options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
     )
-    assert output.count('is right') == (len(only) or 16) * workers, output[-1500:]
+    assert output.count('is right') == (len(only) or 17) * workers, output[-1500:]
 
 
 def main():
