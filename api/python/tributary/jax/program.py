@@ -112,8 +112,8 @@ def _unique(name, module):
 
 
 def _refuse_devices(context, name):
-    """Each device would run the operation, in no order that other workers know."""
-    if getattr(context, 'num_devices', None) != 1:  # shard_map's context has none
+    """Each device would run the operation, in no order that other workers know. shard_map's context has a mesh."""
+    if getattr(context, 'num_devices', getattr(getattr(context, 'mesh', None), 'size', 0)) != 1:
         raise UnsupportedError(
             '%s: the program runs on several devices, and a compiled operation is for a worker with one: take a worker '
             'for each device, or call it outside of jit, shard_map and pmap' % name
