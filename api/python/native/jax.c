@@ -237,9 +237,9 @@ static bool remember_place(uint64_t place, bool *is_known_out)
     return true;
 }
 
-/* XLA calls this for each operation that it puts into a program. Each has a number of its own (tributary/jax/program.py),
- * unless a JAX of another version keeps what it has lowered elsewhere. XLA begins operations in any order, on each worker
- * in another one, so no two may have one name. */
+/* XLA calls this for each operation that it puts into a program. Each has a number of its own, unless a JAX of another
+ * version keeps what it has lowered elsewhere (tributary/jax/program.py). XLA begins operations in any order, on each
+ * worker in another one, so no two may have one name. */
 struct xla_error *trib_jax_place(struct xla_call *call)
 {
     if (answered_metadata(call)) {
