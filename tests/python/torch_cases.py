@@ -229,6 +229,7 @@ def nothing_is_kept():
 
 def sets():
     size, rank = trib.size(), trib.rank()
+    assert trib.global_process_set.ranks == list(range(size)), trib.global_process_set
     if size == 1:
         raises(ValueError, lambda: trib.add_process_set([0]), 'already')
         return
