@@ -438,8 +438,15 @@ void trib_coordinator_end(trib_coordinator *self, const trib_cause *cause)
         return;
     }
     if (is_orderly) {
-        told =
-            trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_COORDINATOR, 0, TRIB_NO_MEMBER, LEFT_EARLY);
+        char text[TRIB_ERROR_TEXT_SIZE] = LEFT_EARLY;
+        const trib_config *config = &self->core->engine->config;
+        if ((config->roles & TRIB_ROLE_WORKER) != 0) {
+            snprintf(text, sizeof text,
+                     "%s: it waits for them for %.3g s (TRIB_CLOSE_TIMEOUT), so let all of them end at about the same "
+                     "time, with trib_barrier before the end, or set more",
+                     LEFT_EARLY, (double)config->close_timeout_ns / 1e9);
+        }
+        told = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_COORDINATOR, 0, TRIB_NO_MEMBER, text);
     } else if (told.subject_kind == TRIB_SUBJECT_MEMBER && told.subject == TRIB_NO_MEMBER) {
         told.subject_kind = TRIB_SUBJECT_COORDINATOR; /* a dedicated coordinator reports its own end */
     }

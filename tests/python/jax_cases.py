@@ -1,10 +1,10 @@
 """Cases of tributary.jax that every worker of a job runs. Each compares with what a worker computes by itself."""
 
 import concurrent.futures
-import functools
 import os
 import sys
 import threading
+import unittest.mock
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +12,12 @@ import numpy as np
 import python_bed
 import tributary
 import tributary.jax as trib
+from tributary.jax.program import _Lowered as Lowered
 from tributary.jax.tensors import calls as ops_called
 from tributary.jax.tensors import checked_name
+
+
+IS_GPU = os.environ.get('TRIB_DEVICE') == 'cuda'
 
 
 # What is expected is computed in numpy: JAX would compile each shape and type of it.
@@ -32,6 +36,12 @@ def total(shape, dtype=jnp.float32):
 def equal(got, expected):
     got = np.asarray(got)
     return got.dtype == expected.dtype and np.array_equal(got, expected)
+
+
+def ended(result):
+    """Waits for a result. On a GPU XLA's stream goes on behind an operation that has failed: check() tells of it."""
+    jax.block_until_ready(result)
+    trib.check()
 
 
 def reductions(rank, size):
@@ -118,8 +128,8 @@ def gathers_in_programs(rank, size):
         ragged = jnp.ones((rank + 1, 3))
         python_bed.refused(
             RuntimeError,
-            (lambda: jax.block_until_ready(jax.jit(trib.allgather)(ragged)), 'x3] in slices'),
-            (lambda: jax.block_until_ready(jax.jit(trib.alltoall)(jnp.ones((size * (rank + 1), 3)))), 'alltoall'),
+            (lambda: ended(jax.jit(trib.allgather)(ragged)), 'x3] in slices'),
+            (lambda: ended(jax.jit(trib.alltoall)(jnp.ones((size * (rank + 1), 3)))), 'alltoall'),
         )
 
 
@@ -169,6 +179,8 @@ def many_at_once(rank, size):
 
 def computations_do_not_wait_for_each_other(rank, size):
     """A function that follows an operation in one program ends only when another program's operation is over."""
+    if IS_GPU:
+        return  # one stream has all programs, one behind the other
     has_begun, is_over = threading.Event(), threading.Event()
 
     def wait(x):
@@ -260,18 +272,13 @@ def errors(rank, size):
     )
     if size > 1:
         turned = jnp.ones((2, 3) if rank % 2 else (3, 2))
-        python_bed.refused(tributary.MismatchError, (lambda: trib.allreduce(turned, name='turned'), 'turned'))
+        mismatch = tributary.TributaryError if IS_GPU else tributary.MismatchError  # a stream keeps the text alone
+        python_bed.refused(mismatch, (lambda: ended(trib.allreduce(turned, name='turned')), 'turned'))
         python_bed.refused(
             RuntimeError,
-            (lambda: jax.block_until_ready(jax.jit(lambda x: trib.broadcast(x, 0, 'as well'))(turned)), '3x2'),
+            (lambda: ended(jax.jit(lambda x: trib.broadcast(x, 0, 'as well'))(turned)), '3x2'),
+            (lambda: ended(jax.jit(lambda x: trib.allreduce(x, name='differs'))(jnp.ones(3 + rank))), 'differs'),
         )
-        try:
-            jax.block_until_ready(jax.jit(lambda x: trib.allreduce(x, name='differs'))(jnp.ones(3 + rank)))
-            trib.check()  # a GPU's stream goes on, and tells no one
-        except Exception as problem:
-            assert 'differs' in str(problem), problem
-        else:
-            raise AssertionError('workers disagreed, and nothing was raised')
     program = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
     assert (program(of(rank, (4,))) == total((4,))).all()
     if os.environ.get('TRIB_SERVERS', '0') != '0':
@@ -315,8 +322,8 @@ def suspended_and_resumed(rank, size):
 
 
 def functions_in_programs(rank, size):
-    """A program may have a function of its own jit, a loop or a checkpoint once. XLA would begin those that it has
-    twice in another order on each worker."""
+    """A program may have a function of its own jit, a checkpoint or a loop as often as it likes. XLA begins operations
+    that do not depend on each other in another order on each worker."""
     values = [jnp.full((200, 200), 1.0 + i) for i in range(6)]
     three = jnp.stack(values[:3])
 
@@ -326,54 +333,58 @@ def functions_in_programs(rank, size):
     def body(carry, x):
         return carry + reduced(x), None
 
-    def loop(xs):
-        return jax.lax.scan(body, xs[0], xs)[0]
+    def loop(xs, unroll=1):
+        return jax.lax.scan(body, xs[0], xs, unroll=unroll)[0]
 
-    def twice(function, values):
-        return [function(value @ value) for value in values]
+    inner, saved = jax.jit(reduced), jax.checkpoint(reduced)
+    for function in inner, saved, jax.jit(reduced, inline=True):
+        program = jax.jit(lambda values: [function(value @ value) for value in values])
+        for _ in range(10):
+            for i, result in enumerate(program(values)):
+                assert (result == size * 200 * (1.0 + i) ** 2).all(), i
 
-    inline = jax.jit(functools.partial(twice, jax.jit(reduced, inline=True)))(values)
-    of_its_own = jax.jit(lambda values: [jax.jit(lambda x: reduced(x))(value @ value) for value in values])(values)
-    for results in inline, of_its_own:
-        for i, result in enumerate(results):
-            assert (result == size * 200 * (1.0 + i) ** 2).all(), i
-    swept = jax.jit(lambda xs: jax.lax.map(reduced, xs))(of(rank, (20, 3)))
-    assert equal(swept, total((20, 3)))
-    assert (jax.jit(jax.jit(reduced))(values[1]) == 2.0 * size).all()
-    assert (jax.jit(loop)(three) == 1.0 + 6 * size).all()
-    gradient = jax.jit(jax.grad(lambda xs: loop(xs).sum()))(three)
-    assert (gradient == (size + jnp.array([1.0, 0, 0]))[:, None, None]).all()
-    gradient = jax.jit(jax.grad(lambda x: jax.checkpoint(lambda x: reduced(x) ** 2)(x).sum()))(values[0])
-    assert (gradient == 2 * size**2).all()
-    branches = jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, reduced, reduced, x))(values[2])
-    assert (branches == 3.0 * size).all()
-    inner = jax.jit(reduced)
-
-    def crossed(values):  # nothing overlaps, and yet each worker's first call would meet the other's second one
+    def crossed(values):  # nothing overlaps, and yet each worker's first call must not meet the other's second one
         first, second = values[:2] if rank == 0 else values[1::-1]
         done = inner(first)
         return done, inner(second + 0 * done)
 
-    python_bed.refused(
-        RuntimeError,
-        *(
-            (lambda: jax.block_until_ready(jax.jit(program)(values)), 'which the program has twice')
-            for program in (
-                crossed,
-                lambda values: twice(inner, values),
-                lambda values: inner(inner(values[0])),
-                lambda values: twice(jax.checkpoint(reduced), values),
-                lambda values: (loop(jnp.stack(values)), loop(jnp.stack(values) + 1)),
-            )
-        ),
+    first, second = jax.jit(crossed)(values)
+    assert (first == 1 + 2.0 * (size - 1)).all() and (second == 2 + 1.0 * (size - 1)).all()
+    assert (jax.jit(lambda x: inner(inner(x)))(values[1]) == 2.0 * size**2).all()
+    swept = jax.jit(lambda xs: jax.lax.map(inner, xs) + jax.lax.map(inner, xs, batch_size=8))(of(rank, (20, 3)))
+    assert equal(swept, 2 * total((20, 3)))
+    for unroll in 1, 2, True:
+        assert (jax.jit(lambda xs: loop(xs, unroll) + loop(xs + 1, unroll))(three) == 3.0 + 15 * size).all()
+        gradient = jax.jit(jax.grad(lambda xs: loop(xs, unroll).sum()))(three)
+        assert (gradient == (size + jnp.array([1.0, 0, 0]))[:, None, None]).all()
+    squared = jax.checkpoint(lambda x: reduced(x) ** 2)
+    gradient = jax.jit(jax.grad(lambda x: squared(squared(x)).sum()))(values[0])
+    assert (gradient == 4 * size**6).all()
+    branches = jax.jit(lambda x: jax.lax.cond(x[0, 0] > 0, inner, lambda x: 2 * inner(x), x) + inner(x))(values[2])
+    assert (branches == 6.0 * size).all()
+    repeated = jax.lax.while_loop(
+        lambda state: state[0] < 3, lambda state: (state[0] + 1, inner(inner(state[1]))), (0, 1.0)
     )
-    assert (jax.jit(reduced)(values[0]) == size).all()
+    assert repeated[1] == size**6
+
+
+def functions_that_are_lowered_once(rank, size):
+    """A JAX that keeps them where this package does not look would have two operations of one name in a program."""
+    if IS_GPU:
+        return  # its stream has the same order on all workers
+    inner = jax.jit(lambda x: trib.allreduce(x, trib.Sum))
+    program = jax.jit(lambda x: inner(inner(x)))
+    with unittest.mock.patch.object(Lowered, '__setitem__', dict.__setitem__):
+        python_bed.refused(
+            RuntimeError, (lambda: jax.block_until_ready(program(jnp.ones(3))), 'has this operation twice')
+        )
+    assert (inner(jnp.ones(3)) == size).all()
 
 
 def one_name_in_two_programs(rank, size):
     """Two threads run programs that have one name: the second one's operation is refused, and the job ends."""
-    if os.environ.get('TRIB_SERVERS', '0') != '0':
-        return  # servers of `tributary run` end with the job
+    if IS_GPU or os.environ.get('TRIB_SERVERS', '0') != '0':
+        return  # a GPU's stream has an order; servers of `tributary run` end with the job
     programs = [jax.jit(lambda x, i=i: trib.allreduce(x + i, trib.Sum, 'of both')) for i in range(2)]
     if size == 1:
         with concurrent.futures.ThreadPoolExecutor(2) as pool:
@@ -402,11 +413,16 @@ def one_name_in_two_programs(rank, size):
 
 
 def several_devices(rank, size):
-    """An array on several devices of a worker is reduced outside of programs, and refused within them."""
+    """An array on several devices of a worker is reduced outside of programs, and refused within them. A mesh may have
+    one device."""
+    spec = jax.sharding.PartitionSpec('devices')
+    alone = jax.sharding.Mesh(np.array(jax.devices()[:1]), ('devices',))
+    mapped = jax.shard_map(lambda x: trib.allreduce(x, trib.Sum), mesh=alone, in_specs=spec, out_specs=spec)
+    for function in mapped, jax.jit(mapped):
+        assert equal(jax.jit(lambda x: function(function(x)))(of(rank, (8, 2))), size * total((8, 2)))
     if len(jax.devices()) == 1:
         return
     mesh = jax.sharding.Mesh(np.array(jax.devices()), ('devices',))
-    spec = jax.sharding.PartitionSpec('devices')
     spread = jax.device_put(of(rank, (8, 2)), jax.sharding.NamedSharding(mesh, spec))
     for _ in range(2):
         assert equal(trib.allreduce(spread, trib.Sum), total((8, 2)))
@@ -433,6 +449,7 @@ if __name__ == '__main__':
         like_gradients_in_one_program,
         codecs,
         functions_in_programs,
+        functions_that_are_lowered_once,
         one_name_in_two_programs,
         several_devices,
         functions_have_type_hints,

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""tributary.jax with workers on this machine's processors. Prints `ok NAME` / `not ok NAME: why`, or one `skip NAME:
-why` and exits with 77.
+"""tributary.jax with workers on this machine's processors. With TRIB_DEVICE=cuda they are on its GPUs, which they share
+if there are fewer, and the interpreter must have a JAX for them. Prints `ok NAME` / `not ok NAME: why`, or one `skip
+NAME: why` and exits with 77.
 """
 
 import os
@@ -89,12 +90,29 @@ def layout_is_xlas(python):
         )
 
 
-def all_cases(python, workers, *options, devices=1, only=()):
+def on_processors(python, workers, names, options, devices):
     flags = '--xla_force_host_platform_device_count=%d' % devices
-    output = python_bed.run_workers(
-        python, workers, HERE + '/jax_cases.py', *only, options=options, JAX_PLATFORMS='cpu', XLA_FLAGS=flags
-    )
-    assert output.count('is right') == (len(only) or 16) * workers, output[-1500:]
+    settings = dict(JAX_PLATFORMS='cpu', XLA_FLAGS=flags)
+    return python_bed.run_workers(python, workers, HERE + '/jax_cases.py', *names, options=options, **settings)
+
+
+def on_gpus(python, workers, names, options, is_group):
+    """Each worker has a GPU, alone if there are as many. is_group: the GPUs sum first."""
+    listed = subprocess.run(['nvidia-smi', '-L'], capture_output=True, text=True, check=True).stdout.splitlines()
+    place = '$TRIB_RANK' if is_group else '0'
+    script = 'TRIB_DEVICE_RANK=%s CUDA_VISIBLE_DEVICES=$((TRIB_RANK %% %d)) exec "$0" "$@"' % (place, len(listed))
+    settings = dict(TRIB_DEVICE='cuda', TRIB_DEVICE_COUNT=str(workers if is_group else 1))
+    settings.update(JAX_PLATFORMS='cuda', XLA_PYTHON_CLIENT_PREALLOCATE='false')
+    command = [script, python, HERE + '/jax_cases.py', *names]
+    return python_bed.run_workers('sh', workers, '-c', *command, options=options, **settings)
+
+
+def all_cases(python, workers, *options, devices=1, only=(), is_group=False):
+    if os.environ.get('TRIB_DEVICE') == 'cuda':
+        output = on_gpus(python, workers, only, options, is_group)
+    else:
+        output = on_processors(python, workers, only, options, devices)
+    assert output.count('is right') == (len(only) or 17) * workers, output[-1500:]
 
 
 def main():
@@ -102,16 +120,19 @@ def main():
     if python is None:
         print('skip jax: ' + reason)
         return 77
-    return run_cases(
-        [
-            ('layout', lambda: layout_is_xlas(python)),
-            ('alone', lambda: all_cases(python, 1, devices=2)),
-            ('two_workers', lambda: all_cases(python, 2)),
-            ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
-            ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
-            ('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')),
-        ]
-    )
+    cases = [
+        ('layout', lambda: layout_is_xlas(python)),
+        ('alone', lambda: all_cases(python, 1, devices=2)),
+        ('two_workers', lambda: all_cases(python, 2)),
+        ('three_and_a_server', lambda: all_cases(python, 3, '-s', '1')),
+        ('ranks_change', lambda: all_cases(python, 3, only=['suspended_and_resumed'])),
+    ]
+    if os.environ.get('TRIB_DEVICE') == 'cuda':
+        group = ['reductions', 'transformed', 'gathers_in_programs', 'derivatives', 'trains', 'functions_in_programs']
+        cases.append(('two_in_a_group', lambda: all_cases(python, 2, only=group, is_group=True)))  # needs two GPUs
+    else:
+        cases.append(('example', lambda: python_bed.example_learns(python, 'train_jax.py', JAX_PLATFORMS='cpu')))
+    return run_cases(cases)
 
 
 if __name__ == '__main__':

@@ -237,9 +237,9 @@ static bool remember_place(uint64_t place, bool *is_known_out)
     return true;
 }
 
-/* XLA calls this for each operation that it puts into a program. JAX has given each a number of its own, but for those
- * of a function that JAX lowers once and a program has several times: XLA begins them in any order, on each worker in
- * another one, and they would have one name. */
+/* XLA calls this for each operation that it puts into a program. Each has a number of its own, unless a JAX of another
+ * version keeps what it has lowered elsewhere (tributary/jax/program.py). XLA begins operations in any order, on each
+ * worker in another one, so no two may have one name. */
 struct xla_error *trib_jax_place(struct xla_call *call)
 {
     if (answered_metadata(call)) {
@@ -257,8 +257,9 @@ struct xla_error *trib_jax_place(struct xla_call *call)
     }
     char text[TRIB_ERROR_TEXT_SIZE];
     tell_of_call(call, text,
-                 "it is in a function with a jit, checkpoint or loop of its own, which the program has twice, and "
-                 "workers could mix the two up: make a function for each, or jit(..., inline=True)");
+                 "XLA has this operation twice, and workers could mix the two up: a program that was lowered once is "
+                 "compiled again (lower it again), or this JAX lowers a function once that the program calls twice "
+                 "(make a function for each call, or jit(..., inline=True))");
     return error_with_code(call->api, text, XLA_ERROR_UNIMPLEMENTED);
 }
 

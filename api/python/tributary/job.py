@@ -124,27 +124,28 @@ def refuse_continue(what):
 def _join(settings, deadline):
     """Returns an engine that has joined. Under `tributary run --elastic` the launcher says where: each attempt has a
     coordinator of its own, and one that cannot form is followed by another. Without it a worker that begins anew may
-    come while others still leave the last job, and is rejected until they have."""
+    come while others still leave the last job. It is rejected until they have, and one that is rank 0 now finds its
+    address in use while the last rank 0 waits for them on the same machine."""
     global _has_newcomers
     rendezvous = launcher()
     while True:
-        place = {} if rendezvous is None else rendezvous.next_place()
-        made = Engine(**dict(byteps_variables.settings(), **dict(settings, **_place_settings(place))))
+        place, made = {} if rendezvous is None else rendezvous.next_place(), None
         try:
+            made = Engine(**dict(byteps_variables.settings(), **dict(settings, **_place_settings(place))))
             made.wait_ready(None if rendezvous is None else rendezvous.is_void)
             if rendezvous is not None:
                 rendezvous.tell_ready()
             _has_newcomers = place.get('has_newcomers', True)
             return made
-        except JobLostError as problem:
-            made.close()
+        except BaseException as problem:
+            if made is not None:
+                made.close()
+            if not isinstance(problem, JobLostError) or (rendezvous is not None and made is None):
+                raise
             if rendezvous is None:
-                if problem.status != _abi.TRIB_JOIN_FAILED or time.monotonic() > deadline:
+                if problem.status not in (_abi.TRIB_JOIN_FAILED, _abi.TRIB_SYSTEM) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)  # no event tells: the workers that still leave the last job know nothing of this one
-        except BaseException:
-            made.close()
-            raise
 
 
 # The launcher describes a place by these fields of trib_config.

@@ -71,9 +71,15 @@ class ProcessSet:
 class _GlobalProcessSet(ProcessSet):
     """All workers of the job."""
 
+    process_set_id = 0
+
     def __init__(self):
-        super().__init__([])
-        self.process_set_id = 0
+        pass  # ranks are those of the job that there is
+
+    @property
+    def ranks(self):
+        """All ranks of the job, or none before init()."""
+        return list(range(job.size())) if job.is_initialized() else []
 
     def engine(self):
         return job.engine()

@@ -65,19 +65,55 @@ def _declaration(value, result, is_device, kind, name, set_id, root, priority, c
 class _Names(collections.Counter):
     """How often a program that is lowered has used each name."""
 
+    uses = 0  # of all names
 
-def _unique(name, module):
-    """Returns the name, with a number where the program has it before: its operations may run at the same time."""
+
+class _Lowered(dict):
+    """What JAX has lowered of a program, and would call again where it is used again: a function with a jit of its own,
+    a checkpoint, the body of a loop. One with an operation is not kept and so lowered for each use, and its operations
+    have names of their own there."""
+
+    def __init__(self, kept, names):
+        super().__init__(kept)
+        self._names, self._begun = names, {}
+
+    def get(self, key, default=None):
+        if key not in self:
+            self._begun[key] = self._names.uses
+        return super().get(key, default)
+
+    def __missing__(self, key):
+        self._begun[key] = self._names.uses
+        raise KeyError(key)
+
+    def __setitem__(self, key, value):
+        if self._begun.pop(key, None) == self._names.uses:
+            super().__setitem__(key, value)
+
+
+def _names_of(module):
     names = next((kept for kept in module.keepalives if isinstance(kept, _Names)), None)
     if names is None:
         module.keepalives.append(names := _Names())
+    for cache in 'cached_primitive_lowerings', 'lowering_cache':
+        # A JAX without them has others, and a program that has an operation twice is refused by the native part.
+        if not isinstance(getattr(module, cache, names), (_Lowered, _Names)):
+            setattr(module, cache, _Lowered(getattr(module, cache), names))
+    return names
+
+
+def _unique(name, module):
+    """Returns the name, with a number where the program has it before: its operations may run at the same time. All
+    workers lower the same functions in the same order, so they give an operation the same number."""
+    names = _names_of(module)
+    names.uses += 1
     names[name] += 1
     return name if names[name] == 1 else '%s~%d' % (name, names[name] - 1)
 
 
 def _refuse_devices(context, name):
-    """Each device would run the operation, in no order that other workers know."""
-    if getattr(context, 'num_devices', None) != 1:  # shard_map's context has none
+    """Each device would run the operation, in no order that other workers know. shard_map's context has a mesh."""
+    if getattr(context, 'num_devices', getattr(getattr(context, 'mesh', None), 'size', 0)) != 1:
         raise UnsupportedError(
             '%s: the program runs on several devices, and a compiled operation is for a worker with one: take a worker '
             'for each device, or call it outside of jit, shard_map and pmap' % name
