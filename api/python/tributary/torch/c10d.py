@@ -1,4 +1,4 @@
-"""A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
+"""A backend for torch.distributed: init_process_group('tributary').
 
 The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of
 that engine. Point-to-point messages are not supported."""
@@ -11,7 +11,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from .. import _abi, job
+from .. import _abi, job, torch_backend
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
@@ -360,7 +360,7 @@ def _own_address():
 _world = {}  # the engine of the group of all processes, under the name 'engine'
 
 
-def _create(opts, _backend_options=None):
+def create(opts, _backend_options=None):
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
@@ -391,6 +391,4 @@ def _create(opts, _backend_options=None):
     return ProcessGroup(engine, rank, size)
 
 
-# PyTorch's flight recorder looks for a backend within a group, and this one is the group. The engine has its own trace.
-getattr(dist.distributed_c10d, '_FR_SELF_RECORDING_BACKENDS', set()).add('tributary')
-dist.Backend.register_backend('tributary', _create, extended_api=True, devices=['cpu', 'cuda'])
+torch_backend.register()
