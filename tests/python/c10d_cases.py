@@ -2,13 +2,15 @@
 itself."""
 
 import functools
+import os
 import shutil
 import tempfile
 import threading
 
 import torch
 import torch.distributed as dist
-import tributary.torch.c10d  # noqa: F401
+import tributary.torch.c10d
+from tributary import MismatchError
 
 
 def collectives(rank, size):
@@ -144,6 +146,9 @@ def names(rank, size):
     summed = torch.distributed._functional_collectives.all_reduce(torch.ones(3), 'sum', group)
     assert summed.tolist() == [size] * 3
     dist.destroy_process_group(group)
+    # init_method='tcp://HOST:PORT' tells where the store is, and the environment need not.
+    store = dist.PrefixStore('a', dist.PrefixStore('b', dist.TCPStore('127.0.0.1', 0, 1, True)))
+    assert tributary.torch.c10d._host_of(store) == '127.0.0.1' != os.environ['MASTER_ADDR']
 
 
 def deadlines(rank, size):
@@ -242,6 +247,24 @@ def end(group, size):
     assert has_ended == [[size] * 3], has_ended
 
 
+def disagreements(rank, size):
+    """Workers that call with different sizes, types or reductions all get an error at once, and the group goes on."""
+    mine = [torch.ones(7 + rank), torch.ones(5, dtype=[torch.float32, torch.int32][rank % 2]), torch.ones(3)]
+    op = [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]
+    calls = [lambda tensor=tensor: dist.all_reduce(tensor, op) for tensor in mine]
+    calls += [lambda: dist.reduce(torch.ones(7 + rank), 0), lambda: dist.broadcast(torch.ones(3), rank)]
+    for call in calls:
+        try:
+            call()
+        except MismatchError:
+            continue
+        raise AssertionError('workers that disagree were not told')
+    for _ in range(40):
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        assert total.tolist() == [size] * 3
+
+
 def refusals(rank, size):
     wide, rows = torch.zeros(2 * size, dtype=torch.float64), torch.ones(size + 1)
     for call in (
@@ -261,8 +284,14 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, callbacks, refusals):
+    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, callbacks, disagreements, refusals):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())
+    dist.destroy_process_group()
+    # A second group in the same store has an engine of its own.
+    dist.init_process_group('tributary')
+    again = torch.ones(3)
+    dist.all_reduce(again)
+    assert again.tolist() == [dist.get_world_size()] * 3
     dist.destroy_process_group()

@@ -346,9 +346,15 @@ class _TimedGroup:
         return self._timed(self._group.declare_once(*arguments, **keywords))
 
 
-def _own_address():
+def _host_of(store):
+    """Returns where the store of a group is, as the program said it by init_method or the environment."""
+    while hasattr(store, 'underlying_store'):
+        store = store.underlying_store
+    return getattr(store, 'host', None) or os.environ.get('MASTER_ADDR', '127.0.0.1')
+
+
+def _own_address(master):
     """Returns the address by which the others reach this process, as far as the way to the store tells."""
-    master = os.environ.get('MASTER_ADDR', '127.0.0.1')
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((master, 9))
@@ -371,7 +377,7 @@ def _create(opts, _backend_options=None):
         return ProcessGroup(group, rank, size)
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
-        store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
+        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
     device.choose()
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
@@ -386,6 +392,8 @@ def _create(opts, _backend_options=None):
         op_timeout_ns=timeout_ns,
     )
     engine.wait_ready()
+    if rank == 0:
+        store.delete_key('tributary')  # all have read it, and a group that is made later has an id of its own
     if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
