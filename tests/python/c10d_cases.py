@@ -284,7 +284,18 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, callbacks, disagreements, refusals):
+    for case in (
+        collectives,
+        groups,
+        data_parallel,
+        sharded,
+        names,
+        deadlines,
+        futures,
+        callbacks,
+        disagreements,
+        refusals,
+    ):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())

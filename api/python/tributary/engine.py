@@ -411,9 +411,10 @@ class Engine:
     def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=(), quorum=0):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
         name that comes again for another shape, or after the workers disagreed, gets a tensor of its own, with a number
-        behind the name: workers that use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
-        Workers whose shapes differ get MismatchError; () differs from none. quorum is the number of workers without
-        whose contributions its all-reduces do not go on; 0: as the job's setting says (TRIB_QUORUM)."""
+        behind the name: workers that use names alike number them alike. codec is the text of how its sums travel; None:
+        as the job's setting says. Workers whose shapes differ get MismatchError; () differs from none. quorum is the
+        number of workers without whose contributions its all-reduces do not go on; 0: as the job's setting says
+        (TRIB_QUORUM)."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
