@@ -97,6 +97,33 @@ def data_parallel(rank, size):
     assert torch.equal(least, most)
 
 
+def sparse(rank, size):
+    """Sums of sparse tensors are those of dense ones, and DistributedDataParallel takes sparse gradients."""
+
+    def part(of):
+        return torch.zeros(6, 2).index_fill_(0, torch.tensor([of, of + 1]), of + 1.0).to_sparse(1)
+
+    tensor = part(rank)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.to_dense(), sum(part(of).to_dense() for of in range(size)))
+    nothing = torch.zeros(6, 2).to_sparse()
+    dist.all_reduce(nothing)
+    assert nothing.to_dense().sum() == 0
+
+    def gradient(model, of):
+        model(torch.tensor([[of, of + 1, 0]])).sum().backward()
+        return next(model.parameters()).grad.to_dense()
+
+    alone = [gradient(torch.nn.EmbeddingBag(6, 2, mode='sum', sparse=True), of) for of in range(size)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.EmbeddingBag(6, 2, mode='sum', sparse=True))
+    assert torch.allclose(gradient(model, rank), sum(alone) / size)
+    try:
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    except NotImplementedError:
+        return
+    raise AssertionError('a maximum of sparse tensors was not refused')
+
+
 def sharded(rank, size):
     """Trains a model whose parameters are spread, saves it, and brings it back from rank 0's memory and from files."""
     from torch.distributed import checkpoint
@@ -288,6 +315,7 @@ if __name__ == '__main__':
         collectives,
         groups,
         data_parallel,
+        sparse,
         sharded,
         names,
         deadlines,

@@ -155,9 +155,29 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None):
         reduce = _reduction(opts)
+        if any(tensor.layout == torch.sparse_coo for tensor in tensors):
+            return self._sum_sparse(tensors, reduce)
         return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
 
     allreduce_coalesced = allreduce
+
+    def _sum_sparse(self, tensors, reduce):
+        """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
+        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+            raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
+        parts = [tensor.detach().coalesce() for tensor in tensors]
+        indices = [exchange.all_gather(self._engine, part.indices().t().contiguous()) for part in parts]
+        values = [exchange.all_gather(self._engine, part.values().contiguous()) for part in parts]
+
+        def finish():
+            for tensor, part, where, what in zip(tensors, parts, indices, values):
+                places = where.wait()[0].view(-1, part.sparse_dim()).t()
+                numbers = what.wait()[0].view(-1, *part.values().shape[1:])
+                total = torch.sparse_coo_tensor(places, numbers, tensor.shape, check_invariants=False).coalesce()
+                with torch.no_grad():  # what detach() returns has indices and values of its own
+                    tensor.copy_(total)
+
+        return self._work(exchange.merged(indices + values, finish), list(tensors))
 
     def reduce(self, tensors, opts):
         reduce = _reduction(opts)
