@@ -155,9 +155,29 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None):
         reduce = _reduction(opts)
+        if any(tensor.layout == torch.sparse_coo for tensor in tensors):
+            return self._sum_sparse(tensors, reduce)
         return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
 
     allreduce_coalesced = allreduce
+
+    def _sum_sparse(self, tensors, reduce):
+        """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
+        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+            raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
+        parts = [tensor.detach().coalesce() for tensor in tensors]
+        indices = [exchange.all_gather(self._engine, part.indices().t().contiguous()) for part in parts]
+        values = [exchange.all_gather(self._engine, part.values().contiguous()) for part in parts]
+
+        def finish():
+            for tensor, part, where, what in zip(tensors, parts, indices, values):
+                places = where.wait()[0].view(-1, part.sparse_dim()).t()
+                numbers = what.wait()[0].view(-1, *part.values().shape[1:])
+                total = torch.sparse_coo_tensor(places, numbers, tensor.shape, check_invariants=False).coalesce()
+                with torch.no_grad():  # what detach() returns has indices and values of its own
+                    tensor.copy_(total)
+
+        return self._work(exchange.merged(indices + values, finish), list(tensors))
 
     def reduce(self, tensors, opts):
         reduce = _reduction(opts)
@@ -346,9 +366,15 @@ class _TimedGroup:
         return self._timed(self._group.declare_once(*arguments, **keywords))
 
 
-def _own_address():
+def _host_of(store):
+    """Returns where the store of a group is, as the program said it by init_method or the environment."""
+    while hasattr(store, 'underlying_store'):
+        store = store.underlying_store
+    return getattr(store, 'host', None) or os.environ.get('MASTER_ADDR', '127.0.0.1')
+
+
+def _own_address(master):
     """Returns the address by which the others reach this process, as far as the way to the store tells."""
-    master = os.environ.get('MASTER_ADDR', '127.0.0.1')
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((master, 9))
@@ -371,7 +397,7 @@ def create(opts, _backend_options=None):
         return ProcessGroup(group, rank, size)
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
-        store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
+        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
     device.choose()
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
@@ -386,6 +412,8 @@ def create(opts, _backend_options=None):
         op_timeout_ns=timeout_ns,
     )
     engine.wait_ready()
+    if rank == 0:
+        store.delete_key('tributary')  # all have read it, and a group that is made later has an id of its own
     if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
