@@ -178,6 +178,19 @@ def names(rank, size):
     assert tributary.torch.c10d._host_of(store) == '127.0.0.1' != os.environ['MASTER_ADDR']
 
 
+def places(rank, size):
+    """Where processes run, from what they told each other: machines and GPUs that programs have chosen."""
+    find = tributary.torch.places.find
+    pair = ['a 0', 'a -1', 'b 1', 'b 0']
+    assert [tuple(find(pair, r)) for r in (1, 2)] == [(1, 2, True, False), (0, 2, True, True)]
+    assert tuple(find(['a 0', 'a 0'], 1)) == (1, 2, True, False)
+    uneven, mixed = ['a 0', 'a 1', 'b 0'], ['a 0', 'b 0', 'a 1', 'b 1']
+    assert [find(uneven, r).is_even for r in range(3)] == [False] * 3
+    assert tuple(find(mixed, 2)) == (1, 2, False, True)
+    store = dist.PrefixStore('places', dist.distributed_c10d._get_default_store())
+    assert tributary.torch.places.exchange(store, 'first', rank, size)[:3] == (rank, size, True)
+
+
 def deadlines(rank, size):
     """An operation that fails raises its error in backward(), and from a future."""
     group = dist.new_group(list(range(size)))
@@ -318,6 +331,7 @@ if __name__ == '__main__':
         sparse,
         sharded,
         names,
+        places,
         deadlines,
         futures,
         callbacks,
@@ -328,8 +342,8 @@ if __name__ == '__main__':
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())
     dist.destroy_process_group()
-    # A second group in the same store has an engine of its own.
-    dist.init_process_group('tributary')
+    # A second group in the same store has an engine of its own. It may be bound to a device.
+    dist.init_process_group('tributary', device_id=torch.device('cpu', 0))
     again = torch.ones(3)
     dist.all_reduce(again)
     assert again.tolist() == [dist.get_world_size()] * 3

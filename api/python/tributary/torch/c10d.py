@@ -15,7 +15,7 @@ from .. import _abi, job, torch_backend
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
-from . import device, exchange, futures
+from . import device, exchange, futures, places
 from .elements import contiguous
 
 _REDUCTIONS = [
@@ -123,6 +123,11 @@ class ProcessGroup(dist.ProcessGroup):
     def _set_group_desc(self, text):
         self._description = text
 
+    # It is its own backend on each device, and makes groups for new_group() in the engine, so none is split off.
+    def _get_backend(self, device):
+        return self
+
+    supports_splitting = False
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._description)
 
@@ -398,7 +403,8 @@ def create(opts, _backend_options=None):
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
         store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
-    device.choose()
+    own_id = store.get('tributary').decode()
+    place = places.exchange(store, 'tributary.' + own_id, rank, size)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
             'TRIB_SURVIVE=continue: torch.distributed divides by a number of workers that stays: take '
@@ -408,8 +414,9 @@ def create(opts, _backend_options=None):
         rank=rank,
         worker_count=size,
         server_count=0,
-        unique_id=bytes.fromhex(store.get('tributary').decode()),
+        unique_id=bytes.fromhex(own_id),
         op_timeout_ns=timeout_ns,
+        **device.choose_at(place),
     )
     engine.wait_ready()
     if rank == 0:
