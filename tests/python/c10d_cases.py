@@ -2,13 +2,15 @@
 itself."""
 
 import functools
+import os
 import shutil
 import tempfile
 import threading
 
 import torch
 import torch.distributed as dist
-import tributary.torch.c10d  # noqa: F401
+import tributary.torch.c10d
+from tributary import MismatchError
 
 
 def collectives(rank, size):
@@ -95,6 +97,33 @@ def data_parallel(rank, size):
     assert torch.equal(least, most)
 
 
+def sparse(rank, size):
+    """Sums of sparse tensors are those of dense ones, and DistributedDataParallel takes sparse gradients."""
+
+    def part(of):
+        return torch.zeros(6, 2).index_fill_(0, torch.tensor([of, of + 1]), of + 1.0).to_sparse(1)
+
+    tensor = part(rank)
+    dist.all_reduce(tensor)
+    assert torch.equal(tensor.to_dense(), sum(part(of).to_dense() for of in range(size)))
+    nothing = torch.zeros(6, 2).to_sparse()
+    dist.all_reduce(nothing)
+    assert nothing.to_dense().sum() == 0
+
+    def gradient(model, of):
+        model(torch.tensor([[of, of + 1, 0]])).sum().backward()
+        return next(model.parameters()).grad.to_dense()
+
+    alone = [gradient(torch.nn.EmbeddingBag(6, 2, mode='sum', sparse=True), of) for of in range(size)]
+    model = torch.nn.parallel.DistributedDataParallel(torch.nn.EmbeddingBag(6, 2, mode='sum', sparse=True))
+    assert torch.allclose(gradient(model, rank), sum(alone) / size)
+    try:
+        dist.all_reduce(tensor, dist.ReduceOp.MAX)
+    except NotImplementedError:
+        return
+    raise AssertionError('a maximum of sparse tensors was not refused')
+
+
 def sharded(rank, size):
     """Trains a model whose parameters are spread, saves it, and brings it back from rank 0's memory and from files."""
     from torch.distributed import checkpoint
@@ -144,6 +173,22 @@ def names(rank, size):
     summed = torch.distributed._functional_collectives.all_reduce(torch.ones(3), 'sum', group)
     assert summed.tolist() == [size] * 3
     dist.destroy_process_group(group)
+    # init_method='tcp://HOST:PORT' tells where the store is, and the environment need not.
+    store = dist.PrefixStore('a', dist.PrefixStore('b', dist.TCPStore('127.0.0.1', 0, 1, True)))
+    assert tributary.torch.c10d._host_of(store) == '127.0.0.1' != os.environ['MASTER_ADDR']
+
+
+def places(rank, size):
+    """Where processes run, from what they told each other: machines and GPUs that programs have chosen."""
+    find = tributary.torch.places.find
+    pair = ['a 0', 'a -1', 'b 1', 'b 0']
+    assert [tuple(find(pair, r)) for r in (1, 2)] == [(1, 2, True, False), (0, 2, True, True)]
+    assert tuple(find(['a 0', 'a 0'], 1)) == (1, 2, True, False)
+    uneven, mixed = ['a 0', 'a 1', 'b 0'], ['a 0', 'b 0', 'a 1', 'b 1']
+    assert [find(uneven, r).is_even for r in range(3)] == [False] * 3
+    assert tuple(find(mixed, 2)) == (1, 2, False, True)
+    store = dist.PrefixStore('places', dist.distributed_c10d._get_default_store())
+    assert tributary.torch.places.exchange(store, 'first', rank, size)[:3] == (rank, size, True)
 
 
 def deadlines(rank, size):
@@ -242,6 +287,24 @@ def end(group, size):
     assert has_ended == [[size] * 3], has_ended
 
 
+def disagreements(rank, size):
+    """Workers that call with different sizes, types or reductions all get an error at once, and the group goes on."""
+    mine = [torch.ones(7 + rank), torch.ones(5, dtype=[torch.float32, torch.int32][rank % 2]), torch.ones(3)]
+    op = [dist.ReduceOp.SUM, dist.ReduceOp.MAX][rank % 2]
+    calls = [lambda tensor=tensor: dist.all_reduce(tensor, op) for tensor in mine]
+    calls += [lambda: dist.reduce(torch.ones(7 + rank), 0), lambda: dist.broadcast(torch.ones(3), rank)]
+    for call in calls:
+        try:
+            call()
+        except MismatchError:
+            continue
+        raise AssertionError('workers that disagree were not told')
+    for _ in range(40):
+        total = torch.ones(3)
+        dist.all_reduce(total)
+        assert total.tolist() == [size] * 3
+
+
 def refusals(rank, size):
     wide, rows = torch.zeros(2 * size, dtype=torch.float64), torch.ones(size + 1)
     for call in (
@@ -261,8 +324,27 @@ def refusals(rank, size):
 
 if __name__ == '__main__':
     dist.init_process_group('tributary')
-    for case in (collectives, groups, data_parallel, sharded, names, deadlines, futures, callbacks, refusals):
+    for case in (
+        collectives,
+        groups,
+        data_parallel,
+        sparse,
+        sharded,
+        names,
+        places,
+        deadlines,
+        futures,
+        callbacks,
+        disagreements,
+        refusals,
+    ):
         case(dist.get_rank(), dist.get_world_size())
         print('rank %d: %s is right' % (dist.get_rank(), case.__name__), flush=True)
     end(dist.group.WORLD, dist.get_world_size())
+    dist.destroy_process_group()
+    # A second group in the same store has an engine of its own. It may be bound to a device.
+    dist.init_process_group('tributary', device_id=torch.device('cpu', 0))
+    again = torch.ones(3)
+    dist.all_reduce(again)
+    assert again.tolist() == [dist.get_world_size()] * 3
     dist.destroy_process_group()

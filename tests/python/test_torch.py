@@ -5,10 +5,13 @@ ok NAME: why`, or one `skip NAME: why` and exits with 77.
 
 import os
 import sys
+import tempfile
 
 sys.path.insert(0, os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), '..', '..', 'tools', 'scons'))
 import python_bed  # noqa: E402
+import wheel  # noqa: E402
 from cases import run_cases  # noqa: E402
 
 HERE = os.path.dirname(os.path.abspath(__file__))
@@ -59,7 +62,30 @@ def all_cases(python, workers, *options):
 def backend(python):
     command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '3', HERE + '/c10d_cases.py']
     output = python_bed.run(command, python_bed.environment())
-    assert output.count('is right') == 27, output[-1500:]
+    assert output.count('is right') == 36, output[-1500:]
+
+
+def backend_without_an_import(python):
+    """Where the package is installed PyTorch knows the backend's name. The folder stands for site-packages."""
+    program = (
+        'import torch, torch.distributed as dist\n'
+        'dist.init_process_group("tributary")\n'
+        'value = torch.ones(3) * (dist.get_rank() + 1)\n'
+        'dist.all_reduce(value)\n'
+        'assert value.tolist() == [3, 3, 3], value\n'
+        'print("the sum is right")\n'
+        'dist.destroy_process_group()\n'
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        os.mkdir(folder + '/tributary-0.dist-info')
+        for name, text in ('entry_points.txt', wheel.ENTRY_POINTS), ('METADATA', wheel.METADATA.format(version='0')):
+            with open(folder + '/tributary-0.dist-info/' + name, 'w') as file:
+                file.write(text)
+        with open(folder + '/train.py', 'w') as file:
+            file.write(program)
+        command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '2', folder + '/train.py']
+        output = python_bed.run(command, python_bed.environment(folder))
+    assert output.count('the sum is right') == 2, output[-1500:]
 
 
 def horovod_and_byteps_names(python):
@@ -130,6 +156,7 @@ def main():
             ('two_workers', all_cases(python, 2)),
             ('three_and_a_server', all_cases(python, 3, '-s', '1')),
             ('backend', lambda: backend(python)),
+            ('backend_without_an_import', lambda: backend_without_an_import(python)),
             ('alias', lambda: horovod_and_byteps_names(python)),
             ('places_of_names', lambda: places_of_names(python)),
             ('function_in_workers', lambda: function_in_workers(python)),

@@ -176,6 +176,7 @@ def wrong_use_is_told():
         'lacks',
     )
     optimizer = trib.DistributedOptimizer(torch.optim.SGD(model.parameters(), lr=0.1), model.named_parameters())
+    raises(ValueError, lambda: trib.DistributedOptimizer(optimizer, model.named_parameters()), 'already')
     batch = torch.ones(2, 16)
     loss_of(model, batch).backward()
     raises(RuntimeError, lambda: loss_of(model, batch).backward(), 'backward_passes_per_step')
@@ -199,6 +200,8 @@ def wrong_use_is_told():
     if trib.size() > 1:
         raises(ValueError, lambda: trib.alltoall(torch.ones(trib.size() + 1)), 'splits')
         raises(tributary.MismatchError, lambda: trib.allreduce(torch.ones(3 + trib.rank()), name='differs'), 'differs')
+        for count in 3, 4, 3:  # on one of the workers the name has had that size before
+            assert trib.allreduce(torch.ones(count), name='differs').tolist() == [1] * count
         turned = torch.ones(2, 3) if trib.rank() == 0 else torch.ones(3, 2)
         raises(tributary.MismatchError, lambda: trib.allreduce(turned, name='turned'), 'turned')
         raises(tributary.MismatchError, lambda: trib.broadcast(turned, 0, name='turned too'), 'turned too')

@@ -31,6 +31,8 @@ Tag: {tag}
 '''
 ENTRY_POINTS = '''[console_scripts]
 tributary = tributary.command:main
+[torch.backends]
+tributary = tributary.torch_backend:register
 '''
 
 

@@ -24,13 +24,14 @@ struct operation {
     int64_t number;    /* that the tensor's name ends with */
     bool is_zero;      /* the result, when the operation is over: of a reduction to another worker */
     trib_tensor *once; /* the operation's own tensor, which is released with it; NULL: the kernel's is kept */
+    trib_tensor *kept; /* the kernel's, of the n-th engine */
+    uint64_t engine;
 };
 
 TRIB_API void trib_tensorflow_set_engine(trib_engine *engine);
 TRIB_API void trib_tensorflow_set_group(uint64_t number, trib_group *group);
 TRIB_API uint64_t trib_tensorflow_calls(bool in_place);
 TRIB_API uint64_t trib_tensorflow_wait(int64_t milliseconds, bool all);
-TRIB_API void trib_tensorflow_forget(void);
 
 /* NULL before the engine is destroyed. */
 void trib_tensorflow_set_engine(trib_engine *engine)
@@ -38,6 +39,7 @@ void trib_tensorflow_set_engine(trib_engine *engine)
     pthread_mutex_lock(&trib_tf_job.lock);
     trib_tf_job.engine = engine;
     trib_tf_job.generation++;
+    trib_tf_job.engines++;
     trib_tf_job.group_count = 0;
     trib_tf_job.tensor_count = engine != NULL && engine != trib_tf_job.former ? 0 : trib_tf_job.tensor_count;
     trib_tf_job.former = engine != NULL ? engine : trib_tf_job.former;
@@ -114,25 +116,6 @@ void trib_tf_taken(bool is_gather)
     trib_tf_job.pending--;
     trib_tf_job.gathers -= is_gather;
     pthread_cond_broadcast(&trib_tf_job.taken);
-    pthread_mutex_unlock(&trib_tf_job.lock);
-}
-
-/* The end of the engine, or of a group, may have released it already. */
-static void release(trib_tensor *tensor)
-{
-    const trib_status status = trib_tensor_release(tensor, NULL);
-    (void)status;
-}
-
-/* Releases what kernels have declared: where the job goes on with others, they declare anew, as a worker that comes
- * does. No operation may be under way. */
-void trib_tensorflow_forget(void)
-{
-    pthread_mutex_lock(&trib_tf_job.lock);
-    for (size_t i = 0; i < trib_tf_job.tensor_count; i++) {
-        release(trib_tf_job.tensors[i]);
-    }
-    trib_tf_job.tensor_count = 0;
     pthread_mutex_unlock(&trib_tf_job.lock);
 }
 
@@ -251,6 +234,9 @@ static void finish(struct operation *operation, const char *text)
 static void finish_completion(struct completion *completion)
 {
     struct operation *operation = (struct operation *)completion;
+    if (completion->status == TRIB_MISMATCH && operation->kept != NULL) {
+        trib_tf_drop(operation->kept, operation->engine);
+    }
     if (operation->is_zero) {
         memset(TF_TensorData(operation->output), 0, TF_TensorByteSize(operation->output));
     }
@@ -262,7 +248,7 @@ static void finish_completion(struct completion *completion)
 static void operation_done(const trib_result *result, void *user)
 {
     struct operation *operation = user;
-    release(operation->once);
+    trib_tf_release(operation->once);
     operation->completion.run = finish_completion;
     completion_post(&operation->completion, result);
 }
@@ -293,28 +279,6 @@ static bool take_buffers(const struct kernel *kernel, struct operation *operatio
         TF_GetInput(operation->context, 0, &operation->input, status);
     }
     return TF_GetCode(status) == 0;
-}
-
-/* Remembers a tensor for trib_tensorflow_forget(). Kernels of one name share a tensor. The job is locked. */
-static trib_status remember(trib_tensor *tensor)
-{
-    struct job *job = &trib_tf_job;
-    for (size_t i = 0; i < job->tensor_count; i++) {
-        if (job->tensors[i] == tensor) {
-            return TRIB_OK;
-        }
-    }
-    if (job->tensor_count == job->tensor_capacity) {
-        const size_t capacity = job->tensor_capacity ? 2 * job->tensor_capacity : 64;
-        trib_tensor **grown = realloc(job->tensors, capacity * sizeof(trib_tensor *));
-        if (grown == NULL) {
-            return TRIB_NO_MEMORY;
-        }
-        job->tensors = grown;
-        job->tensor_capacity = capacity;
-    }
-    job->tensors[job->tensor_count++] = tensor;
-    return TRIB_OK;
 }
 
 /* Declares the kernel's tensor at its first use, and again for another engine or another size. A name that another
@@ -355,7 +319,7 @@ static trib_status declare(struct kernel *kernel, int64_t operation_number, cons
         status = trib_tensor_declare(trib_tf_job.engine, &desc, &kernel->tensor, error);
     }
     if (status == TRIB_OK && kernel->numbers == 0) {
-        status = remember(kernel->tensor);
+        status = trib_tf_remember(kernel->tensor);
     }
     if (status == TRIB_OK) {
         kernel->generation = trib_tf_job.generation;
@@ -408,6 +372,9 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
         if (kernel->numbers != 0) {
             operation->once = kernel->tensor;
             kernel->tensor = NULL;
+        } else {
+            operation->kept = kernel->tensor;
+            operation->engine = trib_tf_job.engines;
         }
         trib_tf_job.calls++;
         trib_tf_job.in_place += params.input == params.output;
@@ -415,7 +382,7 @@ static const char *submit(struct kernel *kernel, struct operation *operation, tr
         status = begin(kernel, operation, group, &params, error);
         if (status != TRIB_OK) {
             trib_tf_job.pending--;
-            release(operation->once);
+            trib_tf_release(operation->once);
         }
     }
     pthread_mutex_unlock(&kernel->lock);

@@ -18,12 +18,13 @@ enum { MAX_DIMS = 254, GLOBAL_SET = 0 };
 struct job {
     pthread_mutex_t lock;
     trib_engine *engine, *former; /* former: the last one that was there */
-    uint64_t generation;
-    uint64_t calls, in_place; /* for tests */
-    uint64_t pending;         /* operations whose results TensorFlow has not got yet */
-    uint64_t gathers;         /* those of them whose results the engine holds */
-    pthread_cond_t taken;     /* one of them less */
-    trib_tensor **tensors;    /* of all kernels, each once */
+    uint64_t generation;          /* also one more when kernels have to look up their tensors again */
+    uint64_t engines;             /* that there have been */
+    uint64_t calls, in_place;     /* for tests */
+    uint64_t pending;             /* operations whose results TensorFlow has not got yet */
+    uint64_t gathers;             /* those of them whose results the engine holds */
+    pthread_cond_t taken;         /* one of them less */
+    trib_tensor **tensors;        /* of all kernels, each once */
     size_t tensor_count, tensor_capacity;
     trib_group **groups; /* by the number of a process set; NULL where this worker is no member */
     uint64_t group_count;
@@ -64,6 +65,16 @@ trib_status trib_tf_group(const struct kernel *kernel, trib_group **group_out, t
 /* This worker's number in a group, or in the job (NULL), and how many members it has. The job is locked. */
 int trib_tf_rank(const trib_group *group);
 int trib_tf_size(const trib_group *group);
+
+/* Releases a tensor. The end of the engine, or of a group, may have done so already. */
+void trib_tf_release(trib_tensor *tensor);
+
+/* Remembers a tensor for trib_tensorflow_forget(). Kernels of one name share a tensor. The job is locked. */
+trib_status trib_tf_remember(trib_tensor *tensor);
+
+/* Gives up a tensor of the n-th engine, about which workers disagree: a later call in which they agree declares it
+ * anew. All of them have the error, and do so before TensorFlow gets it. */
+void trib_tf_drop(trib_tensor *tensor, uint64_t engine);
 
 /* TensorFlow has the result of an operation that counted as pending, and as a gather if it is one. */
 void trib_tf_taken(bool is_gather);

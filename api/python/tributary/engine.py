@@ -45,13 +45,14 @@ class Tensor:
     """A named tensor of an engine: type, size and priority are fixed, buffers come with each operation."""
 
     __slots__ = (
-        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device'),
+        *('engine', 'name', 'dtype', 'count', 'handle', 'is_device', 'is_disputed'),
         *('_params', '_fields', '_made', '_error', '_passed'),
     )
 
     def __init__(self, engine, name, dtype, count, handle, is_device):
         self.engine, self.name, self.dtype, self.count = engine, name, dtype, count
         self.handle, self.is_device = handle, is_device
+        self.is_disputed = False  # the workers disagree about it, so that it is of no use any more
         # Parameters are kept, so that an operation changes no more than it has to: to compare is much faster than to
         # write fields of a structure one by one.
         self._fields = None
@@ -88,9 +89,9 @@ class Tensor:
         if root >> 31 not in (0, -1):  # ctypes would cut it off
             raise ArgumentError('%s: root %d is not a rank' % (self.name, root))
         fields = source, target, reduce, root, stream, priority, output_bytes, input_bytes, flags, prescale, postscale
-        return functools.partial(self._start, function, fields, owner, value, self if is_once else None)
+        return functools.partial(self._start, function, fields, owner, value, is_once)
 
-    def _start(self, function, fields, owner, value, once):
+    def _start(self, function, fields, owner, value, is_once):
         engine = self.engine
         with engine._lock:
             engine._check()
@@ -100,7 +101,7 @@ class Tensor:
             if status < 0:
                 raise error_of(status, self._error.text)
             handle = self._made.value
-        operation = Operation(engine, handle, owner, value, once)
+        operation = Operation(engine, handle, owner, value, self, is_once)
         engine._live.add(operation)
         return operation
 
@@ -409,13 +410,17 @@ class Engine:
 
     def declare(self, name, dtype, count, priority=0, is_device=False, group=None, codec=None, shape=(), quorum=0):
         """Returns the tensor of that name, which is declared at its first use. All workers must declare it alike. A
-        name that comes again for another shape gets a tensor of its own, with a number behind the name: workers that
-        use names alike number them alike. codec is the text of how its sums travel; None: as the job's setting says.
-        Workers whose shapes differ get MismatchError; () differs from none. quorum is the number of workers without
-        whose contributions its all-reduces do not go on; 0: as the job's setting says (TRIB_QUORUM)."""
+        name that comes again for another shape, or after the workers disagreed, gets a tensor of its own, with a number
+        behind the name: workers that use names alike number them alike. codec is the text of how its sums travel; None:
+        as the job's setting says. Workers whose shapes differ get MismatchError; () differs from none. quorum is the
+        number of workers without whose contributions its all-reduces do not go on; 0: as the job's setting says
+        (TRIB_QUORUM)."""
         shape = tuple(shape) if len(shape) <= _abi.TRIB_TENSOR_DIMS_MAX else ()
         shapes = self._tensors.setdefault((name, group), {})
         key = (dtype, count, is_device, codec, shape, quorum)
+        if key in shapes and shapes[key].is_disputed:
+            disputed = shapes.pop(key)
+            shapes[disputed] = disputed  # it counts on, as it does on workers whose tensor had another shape
         if key not in shapes:
             full = '%s#%d' % (name, len(shapes)) if shapes else name
             shapes[key] = self.declare_once(

@@ -33,11 +33,12 @@ def _contributors_of(handle):
 class Operation:
     """One operation under way. It keeps the memory that it reads and writes alive until it is complete."""
 
-    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_once', '_lock', 'contributors')
+    __slots__ = ('_engine', '_handle', '_owner', '_value', '_error', '_tensor', '_is_once', '_lock', 'contributors')
 
-    def __init__(self, engine, handle, owner, value, once=None):
+    def __init__(self, engine, handle, owner, value, tensor=None, is_once=False):
         self._engine, self._handle, self._owner, self._value = engine, handle, owner, value
-        self._error, self._once = None, once  # a tensor that was declared for this operation alone
+        self._error, self._tensor = None, tensor
+        self._is_once = is_once  # the tensor was declared for this operation alone
         self.contributors = ()  # the ranks whose contributions are in the result, when it has succeeded
         self._lock = threading.Lock()
 
@@ -71,6 +72,8 @@ class Operation:
                 return  # another thread was faster
             if status < 0:
                 self._error = error_of(status, text)
+                if status == _abi.TRIB_MISMATCH and self._tensor is not None:
+                    self._tensor.is_disputed = True
             else:
                 self.contributors = _contributors_of(self._handle)
             if status >= 0 and callable(self._value):
@@ -79,8 +82,8 @@ class Operation:
         self._owner = None
         self._engine._forget(self)
         lib.trib_op_release(handle)
-        if self._once is not None:
-            lib.trib_tensor_release(self._once.handle, None)
+        if self._is_once:
+            lib.trib_tensor_release(self._tensor.handle, None)
 
     def stream_wait(self, stream):
         """Lets work that is put on a CUDA stream from now on start when the operation is over (device tensors only).

@@ -1,4 +1,4 @@
-"""A backend for torch.distributed: init_process_group('tributary'), after `import tributary.torch.c10d`.
+"""A backend for torch.distributed: init_process_group('tributary').
 
 The group of all processes has an engine, whose unique id goes through the group's store; other groups are groups of
 that engine. Point-to-point messages are not supported."""
@@ -11,11 +11,11 @@ import time
 import torch
 import torch.distributed as dist
 
-from .. import _abi, job
+from .. import _abi, job, torch_backend
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
-from . import device, exchange, futures
+from . import device, exchange, futures, places
 from .elements import contiguous
 
 _REDUCTIONS = [
@@ -123,6 +123,11 @@ class ProcessGroup(dist.ProcessGroup):
     def _set_group_desc(self, text):
         self._description = text
 
+    # It is its own backend on each device, and makes groups for new_group() in the engine, so none is split off.
+    def _get_backend(self, device):
+        return self
+
+    supports_splitting = False
     group_name = property(lambda self: self._name)
     group_desc = property(lambda self: self._description)
 
@@ -155,9 +160,29 @@ class ProcessGroup(dist.ProcessGroup):
 
     def allreduce(self, tensors, opts=None):
         reduce = _reduction(opts)
+        if any(tensor.layout == torch.sparse_coo for tensor in tensors):
+            return self._sum_sparse(tensors, reduce)
         return self._in_place(tensors, lambda tensor: exchange.all_reduce(self._engine, tensor, tensor, reduce))
 
     allreduce_coalesced = allreduce
+
+    def _sum_sparse(self, tensors, reduce):
+        """Sums sparse tensors in place: workers gather indices and values, and add up where indices meet."""
+        if reduce != _abi.TRIB_SUM or any(tensor.layout != torch.sparse_coo for tensor in tensors):
+            raise UnsupportedError('tributary: sparse tensors can only be summed, and with sparse ones alone')
+        parts = [tensor.detach().coalesce() for tensor in tensors]
+        indices = [exchange.all_gather(self._engine, part.indices().t().contiguous()) for part in parts]
+        values = [exchange.all_gather(self._engine, part.values().contiguous()) for part in parts]
+
+        def finish():
+            for tensor, part, where, what in zip(tensors, parts, indices, values):
+                places = where.wait()[0].view(-1, part.sparse_dim()).t()
+                numbers = what.wait()[0].view(-1, *part.values().shape[1:])
+                total = torch.sparse_coo_tensor(places, numbers, tensor.shape, check_invariants=False).coalesce()
+                with torch.no_grad():  # what detach() returns has indices and values of its own
+                    tensor.copy_(total)
+
+        return self._work(exchange.merged(indices + values, finish), list(tensors))
 
     def reduce(self, tensors, opts):
         reduce = _reduction(opts)
@@ -346,9 +371,15 @@ class _TimedGroup:
         return self._timed(self._group.declare_once(*arguments, **keywords))
 
 
-def _own_address():
+def _host_of(store):
+    """Returns where the store of a group is, as the program said it by init_method or the environment."""
+    while hasattr(store, 'underlying_store'):
+        store = store.underlying_store
+    return getattr(store, 'host', None) or os.environ.get('MASTER_ADDR', '127.0.0.1')
+
+
+def _own_address(master):
     """Returns the address by which the others reach this process, as far as the way to the store tells."""
-    master = os.environ.get('MASTER_ADDR', '127.0.0.1')
     try:
         with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
             probe.connect((master, 9))
@@ -360,7 +391,7 @@ def _own_address():
 _world = {}  # the engine of the group of all processes, under the name 'engine'
 
 
-def _create(opts, _backend_options=None):
+def create(opts, _backend_options=None):
     store, rank, size = opts.store, opts.group_rank, opts.group_size
     ranks = list(opts.global_ranks_in_group) or list(range(size))
     timeout = opts.timeout if isinstance(opts.timeout, datetime.timedelta) else datetime.timedelta(seconds=300)
@@ -371,8 +402,9 @@ def _create(opts, _backend_options=None):
         return ProcessGroup(group, rank, size)
     if rank == 0:
         is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
-        store.set('tributary', unique_id(None if is_said else _own_address() + ':0').hex())
-    device.choose()
+        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
+    own_id = store.get('tributary').decode()
+    place = places.exchange(store, 'tributary.' + own_id, rank, size)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
             'TRIB_SURVIVE=continue: torch.distributed divides by a number of workers that stays: take '
@@ -382,15 +414,16 @@ def _create(opts, _backend_options=None):
         rank=rank,
         worker_count=size,
         server_count=0,
-        unique_id=bytes.fromhex(store.get('tributary').decode()),
+        unique_id=bytes.fromhex(own_id),
         op_timeout_ns=timeout_ns,
+        **device.choose_at(place),
     )
     engine.wait_ready()
+    if rank == 0:
+        store.delete_key('tributary')  # all have read it, and a group that is made later has an id of its own
     if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
 
 
-# PyTorch's flight recorder looks for a backend within a group, and this one is the group. The engine has its own trace.
-getattr(dist.distributed_c10d, '_FR_SELF_RECORDING_BACKENDS', set()).add('tributary')
-dist.Backend.register_backend('tributary', _create, extended_api=True, devices=['cpu', 'cuda'])
+torch_backend.register()

@@ -11,6 +11,7 @@ import torch
 
 from .. import _abi, job
 from .._library import beside, call, initialised, lib
+from .places import Place
 
 
 def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
@@ -23,21 +24,42 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
     job.init(comm, process_sets, _may_continue=True, **settings)
 
 
-def choose():
+def choose() -> None:
     """Takes a GPU where the environment does not say which device to use, and every process of the machine can have one
     of its own. A GPU that the program has chosen already is kept."""
-    if 'TRIB_DEVICE' in os.environ or not _is_usable():
+    if not _may_choose():
         return
     os.environ['TRIB_DEVICE'] = 'cuda'
     config = initialised(_abi.trib_config(), lib.trib_config_init)
     call(lib.trib_config_from_env, ctypes.byref(config))
-    count = torch.cuda.device_count()
-    is_restricted = count == 1 and 'CUDA_VISIBLE_DEVICES' in os.environ  # each process sees its own GPU alone
-    if config.local_size > count and not is_restricted:
-        del os.environ['TRIB_DEVICE']  # NCCL does not sum between processes that share a GPU
-    elif not torch.cuda.is_initialized():
-        slot = int(os.environ.get('TRIB_LOCAL_RANK', config.local_rank))  # an elastic worker is a machine of its own
-        torch.cuda.set_device((slot if config.local_size == 1 else config.local_rank) % count)
+    if not _has_each_one(config.local_size):
+        del os.environ['TRIB_DEVICE']
+        return
+    slot = int(os.environ.get('TRIB_LOCAL_RANK', config.local_rank))  # an elastic worker is a machine of its own
+    # A program may have used the first GPU, which is every process's at the beginning, without having chosen it.
+    if not torch.cuda.is_initialized() or torch.cuda.current_device() == 0:
+        torch.cuda.set_device((slot if config.local_size == 1 else config.local_rank) % torch.cuda.device_count())
+
+
+def choose_at(place: Place) -> dict[str, Any]:
+    """Does the same for a process whose place on its machine is known; returns the engine's settings for it."""
+    if not _may_choose() or not _has_each_one(place.count):
+        return {}
+    if not place.has_own_gpu:
+        torch.cuda.set_device(place.index % torch.cuda.device_count())
+    if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
+        return {'device': 'cuda'}
+    return {'device': 'cuda', 'local_rank': place.index, 'local_size': place.count}
+
+
+def _has_each_one(count):
+    """True if each of so many processes can have a GPU of its own: NCCL does not sum between others."""
+    is_restricted = torch.cuda.device_count() == 1 and 'CUDA_VISIBLE_DEVICES' in os.environ  # each sees its own alone
+    return count <= torch.cuda.device_count() or is_restricted
+
+
+def _may_choose():
+    return 'TRIB_DEVICE' not in os.environ and _is_usable()
 
 
 def _is_usable():

@@ -1,7 +1,7 @@
 """Collectives on contiguous tensors of one engine: what ops.py (Horovod's names) and c10d.py (PyTorch's) are built on.
 
-Each function submits and returns a Handle. A name of None takes one that is counted for each kind, type and size, so
-workers must submit operations without names in the same order. Callbacks of futures count for themselves."""
+Each function submits and returns a Handle. A name of None takes one that is counted for each kind, so workers must
+submit operations without names in the same order. Callbacks of futures count for themselves."""
 
 import ctypes
 import math
@@ -14,8 +14,8 @@ from . import futures
 from .elements import bits_of, dtype_of, stream_of
 from .handles import Handle
 
-# Operations without a name share this many tensors of each kind, type and size, so that they overlap without growing in
-# number.
+# Operations without a name share this many names of each kind, and have a tensor for each type and size under them. So
+# they overlap without growing in number, and workers that disagree about type or size get an error.
 _SLOTS = 16
 
 
@@ -45,12 +45,11 @@ def _tensor(engine, kind, name, source, priority=0, codec=None, shape=()):
         return engine.declare_once(name, dtype_of(source, name), source.numel(), **options), True
     key = name, source.dtype, source.numel(), shape, is_cuda, codec
     known = engine.known.get(key) if name is not None else None  # to look it up so is cheaper than to describe it
-    if known is not None:
+    if known is not None and not known.is_disputed:
         return known, False
     dtype, count = dtype_of(source, name or kind), source.numel()
     if name is None:
-        key, shape = (kind, dtype, count, is_cuda, codec), ()
-        name = '%s.%d.%d.%d' % (kind, dtype, count, futures.counted(engine, key) % _SLOTS)
+        name = '%s.%d' % (kind, futures.counted(engine, kind) % _SLOTS)
         return engine.declare(name, dtype, count, priority, is_cuda, codec=codec), False
     declared = shape if math.prod(shape) == count else ()
     tensor = engine.known[key] = engine.declare(name, dtype, count, priority, is_cuda, codec=codec, shape=declared)
@@ -82,8 +81,7 @@ def all_reduce(
     engine, source, landing, reduce, name=None, priority=0, value=None, codec=None, prescale=1.0, postscale=1.0
 ):
     """landing = reduction of all workers' sources. They may be the same tensor."""
-    kind = 'all_reduce.%d' % reduce if name is None else None
-    tensor, is_once = _tensor(engine, kind, name, source, priority, codec=codec, shape=source.shape)
+    tensor, is_once = _tensor(engine, 'all_reduce', name, source, priority, codec=codec, shape=source.shape)
     operation = tensor.submit(
         lib.trib_push_pull,
         source.data_ptr(),
@@ -102,7 +100,9 @@ def all_reduce(
 def broadcast(engine, tensor, root, name=None, value=None):
     """Every worker's tensor becomes the root's. Any type will do: the bytes are sent."""
     flat = bits_of(tensor)
-    declared, is_once = _tensor(engine, 'broadcast', name, flat, shape=tensor.shape)
+    # A thread that saves a checkpoint broadcasts objects beside the training: each size counts for itself.
+    kind = 'broadcast.%s.%d' % (flat.dtype, flat.numel()) if name is None else 'broadcast'
+    declared, is_once = _tensor(engine, kind, name, flat, shape=tensor.shape)
     operation = declared.submit(
         lib.trib_broadcast,
         flat.data_ptr(),
@@ -279,7 +279,7 @@ def reduce_to(engine, source, landing, root, reduce):
     """landing on the root = reduction of all workers' sources; elsewhere it is not used."""
     near = source.cpu()  # on devices only groups reduce to one worker
     target = _like(landing, near)
-    tensor, is_once = _tensor(engine, 'reduce.%d' % reduce, None, near)
+    tensor, is_once = _tensor(engine, 'reduce', None, near)
     operation = tensor.submit(
         lib.trib_reduce_to,
         near.data_ptr(),

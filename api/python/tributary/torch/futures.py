@@ -47,14 +47,16 @@ def next_line(engine):
 def future_of(operations, outcome, its_line):
     """Returns a future of what outcome(None) returns when operations, pairs of a Handle's, are complete."""
     # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
-    complete = torch.futures.Future()
+    device = operations[0][1] if operations else None
+    complete = torch.futures.Future(devices=[device] if device is not None else None)
     future = complete.then(outcome)
-    if operations and operations[0][1] is not None:
-        complete.set_result(None)  # on a GPU the stream waits, and this thread only for the launch
-        return future
     _lines[future] = its_line
     if not operations:
         complete.set_result(None)
+    elif device is not None:
+        # The caller goes on giving work to the GPU, while the other workers may not have come so far.
+        operations[0][0].run_apart(functools.partial(_complete_at_launch, operations, complete))
+        return future
     count = itertools.count(1)
 
     def finish(_unused):
@@ -65,6 +67,16 @@ def future_of(operations, outcome, its_line):
     for operation, _ in operations:
         operation.future().add_done_callback(finish)
     return future
+
+
+def _complete_at_launch(operations, complete):
+    """Completes a future when the GPU has been given its operations. Callbacks run on streams that wait for these."""
+    for operation, device in operations:
+        try:
+            operation.stream_wait(torch.cuda.Stream(device).cuda_stream)
+        except RuntimeError:
+            pass  # outcome() raises it
+    complete.set_result(None)
 
 
 def _inside(its_line, callback):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import threading
 from typing import Any
 
@@ -12,8 +13,9 @@ from ..errors import ArgumentError
 # Handles that nobody has waited for yet, by the name that the caller gave.
 in_flight = {}
 
-# Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait.
-_unseen = []
+# Operations whose end a stream waits for and no thread yet. Their errors are raised by a later wait. Threads take them
+# out and put them in at once, each step of which a deque does as a whole.
+_unseen = collections.deque()
 
 
 class Handle:
@@ -52,11 +54,15 @@ class Handle:
 
 def raise_unseen():
     """Raises the error of an operation that a stream waited for, if one failed."""
-    pending = []
-    finished = [operation for operation in _unseen if operation.done() or pending.append(operation)]
-    _unseen[:] = pending
-    for operation in finished:
-        operation.wait()
+    for _ in range(len(_unseen)):
+        try:
+            operation = _unseen.popleft()
+        except IndexError:  # another thread has taken it
+            return
+        if operation.done():
+            operation.wait()
+        else:
+            _unseen.append(operation)
 
 
 def poll(handle: Any) -> bool:

@@ -326,6 +326,8 @@ def DistributedOptimizer(
     sparse_as_dense           makes sparse gradients dense before they are sent; else indices and values are gathered
     """
     op = reduction_of(op)
+    if isinstance(getattr(optimizer, '_exchange', None), _Exchange):
+        raise ArgumentError('optimizer: it is a DistributedOptimizer already: use it as it is, or give the one inside')
     if gradient_predivide_factor != 1.0 and op != Average:
         raise ArgumentError('gradient_predivide_factor needs op=Average')
     if backward_passes_per_step < 1:
