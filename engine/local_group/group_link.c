@@ -218,7 +218,24 @@ void trib_group_adopt(trib_link *link)
         return;
     }
     group->links[local_rank] = link;
+    group->awaited &= ~(UINT64_C(1) << local_rank);
     send_group_id(group, link);
+    if (group->ended) {
+        trib_link_close_for(link, true, &link->core->engine->cause);
+    }
+}
+
+bool trib_group_awaits_ranks(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    const trib_local_group *group = core->reactor->index == 0 ? engine->group : NULL;
+    bool awaits = false;
+    for (uint32_t i = 0; group != NULL && i < group->local_size; i++) {
+        int64_t since_ns;
+        awaits = awaits || ((group->awaited >> i & 1) != 0 &&
+                            !trib_departed_has(&engine->departed, group->machine * group->local_size + i, &since_ns));
+    }
+    return awaits;
 }
 
 /* ---- Life ---- */
@@ -255,6 +272,9 @@ static trib_status open_leader(trib_local_group *group, trib_error *error)
         &upcalls);
     if (group->leader == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");
+    }
+    for (uint32_t i = 1; i < group->local_size; i++) {
+        group->awaited |= UINT64_C(1) << i;
     }
     atomic_fetch_add(&core->engine->device_jobs, 1);
     group->id_job.kind = TRIB_DEVICE_MAKE_ID;
