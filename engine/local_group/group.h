@@ -35,7 +35,7 @@ uint32_t trib_group_carried_out(const trib_core *core);
 /* Core 0: true if the device has given back all jobs of collectives. */
 bool trib_group_is_through(const trib_core *core);
 /* Core 0, when a member has left in good order or a collective has begun: ends the job if this rank waits for one
- * that left. */
+ * that left, for its part of a collective or for the group's name. */
 void trib_group_check_departed(trib_core *core);
 /* Core 0: takes an accepted link of a local rank after its handshake. */
 void trib_group_adopt(trib_link *link);
