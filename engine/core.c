@@ -237,7 +237,8 @@ static bool is_still_called(const trib_core *core)
 {
     const trib_engine *engine = core->engine;
     const bool is_announced = engine->member == NULL || atomic_load(&engine->leave_settled);
-    return !is_announced || (!atomic_load(&engine->job_over) && trib_wireup_awaits(core));
+    return !is_announced ||
+           (!atomic_load(&engine->job_over) && (trib_wireup_awaits(core) || trib_group_awaits_ranks(core)));
 }
 
 /* True if no other member needs a core that leaves in good order: sums that others wait for have been sent. */

@@ -256,7 +256,8 @@ static void copy_done(trib_send_record *out, trib_status status)
 /* NOLINTNEXTLINE(misc-no-recursion): it closes without a flush, and only a flush sends */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size)
 {
-    if (link->state == TRIB_LINK_CLOSING) {
+    /* A link that leaves has said BYE, behind which nothing comes, and stays until the peer has that. */
+    if (link->state == TRIB_LINK_CLOSING || (link->leaving && trib_session_counts(link, frame.type))) {
         return;
     }
     trib_assert(size <= trib_frame_payload_max(frame.type));

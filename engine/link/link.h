@@ -320,7 +320,8 @@ TRIB_CHECKED trib_status trib_link_send(trib_link *link, const trib_frame *frame
 TRIB_CHECKED trib_status trib_link_send_held(trib_link *link, const trib_frame *frame, const void *payload,
                                              void (*done)(trib_send_record *, trib_status), void *context,
                                              struct trib_self_lease **held);
-/* Sends a control frame as trib_link_send does, with a copy of the payload. A failure ends the link. */
+/* Sends a control frame as trib_link_send does, with a copy of the payload. A link that ends drops it; a failure ends
+ * the link. */
 void trib_link_send_copy(trib_link *link, trib_frame frame, const void *payload, size_t size);
 
 /* Notes for the trace whether a request in the outbox waits for credit. */

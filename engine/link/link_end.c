@@ -155,6 +155,8 @@ static void second_closed(trib_link *link, bool was_handshake)
          * A main link that is closing still has its own last frames to write. */
         trib_link_close_for(main, false, &link->end);
         main->end_from_peer = link->end_from_peer;
+    } else if (!trib_link_is_ending(main)) {
+        trib_scheduler_resumed(main); /* each connection that is left has a larger part of the link's credit */
     }
     trib_link_free(link);
 }

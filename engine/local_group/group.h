@@ -9,7 +9,8 @@
  *
  * A rank whose operation has failed tells the leader, which calls off the operation's collectives that have not been
  * ordered, for all ranks. A collective that has been ordered is carried out by all, failed or not, so no rank waits
- * in vain. A rank that is lost ends the job (membership), which stops the device. A rank that leaves in good order
+ * in vain. A leader that leaves waits until all ranks have connected, so that each knows that it has left. A rank that
+ * is lost ends the job (membership), which stops the device. A rank that leaves in good order
  * says how many collectives it has carried out, and all members are told (member.h); a rank that has begun more ends
  * the job.
  *
@@ -34,10 +35,12 @@ uint32_t trib_group_carried_out(const trib_core *core);
 /* Core 0: true if the device has given back all jobs of collectives. */
 bool trib_group_is_through(const trib_core *core);
 /* Core 0, when a member has left in good order or a collective has begun: ends the job if this rank waits for one
- * that left. */
+ * that left, for its part of a collective or for the group's name. */
 void trib_group_check_departed(trib_core *core);
 /* Core 0: takes an accepted link of a local rank after its handshake. */
 void trib_group_adopt(trib_link *link);
+/* Any core: true if this is the leader's core 0, and a local rank that has not left has yet to connect to it. */
+bool trib_group_awaits_ranks(const trib_core *core);
 /* Core 0: calls off all announced collectives, because the job is over. */
 void trib_group_end(trib_core *core, trib_status status, const char *text);
 void trib_group_close(trib_local_group *group);

@@ -20,6 +20,7 @@ struct trib_local_group {
     trib_leader *leader; /* NULL except on local rank 0 */
     /* on the leader by local rank; on other ranks [0] is the link to the leader */
     trib_link *links[TRIB_LOCAL_SIZE_MAX];
+    uint64_t awaited; /* leader: local ranks that have yet to connect, a bit for each */
     /* Numbers of collectives that this rank was ordered to do, that the device has given back, and that succeeded. All
      * ranks count the same collectives in the same order, modulo 2^32. */
     uint32_t begun, back, carried_out;

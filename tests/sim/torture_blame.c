@@ -7,7 +7,6 @@
 
 #include "tests/sim/torture_internal.h"
 
-/* A contribution this old has arrived, in a job that nothing holds up. */
 #define LONG_AGO_NS (300 * MS)
 
 /* Finds the member's name in a text by its address, which tools/study/job.c makes. Server numbers follow the order of
@@ -66,13 +65,31 @@ static uint32_t rank_behind(const char *text, const char *words)
     return at == NULL ? TORTURE_NOBODY : (uint32_t)strtoul(at + strlen(words), NULL, 10);
 }
 
-/* Returns true if the rank sent its contribution to that round long ago. */
+/* Returns how long the links may need for everybody's contributions to one round of each tensor. A stream has a window
+ * under way at most, so it carries no more than that in a round trip. */
+static int64_t carry_ns(const torture_plan *plan)
+{
+    const sim_job_config *job = &plan->job;
+    const trib_sim_link *link = &job->link;
+    const uint64_t bits = link->egress_bits < link->ingress_bits ? link->egress_bits : link->ingress_bits;
+    uint64_t bytes = 0;
+    for (uint32_t i = 0; i < plan->tensor_count; i++) {
+        bytes += (uint64_t)plan->tensors[i].count * trib_dtype_size(plan->tensors[i].dtype);
+    }
+    bytes *= job->workers;
+    const double wire_ns = (double)bytes * 8e9 / (double)bits;
+    const double window_ns = (double)bytes / job->net.window_bytes * 2 * (double)link->latency_ns;
+    return (int64_t)(wire_ns > window_ns ? wire_ns : window_ns);
+}
+
+/* Returns true if the rank sent its contribution to that round so long ago that it has arrived, in a job that nothing
+ * holds up. */
 static bool has_contributed(run *self, uint32_t rank, const attempt *what)
 {
     const uint32_t index = what->tensor, round = what->round;
     const attempt *mine = torture_attempt(&self->drivers[rank], index, round);
     const attempt *before = round > 0 ? torture_attempt(&self->drivers[rank], index, round - 1) : NULL;
-    const int64_t long_ago_ns = trib_sim_now(self->job->sim) - LONG_AGO_NS;
+    const int64_t long_ago_ns = trib_sim_now(self->job->sim) - LONG_AGO_NS - carry_ns(self->plan);
     return mine->busy && mine->round == round && mine->submit_ns < long_ago_ns &&
            (before == NULL || before == mine || (!before->busy && before->done_ns < long_ago_ns));
 }

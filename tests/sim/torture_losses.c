@@ -8,6 +8,12 @@ static uint32_t below(trib_sim_stream *stream, uint32_t end)
     return (uint32_t)trib_sim_draw_below(stream, end);
 }
 
+bool torture_is_to_lose(uint64_t seed)
+{
+    const uint64_t block = seed / 1000 % 10;
+    return block == 5 || block == 6;
+}
+
 /* Only whole tensors in host memory survive, on reactors that all members have. */
 static void make_plain(torture_plan *plan)
 {
@@ -50,10 +56,17 @@ static void draw_reduces(torture_plan *plan)
  * such loss. One that is attacked has neither. */
 void torture_draw_losses(torture_plan *plan)
 {
-    torture_draw_attack(plan);
+    const bool always = torture_is_to_lose(plan->seed);
+    if (always) {
+        plan->odd_rank = TORTURE_NOBODY;
+    } else {
+        torture_draw_attack(plan);
+    }
     trib_sim_stream stream = {.state = plan->seed * UINT64_C(0xd6e8feb86659fd93) + 67};
-    const bool draws = trib_sim_draw_one_in(&stream, 2), colocates = trib_sim_draw_one_in(&stream, 3);
-    const uint32_t servers = plan->job.servers, dying = servers - (colocates && plan->job.workers > servers ? 0 : 1);
+    const uint32_t servers = plan->job.servers;
+    const bool draws = trib_sim_draw_one_in(&stream, 2) || always;
+    const bool colocates = trib_sim_draw_one_in(&stream, 3) || (always && servers == 1);
+    const uint32_t dying = servers - (colocates && plan->job.workers > servers ? 0 : 1);
     if (!draws || servers == 0 || plan->attack != TORTURE_NO_ATTACK) {
         return;
     }

@@ -27,6 +27,7 @@ static void draw_job(trib_sim_stream *stream, torture_plan *plan)
 {
     plan->job = sim_job_config_default(between(stream, 1, 5), between(stream, 0, TORTURE_SERVERS_MAX));
     sim_job_config *job = &plan->job;
+    job->servers = job->servers == 0 && torture_is_to_lose(plan->seed) ? TORTURE_SERVERS_MAX - 1 : job->servers;
     job->seed = plan->seed;
     job->cores = between(stream, 1, 4);
     job->one_machine = trib_sim_draw_one_in(stream, 4);
@@ -317,7 +318,8 @@ static void draw_narrow(torture_plan *plan)
     const uint32_t narrow = 1 + between(&stream, 0, 1), size = between(&stream, 60000, 120000);
     const int64_t backlog_ns = between(&stream, 1200, 1800) * MS, held_ns = between(&stream, 550, 900) * MS;
     const int64_t reset_ns = between(&stream, 100, 1000) * MS;
-    if (!trib_sim_draw_one_in(&stream, 3) || workers < 3 || plan->job.per_machine > 0) {
+    if (!trib_sim_draw_one_in(&stream, 3) || workers < 3 || plan->job.per_machine > 0 ||
+        torture_is_to_lose(plan->seed)) {
         return;
     }
     sim_job_config *job = &plan->job;
@@ -467,7 +469,8 @@ void torture_draw(uint64_t seed, torture_plan *plan)
                                            .delay_one_in = between(&stream, 2, 100),
                                            .delay_ns = spread(&stream, 1000, 20 * MS)};
     }
-    const uint32_t sort = between(&stream, 0, 3); /* no faults; harmless ones; any, twice as often */
+    /* no faults; harmless ones; any, twice as often */
+    const uint32_t sort = between(&stream, 0, 3) % (torture_is_to_lose(seed) ? 2 : 4);
     plan->may_end = sort >= 2;
     plan->fault_count = sort == 0 ? 0 : between(&stream, 1, plan->may_end ? 3 : TORTURE_FAULTS_MAX);
     const int64_t horizon_ns = spread(&stream, MS, SECOND);
