@@ -292,6 +292,7 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     self->is_refused = trib_election_refuses(&self->refused_since_ns, link->redial.is_refused,
                                              trib_now(link->core->reactor), TRIB_ELECTION_REFUSED_NS);
     trib_vote_clear(&self->decided);
+    trib_election_let_go(self);
 }
 
 static const trib_link_upcalls voter_upcalls = {
@@ -363,6 +364,12 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
             trib_election_end_sounding(self);
         }
         return;
+    }
+    if (self->former.has_answered && self->link == NULL) {
+        trib_election_let_go(self); /* another candidate has its turn */
+        if (engine->election != self) {
+            return;
+        }
     }
     trib_election_ask_former(self);
     if (self->candidate >= self->roster->worker_count) {

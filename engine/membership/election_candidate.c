@@ -267,6 +267,30 @@ static void take_ping(const trib_election *self, trib_link *link)
     }
 }
 
+/* Returns true if the votes that are there are a majority. */
+static bool has_votes(trib_election *self)
+{
+    trib_tally tally;
+    self->votes[trib_election_place(self)] = trib_election_own_vote(self);
+    const bool has = trib_ballot_tally(self->votes, self->roster->member_count, &tally) && count(self, &tally);
+    self->votes[trib_election_place(self)] = (trib_vote){.link = NULL};
+    trib_ballot_free(&tally);
+    return has;
+}
+
+/* The coordinator has answered this voter. If the votes suffice it answers this process, too, or is too late; so no
+ * voter is alone with it. */
+static void take_leave(trib_election *self, trib_link *link)
+{
+    if (self != NULL && self->is_open && self->candidate == trib_election_place(self) && has_votes(self)) {
+        return;
+    }
+    if (self != NULL && link->peer < self->roster->member_count && self->votes[link->peer].link == link) {
+        trib_vote_clear(&self->votes[link->peer]);
+    }
+    put_off(link);
+}
+
 static trib_status candidate_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                       trib_error *error)
 {
@@ -279,6 +303,9 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
         return self != NULL ? trib_election_take_roster(self, frame, payload, error) : TRIB_OK;
     case TRIB_FRAME_PING:
         take_ping(self, link);
+        return TRIB_OK;
+    case TRIB_FRAME_LEAVE:
+        take_leave(self, link);
         return TRIB_OK;
     case TRIB_FRAME_JOIN:
         put_off(link);

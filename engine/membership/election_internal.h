@@ -12,6 +12,8 @@ typedef struct trib_former_coordinator {
     int64_t asked_ns;         /* when the attempt began, or the question was sent */
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
     bool is_over;             /* it is dead, or does not count on this member */
+    bool has_answered;        /* it counts on this member, whose candidate has to let it go first */
+    uint32_t ballot;          /* of its decision */
     trib_vote decided;        /* its decision, as far as it has arrived */
 } trib_former_coordinator;
 
@@ -76,6 +78,8 @@ TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const tr
 /* A turn: sees to it that the lost coordinator is asked, unless that is in vain. */
 void trib_election_ask_former(trib_election *self);
 void trib_election_leave_former(trib_election *self);
+/* The candidate has let this member go. Comes back to the coordinator if that has answered. */
+void trib_election_let_go(trib_election *self);
 
 /* ---- election_sounding.c ---- */
 /* A turn: asks members whether they live. was_stopped: this process was, so that answers may lie unread. */

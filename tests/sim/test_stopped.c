@@ -2,6 +2,7 @@
  * test_stopped.c - the coordinator and other members stand still at the same time, and a majority goes on soon after
  * that is known: a member counts as lost when it has not answered for the peer timeout, and it is asked from a quarter
  * of the timeout after the coordinator's last sign of life on. One that stands still for less than that stays a member.
+ * A coordinator that is back in the middle of the election leaves no healthy member alone with it.
  */
 #include <stdio.h>
 
@@ -129,8 +130,44 @@ static void a_majority_goes_on(void **state)
     }
 }
 
+/* The coordinator and a server stand still. The coordinator is back when another one is about to be elected, and
+ * answers some of the members first. No other member is left out, whoever keeps the membership then. */
+static void come_back_at(uint32_t servers, int64_t back_ns, uint64_t seed)
+{
+    const setting how = {.workers = WORKERS, .servers = servers, .colocated = true, .reactors = 1 + seed % 2};
+    run self = {.bed = worker_loss_open(&how, seed)};
+    sim_job *job = self.bed->job;
+    const trib_sim_weather weather = {.delay_one_in = 3, .delay_ns = 3000000};
+    trib_sim_net_weather(job->net, &weather);
+    const int64_t began_ns = trib_sim_now(job->sim) + SECOND / 500;
+    (void)sim_job_run(job, began_ns, never, NULL);
+    set_stopped(&self, 0, true);
+    set_stopped(&self, WORKERS, true);
+    (void)sim_job_run(job, began_ns + back_ns, never, NULL);
+    set_stopped(&self, 0, false);
+    (void)sim_job_run(job, began_ns + 3 * TIMEOUT_NS, never, NULL);
+    set_stopped(&self, WORKERS, false);
+    (void)sim_job_run(job, began_ns + 6 * TIMEOUT_NS, never, NULL);
+    for (uint32_t i = 1; i < job->member_count; i++) {
+        if (i != WORKERS && job->members[i].ended_told) {
+            fail_msg("%u servers, back after %.4f s: member %u is left out: %s", servers, (double)back_ns / 1e9, i,
+                     job->members[i].ended.text);
+        }
+    }
+    worker_loss_close(self.bed);
+}
+
+static void nobody_is_left_out(void **state)
+{
+    (void)state;
+    const int64_t decided_ns = TIMEOUT_NS + TIMEOUT_NS / TRIB_ELECTION_DOUBT_SHARE;
+    for (uint32_t i = 0; i < 120; i++) {
+        come_back_at(1 + i % 2, decided_ns + ((int64_t)i - 80) * (SECOND / 1000), i + 1);
+    }
+}
+
 int main(void)
 {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(a_majority_goes_on)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(a_majority_goes_on), cmocka_unit_test(nobody_is_left_out)};
     return cmocka_run_group_tests_name("members that stand still", tests, NULL, NULL);
 }
