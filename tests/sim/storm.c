@@ -382,8 +382,8 @@ static void run_faults(storm *self, int64_t began_ns)
     }
 }
 
-/* Where faults hit a minority only the others go on, also if they pass. A member that joins has a vote from then on. With a
- * store a minority goes on if the others are dead. */
+/* Where faults hit a minority only the others go on, also if faults pass. A member that joins has a vote from then on.
+ * With a store a minority goes on if the others are dead. */
 static void check_majority(storm *self)
 {
     uint32_t spared = 0, hit = 0, workers_out = 0;

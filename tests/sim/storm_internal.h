@@ -6,7 +6,7 @@
 #include "tests/sim/worker_loss.h"
 
 enum { DRAWN_MAX = 3, STRIKES_MAX = 3, NUMBERS_MAX = 64 };
-enum { FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1) + STRIKES_MAX };
+enum { FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1) + STRIKES_MAX + 1 };
 
 typedef struct fault {
     /* DEAF, MUTE: cut off one way; SHUN: two members do not reach each other; WAKE: all that stand still go on */
@@ -17,7 +17,7 @@ typedef struct fault {
 
 /* A fault that waits for a moment of an election, and hits whom it is about then. */
 typedef struct strike {
-    enum { AT_OPEN, AT_DECISION, AT_TOLD, AT_ROSTER, MOMENTS } moment;
+    enum { AT_OPEN, AT_DECISION, AT_TOLD, AT_ROSTER, MOMENTS, AT_SUCCESS = MOMENTS } moment;
     bool at_other; /* another member, drawn then, instead of the candidate */
     int kind;      /* of the fault */
     int64_t after_ns, lasts_ns;

@@ -27,6 +27,14 @@ void storm_plan_strikes(storm *self, uint64_t seed)
         at->lasts_ns = at->kind != KILL && storm_draw(&state, 3) > 0 ? (int64_t)storm_draw(&state, 6 * SECOND) : 0;
         at->state = state + i;
     }
+    if (storm_draw(&state, 2) == 0) { /* two elections, which may decide differently */
+        self->strikes[0].moment = AT_SUCCESS;
+        self->strikes[0].lasts_ns = 5 * SECOND + (int64_t)storm_draw(&state, 4 * SECOND);
+        self->strikes[1] = (strike){.moment = AT_DECISION, .at_other = true, .kind = DEAF, .state = state};
+        self->strikes[1].lasts_ns = 1 + (int64_t)storm_draw(&state, 3 * SECOND);
+        self->strikes[2] = (strike){.moment = AT_TOLD, .kind = KILL};
+        self->strike_count = 3;
+    }
     self->what.workers = self->what.workers < 4 ? 4 : self->what.workers;
 }
 
@@ -49,6 +57,31 @@ static uint32_t find_member(const storm *self, const trib_engine *engine, uint32
     return TRIB_NO_MEMBER;
 }
 
+/* That worker alone has heard of a success in this epoch, but for the coordinator. */
+static bool is_ahead(const storm *self, uint32_t member)
+{
+    const trib_engine *engine = self->bed->job->members[member].engine;
+    const trib_formation *mine = &engine->formation;
+    for (uint32_t t = 0; t < mine->committed_count; t++) {
+        bool alone = mine->committed[t] > 0 && !mine->is_settled;
+        for (uint32_t i = 0; alone && i < self->what.workers; i++) {
+            const trib_engine *other = self->bed->job->members[i].engine;
+            const trib_formation *theirs = &other->formation;
+            const bool counts = i != member && takes_part(self, i) && other->coordinator == NULL;
+            alone = !counts || t >= theirs->committed_count || theirs->committed[t] < mine->committed[t];
+        }
+        if (alone) {
+            return true;
+        }
+    }
+    return false;
+}
+
+static uint32_t ballot_of_first(const trib_roster *roster)
+{
+    return (roster->members[0].roles & TRIB_ROLE_COORDINATOR) != 0 ? 0 : 1;
+}
+
 /* Returns the member that the moment is about, if it is that moment for the given one; else TRIB_NO_MEMBER. */
 static uint32_t look_at(const storm *self, uint32_t member, const strike *what)
 {
@@ -59,11 +92,15 @@ static uint32_t look_at(const storm *self, uint32_t member, const strike *what)
     switch (what->moment) {
     case AT_OPEN:
         return trib_election_is_open(engine) ? find_member(self, engine, engine->election->candidate) : TRIB_NO_MEMBER;
+    case AT_SUCCESS:
+        return member > 0 && member < self->what.workers && coordinator == NULL && is_ahead(self, member)
+                   ? member
+                   : TRIB_NO_MEMBER;
     case AT_DECISION:
         return has_office && formation->is_settled ? member : TRIB_NO_MEMBER;
     case AT_TOLD:
         return !has_office && formation->is_settled && formation->settled_ballot > 0
-                   ? find_member(self, engine, formation->settled_ballot - 1)
+                   ? find_member(self, engine, formation->settled_ballot - ballot_of_first(engine->roster))
                    : TRIB_NO_MEMBER;
     default:
         return has_office && coordinator != NULL && coordinator->running && !formation->is_known ? member
@@ -83,6 +120,11 @@ static void add_fault(storm *self, strike *what, uint32_t candidate, int64_t now
     } else if (what->kind == WAKE) {
         at->members = self->paused;
         at->lasts_ns = 0;
+    }
+    if (what->moment == AT_SUCCESS) { /* that worker is back later, and the coordinator is not */
+        *at = (fault){.kind = CUT, .members = 1u << candidate, .at_ns = now_ns + 1, .lasts_ns = what->lasts_ns};
+        self->faults[self->fault_count++] = (fault){.kind = KILL, .members = 1, .at_ns = now_ns + 1};
+        self->hit |= 1;
     }
     self->hit |= at->members;
     const int64_t quiet_ns = at->at_ns + at->lasts_ns + 14 * SECOND;
