@@ -178,7 +178,7 @@ struct trib_coordinator {
     bool looks, looked_late; /* the timer is armed; it was late the last time */
     trib_timer knocking;     /* a boundary waits for members that are about to join (formation_join.c) */
     int64_t opened_ns, knocks_since_ns;
-    struct trib_formation_probe *probes; /* by place, between epochs (formation_probe.c) */
+    struct trib_probe *probes; /* by place, between epochs (formation_probe.c) */
     uint32_t probe_count;
     trib_timer probing;
     struct trib_quorum_call *quorum_calls; /* rounds whose set of contributors is being decided (quorums.h) */

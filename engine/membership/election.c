@@ -34,6 +34,7 @@ void trib_election_stop(trib_engine *engine)
     if (self != NULL) {
         trib_timer_stop(self->core->reactor, &self->timer);
         trib_election_leave_former(self);
+        trib_election_end_sounding(self);
         for (uint32_t i = 0; i < self->roster->member_count; i++) {
             free(self->votes[i].rounds);
         }
@@ -291,6 +292,7 @@ static void voter_closed(trib_link *link, trib_status status, const char *reason
     self->is_refused = trib_election_refuses(&self->refused_since_ns, link->redial.is_refused,
                                              trib_now(link->core->reactor), TRIB_ELECTION_REFUSED_NS);
     trib_vote_clear(&self->decided);
+    trib_election_let_go(self);
 }
 
 static const trib_link_upcalls voter_upcalls = {
@@ -336,7 +338,8 @@ static void follow(trib_election *self)
     const int64_t timeout_ns = self->roster->peer_timeout_ns;
     const bool is_silent = is_up && now_ns - self->link->last_received_ns >= timeout_ns;
     const int64_t patience_ns = self->has_failed ? TRIB_ELECTION_REOPEN_NS : timeout_ns;
-    if (is_silent || (!is_up && (self->is_refused || passed_ns >= patience_ns))) {
+    const bool is_lost = self->is_refused || trib_election_is_silent(self, self->candidate);
+    if (is_silent || (!is_up && (is_lost || passed_ns >= patience_ns))) {
         next_candidate(self);
     } else if (is_up) {
         self->turn_began_ns = now_ns;
@@ -351,7 +354,23 @@ static void turn(trib_reactor *reactor, trib_timer *timer)
 {
     trib_election *self = timer->user;
     trib_engine *engine = self->core->engine;
-    const int64_t most_ns = 3 * trib_election_time(self);
+    const int64_t most_ns = 3 * trib_election_time(self), timeout_ns = self->roster->peer_timeout_ns;
+    trib_election_sound(self, trib_timer_stalled_locally(reactor, timer, timeout_ns / 8));
+    if (!self->is_open) {
+        self->doubts = trib_member_coordinator_silence(engine->member) >= timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
+        if (self->doubts) {
+            trib_timer_arm(reactor, timer, trib_now(reactor) + TURN_NS);
+        } else {
+            trib_election_end_sounding(self);
+        }
+        return;
+    }
+    if (self->former.has_answered && self->link == NULL) {
+        trib_election_let_go(self); /* another candidate has its turn */
+        if (engine->election != self) {
+            return;
+        }
+    }
     trib_election_ask_former(self);
     if (self->candidate >= self->roster->worker_count) {
         trib_election_fail(self, "no worker is left that could take its place");
@@ -380,24 +399,43 @@ static uint32_t first_candidate(const trib_election *self)
     return candidate;
 }
 
-bool trib_election_begin(trib_engine *engine, const trib_cause *cause)
+/* The election of this process, if it may take part in one; else NULL. */
+static trib_election *get_own(trib_engine *engine)
 {
     trib_election *self = engine->coordinator == NULL ? trib_election_get(engine) : NULL;
-    const trib_core *core = &engine->cores[0];
-    if (self == NULL || core->ended || engine->formation.gone == NULL) {
-        return false;
+    return self == NULL || self->core->ended || engine->formation.gone == NULL ? NULL : self;
+}
+
+static void arm_turn(trib_election *self)
+{
+    self->timer.fired = turn;
+    self->timer.user = self;
+    trib_timer_arm(self->core->reactor, &self->timer, trib_now(self->core->reactor));
+}
+
+void trib_election_doubt(trib_engine *engine)
+{
+    trib_election *self = get_own(engine);
+    if (self != NULL && !self->is_open && !self->doubts) {
+        self->doubts = true;
+        self->candidate = first_candidate(self);
+        arm_turn(self);
     }
-    if (!self->is_open) {
+}
+
+bool trib_election_begin(trib_engine *engine, const trib_cause *cause)
+{
+    trib_election *self = get_own(engine);
+    if (self != NULL && !self->is_open) {
+        const trib_core *core = self->core;
         self->is_open = true;
         self->cause = *cause;
         self->began_ns = self->turn_began_ns = trib_now(core->reactor);
         self->candidate = first_candidate(self);
         trib_log(core->reactor->logger, TRIB_LOG_WARN, "the coordinator is lost: the members elect another one");
-        self->timer.fired = turn;
-        self->timer.user = self;
-        trib_timer_arm(core->reactor, &self->timer, self->began_ns);
+        arm_turn(self);
     }
-    return true;
+    return self != NULL;
 }
 
 bool trib_election_is_open(const trib_engine *engine)

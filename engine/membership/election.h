@@ -19,6 +19,9 @@
  * member comes back to it unless it has taken another decision. That changes no majority: the epoch is formed by those
  * that come.
  *
+ * Votes of members that stand still are not waited for: they have not answered for the peer timeout. Members ask each
+ * other as soon as the coordinator has been silent for a part of it.
+ *
  * A coordinator that dies while it sends a roster leaves members with it and members without. Those without get it from
  * the candidate, or the candidate from its first voter, and the election is one in that epoch.
  *
@@ -40,6 +43,9 @@ static inline bool trib_election_refuses(int64_t *since_ns_io, bool is_refused, 
     return is_refused && now_ns - *since_ns_io >= for_ns;
 }
 
+/* Members ask each other for life signs when they have not heard the coordinator for that part of the peer timeout. */
+#define TRIB_ELECTION_DOUBT_SHARE 4
+
 /* Members close their links and come again in that time, also on a busy machine. */
 #define TRIB_ELECTION_REOPEN_NS (2 * INT64_C(1000000000))
 
@@ -47,6 +53,8 @@ typedef struct trib_election trib_election;
 
 /* The coordinator is lost for that cause. Returns false if the job cannot go on without it. */
 bool trib_election_begin(trib_engine *engine, const trib_cause *cause);
+/* The coordinator has been silent for a part of the peer timeout. */
+void trib_election_doubt(trib_engine *engine);
 /* True if an election is open in this process. */
 bool trib_election_is_open(const trib_engine *engine);
 /* Takes over an accepted control link that has proved the token, in a process without a coordinator. */

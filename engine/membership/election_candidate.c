@@ -103,18 +103,17 @@ static bool count(const trib_election *self, const trib_tally *tally)
     return trib_ballot_is_majority(&majority, false);
 }
 
-/* Counts the members that may still vote: not one whose loss has ended the epoch. *broken_out: those of them whose
- * connections have ended. */
-static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
+/* Counts the members that may still vote: not one whose loss has ended the epoch. *silent_out: those of them that have
+ * ended, or stand still. */
+static uint32_t count_awaited(const trib_election *self, uint32_t *silent_out)
 {
-    const trib_engine *engine = self->core->engine;
     uint32_t awaited = 0;
-    *broken_out = 0;
+    *silent_out = 0;
     for (uint32_t i = trib_election_place(self) + 1; i < self->roster->member_count; i++) {
         const bool is_lost = i + 1 == trib_election_formation(self)->lost_last;
         const bool is_awaited = !self->votes[i].has_voted && trib_election_counts(self, i) && !is_lost;
         awaited += is_awaited;
-        *broken_out += is_awaited && i < engine->losses.capacity && atomic_load(&engine->losses.suspected[i]);
+        *silent_out += is_awaited && trib_election_is_silent(self, i);
     }
     return awaited;
 }
@@ -122,10 +121,10 @@ static uint32_t count_awaited(const trib_election *self, uint32_t *broken_out)
 void trib_election_stand(trib_election *self)
 {
     const int64_t passed_ns = trib_now(self->core->reactor) - self->turn_began_ns;
-    uint32_t broken;
-    const uint32_t awaited = count_awaited(self, &broken);
+    uint32_t silent;
+    const uint32_t awaited = count_awaited(self, &silent);
     const bool is_over = awaited == 0 || passed_ns >= 2 * trib_election_time(self);
-    if (!is_over && passed_ns < trib_election_time(self) && (awaited > broken || passed_ns < TRIB_ELECTION_REOPEN_NS)) {
+    if (!is_over && passed_ns < trib_election_time(self) && awaited > silent) {
         return;
     }
     trib_tally tally;
@@ -268,6 +267,30 @@ static void take_ping(const trib_election *self, trib_link *link)
     }
 }
 
+/* Returns true if the votes that are there are a majority. */
+static bool has_votes(trib_election *self)
+{
+    trib_tally tally;
+    self->votes[trib_election_place(self)] = trib_election_own_vote(self);
+    const bool has = trib_ballot_tally(self->votes, self->roster->member_count, &tally) && count(self, &tally);
+    self->votes[trib_election_place(self)] = (trib_vote){.link = NULL};
+    trib_ballot_free(&tally);
+    return has;
+}
+
+/* The coordinator has answered this voter. If the votes suffice it answers this process, too, or is too late; so no
+ * voter is alone with it. */
+static void take_leave(trib_election *self, trib_link *link)
+{
+    if (self != NULL && self->is_open && self->candidate == trib_election_place(self) && has_votes(self)) {
+        return;
+    }
+    if (self != NULL && link->peer < self->roster->member_count && self->votes[link->peer].link == link) {
+        trib_vote_clear(&self->votes[link->peer]);
+    }
+    put_off(link);
+}
+
 static trib_status candidate_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
                                       trib_error *error)
 {
@@ -280,6 +303,9 @@ static trib_status candidate_received(trib_link *link, const trib_frame *frame, 
         return self != NULL ? trib_election_take_roster(self, frame, payload, error) : TRIB_OK;
     case TRIB_FRAME_PING:
         take_ping(self, link);
+        return TRIB_OK;
+    case TRIB_FRAME_LEAVE:
+        take_leave(self, link);
         return TRIB_OK;
     case TRIB_FRAME_JOIN:
         put_off(link);

@@ -28,11 +28,13 @@ static void ask(trib_link *link)
 }
 
 /* The coordinator counts on this member. What another candidate has decided holds. */
-static void come_back(trib_election *self, uint32_t ballot)
+static void come_back(trib_election *self)
 {
     trib_engine *engine = self->core->engine;
     trib_formation *formation = trib_election_formation(self);
     const trib_address address = engine->member->coordinator;
+    const uint32_t ballot = self->former.ballot;
+    self->former.has_answered = false;
     if (formation->is_settled && formation->settled_ballot != ballot) {
         self->former.is_over = true;
         return;
@@ -65,7 +67,11 @@ static trib_status received(trib_link *link, const trib_frame *frame, const void
     const trib_status status = trib_election_get_rounds(&self->former.decided, frame, payload, error);
     if (status == TRIB_OK && frame->root == 1) {
         self->former.decided.at_boundary = frame->chunk != 0;
-        come_back(self, frame->round);
+        self->former.has_answered = true;
+        self->former.ballot = frame->round;
+        if (self->link == NULL || !trib_link_is_up(self->link)) {
+            come_back(self);
+        }
         trib_link_close(link, true, TRIB_CLOSED, "the coordinator has answered");
     }
     return status;
@@ -78,6 +84,9 @@ static void closed(trib_link *link, trib_status status, const char *reason)
     if (is_current(link)) {
         trib_former_coordinator *former = &link->core->engine->election->former;
         former->link = NULL;
+        if (former->has_answered) {
+            return;
+        }
         trib_vote_clear(&former->decided);
         former->is_over =
             former->is_over || trib_election_refuses(&former->refused_since_ns, link->redial.is_refused,
@@ -96,9 +105,17 @@ void trib_election_leave_former(trib_election *self)
 {
     trib_link *link = self->former.link;
     self->former.link = NULL;
+    self->former.has_answered = false;
     trib_vote_clear(&self->former.decided);
     if (link != NULL) {
         trib_link_close(link, false, TRIB_CLOSED, "the coordinator has not answered");
+    }
+}
+
+void trib_election_let_go(trib_election *self)
+{
+    if (self->former.has_answered) {
+        come_back(self);
     }
 }
 
@@ -107,6 +124,12 @@ void trib_election_ask_former(trib_election *self)
     trib_former_coordinator *former = &self->former;
     const int64_t now_ns = trib_now(self->core->reactor), share_ns = self->roster->peer_timeout_ns / 8;
     if (former->is_over) {
+        return;
+    }
+    if (former->has_answered) { /* a candidate that has the votes decides, or comes back with all its voters */
+        if (self->link != NULL && trib_link_is_up(self->link)) {
+            trib_link_send_copy(self->link, (trib_frame){.type = TRIB_FRAME_LEAVE}, NULL, 0);
+        }
         return;
     }
     if (former->link != NULL && now_ns - former->asked_ns >= (share_ns > LEAST_NS ? share_ns : LEAST_NS)) {

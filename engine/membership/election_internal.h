@@ -12,6 +12,8 @@ typedef struct trib_former_coordinator {
     int64_t asked_ns;         /* when the attempt began, or the question was sent */
     int64_t refused_since_ns; /* 0: the last attempt was not refused */
     bool is_over;             /* it is dead, or does not count on this member */
+    bool has_answered;        /* it counts on this member, whose candidate has to let it go first */
+    uint32_t ballot;          /* of its decision */
     trib_vote decided;        /* its decision, as far as it has arrived */
 } trib_former_coordinator;
 
@@ -27,6 +29,9 @@ struct trib_election {
     int64_t refused_since_ns;        /* 0: the last attempt was not refused */
     trib_vote decided;               /* the candidate's decision, as far as it has arrived */
     trib_former_coordinator former;
+    struct trib_probe *probes; /* by member: which of them answer (election_sounding.c); NULL: nobody was asked */
+    int64_t heard_since_ns;    /* since when some member gives signs of life; 0: none does */
+    bool doubts;               /* the coordinator is silent, and not lost yet */
     trib_timer timer;
     trib_vote votes[]; /* by member: votes for this process */
 };
@@ -73,6 +78,15 @@ TRIB_CHECKED trib_status trib_election_take_roster(trib_election *self, const tr
 /* A turn: sees to it that the lost coordinator is asked, unless that is in vain. */
 void trib_election_ask_former(trib_election *self);
 void trib_election_leave_former(trib_election *self);
+/* The candidate has let this member go. Comes back to the coordinator if that has answered. */
+void trib_election_let_go(trib_election *self);
+
+/* ---- election_sounding.c ---- */
+/* A turn: asks members whether they live. was_stopped: this process was, so that answers may lie unread. */
+void trib_election_sound(trib_election *self, bool was_stopped);
+/* True if the member's process has ended, or has not answered for the peer timeout while others have. */
+bool trib_election_is_silent(const trib_election *self, uint32_t member);
+void trib_election_end_sounding(trib_election *self);
 
 /* ---- election_candidate.c ---- */
 /* Members that have voted for this process have to vote again. */

@@ -11,16 +11,11 @@
 #include "engine/base/assert.h"
 #include "engine/membership/election.h"
 #include "engine/membership/formation.h"
+#include "engine/membership/probe.h"
 
 #define BACK_MORE_NS (2 * INT64_C(1000000000)) /* time beyond the peer timeout, to close links and to come back */
 #define PROBE_NS (100 * INT64_C(1000000))
 #define PROBES_MAX 16u /* at a time */
-
-typedef struct trib_formation_probe {
-    trib_link *link;          /* NULL: no attempt is under way */
-    int64_t refused_since_ns; /* 0: the last attempt was not refused */
-    bool is_dead;             /* its address has refused for long enough */
-} trib_formation_probe;
 
 int64_t trib_formation_absent_until(const trib_coordinator *self, uint32_t place)
 {
@@ -43,59 +38,6 @@ void trib_formation_await_absent(trib_coordinator *self)
         trib_timer_arm(self->core->reactor, &self->join_deadline, first_ns);
     }
 }
-
-static void note_attempt(trib_coordinator *self, uint32_t place, bool is_refused)
-{
-    trib_formation_probe *probe = &self->probes[place];
-    const int64_t patience_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
-    probe->is_dead =
-        trib_election_refuses(&probe->refused_since_ns, is_refused, trib_now(self->core->reactor), patience_ns);
-}
-
-static void probe_ready(trib_link *link)
-{
-    trib_link_close(link, true, TRIB_CLOSED, "the member lives");
-}
-
-static trib_status probe_received(trib_link *link, const trib_frame *frame, const void *payload, bool in_place,
-                                  trib_error *error)
-{
-    (void)link;
-    (void)frame;
-    (void)payload;
-    (void)in_place;
-    (void)error;
-    return TRIB_OK;
-}
-
-static trib_status probe_header(trib_link *link, const trib_frame *frame, trib_recv_target *target, trib_error *error)
-{
-    (void)link;
-    (void)frame;
-    (void)target;
-    (void)error;
-    return TRIB_OK;
-}
-
-static void probe_closed(trib_link *link, trib_status status, const char *reason)
-{
-    (void)status;
-    (void)reason;
-    trib_coordinator *self = link->core->engine->coordinator;
-    for (uint32_t i = 0; self != NULL && i < self->probe_count; i++) {
-        if (self->probes[i].link == link) {
-            self->probes[i].link = NULL;
-            note_attempt(self, i, link->redial.is_refused);
-        }
-    }
-}
-
-static const trib_link_upcalls probe_upcalls = {
-    .ready = probe_ready,
-    .header = probe_header,
-    .received = probe_received,
-    .closed = probe_closed,
-};
 
 void trib_formation_keep_roster(trib_coordinator *self)
 {
@@ -121,21 +63,16 @@ static const trib_roster *last_roster(const trib_coordinator *self)
 
 static void probe_member(trib_coordinator *self, uint32_t place)
 {
-    trib_formation_probe *probe = &self->probes[place];
+    trib_probe *probe = &self->probes[place];
     const uint32_t member = trib_formation_former_id(self, place);
     const trib_roster *roster = last_roster(self);
-    if (probe->link != NULL) {
-        return;
-    }
-    if (probe->is_dead) {
+    if (probe->link == NULL && probe->is_dead) {
         trib_formation_lose_absent(self, place, ": its address refuses");
         return;
     }
     trib_assert(roster != NULL && member < roster->member_count);
-    if (trib_link_connect(&self->core->host, &roster->members[member].addresses[0], TRIB_PURPOSE_CONTROL,
-                          TRIB_NO_MEMBER, 0, &probe_upcalls, NULL, &probe->link) != TRIB_OK) {
-        note_attempt(self, place, false); /* this process lacks something */
-    }
+    probe->refused_for_ns = self->core->engine->roster != NULL ? TRIB_ELECTION_REFUSED_NS : TRIB_ELECTION_REOPEN_NS;
+    trib_probe_ask(self->core, probe, &roster->members[member].addresses[0]);
 }
 
 static void probe_all(trib_reactor *reactor, trib_timer *timer)
@@ -174,11 +111,7 @@ void trib_formation_probe_end(trib_coordinator *self)
 {
     trib_timer_stop(self->core->reactor, &self->probing);
     for (uint32_t i = 0; i < self->probe_count; i++) {
-        trib_link *link = self->probes[i].link;
-        self->probes[i].link = NULL;
-        if (link != NULL) {
-            trib_link_close(link, false, TRIB_CLOSED, "the next epoch begins");
-        }
+        trib_probe_end(&self->probes[i], "the next epoch begins");
     }
     self->probe_count = 0;
     free(self->probes);

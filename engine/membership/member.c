@@ -82,6 +82,16 @@ void trib_member_redirect(trib_engine *engine, const trib_address *coordinator, 
     }
 }
 
+int64_t trib_member_coordinator_silence(const trib_member *member)
+{
+    const int64_t now_ns = trib_now(member->core->reactor);
+    /* a process that stands still may take a connection, and never prove anything on it */
+    const int64_t heard_ns = member->away_since_ns != 0 ? member->away_since_ns
+                             : member->link != NULL     ? member->link->last_received_ns
+                                                        : now_ns;
+    return now_ns - heard_ns;
+}
+
 void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
 {
     trib_member *member = timer->user;
@@ -100,9 +110,7 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
     if (member->link->state == TRIB_LINK_RECONNECTING) {
         trib_member_resolve_coordinator(member);
     }
-    /* a process that stands still may take a connection, and never prove anything on it */
-    const int64_t heard_ns = member->away_since_ns != 0 ? member->away_since_ns : member->link->last_received_ns;
-    const int64_t silence_ns = now_ns - heard_ns;
+    const int64_t silence_ns = trib_member_coordinator_silence(member);
     if (silence_ns >= roster->peer_timeout_ns && judges) {
         trib_engine *engine = member->core->engine;
         trib_cause cause =
@@ -111,9 +119,13 @@ void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer)
         coordinator_lost(member, &cause);
         return;
     }
-    trib_timer_arm(
-        reactor, timer,
-        trib_silence_next_ns(now_ns, now_ns + roster->peer_timeout_ns / 4, heard_ns, roster->peer_timeout_ns));
+    const int64_t doubt_ns = roster->peer_timeout_ns / TRIB_ELECTION_DOUBT_SHARE;
+    if (silence_ns >= doubt_ns && judges) {
+        trib_election_doubt(member->core->engine);
+    }
+    const int64_t latest_ns = now_ns + (silence_ns < doubt_ns ? doubt_ns - silence_ns : doubt_ns);
+    trib_timer_arm(reactor, timer,
+                   trib_silence_next_ns(now_ns, latest_ns, now_ns - silence_ns, roster->peer_timeout_ns));
 }
 
 trib_link *trib_member_link(const trib_member *member)

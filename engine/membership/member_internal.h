@@ -38,6 +38,8 @@ static inline bool trib_member_is_joiner(const trib_engine *engine)
 void trib_member_send_advance(const trib_member *member);
 /* The upcalls of the control link. */
 extern const trib_link_upcalls trib_member_upcalls;
+/* How long the coordinator has not been heard, or has been out of reach. */
+int64_t trib_member_coordinator_silence(const trib_member *member);
 /* Runs when the watch timer fires, from the arrival of the roster on. */
 void trib_member_watch_coordinator(trib_reactor *reactor, trib_timer *timer);
 

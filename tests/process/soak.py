@@ -102,7 +102,8 @@ class Soak:
         self.base = len(self.job.living())
 
     def count_recovery(self):
-        workers = self.job.living('worker')
+        # A worker that has come since then may have waited at a coordinator that stands still, and the others go on.
+        workers = [each for each in self.job.living('worker') if each.epoch_before > 0]
         known = [each.known_ns for each in workers if each.known_ns > self.hit_ns]
         if len(known) < len(workers):
             return

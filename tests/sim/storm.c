@@ -14,69 +14,39 @@
 #include <string.h>
 
 #include "engine/membership/coordinator_internal.h"
-#include "tests/sim/worker_loss.h"
-
-enum { DRAWN_MAX = 3, FAULTS_MAX = DRAWN_MAX + 2 * (JOINERS_MAX + 1), NUMBERS_MAX = 64 };
-
-typedef struct fault {
-    enum { KILL, PAUSE, CUT, DEAF, MUTE, START } kind; /* DEAF, MUTE: cut off one way */
-    uint32_t members;                                  /* a set */
-    int64_t at_ns, lasts_ns;
-} fault;
-
-typedef struct storm {
-    bed *bed;
-    setting what;
-    uint32_t fault_count, hit; /* hit: the set of members that some fault concerns */
-    bool mends;                /* some fault passes, so that those it hit may go on, too */
-    fault faults[FAULTS_MAX];
-    uint32_t coordinator_of[NUMBERS_MAX]; /* by epoch: the member that forms it, plus one */
-    uint32_t paused;
-    int64_t quiet_ns; /* after the last fault */
-    /* The store. */
-    bool is_everywhere; /* who is cut off from the others reaches it, so that both sides ask */
-    uint32_t cut;       /* members that are cut off */
-    trib_sim_lie lie;
-    int64_t lies_ns, away_ns, back_ns; /* when it begins to lie, is away, and is back */
-} storm;
-
-static uint64_t draw(uint64_t *state, uint64_t below)
-{
-    *state = *state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    return (*state >> 33) % below;
-}
-
-static uint32_t members_of(const storm *self)
-{
-    return self->what.workers + self->what.servers;
-}
+#include "tests/sim/storm_internal.h"
 
 /* Returns when the last fault begins. */
 static int64_t draw_faults(storm *self, uint64_t seed)
 {
     uint64_t state = seed * 7919 + 1;
-    (void)draw(&state, 2);
-    self->what = (setting){.workers = 2 + (uint32_t)draw(&state, WORKERS_MAX - 1),
-                           .servers = (uint32_t)draw(&state, SERVERS_MAX),
-                           .in_place = draw(&state, 2) != 0,
-                           .mixes = draw(&state, 2) != 0,
-                           .colocated = draw(&state, 2) != 0,
-                           .reactors = 1 + (uint32_t)draw(&state, 2)};
+    (void)storm_draw(&state, 2);
+    self->what = (setting){.workers = 2 + (uint32_t)storm_draw(&state, WORKERS_MAX - 1),
+                           .servers = (uint32_t)storm_draw(&state, SERVERS_MAX),
+                           .in_place = storm_draw(&state, 2) != 0,
+                           .mixes = storm_draw(&state, 2) != 0,
+                           .colocated = storm_draw(&state, 2) != 0,
+                           .reactors = 1 + (uint32_t)storm_draw(&state, 2)};
+    storm_plan_strikes(self, seed);
     self->what.colocated = self->what.colocated || self->what.servers == 0;
-    self->fault_count = 1 + (uint32_t)draw(&state, DRAWN_MAX);
-    int64_t at_ns = (int64_t)draw(&state, 4000000);
+    self->fault_count = 1 + (uint32_t)storm_draw(&state, DRAWN_MAX);
+    int64_t at_ns = (int64_t)storm_draw(&state, 4000000);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         fault *at = &self->faults[i];
-        const uint64_t kind = draw(&state, 6);
+        const uint64_t kind = storm_draw(&state, 6);
         at->kind = kind < 4 ? KILL : kind == 4 ? PAUSE : CUT;
-        at->members = 1u << (draw(&state, 3) == 0 ? draw(&state, members_of(self)) : draw(&state, 2));
+        at->members =
+            1u << (storm_draw(&state, 3) == 0 ? storm_draw(&state, storm_members(self)) : storm_draw(&state, 2));
         if (at->kind == CUT) {
-            const uint64_t some = draw(&state, 1u << members_of(self)), others = draw(&state, 1u << members_of(self));
+            const uint64_t some = storm_draw(&state, 1u << storm_members(self)),
+                           others = storm_draw(&state, 1u << storm_members(self));
             at->members |= (uint32_t)(some & others);
         }
         at->at_ns = at_ns;
-        at->lasts_ns = at->kind != KILL && draw(&state, 2) == 0 ? (int64_t)draw(&state, 12 * SECOND) : 0;
-        at_ns += draw(&state, 2) == 0 ? (int64_t)draw(&state, 3000000) : (int64_t)draw(&state, 10 * SECOND);
+        at->lasts_ns = at->kind != KILL && storm_draw(&state, 2) == 0 ? (int64_t)storm_draw(&state, 12 * SECOND) : 0;
+        at->members = self->strike_count > 0 && i == 0 ? at->members | 1 : at->members; /* an election there is */
+        at_ns += storm_draw(&state, 2) == 0 ? (int64_t)storm_draw(&state, 3000000)
+                                            : (int64_t)storm_draw(&state, 10 * SECOND);
     }
     return at_ns;
 }
@@ -84,9 +54,11 @@ static int64_t draw_faults(storm *self, uint64_t seed)
 /* A member that joins is started, and may die soon. Returns when the last fault begins. */
 static int64_t draw_start(storm *self, uint64_t *state, uint32_t member, int64_t at_ns)
 {
-    const bool dies = draw(state, 4) == 0;
-    const int64_t comes_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 12 * SECOND);
-    const int64_t lives_ns = draw(state, 2) == 0 ? (int64_t)draw(state, 3000000) : (int64_t)draw(state, 6 * SECOND);
+    const bool dies = storm_draw(state, 4) == 0;
+    const int64_t comes_ns =
+        storm_draw(state, 2) == 0 ? (int64_t)storm_draw(state, 3000000) : (int64_t)storm_draw(state, 12 * SECOND);
+    const int64_t lives_ns =
+        storm_draw(state, 2) == 0 ? (int64_t)storm_draw(state, 3000000) : (int64_t)storm_draw(state, 6 * SECOND);
     self->faults[self->fault_count++] = (fault){.kind = START, .members = 1u << member, .at_ns = 1 + comes_ns};
     if (dies) {
         self->faults[self->fault_count++] =
@@ -101,13 +73,13 @@ static int64_t draw_more(storm *self, uint64_t seed, int64_t at_ns)
 {
     uint64_t state = seed * 104729 + 3;
     for (uint32_t i = 0; i < self->fault_count; i++) {
-        const uint64_t way = draw(&state, 3);
+        const uint64_t way = storm_draw(&state, 3);
         self->faults[i].kind = self->faults[i].kind == CUT && way > 0 ? (way == 1 ? DEAF : MUTE) : self->faults[i].kind;
     }
     const uint32_t initial = self->what.workers;
-    self->what.joins = draw(&state, 2) == 0 ? 1 + (uint32_t)draw(&state, JOINERS_MAX) : 0;
+    self->what.joins = storm_draw(&state, 2) == 0 ? 1 + (uint32_t)storm_draw(&state, JOINERS_MAX) : 0;
     self->what.asleep = true;
-    self->what.boundaries = (uint32_t)draw(&state, 4);
+    self->what.boundaries = (uint32_t)storm_draw(&state, 4);
     for (uint32_t i = 0; i < self->fault_count; i++) { /* servers follow the workers */
         const uint32_t workers = self->faults[i].members & ((1u << initial) - 1);
         self->faults[i].members = (self->faults[i].members ^ workers) << self->what.joins | workers;
@@ -124,16 +96,16 @@ static int64_t draw_more(storm *self, uint64_t seed, int64_t at_ns)
 static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
 {
     uint64_t state = seed * 15485863 + 5;
-    (void)draw(&state, 2);
-    const bool is_alone = draw(&state, 8) == 0;
-    if (draw(&state, 2) == 0 && !is_alone) {
+    (void)storm_draw(&state, 2);
+    const bool is_alone = storm_draw(&state, 8) == 0;
+    if (storm_draw(&state, 2) == 0 && !is_alone) {
         return at_ns;
     }
-    const uint32_t late = members_of(self);
+    const uint32_t late = storm_members(self);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const int kind = self->faults[i].kind;
         const bool is_cut = kind == CUT || kind == DEAF || kind == MUTE;
-        self->faults[i].members |= is_cut && draw(&state, 2) == 0 ? 1u << late : 0;
+        self->faults[i].members |= is_cut && storm_draw(&state, 2) == 0 ? 1u << late : 0;
         self->faults[i].members = is_alone && kind != START ? 0 : self->faults[i].members;
     }
     if (is_alone) {
@@ -149,15 +121,15 @@ static int64_t draw_late_server(storm *self, uint64_t seed, int64_t at_ns)
 static void draw_apart(storm *self, uint64_t seed)
 {
     uint64_t state = seed * 32452843 + 9;
-    (void)draw(&state, 2);
-    if (self->what.joins > 0 || self->what.late > 0 || draw(&state, 3) > 0) {
+    (void)storm_draw(&state, 2);
+    if (self->what.joins > 0 || self->what.late > 0 || storm_draw(&state, 3) > 0) {
         return;
     }
-    const uint32_t coordinator = members_of(self);
+    const uint32_t coordinator = storm_members(self);
     self->what.servers++;
     self->what.apart = true;
     for (uint32_t i = 0; i < self->fault_count; i++) {
-        self->faults[i].members |= draw(&state, 3) == 0 ? 1u << coordinator : 0;
+        self->faults[i].members |= storm_draw(&state, 3) == 0 ? 1u << coordinator : 0;
     }
 }
 
@@ -165,13 +137,13 @@ static void draw_apart(storm *self, uint64_t seed)
 static void plan_store(storm *self, uint64_t seed)
 {
     uint64_t state = seed * 104729 + 7;
-    (void)draw(&state, 2);
-    self->what.has_store = draw(&state, 2) != 0;
-    self->is_everywhere = draw(&state, 2) != 0;
-    self->lie = draw(&state, 4) == 0 ? (trib_sim_lie)draw(&state, TRIB_SIM_LIE_COUNT) : TRIB_SIM_TRUTH;
-    self->lies_ns = draw(&state, 3) == 0 ? 0 : (int64_t)draw(&state, (uint64_t)self->quiet_ns);
-    self->away_ns = draw(&state, 2) == 0 ? (int64_t)draw(&state, (uint64_t)self->quiet_ns) : INT64_MAX;
-    self->back_ns = self->away_ns != INT64_MAX ? self->away_ns + (int64_t)draw(&state, 20 * SECOND) : INT64_MAX;
+    (void)storm_draw(&state, 2);
+    self->what.has_store = storm_draw(&state, 2) != 0;
+    self->is_everywhere = storm_draw(&state, 2) != 0;
+    self->lie = storm_draw(&state, 4) == 0 ? (trib_sim_lie)storm_draw(&state, TRIB_SIM_LIE_COUNT) : TRIB_SIM_TRUTH;
+    self->lies_ns = storm_draw(&state, 3) == 0 ? 0 : (int64_t)storm_draw(&state, (uint64_t)self->quiet_ns);
+    self->away_ns = storm_draw(&state, 2) == 0 ? (int64_t)storm_draw(&state, (uint64_t)self->quiet_ns) : INT64_MAX;
+    self->back_ns = self->away_ns != INT64_MAX ? self->away_ns + (int64_t)storm_draw(&state, 20 * SECOND) : INT64_MAX;
 }
 
 static bool reaches(void *user, const trib_reactor *reactor)
@@ -191,10 +163,10 @@ static void open_store(storm *self, uint64_t seed)
     static const int64_t delays_ns[] = {1000, 1000000, 300000000, 1500000000};
     trib_sim_store *store = &self->bed->job->store;
     uint64_t state = seed * 1299709 + 3;
-    (void)draw(&state, 2);
-    store->delay_ns = delays_ns[draw(&state, 4)];
-    store->lost_one_in = draw(&state, 3) == 0 ? 3 : 0;
-    store->late_one_in = draw(&state, 3) == 0 ? 3 : 0;
+    (void)storm_draw(&state, 2);
+    store->delay_ns = delays_ns[storm_draw(&state, 4)];
+    store->lost_one_in = storm_draw(&state, 3) == 0 ? 3 : 0;
+    store->late_one_in = storm_draw(&state, 3) == 0 ? 3 : 0;
     store->reaches = reaches;
     store->user = self;
 }
@@ -222,14 +194,7 @@ static void plan(storm *self, const storm_run *how)
     plan_store(self, how->seed);
     for (uint32_t i = 0; i < self->fault_count; i++) {
         const fault *at = &self->faults[i];
-        self->mends = self->mends || at->lasts_ns > 0;
         self->hit |= at->kind != START ? at->members : 0;
-    }
-    for (uint32_t i = 0; how->tells && i < self->fault_count; i++) {
-        static const char *const kinds[] = {"kills", "pauses", "cuts off", "deafens", "mutes", "starts"};
-        const fault *at = &self->faults[i];
-        printf("fault %u %s the members %x at %.6f s for %.6f s\n", i, kinds[at->kind], at->members,
-               (double)at->at_ns / 1e9, (double)at->lasts_ns / 1e9);
     }
 }
 
@@ -261,7 +226,7 @@ static void watch(storm *self)
             worker_loss_begin(self->bed, i);
         }
     }
-    for (uint32_t i = 0; i < members_of(self); i++) {
+    for (uint32_t i = 0; i < storm_members(self); i++) {
         const trib_engine *engine = self->bed->job->members[i].engine;
         const trib_coordinator *coordinator = engine->coordinator;
         check_place(self, i);
@@ -287,7 +252,7 @@ static void watch(storm *self)
 static bool is_initial(const storm *self, uint32_t member)
 {
     return member < self->what.workers - self->what.joins ||
-           (member >= self->what.workers && member < members_of(self) - self->what.late);
+           (member >= self->what.workers && member < storm_members(self) - self->what.late);
 }
 
 /* True for a worker that has joined and has not ended. */
@@ -327,17 +292,35 @@ static bool is_over(sim_job *job, void *argument)
     return true;
 }
 
+static void shun(const storm *self, const fault *at, bool begins)
+{
+    uint32_t ends[2] = {0, 0}, count = 0;
+    for (uint32_t i = 0; i < storm_members(self); i++) {
+        if ((at->members >> i & 1) != 0 && count < 2) {
+            ends[count++] = i;
+        }
+    }
+    if (count == 2) {
+        trib_sim_node_shun(self->bed->job->members[ends[0]].node, self->bed->job->members[ends[1]].node, begins);
+    }
+}
+
 static void change(storm *self, const fault *at, bool begins)
 {
-    for (uint32_t i = 0; i < members_of(self); i++) {
+    if (at->kind == SHUN) {
+        shun(self, at, begins);
+        return;
+    }
+    for (uint32_t i = 0; i < storm_members(self); i++) {
         sim_member *member = &self->bed->job->members[i];
         if ((at->members >> i & 1) == 0 || member->killed) {
             continue;
         }
         if (at->kind == KILL) {
             sim_job_kill(self->bed->job, i);
-        } else if (at->kind == START) {
+        } else if (at->kind == START || at->kind == WAKE) {
             trib_sim_process_freeze(member->process, false);
+            self->paused &= ~(1u << i);
         } else if (at->kind == DEAF || at->kind == MUTE) {
             trib_sim_node_block(member->node, begins && at->kind == MUTE, begins && at->kind == DEAF);
         } else if (at->kind == CUT) {
@@ -350,26 +333,43 @@ static void change(storm *self, const fault *at, bool begins)
     }
 }
 
+typedef struct looking {
+    storm *of;
+    int64_t began_ns;
+} looking;
+
 static bool look(sim_job *job, void *argument)
 {
+    const looking *at = argument;
     (void)job;
-    watch(argument);
-    return false;
+    watch(at->of);
+    return storm_strikes(at->of, at->began_ns);
+}
+
+/* Returns the time of the next beginning or end of a fault. */
+static int64_t next_fault(const storm *self, int64_t now_ns)
+{
+    int64_t next_ns = self->quiet_ns;
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        const fault *at = &self->faults[i];
+        const int64_t ends_ns = at->lasts_ns > 0 ? at->at_ns + at->lasts_ns : INT64_MAX;
+        next_ns = at->at_ns > now_ns && at->at_ns < next_ns ? at->at_ns : next_ns;
+        next_ns = ends_ns > now_ns && ends_ns < next_ns ? ends_ns : next_ns;
+    }
+    return next_ns;
 }
 
 /* Runs the faults in the order of their times, beginnings and ends. */
 static void run_faults(storm *self, int64_t began_ns)
 {
+    looking at_all = {.of = self, .began_ns = began_ns};
     for (int64_t now_ns = 0; now_ns < self->quiet_ns;) {
-        const int64_t store_ns = keep_store(self, now_ns);
-        int64_t next_ns = store_ns < self->quiet_ns ? store_ns : self->quiet_ns;
-        for (uint32_t i = 0; i < self->fault_count; i++) {
-            const fault *at = &self->faults[i];
-            const int64_t ends_ns = at->lasts_ns > 0 ? at->at_ns + at->lasts_ns : INT64_MAX;
-            next_ns = at->at_ns > now_ns && at->at_ns < next_ns ? at->at_ns : next_ns;
-            next_ns = ends_ns > now_ns && ends_ns < next_ns ? ends_ns : next_ns;
+        const int64_t store_ns = keep_store(self, now_ns), fault_ns = next_fault(self, now_ns);
+        const int64_t next_ns = store_ns < fault_ns ? store_ns : fault_ns;
+        if (sim_job_run(self->bed->job, began_ns + next_ns, look, &at_all)) {
+            now_ns = trib_sim_now(self->bed->job->sim) - began_ns - 1; /* a strike is a further fault */
+            continue;
         }
-        (void)sim_job_run(self->bed->job, began_ns + next_ns, look, self);
         for (uint32_t i = 0; i < self->fault_count; i++) {
             const fault *at = &self->faults[i];
             if (at->at_ns == next_ns) {
@@ -382,8 +382,8 @@ static void run_faults(storm *self, int64_t began_ns)
     }
 }
 
-/* Where faults hit a minority only, for good, the others go on. A member that joins has a vote from then on. With a
- * store a minority goes on if the others are dead. */
+/* Where faults hit a minority only the others go on, also if faults pass. A member that joins has a vote from then on.
+ * With a store a minority goes on if the others are dead. */
 static void check_majority(storm *self)
 {
     uint32_t spared = 0, hit = 0, workers_out = 0;
@@ -391,7 +391,7 @@ static void check_majority(storm *self)
     for (uint32_t i = 0; i < self->fault_count; i++) {
         suffices = suffices && (self->faults[i].kind == KILL || self->faults[i].kind == START);
     }
-    for (uint32_t i = 0; i < members_of(self); i++) {
+    for (uint32_t i = 0; i < storm_members(self); i++) {
         spared += !is_hit(self, i) && is_initial(self, i);
         hit += is_hit(self, i);
         workers_out +=
@@ -401,13 +401,20 @@ static void check_majority(storm *self)
     if (suffices && workers_out > 0) {
         char text[TRIB_ERROR_TEXT_SIZE + 80];
         snprintf(text, sizeof text, "%u of %u members are spared, %u hit, and %u workers ended: %s", spared,
-                 members_of(self), hit, workers_out, self->bed->text);
+                 storm_members(self), hit, workers_out, self->bed->text);
         fail_of(self, text);
     }
 }
 
 static void show(const storm *self)
 {
+    for (uint32_t i = 0; i < self->fault_count; i++) {
+        static const char *const kinds[] = {"kills", "pauses", "cuts off", "deafens",
+                                            "mutes", "starts", "parts",    "wakes"};
+        const fault *at = &self->faults[i];
+        printf("fault %u %s the members %x at %.6f s for %.6f s\n", i, kinds[at->kind], at->members,
+               (double)at->at_ns / 1e9, (double)at->lasts_ns / 1e9);
+    }
     for (uint32_t i = 0; i < self->what.workers; i++) {
         const worker *at = &self->bed->workers[i];
         printf("worker %u: epoch %u, rank %u of %u, %u through%s%s%s%s\n", i, at->epoch, at->rank, at->count,
@@ -441,11 +448,9 @@ bool storm_seed(const storm_run *how)
         self.bed->workers[i].is_out = self.bed->workers[i].is_out || (self.paused >> i & 1) != 0;
     }
     worker_loss_check_alike(self.bed);
-    if (!self.mends) {
-        check_majority(&self);
-    }
+    check_majority(&self);
     uint32_t going = 0;
-    for (uint32_t i = 0; i < members_of(&self); i++) {
+    for (uint32_t i = 0; i < storm_members(&self); i++) {
         sim_member *member = &self.bed->job->members[i];
         if ((self.paused >> i & 1) != 0) { /* nothing else ends it */
             trib_sim_process_freeze(member->process, false);

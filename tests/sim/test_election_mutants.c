@@ -33,17 +33,18 @@
 #define BUG_LIST(X)                                                                                                    \
     X(MINORITY, 14, "a minority goes on, too")                                                                         \
     X(HALF, 213, "exactly half goes on without the last coordinator")                                                  \
-    X(VOTE_TWICE, 48, "a vote counts twice")                                                                           \
-    X(NOTHING_DECIDED, 42, "what has succeeded on some voter fails on the others")                                     \
-    X(DECISION_IGNORED, 42, "a voter does not take the decision over")                                                 \
-    X(STRANGER_VOTES, 48, "a new server has the place, and the vote, of one that may be cut off")                      \
-    X(LOST_ONE_IGNORED, 48, "a majority is counted of one member fewer than there are")                                \
+    X(VOTE_TWICE, 26, "a vote counts twice")                                                                           \
+    X(NOTHING_DECIDED, 167, "what has succeeded on some voter fails on the others")                                    \
+    X(CONTRADICTION_COUNTS, 69, "votes that contradict the decision count")                                            \
+    X(DECISION_IGNORED, 167, "a voter does not take the decision over")                                                \
+    X(STRANGER_VOTES, 418, "a new server has the place, and the vote, of one that may be cut off")                     \
+    X(LOST_ONE_IGNORED, 105, "a majority is counted of one member fewer than there are")                               \
     X(NEWCOMERS_VOTE, 929, "members that are new vote about the epoch before, too")                                    \
     X(ROSTER_PRESUMED, 929, "a voter takes it for granted that all have the roster")                                   \
     X(KNOWN_TOO_SOON, 929, "members are told that all have the roster when one has")                                   \
     X(NUMBER_TWICE, 929, "two coordinators give their epochs one number")                                              \
-    X(CANDIDATE_FORGETS, 42, "a candidate does not count what has succeeded on itself")                                \
-    X(TOLD_TOO_MUCH, 899, "a member that comes back is told of one success too many")                                  \
+    X(CANDIDATE_FORGETS, 69, "a candidate does not count what has succeeded on itself")                                \
+    X(TOLD_TOO_MUCH, 419, "a member that comes back is told of one success too many")                                  \
     X(REPORTER_BLAMED, 4, "who reports a loss is taken for lost")                                                      \
     X(END_UNTOLD, 7, "members are not told of the end of an epoch, 1 in 3")                                            \
     X(COMMITTED_UNSETTLED, 8, "a round is committed when all workers but one are through with it")                     \
@@ -84,6 +85,9 @@ bool __wrap_trib_ballot_tally(const trib_vote *votes, uint32_t members, trib_tal
     const bool done = __real_trib_ballot_tally(votes, members, tally_out);
     if (done && is_planted(PLANT_NOTHING_DECIDED)) {
         trib_vote_clear(&tally_out->decided);
+    }
+    for (uint32_t i = 0; done && is_planted(PLANT_CONTRADICTION_COUNTS) && i < members; i++) {
+        tally_out->elects[i] = votes[i].has_voted;
     }
     return done;
 }

@@ -1,0 +1,87 @@
+/*
+ * election_sounding.c - which members stand still while the coordinator is silent, or another one is elected
+ * (election.h).
+ *
+ * Nobody needs an answer of a member that has nothing to do, so its silence says nothing. From a quarter of the peer
+ * timeout on in which the coordinator is silent members ask each other. So those that stand still with it are known
+ * soon after its loss, and no vote of theirs is waited for. Silence counts while some other member is heard: a member
+ * that is cut off from all knows nothing about them.
+ */
+#include <stdlib.h>
+
+#include "engine/membership/election_internal.h"
+#include "engine/membership/member_internal.h"
+#include "engine/membership/probe.h"
+
+#define NEXT_CANDIDATES 3u /* so many may stand still at once, and the next one has asked the others all the same */
+#define PROBES_MAX 64u     /* at a time */
+
+static bool is_near(const trib_election *self, uint32_t member)
+{
+    return member >= self->candidate && member - self->candidate < NEXT_CANDIDATES &&
+           member < self->roster->worker_count;
+}
+
+/* Candidates ask all whose votes they may need, the others ask the candidates. */
+static bool has_to_ask(const trib_election *self, uint32_t member)
+{
+    const uint32_t me = trib_election_place(self);
+    return member != me && member >= self->candidate && trib_election_counts(self, member) &&
+           !self->votes[member].has_voted && (is_near(self, member) || is_near(self, me));
+}
+
+/* True if another member gives signs of life. */
+static bool hears_some(const trib_election *self, int64_t now_ns)
+{
+    bool hears = false;
+    for (uint32_t i = 0; i < self->roster->member_count; i++) {
+        const trib_probe *probe = &self->probes[i];
+        hears = hears || self->votes[i].has_voted ||
+                (probe->heard_ns != 0 && now_ns - probe->heard_ns < self->roster->peer_timeout_ns / 4);
+    }
+    return hears;
+}
+
+void trib_election_sound(trib_election *self, bool was_stopped)
+{
+    const int64_t now_ns = trib_now(self->core->reactor);
+    const uint32_t members = self->roster->member_count;
+    if (self->probes == NULL) {
+        self->probes = calloc(members, sizeof *self->probes); /* without memory nobody counts as silent */
+    }
+    uint32_t under_way = 0;
+    for (uint32_t i = 0; self->probes != NULL && i < members && under_way < PROBES_MAX; i++) {
+        trib_probe *probe = &self->probes[i];
+        if (has_to_ask(self, i) &&
+            now_ns - probe->began_ns >= trib_heartbeat_period_ns(self->roster->peer_timeout_ns)) {
+            probe->refused_for_ns = TRIB_ELECTION_REFUSED_NS;
+            trib_probe_ask(self->core, probe, &self->roster->members[i].addresses[0]);
+        }
+        under_way += probe->link != NULL;
+    }
+    if (self->probes == NULL || !hears_some(self, now_ns)) {
+        self->heard_since_ns = 0;
+    } else if (self->heard_since_ns == 0 || was_stopped) {
+        self->heard_since_ns = now_ns;
+    }
+}
+
+bool trib_election_is_silent(const trib_election *self, uint32_t member)
+{
+    const trib_probe *probe = self->probes != NULL ? &self->probes[member] : NULL;
+    if (probe == NULL || self->heard_since_ns == 0 || probe->silent_since_ns == 0) {
+        return probe != NULL && probe->is_dead;
+    }
+    const int64_t since_ns =
+        probe->silent_since_ns > self->heard_since_ns ? probe->silent_since_ns : self->heard_since_ns;
+    return probe->is_dead || trib_now(self->core->reactor) - since_ns >= self->roster->peer_timeout_ns;
+}
+
+void trib_election_end_sounding(trib_election *self)
+{
+    for (uint32_t i = 0; self->probes != NULL && i < self->roster->member_count; i++) {
+        trib_probe_end(&self->probes[i], "the election is over");
+    }
+    free(self->probes);
+    self->probes = NULL;
+}

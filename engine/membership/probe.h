@@ -1,0 +1,28 @@
+/*
+ * probe.h - asks a process whether it lives.
+ *
+ * A member listens at the same address from its first epoch to its end. An attempt connects there, proves the token and
+ * ends. A process that has died refuses. One that stands still lets its kernel take the connection, and does not
+ * answer. All functions are called on core 0.
+ */
+#ifndef TRIB_ENGINE_PROBE_H
+#define TRIB_ENGINE_PROBE_H
+
+#include "engine/core/core.h"
+
+typedef struct trib_probe {
+    trib_link *link;          /* NULL: no attempt is under way */
+    int64_t began_ns;         /* when the last attempt began */
+    int64_t heard_ns;         /* when the process has answered last; 0: it never has */
+    int64_t silent_since_ns;  /* when the first attempt began that was not answered; 0: the last one was */
+    int64_t refused_since_ns; /* 0: the last attempt was not refused */
+    int64_t refused_for_ns;   /* a process whose address refuses for so long has ended */
+    bool is_dead;
+} trib_probe;
+
+/* Begins an attempt unless one is under way. One that takes too long is given up for another one. */
+void trib_probe_ask(trib_core *core, trib_probe *probe, const trib_address *address);
+/* Ends the attempt, if any. The probe's memory may be freed. */
+void trib_probe_end(trib_probe *probe, const char *why);
+
+#endif
