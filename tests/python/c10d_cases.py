@@ -181,12 +181,14 @@ def names(rank, size):
 def places(rank, size):
     """Where processes run, from what they told each other: machines and GPUs that programs have chosen."""
     find = tributary.torch.places.find
-    pair = ['a 0', 'a -1', 'b 1', 'b 0']
-    assert [tuple(find(pair, r)) for r in (1, 2)] == [(1, 2, True, False), (0, 2, True, True)]
-    assert tuple(find(['a 0', 'a 0'], 1)) == (1, 2, True, False)
-    uneven, mixed = ['a 0', 'a 1', 'b 0'], ['a 0', 'b 0', 'a 1', 'b 1']
+    pair = ['a x', 'a -', 'b y', 'b x']
+    assert [find(pair, r)[:5] for r in (0, 1)] == [(0, 2, True, True, 0), (1, 2, True, False, 0)]
+    assert find(pair, 2)[:4] == (0, 2, True, True) and find(pair, 1).taken == {'x'}
+    first = ['a x', 'a x', 'a z', 'a x']  # three have used CUDA's first GPU, one has chosen
+    assert [find(first, r)[3:5] for r in range(4)] == [(False, 0), (False, 1), (True, 2), (False, 2)]
+    uneven, mixed = ['a x', 'a y', 'b x'], ['a x', 'b x', 'a y', 'b y']
     assert [find(uneven, r).is_even for r in range(3)] == [False] * 3
-    assert tuple(find(mixed, 2)) == (1, 2, False, True)
+    assert find(mixed, 2)[:4] == (1, 2, False, True)
     store = dist.PrefixStore('places', dist.distributed_c10d._get_default_store())
     assert tributary.torch.places.exchange(store, 'first', rank, size)[:3] == (rank, size, True)
 

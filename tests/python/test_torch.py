@@ -85,6 +85,9 @@ def backend_without_an_import(python):
             file.write(program)
         command = [python, '-m', 'torch.distributed.run', '--nproc-per-node', '2', folder + '/train.py']
         output = python_bed.run(command, python_bed.environment(folder))
+        # Every program of the environment imports PyTorch with it, whatever has become of the library.
+        broken = dict(python_bed.environment(folder), TRIBUTARY_LIBRARY=folder + '/none')
+        python_bed.run([python, '-c', 'import torch'], broken)
     assert output.count('the sum is right') == 2, output[-1500:]
 
 

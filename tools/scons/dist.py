@@ -108,7 +108,7 @@ def fill(build, root, version):
         os.symlink('libtributary.so.' + version, os.path.join(lib, name))
     for module in glob.glob(build + '/libtributary-*.so.0') + glob.glob(build + '/libtributary-*.so'):
         put(module, os.path.join(lib, os.path.basename(module)), True)
-    for source in glob.glob('api/python/tributary/**/*.py', recursive=True):
+    for source in glob.glob('api/python/tributary/**/*.py', recursive=True) + ['api/python/tributary_torch.py']:
         put(source, os.path.join(root, 'python', os.path.relpath(source, 'api/python')), False)
     os.symlink('../../lib', root + '/python/tributary/lib')
     if os.path.exists(build + '/tests/gpu_worker'):

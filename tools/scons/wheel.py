@@ -32,7 +32,7 @@ Tag: {tag}
 ENTRY_POINTS = '''[console_scripts]
 tributary = tributary.command:main
 [torch.backends]
-tributary = tributary.torch_backend:register
+tributary = tributary_torch:register
 '''
 
 
@@ -47,7 +47,7 @@ def platform_tag(paths):
 
 def collect(build, version, scratch):
     """Returns pairs of a name in the wheel and a file, after copies were stripped."""
-    pairs, binaries, others = [], [], {}
+    pairs, binaries, others = [('tributary_torch.py', 'api/python/tributary_torch.py')], [], {}
     for folder, _, files in os.walk(SOURCE):
         if '__pycache__' not in folder:
             pairs += [

@@ -12,6 +12,7 @@ class Completions:
         self._condition = threading.Condition()
         self._waiting, self._thread, self._is_stopping = [], None, False
         self._apart = set()  # threads of run_apart() that have not ended
+        self._waiting_apart = set()  # of these, the ones that wait for operations
 
     def future_of(self, operation):
         future = concurrent.futures.Future()
@@ -25,21 +26,29 @@ class Completions:
             self._condition.notify_all()
         return future
 
-    def run_apart(self, function):
-        """Calls a function on a thread of its own, or on this one where none can be started: better that it keeps
-        others waiting than that its future is never complete."""
+    def run_apart(self, function, wait=None):
+        """Calls wait(), which ends when operations do, and then a function, on a thread of its own, or on this one
+        where none can be started: better that it keeps others waiting than that its future is never complete."""
 
         def run():
             try:
+                if wait is not None:
+                    wait()
+                with self._condition:
+                    self._waiting_apart.discard(thread)
+                    self._condition.notify_all()
                 function()
             finally:
                 with self._condition:
                     self._apart.discard(thread)
+                    self._waiting_apart.discard(thread)
                     self._condition.notify_all()
 
         thread = threading.Thread(target=run, name='tributary callbacks', daemon=True)
         with self._condition:
             self._apart.add(thread)
+            if wait is not None:
+                self._waiting_apart.add(thread)
         try:
             thread.start()
         except (RuntimeError, MemoryError):  # too many threads, or the interpreter is about to end
@@ -52,8 +61,10 @@ class Completions:
         with self._condition:
             thread = self._thread
             if this is not thread:
-                self._condition.wait_for(lambda: not self._waiting)  # operations end by themselves
-                if not self._condition.wait_for(lambda: not self._waiting and self._apart <= {this}, CALLBACK_S):
+                self._condition.wait_for(self._has_no_operations)  # they end by themselves
+                if not self._condition.wait_for(
+                    lambda: self._has_no_operations() and self._apart <= {this}, CALLBACK_S
+                ):
                     warnings.warn(
                         'a callback of a future has not returned for %g s: the engine is closed without it'
                         % CALLBACK_S,
@@ -63,6 +74,9 @@ class Completions:
             self._condition.notify_all()
         if thread is not None and thread is not this:
             thread.join()
+
+    def _has_no_operations(self):
+        return not self._waiting and not self._waiting_apart
 
     def _run(self):
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import errno
 import logging
 import os
 import sys
@@ -143,7 +144,8 @@ def _join(settings, deadline):
             if not isinstance(problem, JobLostError) or (rendezvous is not None and made is None):
                 raise
             if rendezvous is None:
-                if problem.status not in (_abi.TRIB_JOIN_FAILED, _abi.TRIB_SYSTEM) or time.monotonic() > deadline:
+                is_in_use = problem.status == _abi.TRIB_SYSTEM and os.strerror(errno.EADDRINUSE) in str(problem)
+                if not (problem.status == _abi.TRIB_JOIN_FAILED or is_in_use) or time.monotonic() > deadline:
                     raise
                 time.sleep(0.05)  # no event tells: the workers that still leave the last job know nothing of this one
 

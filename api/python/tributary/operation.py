@@ -101,9 +101,10 @@ class Operation:
         """Returns a concurrent.futures.Future of the value. A thread of the package completes it."""
         return self._engine._completions.future_of(self)
 
-    def run_apart(self, function):
-        """Calls a function on a thread of its own, which the engine's close() waits for."""
-        self._engine._completions.run_apart(function)
+    def run_apart(self, function, wait=None):
+        """Calls a function on a thread of its own, which the engine's close() waits for. wait: a function that is
+        called before, and ends when operations do."""
+        self._engine._completions.run_apart(function, wait)
 
     def __await__(self):
         import asyncio

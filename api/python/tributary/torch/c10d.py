@@ -10,8 +10,9 @@ import time
 
 import torch
 import torch.distributed as dist
+import tributary_torch
 
-from .. import _abi, job, torch_backend
+from .. import _abi, job
 from ..bootstrap import unique_id
 from ..engine import Engine
 from ..errors import ArgumentError, TributaryError, UnsupportedError
@@ -57,9 +58,9 @@ def _device_kinds():
 class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
     """One collective under way."""
 
-    def __init__(self, handle, value, line):
+    def __init__(self, handle, value, line, is_in_place=False):
         super().__init__()
-        self._handle, self._value, self._line = handle, value, line
+        self._handle, self._value, self._line, self._is_in_place = handle, value, line, is_in_place
         self._future, self._exception = None, None
 
     def wait(self, timeout=None):
@@ -104,7 +105,7 @@ class Work(dist._Work if hasattr(dist, '_Work') else dist.Work):
 
     def get_future(self):
         if self._future is None:
-            self._future = futures.future_of(self._handle.operations, self._outcome, self._line)
+            self._future = futures.future_of(self._handle.operations, self._outcome, self._line, self._is_in_place)
         return self._future
 
 
@@ -143,20 +144,20 @@ class ProcessGroup(dist.ProcessGroup):
     def rank(self):
         return self._rank
 
-    def _work(self, handle, value):
-        return Work(handle, value, futures.next_line(self._engine))
+    def _work(self, handle, value, is_in_place=False):
+        return Work(handle, value, futures.next_line(self._engine), is_in_place)
 
     def _in_place(self, tensors, begin):
         """Runs a collective on tensors in place; what is not contiguous goes through a copy."""
         copies = [contiguous(tensor, 'tensor') for tensor in tensors]
         handles = [begin(copy) for copy in copies]
+        apart = [(tensor, copy) for tensor, copy in zip(tensors, copies) if tensor.data_ptr() != copy.data_ptr()]
 
         def finish():
-            for tensor, copy in zip(tensors, copies):
-                if tensor.data_ptr() != copy.data_ptr():
-                    tensor.detach().copy_(copy)
+            for tensor, copy in apart:
+                tensor.detach().copy_(copy)
 
-        return self._work(exchange.merged(handles, finish), list(tensors))
+        return self._work(exchange.merged(handles, finish), list(tensors), is_in_place=not apart)
 
     def allreduce(self, tensors, opts=None):
         reduce = _reduction(opts)
@@ -400,30 +401,33 @@ def create(opts, _backend_options=None):
     if world is not None and world.is_open():
         group = _TimedGroup(world.group('c10d.%s' % opts.group_id, ranks), timeout_ns)
         return ProcessGroup(group, rank, size)
-    if rank == 0:
-        is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
-        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
-    own_id = store.get('tributary').decode()
-    place = places.exchange(store, 'tributary.' + own_id, rank, size)
     if job.is_continue(os.environ.get('TRIB_SURVIVE')):
         raise UnsupportedError(
             'TRIB_SURVIVE=continue: torch.distributed divides by a number of workers that stays: take '
             'TRIB_SURVIVE=workers, or tributary.torch'
         )
-    engine = Engine(
-        rank=rank,
-        worker_count=size,
-        server_count=0,
-        unique_id=bytes.fromhex(own_id),
-        op_timeout_ns=timeout_ns,
-        **device.choose_at(place),
-    )
-    engine.wait_ready()
     if rank == 0:
-        store.delete_key('tributary')  # all have read it, and a group that is made later has an id of its own
+        is_said = any(os.environ.get(name) for name in ('TRIB_COORDINATOR', 'TRIB_LISTEN', 'TRIB_INTERFACE'))
+        store.set('tributary', unique_id(None if is_said else _own_address(_host_of(store)) + ':0').hex())
+    own_id = store.get('tributary').decode()
+    place = places.exchange(store, own_id, rank, size)
+    try:
+        engine = Engine(
+            rank=rank,
+            worker_count=size,
+            server_count=0,
+            unique_id=bytes.fromhex(own_id),
+            op_timeout_ns=timeout_ns,
+            **device.choose_at(place),
+        )
+        engine.wait_ready()
+    finally:  # all have read it, as all have told their places
+        if rank == 0:
+            store.delete_key('tributary')  # a group that is made later has an id of its own
+    places.forget(store, own_id, rank)
     if not opts.global_ranks_in_group:  # it lists the ranks of any other group
         _world['engine'] = engine
     return ProcessGroup(engine, rank, size)
 
 
-torch_backend.register()
+tributary_torch.register()

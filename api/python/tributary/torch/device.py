@@ -11,7 +11,7 @@ import torch
 
 from .. import _abi, job
 from .._library import beside, call, initialised, lib
-from .places import Place
+from . import places
 
 
 def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
@@ -26,7 +26,8 @@ def init(comm: Any = None, process_sets: Any = None, **settings: Any) -> None:
 
 def choose() -> None:
     """Takes a GPU where the environment does not say which device to use, and every process of the machine can have one
-    of its own. A GPU that the program has chosen already is kept."""
+    of its own. A GPU that the program has chosen already is kept, if it is not the first one: each process has that at
+    the beginning, so nobody can tell whether it was chosen."""
     if not _may_choose():
         return
     os.environ['TRIB_DEVICE'] = 'cuda'
@@ -36,17 +37,18 @@ def choose() -> None:
         del os.environ['TRIB_DEVICE']
         return
     slot = int(os.environ.get('TRIB_LOCAL_RANK', config.local_rank))  # an elastic worker is a machine of its own
-    # A program may have used the first GPU, which is every process's at the beginning, without having chosen it.
     if not torch.cuda.is_initialized() or torch.cuda.current_device() == 0:
         torch.cuda.set_device((slot if config.local_size == 1 else config.local_rank) % torch.cuda.device_count())
 
 
-def choose_at(place: Place) -> dict[str, Any]:
-    """Does the same for a process whose place on its machine is known; returns the engine's settings for it."""
+def choose_at(place: places.Place) -> dict[str, Any]:
+    """Does the same for a process whose place on its machine is known; returns the engine's settings for it. A GPU that
+    several programs have used was not chosen: CUDA begins with the first one."""
     if not _may_choose() or not _has_each_one(place.count):
         return {}
     if not place.has_own_gpu:
-        torch.cuda.set_device(place.index % torch.cuda.device_count())
+        free = [gpu for gpu in range(torch.cuda.device_count()) if places.name_of(gpu) not in place.taken]
+        torch.cuda.set_device(free[place.turn % len(free)])
     if not place.is_even:  # a machine of its own, as NCCL sums only within machines that are alike
         return {'device': 'cuda'}
     return {'device': 'cuda', 'local_rank': place.index, 'local_size': place.count}

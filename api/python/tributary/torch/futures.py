@@ -44,18 +44,23 @@ def next_line(engine):
     return line().next() if line() is not None else Line('%s@%d' % (engine.name, counted(engine, 'line')))
 
 
-def future_of(operations, outcome, its_line):
-    """Returns a future of what outcome(None) returns when operations, pairs of a Handle's, are complete."""
-    # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
+def future_of(operations, outcome, its_line, is_in_place=False):
+    """Returns a future of what outcome(None) returns when operations, pairs of a Handle's, are complete. is_in_place:
+    outcome() copies nothing, so it may run on another stream than the caller's."""
     device = operations[0][1] if operations else None
-    complete = torch.futures.Future(devices=[device] if device is not None else None)
+    is_apart = device is not None and is_in_place
+    complete = torch.futures.Future(devices=[device] if is_apart else None)
+    # What reads a future in C++, such as DistributedDataParallel, sees an error only if a callback raises it.
     future = complete.then(outcome)
     _lines[future] = its_line
-    if not operations:
+    if is_apart:
+        # The caller goes on giving work to the GPU, while the other workers may not have come so far. Callbacks run on
+        # a stream of PyTorch's that outcome() lets wait.
+        launch = functools.partial(_wait_for_launch, operations)
+        operations[0][0].run_apart(functools.partial(complete.set_result, None), launch)
+        return future
+    if not operations or device is not None:  # on a GPU the stream waits, and this thread only for the launch
         complete.set_result(None)
-    elif device is not None:
-        # The caller goes on giving work to the GPU, while the other workers may not have come so far.
-        operations[0][0].run_apart(functools.partial(_complete_at_launch, operations, complete))
         return future
     count = itertools.count(1)
 
@@ -69,14 +74,12 @@ def future_of(operations, outcome, its_line):
     return future
 
 
-def _complete_at_launch(operations, complete):
-    """Completes a future when the GPU has been given its operations. Callbacks run on streams that wait for these."""
+def _wait_for_launch(operations):
     for operation, device in operations:
         try:
             operation.stream_wait(torch.cuda.Stream(device).cuda_stream)
         except RuntimeError:
             pass  # outcome() raises it
-    complete.set_result(None)
 
 
 def _inside(its_line, callback):

@@ -22,11 +22,12 @@ class Handle:
     """One collective, or several that belong together. `finish` makes the result of it, once; without it the result
     is the first operation's."""
 
-    __slots__ = ('operations', 'name', '_finish', '_result', '_is_finished', '_lock')
+    __slots__ = ('operations', 'name', '_finish', '_result', '_is_finished', '_streams', '_lock')
 
     def __init__(self, operations, finish=None):
         self.operations, self.name, self._finish = operations, None, finish
         self._result, self._is_finished = None, False
+        self._streams = ()  # by device: the stream that has waited for the operations, and has made the result
         self._lock = threading.RLock()  # a future's callback may wait while the caller does
 
     def done(self):
@@ -38,17 +39,23 @@ class Handle:
         with self._lock:
             if not self._is_finished:
                 raise_unseen()
+                streams = {}
                 for operation, device in self.operations:
                     if device is None:
                         operation.wait()
                     else:
-                        operation.stream_wait(torch.cuda.current_stream(device).cuda_stream)
+                        stream = torch.cuda.current_stream(device)
+                        operation.stream_wait(stream.cuda_stream)
                         _unseen.append(operation)
+                        streams[device] = stream
                 self._result = self._finish() if self._finish is not None else self.operations[0][0].wait()
-                self._is_finished = True
+                self._is_finished, self._streams = True, tuple(streams.items())
                 self.operations, self._finish = (), None
                 if in_flight.get(self.name) is self:
                     del in_flight[self.name]  # its result is the caller's to keep
+            for device, stream in self._streams:
+                if torch.cuda.current_stream(device) != stream:
+                    torch.cuda.current_stream(device).wait_stream(stream)
             return self._result
 
 

@@ -1,9 +1,12 @@
 """Gives torch.distributed the name of the backend. PyTorch 2.5 and newer call register() as they are imported (entry
-point torch.backends), so a script that says init_process_group('tributary') imports nothing of this package."""
+point torch.backends), so a script that says init_process_group('tributary') imports nothing of the package.
+
+It is no part of the package, because that loads the library: every import of PyTorch in the environment comes here, and
+must succeed where the library does not load."""
 
 
 def _create(*arguments):
-    from .torch import c10d  # not before a group is made, as every import of PyTorch runs register()
+    from tributary.torch import c10d
 
     return c10d.create(*arguments)
 
