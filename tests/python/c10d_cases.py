@@ -264,9 +264,18 @@ def callbacks(rank, size):
         works = [dist.all_reduce(part, async_op=True) for part in parts]
         futures = [work.get_future() for work in works]
         if rank == 1 and number % 4 == 3:
-            futures[first].wait()  # its callback runs on this thread, as it is complete
-        order = (first, 1 - first)
-        ends = {bucket: futures[bucket].then(follow(bucket, 0)).then(follow(bucket, 1)) for bucket in order}
+            futures[first].wait()  # its callback runs on the thread that gives it, as it is complete
+        ends = {}
+
+        def attach(bucket):
+            ends[bucket] = futures[bucket].then(follow(bucket, 0)).then(follow(bucket, 1))
+
+        # A future that is complete calls back on the thread that gives it the callback, and that waits for the others.
+        threads = [threading.Thread(target=attach, args=(bucket,)) for bucket in (first, 1 - first)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
         for bucket in (0, 1):
             assert (ends[bucket].wait()[0] == (bucket + 1) * 100 * size**3).all(), parts
 
@@ -282,9 +291,11 @@ def end(group, size):
         has_ended.append(values[1].tolist())
 
     work = group.allreduce([values[0]])
-    work.get_future().then(follow)
+    attach = threading.Thread(target=lambda: work.get_future().then(follow))  # which may call it at once
+    attach.start()
     work.wait()
     may_go_on.set()
+    attach.join()
     group.shutdown()
     assert has_ended == [[size] * 3], has_ended
 
