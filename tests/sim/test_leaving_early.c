@@ -426,6 +426,37 @@ static void leader_leaves_at_any_time(void **state)
     assert_true(early > 0);
 }
 
+/* An operation of the first worker of a machine fails, and the worker leaves, while the second one has yet to connect
+ * to it for the order of their devices' work. The second one hears why the operation failed, and not only that the
+ * first one has left. */
+static void leader_tells_late_ranks_of_failures(void **state)
+{
+    (void)state;
+    exchange what[] = {{.timeout_ns = SECOND / 10}, {.timeout_ns = 0}};
+    trib_host_world *world = trib_host_world_create();
+    sim_job *job = open_apart(world);
+    trib_sim_node_shun(job->members[3].node, job->members[2].node, true);
+    for (uint32_t i = 0; i < 2; i++) {
+        what[i].buffer = calloc(COUNT, sizeof(int32_t));
+        assert_int_equal(sim_bed_hand_in_on_device(job, 2 + i, COUNT, -1, &what[i]), TRIB_OK);
+    }
+    (void)sim_job_run(job, SECOND / 2, NULL, NULL);
+    assert_int_equal(what[0].done, 1);
+    assert_int_equal(what[0].status, TRIB_TIMEOUT);
+    sim_job_leave(job, 2);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND / 2, NULL, NULL);
+    assert_int_equal(what[1].done, 0);
+    trib_sim_node_shun(job->members[3].node, job->members[2].node, false);
+    (void)sim_job_run(job, trib_sim_now(job->sim) + 2 * SECOND, NULL, NULL);
+    assert_int_equal(what[1].done, 1);
+    assert_int_equal(what[1].status, TRIB_TIMEOUT);
+    assert_true(sim_job_close(job, 20 * SECOND));
+    sim_job_free(job);
+    trib_host_world_free(world);
+    free(what[0].buffer);
+    free(what[1].buffer);
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -437,6 +468,7 @@ int main(void)
         cmocka_unit_test(first_machine_leaves),
         cmocka_unit_test(leader_waits_for_its_machine),
         cmocka_unit_test(leader_leaves_at_any_time),
+        cmocka_unit_test(leader_tells_late_ranks_of_failures),
     };
     return cmocka_run_group_tests_name("leaving early", tests, NULL, NULL);
 }
