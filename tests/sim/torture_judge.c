@@ -160,7 +160,8 @@ static void check_result(attempt *what, const trib_result *result)
         self->verdict.checks[TORTURE_CHECK_FAILURE]++;
         torture_blame(what, result);
         if (!grace_extended(self, result->status) && !(disputed && result->status == TRIB_MISMATCH) &&
-            !may_be_called_off(self, &tensor, result->status) && !has_left_after_dispute(what, result->status)) {
+            !may_be_called_off(self, &tensor, result->status) && !has_left_after_dispute(what, result->status) &&
+            !(result->status == TRIB_PEER_LOST && torture_is_silenced(self, result->text))) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
                            what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
                            result->text);
