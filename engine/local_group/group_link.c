@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/member.h"
 
@@ -157,7 +158,6 @@ void trib_group_check_departed(trib_core *core)
 
 static void group_closed(trib_link *link, trib_status status, const char *reason)
 {
-    (void)status;
     (void)reason;
     trib_local_group *group = link->core->engine->group;
     if (group == NULL) {
@@ -172,7 +172,12 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     if (!link->bye) {
         trib_cause cause;
         trib_link_end_cause(link, &cause);
-        trib_job_member_lost(group->core->engine, &cause);
+        if (trib_wireup_is_doubtful(link, status)) {
+            trib_wireup_defer_failure(group->core, link->peer, &cause);
+            check_leader(group);
+        } else {
+            trib_job_member_lost(group->core->engine, &cause);
+        }
         return;
     }
     group->links_left++;
