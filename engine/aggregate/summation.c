@@ -185,6 +185,14 @@ static trib_status find_round(trib_summation *self, const trib_contribution *wha
     return TRIB_OK;
 }
 
+/* A contribution is dropped. Workers know that they have given the round up, but a relay waits for its sum. */
+static void tell_dropped(const trib_summation *self, const trib_contribution *what)
+{
+    if (self->config.takes_partials) {
+        self->config.refused(self->config.user, what->contributor, what, TRIB_CANCELLED, TRIB_SUM_DROPPED);
+    }
+}
+
 trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *what, bool with_payload,
                                 sum_round **round_out, trib_error *error)
 {
@@ -193,9 +201,8 @@ trib_status trib_sum_find_place(trib_summation *self, const trib_contribution *w
         status = find_round(self, what, round_out, error);
     }
     const bool is_replaced = status == TRIB_OK && *round_out != NULL && trib_sum_is_replaced(self, *round_out, what);
-    if (status == TRIB_OK && self->config.takes_partials && (is_replaced || *round_out == NULL)) {
-        /* workers know that they have given the round up, but their relay waits for its sum */
-        self->config.refused(self->config.user, what->contributor, what, TRIB_CANCELLED, TRIB_SUM_DROPPED);
+    if (status == TRIB_OK && (is_replaced || *round_out == NULL)) {
+        tell_dropped(self, what);
     }
     if (is_replaced) {
         *round_out = NULL;
@@ -350,12 +357,15 @@ static trib_status payload_arrived(trib_summation *self, const trib_contribution
         return trib_sum_late_came(self, what, error);
     }
     trib_assert(round->what.round == what->round);
-    /* the same contribution may have been received twice in parallel */
-    const bool is_late = trib_sum_is_replaced(self, round, what);
-    trib_status status = is_late ? TRIB_OK : check_duplicate(self, round, what, error);
-    if (status != TRIB_OK || is_late) {
+    /* neutral elements may have replaced the contribution, or it was received twice in parallel */
+    const bool is_replaced = trib_sum_is_replaced(self, round, what);
+    trib_status status = is_replaced ? TRIB_OK : check_duplicate(self, round, what, error);
+    if (status != TRIB_OK || is_replaced) {
         trib_sum_block_give(self, block);
         trib_sum_round_try_end(self, round);
+        if (is_replaced) {
+            tell_dropped(self, what);
+        }
         return status;
     }
     block->spare = NULL;

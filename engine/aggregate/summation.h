@@ -62,7 +62,8 @@ typedef struct trib_summation_config {
     uint32_t receiver_last; /* the contributor that is served last, plus one; 0 means none */
     bool may_jump;          /* keys move between servers, so a round may be any number above the earlier ones */
     bool fills_absent;      /* an all-reduce goes on without contributors that are absent (trib_summation_fill) */
-    /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. */
+    /* Contributions are partial sums in accumulator form, of trib_sum_partial_bytes bytes each. `refused` answers each
+     * one that is dropped, too. */
     bool takes_partials;
     /*
      * If set, the sums here are partial sums of a larger sum. The upcall then replaces sum_ready, once per chunk whose

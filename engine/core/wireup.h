@@ -34,6 +34,12 @@ bool trib_wireup_awaits(const trib_core *core);
 /* Called every tick. */
 void trib_wireup_check(trib_core *core);
 
+/* True for a link that has ended so before it was made: its peer may have left in good order. */
+static inline bool trib_wireup_is_doubtful(const trib_link *link, trib_status status)
+{
+    return !link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT);
+}
+
 /* A connection attempt of this core to that member has ended. The member counts as lost for that cause, unless it has
  * left in good order, or the coordinator reports another cause first. */
 void trib_wireup_defer_failure(trib_core *core, uint32_t member, const trib_cause *cause);

@@ -82,8 +82,8 @@ TRIB_CHECKED trib_status trib_leader_fail(trib_leader *leader, uint32_t rank, ui
                                           trib_status status, const char *text);
 /* Calls off all collectives that wait for a rank or for credit. */
 TRIB_CHECKED trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status status, const char *text);
-/* Calls off rounds that have failed on ranks that have not announced them. */
-void trib_leader_tell_failed(trib_leader *leader);
+/* Calls off rounds that have failed, on a rank that has not announced them. */
+void trib_leader_tell_failed(trib_leader *leader, uint32_t rank);
 /* Returns the credit of an ordered reduction that has ended on the leader's own device. */
 void trib_leader_reduced(trib_leader *leader, uint32_t bytes);
 /* Orders as much as the credit allows. Call this after a batch of the calls above. */

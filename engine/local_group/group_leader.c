@@ -306,21 +306,15 @@ trib_status trib_leader_fail_all(trib_leader *leader, uint32_t rank, trib_status
     return TRIB_OK;
 }
 
-static void tell_unseen(trib_leader *leader, uint32_t tensor, failed_round *failed)
+void trib_leader_tell_failed(trib_leader *leader, uint32_t rank)
 {
-    for (uint32_t rank = 0; rank < leader->local_size; rank++) {
-        if ((failed->seen >> rank & 1) == 0) {
-            leader->upcalls.called_off(leader->upcalls.user, rank, tensor, failed->round, failed->status, failed->text);
-        }
-    }
-    failed->seen = all_ranks(leader);
-}
-
-void trib_leader_tell_failed(trib_leader *leader)
-{
+    const uint64_t bit = UINT64_C(1) << rank;
     for (failed_tensor *tensor = leader->failed; tensor != NULL; tensor = tensor->hh.next) {
         for (failed_round *at = tensor->rounds; at != NULL; at = at->next) {
-            tell_unseen(leader, tensor->tensor, at);
+            if ((at->seen & bit) == 0) {
+                at->seen |= bit;
+                leader->upcalls.called_off(leader->upcalls.user, rank, tensor->tensor, at->round, at->status, at->text);
+            }
         }
     }
 }

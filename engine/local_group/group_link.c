@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "engine/base/assert.h"
+#include "engine/core/wireup.h"
 #include "engine/link/link_cause.h"
 #include "engine/membership/member.h"
 
@@ -157,7 +158,6 @@ void trib_group_check_departed(trib_core *core)
 
 static void group_closed(trib_link *link, trib_status status, const char *reason)
 {
-    (void)status;
     (void)reason;
     trib_local_group *group = link->core->engine->group;
     if (group == NULL) {
@@ -172,7 +172,12 @@ static void group_closed(trib_link *link, trib_status status, const char *reason
     if (!link->bye) {
         trib_cause cause;
         trib_link_end_cause(link, &cause);
-        trib_job_member_lost(group->core->engine, &cause);
+        if (trib_wireup_is_doubtful(link, status)) {
+            trib_wireup_defer_failure(group->core, link->peer, &cause);
+            check_leader(group);
+        } else {
+            trib_job_member_lost(group->core->engine, &cause);
+        }
         return;
     }
     group->links_left++;
@@ -220,6 +225,14 @@ static void send_group_id(trib_local_group *group, trib_link *link)
     }
 }
 
+/* The leader leaves. The rank would hear only that, of rounds that have failed, too. */
+static void tell_failed(const trib_local_group *group, uint32_t local_rank)
+{
+    if (trib_status_is_orderly(group->core->ended_status)) {
+        trib_leader_tell_failed(group->leader, local_rank);
+    }
+}
+
 void trib_group_adopt(trib_link *link)
 {
     trib_local_group *group = link->core->engine->group;
@@ -239,6 +252,7 @@ void trib_group_adopt(trib_link *link)
     group->awaited &= ~(UINT64_C(1) << local_rank);
     send_group_id(group, link);
     if (group->ended) {
+        tell_failed(group, local_rank);
         trib_link_close_for(link, true, &link->core->engine->cause);
     }
 }
@@ -355,8 +369,10 @@ void trib_group_end(trib_core *core, trib_status status, const char *text)
         return;
     }
     group->ended = true;
-    if (group->leader != NULL && trib_status_is_orderly(status)) { /* the others would hear only that this one left */
-        trib_leader_tell_failed(group->leader);
+    for (uint32_t i = 1; group->leader != NULL && i < group->local_size; i++) {
+        if (group->links[i] != NULL) {
+            tell_failed(group, i);
+        }
     }
     trib_group_drop_unnotified(group);
     while (group->announced != NULL) {

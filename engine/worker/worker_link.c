@@ -161,7 +161,7 @@ static void worker_link_closed(trib_link *link, trib_status status, const char *
      * once. */
     if (!link->proved && link->bye) {
         trib_wireup_drop_link(core);
-    } else if (!link->proved && (status == TRIB_PEER_LOST || status == TRIB_TIMEOUT)) {
+    } else if (trib_wireup_is_doubtful(link, status)) {
         trib_wireup_defer_failure(core, link->peer, &cause);
     } else if (!link->bye && !core->ended) {
         /* Where the job goes on without a worker, the coordinator decides which operations fail. */

@@ -3,9 +3,7 @@
  * left. Nor does a member need one that has left, or wait for it. */
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-#include "engine/device/host/device_host.h"
 #include "tests/sim/sim_bed.h"
 
 enum { WORKERS_MAX = 5, COUNT = 1000 };
@@ -330,102 +328,6 @@ static void first_machine_leaves(void **state)
     sim_job_free(job);
 }
 
-static void on_machines_of_two(sim_job *job, uint32_t member, trib_config *config, trib_sim_link *link)
-{
-    (void)link;
-    config->device = member < job->config.workers ? "host" : "none";
-    config->local_size = 2;
-    config->local_rank = member < job->config.workers ? (int32_t)(member % 2) : 0;
-}
-
-/* Stops rank 3 so many events after it has the roster, and waits for rank 2. */
-static bool leader_is_ready(sim_job *job, void *argument)
-{
-    uint32_t *after = argument;
-    *after -= *after > 0 && job->members[3].engine->roster != NULL;
-    trib_sim_process_freeze(job->members[3].process, *after == 0);
-    return job->members[2].ready_told;
-}
-
-/* Workers sum nothing, and connect to each other for their devices alone. */
-static sim_job *open_apart(trib_host_world *world)
-{
-    sim_job_config config = sim_job_config_default(4, 1);
-    trib_error error = {.status = TRIB_OK};
-    config.per_machine = 2;
-    config.tweak = on_machines_of_two;
-    config.engine.local_sum = TRIB_LOCAL_SUM_OFF;
-    config.engine.colocate = TRIB_COLOCATE_OFF;
-    config.device_world = world;
-    sim_job *job = sim_job_open(&config, &error);
-    assert_non_null(job);
-    return job;
-}
-
-/* Returns true if rank 2 was ready while rank 3 was connecting, and left. */
-static bool leave_behind(uint32_t after)
-{
-    trib_host_world *world = trib_host_world_create();
-    sim_job *job = open_apart(world);
-    const bool leaves = sim_job_run(job, SECOND, leader_is_ready, &after) && !job->members[3].ready_told;
-    if (leaves) {
-        sim_job_leave(job, 2);
-        (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
-    }
-    trib_sim_process_freeze(job->members[3].process, false);
-    (void)sim_job_run(job, trib_sim_now(job->sim) + SECOND, NULL, NULL);
-    assert_true(job->members[3].ready_told);
-    assert_int_equal(job->members[3].ready.status, TRIB_OK);
-    assert_false(job->members[3].ended_told);
-    assert_int_equal(job->members[2].closed, leaves);
-    assert_true(sim_job_close(job, 20 * SECOND));
-    sim_job_free(job);
-    trib_host_world_free(world);
-    return leaves;
-}
-
-/* The first worker of a machine leaves while the second one has yet to connect to it for the order of their devices'
- * work. */
-static void leader_waits_for_its_machine(void **state)
-{
-    (void)state;
-    uint32_t left = 0;
-    for (uint32_t after = 1; after < 300; after += 7) {
-        left += leave_behind(after);
-    }
-    assert_true(left > 0);
-}
-
-static bool steps_are_over(sim_job *job, void *argument)
-{
-    uint32_t *steps = argument;
-    return job->members[0].engine->roster != NULL && (*steps)-- == 0;
-}
-
-/* The first worker of a machine leaves at any moment while the job forms, also before it knows that there are others on
- * its machine. The devices cannot meet then, but nobody is lost. */
-static void leader_leaves_at_any_time(void **state)
-{
-    (void)state;
-    uint32_t early = 0;
-    for (uint32_t steps = 0; steps < 200; steps += 3) {
-        trib_host_world *world = trib_host_world_create();
-        sim_job *job = open_apart(world);
-        uint32_t left = steps;
-        assert_true(sim_job_run(job, SECOND, steps_are_over, &left));
-        sim_job_leave(job, 2);
-        (void)sim_job_run(job, trib_sim_now(job->sim) + 4 * SECOND, NULL, NULL);
-        assert_true(job->members[3].ready_told);
-        const trib_status status = job->members[3].ready.status;
-        assert_true(status == TRIB_OK || status == TRIB_PEER_LEFT);
-        early += status == TRIB_PEER_LEFT;
-        assert_true(sim_job_close(job, 20 * SECOND));
-        sim_job_free(job);
-        trib_host_world_free(world);
-    }
-    assert_true(early > 0);
-}
-
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -435,8 +337,6 @@ int main(void)
         cmocka_unit_test(slowest_worker_sums_for_itself),
         cmocka_unit_test(slow_workers_exchange_for_themselves),
         cmocka_unit_test(first_machine_leaves),
-        cmocka_unit_test(leader_waits_for_its_machine),
-        cmocka_unit_test(leader_leaves_at_any_time),
     };
     return cmocka_run_group_tests_name("leaving early", tests, NULL, NULL);
 }

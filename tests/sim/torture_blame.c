@@ -58,6 +58,23 @@ void torture_blame_lost(run *self, uint32_t member, const char *text)
     }
 }
 
+/* A worker that leaves in the middle of a collective on devices ends the job of others on its machine. One of them that
+ * is cut off cannot tell anybody, and closes without waiting for long, because its job has failed (engine/core.c). All
+ * others then find its process gone. */
+bool torture_is_silenced(const run *self, const char *text)
+{
+    const torture_plan *plan = self->plan;
+    const uint32_t named = plan->early_leaver == TORTURE_NOBODY ? TORTURE_NOBODY : named_first(self, text);
+    bool is_cut_off = false;
+    for (uint32_t i = 0; i < plan->fault_count; i++) {
+        const torture_fault *fault = &plan->faults[i];
+        is_cut_off =
+            is_cut_off || ((fault->kind == TORTURE_PARTITION || fault->kind == TORTURE_HALF) && fault->member == named);
+    }
+    return is_cut_off && self->job->members[named].ended_told &&
+           self->job->members[named].ended.status == TRIB_PEER_LEFT;
+}
+
 /* Returns the rank that the text names after those words, or TORTURE_NOBODY. */
 static uint32_t rank_behind(const char *text, const char *words)
 {

@@ -137,6 +137,8 @@ bool torture_is_disputed(const torture_plan *plan, uint32_t index, uint32_t roun
 /* torture_blame.c: checks that the error names the member that caused it. */
 void torture_blame(attempt *what, const trib_result *result);
 void torture_blame_lost(run *self, uint32_t member, const char *text);
+/* Returns true if the text names a lost member that was cut off when its own job ended, because another one left. */
+bool torture_is_silenced(const run *self, const char *text);
 
 /* torture_exchange.c: describes the worker's slices of a tensor, makes its group, and submits what is done with it.
  * splits has room for all workers. */

@@ -122,6 +122,17 @@ static bool grace_extended(const run *self, trib_status status)
            (gives_up && plan->leaves && status == TRIB_PEER_LEFT); /* another worker gave up its last round and left */
 }
 
+/* A worker that leaves has heard that the tensor is disputed. If another one's control connection is dead, or cut off,
+ * the refusal of a member that sums overtakes that word there: the round lacks what the departed worker will never
+ * contribute. The coordinator says that it has left behind that word, so the worker has not heard of that either. */
+static bool has_left_after_dispute(const attempt *what, trib_status status)
+{
+    const run *self = what->run;
+    const trib_engine *engine = self->job->members[what->driver->rank].engine;
+    return status == TRIB_PEER_LEFT && self->plan->leaves && self->plan->odd_round < 0 &&
+           torture_is_disputed(self->plan, what->tensor, what->round) && !trib_departed_any(&engine->departed);
+}
+
 /* A broadcast may be over on workers that agree with its root: before all have declared the tensor, or where machines
  * pass it on. Elsewhere nobody gets the payload before all have come and agree. */
 static bool may_win(const torture_plan *plan, const torture_tensor *tensor, uint32_t rank)
@@ -149,7 +160,8 @@ static void check_result(attempt *what, const trib_result *result)
         self->verdict.checks[TORTURE_CHECK_FAILURE]++;
         torture_blame(what, result);
         if (!grace_extended(self, result->status) && !(disputed && result->status == TRIB_MISMATCH) &&
-            !may_be_called_off(self, &tensor, result->status)) {
+            !may_be_called_off(self, &tensor, result->status) && !has_left_after_dispute(what, result->status) &&
+            !(result->status == TRIB_PEER_LOST && torture_is_silenced(self, result->text))) {
             torture_broken(self, "rank %u, tensor %u, round %u: %s, though nothing happened that explains it: %s",
                            what->driver->rank, what->tensor, what->round, trib_status_text(result->status),
                            result->text);

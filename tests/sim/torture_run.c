@@ -367,7 +367,8 @@ static void check_ends(run *self)
         /* If rank 0 leaves early, a member that hears of it from others first takes them for lost. */
         const bool orderly = (status == TRIB_OK && (self->plan->leaves || deserted || self->drained[i])) ||
                              (status == TRIB_PEER_LEFT && (deserted || torture_may_leave_early(self->plan))) ||
-                             (status == TRIB_PEER_LOST && self->plan->early_leaver == 0);
+                             (status == TRIB_PEER_LOST && self->plan->early_leaver == 0) ||
+                             (status == TRIB_PEER_LOST && torture_is_silenced(self, member->ended.text));
         if (member->ended_told && !member->killed && status == TRIB_PEER_LOST) {
             torture_blame_lost(self, i, member->ended.text);
         }

@@ -380,6 +380,42 @@ static void test_a_late_round_uses_up_no_gap(void **state)
     }
 }
 
+static bool rank_1_has_joined(void *user, const trib_contribution *what, char *text, size_t size)
+{
+    (void)user;
+    snprintf(text, size, "rank %u has joined", what->contributor);
+    return what->contributor == 1;
+}
+
+/* Neutral elements take the place of a machine's partial sum while its payload arrives. The partial sum is dropped, and
+ * its relay hears of it, as it waits for the sum. */
+static void test_a_relay_hears_that_its_partial_sum_is_dropped(void **state)
+{
+    (void)state;
+    unsigned char bytes[CHUNK_BYTES];
+    trib_error error;
+    void *buffer = NULL;
+    trib_summation_config config = bed_config(2, TRIB_ORDER_RANK);
+    config.takes_partials = config.fills_absent = true;
+    open_configured(&config);
+    const trib_contribution mine = make(1, 0, TRIB_FLOAT32, TRIB_SUM), other = make(1, 1, TRIB_FLOAT32, TRIB_SUM);
+    assert_int_equal(trib_summation_recv_target(the.summation, &other, &buffer, &error), TRIB_OK);
+    fill(bytes, TRIB_FLOAT32, 0);
+    must_give(&mine, bytes);
+    assert_int_equal(the.event_count, 0);
+    trib_summation_fill(the.summation, &mine, rank_1_has_joined);
+    assert_int_equal(the.event_count, 1);
+    assert_int_equal(the.events[0].receiver, 0);
+    check_sum(&the.events[0], TRIB_FLOAT32, TRIB_SUM, 1);
+    memcpy(buffer, bytes, sizeof bytes);
+    assert_int_equal(trib_summation_arrived(the.summation, &other, buffer, &error), TRIB_OK);
+    assert_int_equal(the.event_count, 2);
+    assert_int_equal(the.events[1].receiver, 1);
+    assert_int_equal(the.events[1].status, TRIB_CANCELLED);
+    assert_string_equal(the.text, TRIB_SUM_DROPPED);
+    close_bed();
+}
+
 int main(void)
 {
     const struct CMUnitTest tests[] = {
@@ -390,6 +426,7 @@ int main(void)
         cmocka_unit_test(test_disagreements_are_owed),
         cmocka_unit_test(test_a_tensor_ends),
         cmocka_unit_test(test_a_late_round_uses_up_no_gap),
+        cmocka_unit_test(test_a_relay_hears_that_its_partial_sum_is_dropped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
