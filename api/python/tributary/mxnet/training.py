@@ -29,10 +29,14 @@ class DistributedOptimizer(mx.optimizer.Optimizer):
     ) -> None:
         if not hasattr(optimizer, 'update'):
             raise ArgumentError('optimizer: it must be one of mx.optimizer, and is %r' % (optimizer,))
+        if isinstance(optimizer, DistributedOptimizer):
+            raise ArgumentError('optimizer: it is a DistributedOptimizer already: use it as it is')
         self._process_set = resolve(process_set)
         self._optimizer, self._predivide = optimizer, gradient_predivide_factor
 
     def __getattr__(self, name):
+        if name.startswith('__') or '_optimizer' not in self.__dict__:  # a copy that has nothing yet
+            raise AttributeError(name)
         return getattr(self._optimizer, name)
 
     def create_state(self, index, weight):
