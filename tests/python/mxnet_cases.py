@@ -1,6 +1,8 @@
 """Cases of tributary.mxnet that every worker of a job runs. Each compares with what a worker computes by itself."""
 
+import copy
 import os
+import pickle
 import warnings
 
 warnings.simplefilter('ignore')
@@ -75,6 +77,11 @@ def predivides(rank, size):
     optimizer = trib.DistributedOptimizer(recorder, gradient_predivide_factor=3.0)
     optimizer.update(0, None, nd.array(gradients[rank], dtype='float16'), None)
     assert np.array_equal(recorder.gradient, expected)
+    for take in copy.copy, copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)):
+        taken = take(optimizer)
+        taken.update(0, None, nd.array(gradients[rank], dtype='float16'), None)
+        assert np.array_equal(taken.gradient, expected)
+    raises(lambda: trib.DistributedOptimizer(optimizer), 'already')
     for refused in (
         lambda: trib.DistributedOptimizer(recorder, process_set=object()),
         lambda: trib.allreduce(nd.ones((2,)), process_set=object()),
